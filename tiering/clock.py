@@ -1,0 +1,75 @@
+"""Time comes in from outside, so that tests can play it: integer milliseconds since the epoch, UTC."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the code may ask about time."""
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since the epoch; may step in either direction."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds that never step back; only differences mean anything."""
+        ...
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Wait until ``event`` is set or ``timeout_s`` has passed; say whether it is set."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        """Seconds of the monotonic clock."""
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Block for real."""
+        return event.wait(timeout_s)
+
+
+class ManualClock:
+    """A clock that moves only when told to; waiting moves it by the time waited for."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._elapsed_ms = 0
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        """The time last set."""
+        with self._lock:
+            return self._now_ms
+
+    def monotonic_s(self) -> float:
+        """Seconds by which :meth:`advance` has moved this clock forward."""
+        with self._lock:
+            return self._elapsed_ms / 1000
+
+    def advance(self, ms: int) -> None:
+        """Move both clocks forward."""
+        with self._lock:
+            self._now_ms += ms
+            self._elapsed_ms += ms
+
+    def step(self, ms: int) -> None:
+        """Move only the wall clock, forwards or backwards, as an administrator would."""
+        with self._lock:
+            self._now_ms += ms
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Advance by ``timeout_s`` unless ``event`` is already set."""
+        if not event.is_set():
+            self.advance(int(timeout_s * 1000))
+        return event.is_set()

@@ -1,0 +1,154 @@
+"""Every error tierlog raises, chosen by what the caller must do about it.
+
+::
+
+    StoreError
+    ├── InvalidRequestError (ValueError)     fix the call
+    │   └── MessageTooLargeError
+    ├── NotFoundError (LookupError)          nothing is there
+    │   ├── TopicNotFoundError
+    │   ├── MessageNotFoundError
+    │   └── ObjectNotFoundError
+    ├── CorruptionError                      stop; keep the bytes for a look
+    │   ├── ChecksumMismatchError
+    │   ├── BadMagicError
+    │   └── TornRecordError
+    ├── UnsupportedFormatError               a newer tierlog wrote this: upgrade
+    ├── ConflictError                        reload and decide again
+    │   ├── PreconditionFailedError
+    │   ├── StoreLockedError
+    │   └── StoreMismatchError
+    ├── UnavailableError  (retryable)        back off and try again
+    │   ├── ObjectStoreUnavailableError
+    │   └── ThrottledError
+    ├── FencedError                          another volume writes this store now; salvage
+    ├── ReadOnlyError                        the disk failed: repair it, restart
+    ├── CapacityError
+    │   └── DiskFullError                    free space
+    └── ClosedError                          make a new instance
+
+Messages are lower case without a full stop. ``path``, ``position`` and ``hint`` are kept apart from the
+message, so that the command line and the REST problem document can show them in their own way.
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Root of the tree; ``retryable`` says whether the same call may succeed later."""
+
+    retryable = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        position: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.position = position
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = "" if self.path is None else f" [{self.path}"
+        if where:
+            where += "]" if self.position is None else f" at {self.position}]"
+        return self.message + where + (f"; {self.hint}" if self.hint else "")
+
+
+class InvalidRequestError(StoreError, ValueError):
+    """The call itself is wrong; nothing was changed."""
+
+
+class MessageTooLargeError(InvalidRequestError):
+    """A body, property text or record is over its limit; nothing was changed."""
+
+
+class NotFoundError(StoreError, LookupError):
+    """What was asked for is known not to exist (never: could not be read)."""
+
+
+class TopicNotFoundError(NotFoundError):
+    """No such topic or queue."""
+
+
+class MessageNotFoundError(NotFoundError):
+    """No message has this id."""
+
+
+class ObjectNotFoundError(NotFoundError):
+    """The object store answered that there is no such object."""
+
+
+class CorruptionError(StoreError):
+    """Bytes are not what was written."""
+
+
+class ChecksumMismatchError(CorruptionError):
+    """A checksum does not match its bytes."""
+
+
+class BadMagicError(CorruptionError):
+    """A file or section does not start with the magic of its format."""
+
+
+class TornRecordError(CorruptionError):
+    """A record or section is cut short or contradicts its own lengths."""
+
+
+class UnsupportedFormatError(StoreError):
+    """The format version is newer than this software."""
+
+
+class ConflictError(StoreError):
+    """The state changed under the caller, who must look again."""
+
+
+class PreconditionFailedError(ConflictError):
+    """A conditional write found another version of the object."""
+
+
+class StoreLockedError(ConflictError):
+    """Another process holds the store directory."""
+
+
+class StoreMismatchError(ConflictError):
+    """The store or the bucket was made with other settings, or belongs to another volume."""
+
+
+class UnavailableError(StoreError):
+    """The other side did not answer or refused for now."""
+
+    retryable = True
+
+
+class ObjectStoreUnavailableError(UnavailableError):
+    """The object store failed or timed out; says nothing about whether the object exists."""
+
+
+class ThrottledError(UnavailableError):
+    """The object store asked to slow down."""
+
+
+class FencedError(StoreError):
+    """Another volume has taken this store over; this one must never write to the archive again."""
+
+
+class ReadOnlyError(StoreError):
+    """The store has stopped accepting writes after a failure of its disk; reads go on."""
+
+
+class CapacityError(StoreError):
+    """A resource is used up."""
+
+
+class DiskFullError(CapacityError):
+    """The disk has no room for the write; nothing was acknowledged."""
+
+
+class ClosedError(StoreError):
+    """The instance was closed."""
