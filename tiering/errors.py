@@ -22,7 +22,8 @@
     │   ├── ObjectStoreUnavailableError
     │   └── ThrottledError
     ├── FencedError                          another volume writes this store now; salvage
-    ├── ReadOnlyError                        the disk failed: repair it, restart
+    ├── ReadOnlyError                        the store stopped writing: repair the disk, restart
+    │   └── DiskFailedError                  the disk refused one operation
     ├── CapacityError
     │   └── DiskFullError                    free space
     └── ClosedError                          make a new instance
@@ -140,6 +141,10 @@ class FencedError(StoreError):
 
 class ReadOnlyError(StoreError):
     """The store has stopped accepting writes after a failure of its disk; reads go on."""
+
+
+class DiskFailedError(ReadOnlyError):
+    """The disk refused an operation for another reason than space; says nothing about what exists."""
 
 
 class CapacityError(StoreError):

@@ -1,0 +1,352 @@
+"""The file-system seam: everything a store does to its disk goes through :class:`FileSystem`.
+
+A crash loses whatever was not flushed: bytes until :meth:`File.flush`, names until :meth:`FileSystem.flush_dir`
+of the folder that holds them. Tests put another implementation here that loses exactly that.
+
+Errors: a missing file is :class:`NotFoundError`, a full disk :class:`DiskFullError`, anything else the disk
+refuses :class:`DiskFailedError`. "Could not read" is never reported as "not there".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiering.errors import DiskFailedError, DiskFullError, NotFoundError, StoreError, StoreLockedError
+
+ByteArray = NDArray[np.uint8]
+
+_ZEROS = bytes(1 << 20)
+_FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
+
+
+class File(Protocol):
+    """One open file with positional reads and writes."""
+
+    def write_at(self, position: int, data: bytes | bytearray | memoryview | ByteArray) -> None:
+        """Write all of ``data`` at byte ``position``; not durable before :meth:`flush`."""
+        ...
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to ``length`` bytes from ``position``; fewer only at the end of the file."""
+        ...
+
+    def zero(self, start: int, end: int) -> None:
+        """Make ``[start, end)`` read as zeros and give its disk blocks back where the system can."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything written to this file durable (fdatasync)."""
+        ...
+
+    def close(self) -> None:
+        """Close without flushing; idempotent."""
+        ...
+
+
+class FileSystem(Protocol):
+    """What a store may do to its directory. Paths are absolute."""
+
+    def exists(self, path: Path) -> bool:
+        """Whether something has this name; an unreadable folder raises instead of answering no."""
+        ...
+
+    def list_dir(self, path: Path) -> list[str]:
+        """Names in a folder, sorted; a folder that does not exist is empty."""
+        ...
+
+    def is_dir(self, path: Path) -> bool:
+        """Whether ``path`` names a folder."""
+        ...
+
+    def size(self, path: Path) -> int:
+        """Length in bytes."""
+        ...
+
+    def make_dirs(self, path: Path) -> None:
+        """Create a folder and its parents, each new name durable."""
+        ...
+
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+        """Create a durable file of zeros; ``prewrite`` allocates real blocks by writing them, otherwise reserves them."""
+        ...
+
+    def open(self, path: Path) -> File:
+        """Open an existing file for reading and writing, or create it empty."""
+        ...
+
+    def read(self, path: Path) -> bytes:
+        """The whole file."""
+        ...
+
+    def map_read(self, path: Path) -> ByteArray:
+        """The file's bytes as a read-only array that follows later writes and outlives an unlink."""
+        ...
+
+    def map_write(self, path: Path) -> ByteArray:
+        """The file's bytes as a writable array; durable after :meth:`File.flush` of the same file."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomically replace ``target``; durable after :meth:`flush_dir` of both folders."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name; a name already gone is no error. Durable after :meth:`flush_dir`."""
+        ...
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty folder; one already gone is no error."""
+        ...
+
+    def flush_dir(self, path: Path) -> None:
+        """Make the names in this folder durable."""
+        ...
+
+    def lock(self, path: Path) -> contextlib.AbstractContextManager[None]:
+        """Hold ``path`` exclusively, across processes, until the context ends; :class:`StoreLockedError` at once if held."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Bytes an unprivileged writer may still allocate below ``path``."""
+        ...
+
+
+@contextlib.contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise NotFoundError("no such file", path=str(path)) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError("no space left for the write", path=str(path), hint="free space") from error
+        raise DiskFailedError(f"the disk refused: {error.strerror}", path=str(path)) from error
+
+
+def _libc_fallocate() -> ctypes._CFuncPtr | None:
+    function = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+    if function is not None:
+        function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return function
+
+
+class _LocalFile:
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    def write_at(self, position: int, data: bytes | bytearray | memoryview | ByteArray) -> None:
+        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        with _disk_errors(self._path):
+            while view.nbytes:  # pwrite may write less than asked, for example at a signal
+                written = os.pwrite(self._fd, view, position)
+                view = view[written:]
+                position += written
+
+    def read_at(self, position: int, length: int) -> bytes:
+        with _disk_errors(self._path):
+            return os.pread(self._fd, length, position)
+
+    def zero(self, start: int, end: int) -> None:
+        if end <= start:
+            return
+        fallocate = _libc_fallocate()
+        if fallocate is not None and fallocate(self._fd, _FALLOC_KEEP_SIZE_PUNCH_HOLE, start, end - start) == 0:
+            return
+        while start < end:  # a file system without holes: plain zeros do the same, only slower
+            piece = min(end - start, len(_ZEROS))
+            self.write_at(start, _ZEROS[:piece])
+            start += piece
+
+    def flush(self) -> None:
+        with _disk_errors(self._path):
+            os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class LocalFileSystem:
+    """The machine's own file system."""
+
+    _held: set[Path] = set()
+    _held_guard = threading.Lock()
+
+    def exists(self, path: Path) -> bool:
+        """Whether something has this name."""
+        with _disk_errors(path):
+            try:
+                os.stat(path)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def list_dir(self, path: Path) -> list[str]:
+        """Names in a folder, sorted; missing means empty."""
+        with _disk_errors(path):
+            try:
+                return sorted(os.listdir(path))
+            except FileNotFoundError:
+                return []
+
+    def is_dir(self, path: Path) -> bool:
+        """Whether ``path`` names a folder."""
+        return path.is_dir()
+
+    def size(self, path: Path) -> int:
+        """Length in bytes."""
+        with _disk_errors(path):
+            return os.stat(path).st_size
+
+    def make_dirs(self, path: Path) -> None:
+        """Create the folder and its parents, flushing each parent that got a new name."""
+        with _disk_errors(path):
+            missing = []
+            while not path.is_dir():
+                missing.append(path)
+                path = path.parent
+            for folder in reversed(missing):
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir()
+                self.flush_dir(folder.parent)
+
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+        """Create a file of zeros whose blocks exist, so that a later write cannot meet a full disk."""
+        with _disk_errors(path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                if prewrite:
+                    for position in range(0, size_bytes, len(_ZEROS)):
+                        os.pwrite(fd, _ZEROS[: size_bytes - position], position)
+                elif size_bytes:
+                    os.posix_fallocate(fd, 0, size_bytes)
+                if os.fstat(fd).st_size != size_bytes:
+                    raise DiskFullError("the file could not be made at its full size", path=str(path))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def open(self, path: Path) -> File:
+        """Open for positional reading and writing; created empty if missing."""
+        with _disk_errors(path):
+            return _LocalFile(path, os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+
+    def read(self, path: Path) -> bytes:
+        """The whole file."""
+        with _disk_errors(path):
+            return path.read_bytes()
+
+    def map_read(self, path: Path) -> ByteArray:
+        """Map the file read-only."""
+        return self._map(path, os.O_RDONLY, mmap.PROT_READ)
+
+    def map_write(self, path: Path) -> ByteArray:
+        """Map the file for reading and writing."""
+        return self._map(path, os.O_RDWR, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    @staticmethod
+    def _map(path: Path, flags: int, protection: int) -> ByteArray:
+        with _disk_errors(path):
+            fd = os.open(path, flags)
+            try:
+                size = os.fstat(fd).st_size
+                if size == 0:
+                    return np.empty(0, np.uint8)
+                return np.frombuffer(mmap.mmap(fd, size, prot=protection), np.uint8)
+            finally:
+                os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomically replace ``target`` by ``source``."""
+        with _disk_errors(source):
+            os.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name; already gone is fine."""
+        with _disk_errors(path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty folder; already gone is fine."""
+        with _disk_errors(path), contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
+
+    def flush_dir(self, path: Path) -> None:
+        """fsync the folder."""
+        with _disk_errors(path):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    @contextlib.contextmanager
+    def lock(self, path: Path) -> Iterator[None]:
+        """Lock byte 0 of the file with a POSIX record lock, as RocketMQ does, so that the two exclude each other.
+
+        POSIX locks belong to the process, so a second opener inside this process is caught by a set of held paths.
+        """
+        path = Path(os.path.realpath(path))
+        with self._held_guard:
+            if path in self._held:
+                raise StoreLockedError("the store is already open in this process", path=str(path))
+            self._held.add(path)
+        try:
+            with _disk_errors(path), open(path, "r+b" if path.exists() else "x+b") as file:
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                except (BlockingIOError, PermissionError):
+                    holder = file.read(200).decode("utf-8", "replace").partition("\n")[2].strip()
+                    raise StoreLockedError(
+                        f"another process holds the store: {holder or 'unknown holder'}",
+                        path=str(path),
+                        hint="stop it, or use --url to talk to it",
+                    ) from None
+                file.truncate(0)
+                file.write(f"lock\npid {os.getpid()} on {socket.gethostname()}\n".encode())
+                file.flush()
+                yield
+        finally:
+            with self._held_guard:
+                self._held.discard(path)
+
+    def free_bytes(self, path: Path) -> int:
+        """Space an unprivileged writer may still take."""
+        with _disk_errors(path):
+            stat = os.statvfs(path)
+            return stat.f_bavail * stat.f_frsize
+
+
+def replace_file(fs: FileSystem, path: Path, data: bytes, tmp_dir: Path) -> None:
+    """Durably replace a small file: readers after a crash see the old bytes or the new ones, never a mixture.
+
+    Written to ``tmp_dir`` and flushed, renamed over ``path``, then the folder flushed. Killed before the rename:
+    the old file stands and the temporary one is garbage.
+    """
+    temporary = tmp_dir / path.name
+    fs.unlink(temporary)
+    file = fs.open(temporary)
+    try:
+        file.write_at(0, data)
+        file.flush()
+    finally:
+        file.close()
+    fs.rename(temporary, path)
+    fs.flush_dir(path.parent)

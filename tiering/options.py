@@ -1,0 +1,74 @@
+"""Numbers a store is run with. Collaborators (file system, clock, object store) are passed apart from these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiering.errors import InvalidRequestError
+
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class HotOptions:
+    """The hot tier.
+
+    Fixed when a store is made: ``segment_bytes``, ``queue_file_units``. The rest may change at every open.
+    """
+
+    segment_bytes: int = 1 << 30
+    """Bytes of one commit-log segment; a multiple of 4096, at most 1 GiB."""
+    queue_file_units: int = 300_000
+    """20-byte units in one consume-queue file."""
+    flush_interval_ms: int = 500
+    """``async`` appends lose at most this much on a machine crash; nothing on a process crash."""
+    flush_dirty_bytes: int = 4 << 20
+    """Unflushed bytes at which an ``async`` append wakes the flusher early."""
+    checkpoint_interval_ms: int = 5_000
+    """How often queue files are flushed and the recovery point moves; longer makes reopening slower, never lossy."""
+    max_body_bytes: int = 4 << 20
+    """Larger bodies are refused."""
+    default_queues: int = 8
+    """Queues of a topic that is created by its first message."""
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes % _PAGE_BYTES or not _PAGE_BYTES <= self.segment_bytes <= 1 << 30:
+            raise InvalidRequestError(f"segment size {self.segment_bytes} is not a multiple of 4096 up to 1 GiB")
+        if self.queue_file_units < 1:
+            raise InvalidRequestError("a queue file holds at least one unit")
+        if self.default_queues < 1:
+            raise InvalidRequestError("a topic has at least one queue")
+
+
+@dataclass(frozen=True, slots=True)
+class ColdOptions:
+    """The cold tier."""
+
+    frame_bytes: int = 64 << 10
+    """Record bytes in one compressed frame; a point read fetches one frame."""
+    compression_level: int = 1
+    """zstd level of frames."""
+    max_inline_entries: int = 200
+    """Manifest entries kept inside the head; more are moved into pages."""
+    page_entries: int = 256
+    """Entries, or page references, in one manifest page."""
+    cache_bytes: int = 256 << 20
+    """Memory for directories, seek tables and manifest pages."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.max_inline_entries <= 200:
+            raise InvalidRequestError("the head keeps between 2 and 200 entries")
+        if not 2 <= self.page_entries <= 256:
+            raise InvalidRequestError("a manifest page keeps between 2 and 256 entries")
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionOptions:
+    """When rolled segments are archived and hot copies go."""
+
+    roll_age_ms: int = 3_600_000
+    """A segment whose first record is older is rolled, if there is a cold tier."""
+    hot_retention_ms: int = 72 * 3_600_000
+    """Hot copies whose newest record is older may go."""
+    hot_max_bytes: int = 0
+    """Oldest hot copies go above this many bytes of log; 0 = no limit."""

@@ -1,0 +1,83 @@
+"""Every file name and object key of a store is built and parsed here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_BASE_OFFSET = re.compile(r"\d{20}")
+
+
+def base_offset_name(base_offset: int) -> str:
+    """20 decimal digits, as RocketMQ names the files of a log."""
+    return f"{base_offset:020d}"
+
+
+def parse_base_offset(name: str) -> int | None:
+    """The offset a file is named for, or None for any other name."""
+    return int(name) if _BASE_OFFSET.fullmatch(name) else None
+
+
+class StorePaths:
+    """The places below one store's root directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.commitlog = root / "commitlog"
+        self.consumequeue = root / "consumequeue"
+        self.config = root / "config"
+        self.checkpoint = root / "checkpoint"
+        self.abort = root / "abort"
+        self.lock = root / "lock"
+        self.tmp = root / "tmp"
+        self.tierlog = root / "tierlog"
+        self.store_json = self.tierlog / "store.json"
+        self.topics_json = self.tierlog / "topics.json"
+        self.head_json = self.tierlog / "head.json"
+        self.index = root / "index"
+
+    def segment(self, base_offset: int) -> Path:
+        """One commit-log segment."""
+        return self.commitlog / base_offset_name(base_offset)
+
+    def queue(self, topic: str, queue_id: int) -> Path:
+        """The folder of one consume queue."""
+        return self.consumequeue / topic / str(queue_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdKeys:
+    """Object keys of one store below the archive's prefix; every key but the head is used by one attempt only."""
+
+    store_id: str
+
+    @property
+    def head(self) -> str:
+        """The one object that is ever replaced."""
+        return f"{self.store_id}/head"
+
+    def segment(self, base_offset: int, epoch: int, nonce: str) -> str:
+        """A sorted segment."""
+        return f"{self.store_id}/log/{base_offset_name(base_offset)}-{epoch}-{nonce}.zst"
+
+    def index(self, level: int, begin_ms: int, first_physical: int, epoch: int, nonce: str) -> str:
+        """An index object."""
+        return f"{self.store_id}/index/L{level}/{begin_ms}-{base_offset_name(first_physical)}-{epoch}-{nonce}.idx"
+
+    def queue_rows(self, base_offset: int, epoch: int, nonce: str) -> str:
+        """The queue rows of one archived segment."""
+        return f"{self.store_id}/manifest/rows-{base_offset_name(base_offset)}-{epoch}-{nonce}"
+
+    def page(self, kind: str, version: int, nonce: str) -> str:
+        """A manifest page; ``kind`` says what it holds."""
+        return f"{self.store_id}/manifest/{kind}-{version:012d}-{nonce}"
+
+
+_HEAD = re.compile(r"([a-z0-9-]{1,63})/head")
+
+
+def store_of_head(key: str) -> str | None:
+    """The store id of a head's key, or None for any other key."""
+    match = _HEAD.fullmatch(key)
+    return match[1] if match else None

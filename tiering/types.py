@@ -1,0 +1,88 @@
+"""Small values that several modules pass around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+#: End of time for a range left open: the first instant of the year 10000, in ms.
+END_OF_TIME_MS = 253_402_300_800_000
+
+
+class TimeAxis(StrEnum):
+    """Which of a message's two times a query means."""
+
+    STORE = "store"
+    BORN = "born"
+
+
+class Order(StrEnum):
+    """Direction of the total order (time_ms, store_id, physical_offset)."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
+class Tier(StrEnum):
+    """Where a message was read."""
+
+    HOT = "hot"
+    COLD = "cold"
+
+
+class Durability(StrEnum):
+    """When an append is acknowledged."""
+
+    ASYNC = "async"
+    FLUSHED = "flushed"
+
+
+class PullStatus(StrEnum):
+    """Expected outcomes of a pull."""
+
+    FOUND = "FOUND"
+    NO_NEW_MESSAGE = "NO_NEW_MESSAGE"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    OFFSET_TOO_LARGE = "OFFSET_TOO_LARGE"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """Half-open ``[from_ms, to_ms)``."""
+
+    from_ms: int
+    to_ms: int
+
+    def overlaps(self, min_ms: int, max_ms: int) -> bool:
+        """Whether any instant of the inclusive ``[min_ms, max_ms]`` lies inside."""
+        return min_ms < self.to_ms and max_ms >= self.from_ms
+
+    def contains(self, time_ms: int) -> bool:
+        """Whether one instant lies inside."""
+        return self.from_ms <= time_ms < self.to_ms
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBounds:
+    """Inclusive least and greatest of both times over some records."""
+
+    min_store_ms: int
+    max_store_ms: int
+    min_born_ms: int
+    max_born_ms: int
+
+    def on(self, axis: TimeAxis) -> tuple[int, int]:
+        """(least, greatest) on one axis."""
+        if axis is TimeAxis.STORE:
+            return self.min_store_ms, self.max_store_ms
+        return self.min_born_ms, self.max_born_ms
+
+    def union(self, other: TimeBounds) -> TimeBounds:
+        """Bounds of both together."""
+        return TimeBounds(
+            min(self.min_store_ms, other.min_store_ms),
+            max(self.max_store_ms, other.max_store_ms),
+            min(self.min_born_ms, other.min_born_ms),
+            max(self.max_born_ms, other.max_born_ms),
+        )
