@@ -1,0 +1,179 @@
+"""Messages on their way in: one :class:`Message`, or many as the Arrow-shaped columns of a :class:`MessageBatch`.
+
+Everything a user can get wrong about a message is found here, before anything is written. Errors name the message
+by its place in the batch (``position``), so that a loader can name the line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiering.errors import InvalidRequestError, MessageTooLargeError
+from tiering.format.properties import KEYS, NAME_END, OWN_FIELDS, TAGS, VALUE_END, encode_properties
+from tiering.format.record import FIXED_BYTES_V1, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
+from tiering.fs import ByteArray
+
+#: Leave the choice of a queue to the store.
+ANY_QUEUE = -1
+
+_TOPIC = re.compile(r"[%|_\-A-Za-z0-9]+")
+_LONG_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
+_KEY_FORBIDDEN = re.compile("[ \x01\x02]")
+
+
+def validate_topic(topic: str) -> str:
+    """Return a legal topic name (RocketMQ's rule) or raise :class:`InvalidRequestError`."""
+    limit = 255 if topic.startswith(_LONG_TOPIC_PREFIXES) else MAX_TOPIC_BYTES_V1
+    if not _TOPIC.fullmatch(topic) or len(topic) > limit:
+        raise InvalidRequestError(
+            f"bad topic name {topic[:300]!r}",
+            hint=f"use 1 to {limit} ASCII letters, digits and _ - % |",
+        )
+    return topic
+
+
+def validate_key(key: str) -> str:
+    """Return a key that can be indexed or raise :class:`InvalidRequestError`."""
+    if not key or _KEY_FORBIDDEN.search(key):
+        raise InvalidRequestError(
+            f"bad key {key[:100]!r}", hint="a key is not empty and has no space, 0x01 or 0x02"
+        )
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as a client sends it."""
+
+    topic: str
+    body: bytes
+    keys: Sequence[str] = ()
+    tag: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    born_ms: int | None = None
+    queue_id: int = ANY_QUEUE
+
+
+@dataclass(frozen=True, slots=True)
+class BytesColumn:
+    """Values laid end to end: value ``i`` is ``data[starts[i]:starts[i + 1]]``."""
+
+    data: ByteArray
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, values: Sequence[bytes]) -> BytesColumn:
+        """Gather values into a column."""
+        starts = np.zeros(len(values) + 1, np.int64)
+        np.cumsum([len(value) for value in values], out=starts[1:])
+        return cls(np.frombuffer(b"".join(values) or b"\0", np.uint8), starts)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each value."""
+        return np.diff(self.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBatch:
+    """Validated messages as columns; what the encode kernel reads."""
+
+    topics: tuple[str, ...]
+    topic_index: NDArray[np.int32]
+    queue_id: NDArray[np.int32]
+    born_ms: NDArray[np.int64]
+    body: BytesColumn
+    keys: BytesColumn
+    tags: BytesColumn
+    properties: BytesColumn
+
+    def __len__(self) -> int:
+        return len(self.topic_index)
+
+    def record_sizes(self, host_bytes: int) -> NDArray[np.int64]:
+        """Bytes of each message's record; ``host_bytes`` is the length of both host fields together."""
+        topic_bytes = np.array([len(topic) for topic in self.topics], np.int64)[self.topic_index]
+        return (
+            FIXED_BYTES_V1 - 16 + host_bytes
+            + (topic_bytes > MAX_TOPIC_BYTES_V1) + topic_bytes
+            + self.body.lengths + self._property_bytes()
+        )  # fmt: skip
+
+    def _property_bytes(self) -> NDArray[np.int64]:
+        keys, tags = self.keys.lengths, self.tags.lengths
+        return (
+            np.where(keys > 0, keys + len(KEYS) + 2, 0)
+            + np.where(tags > 0, tags + len(TAGS) + 2, 0)
+            + self.properties.lengths
+        )
+
+    @classmethod
+    def of(cls, messages: Iterable[Message], *, now_ms: int, max_body_bytes: int) -> MessageBatch:
+        """Check every message and lay them out as columns; nothing is kept of a batch with one bad message."""
+        items = list(messages)
+        topics: dict[str, int] = {}
+        keys, tags, properties = [], [], []
+        for place, message in enumerate(items):
+            try:
+                if message.topic not in topics:
+                    topics[validate_topic(message.topic)] = len(topics)
+                keys.append(_encode(" ".join(validate_key(key) for key in message.keys)))
+                tags.append(_encode(_validate_tag(message.tag)))
+                properties.append(encode_properties(_without_own_fields(message.properties)))
+                _check_sizes(message, max_body_bytes, keys[-1], tags[-1], properties[-1])
+            except InvalidRequestError as error:
+                raise type(error)(
+                    f"message {place}: {error.message}", position=place, hint=error.hint
+                ) from error
+        return cls(
+            tuple(topics),
+            np.array([topics[item.topic] for item in items], np.int32),
+            np.array([item.queue_id for item in items], np.int32),
+            np.array([now_ms if item.born_ms is None else item.born_ms for item in items], np.int64),
+            BytesColumn.of([item.body for item in items]),
+            BytesColumn.of(keys),
+            BytesColumn.of(tags),
+            BytesColumn.of(properties),
+        )
+
+
+def _encode(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError("a key or tag is not valid Unicode text") from error
+
+
+def _validate_tag(tag: str) -> str:
+    if NAME_END in tag or VALUE_END in tag:
+        raise InvalidRequestError("a tag contains a separator (0x01 or 0x02)")
+    return tag
+
+
+def _without_own_fields(properties: Mapping[str, str]) -> Mapping[str, str]:
+    for name in OWN_FIELDS & properties.keys():
+        raise InvalidRequestError(f"property {name!r} has a field of its own: use keys or tag")
+    return properties
+
+
+def _check_sizes(message: Message, max_body_bytes: int, *texts: bytes) -> None:
+    if not message.body:
+        raise InvalidRequestError("empty body", hint="a message has at least one byte")
+    if len(message.body) > max_body_bytes:
+        raise MessageTooLargeError(f"body of {len(message.body)} bytes is over the limit of {max_body_bytes}")
+    keys, tags, properties = (len(text) for text in texts)
+    total = (keys + len(KEYS) + 2 if keys else 0) + (tags + len(TAGS) + 2 if tags else 0) + properties
+    if total > MAX_PROPERTIES_BYTES:
+        raise MessageTooLargeError(
+            f"property text of {total} bytes is over the limit of {MAX_PROPERTIES_BYTES}",
+            hint="keys and tag are part of it",
+        )
+    if message.queue_id < ANY_QUEUE or message.queue_id > 0x7FFFFFFF:
+        raise InvalidRequestError(f"bad queue id {message.queue_id}")
+    if message.born_ms is not None and not 0 <= message.born_ms < 1 << 62:
+        raise InvalidRequestError(f"bad born time {message.born_ms}")

@@ -1,0 +1,54 @@
+"""Property text of a record: ``name 0x01 value 0x02`` back to back, UTF-8, nothing escaped (RocketMQ).
+
+Reading: a piece ends at 0x02 or the end of the text and counts only if it is at least three characters long and its
+first 0x01 is neither its first nor its last character; later 0x01 belong to the value; the last of equal names wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tiering.errors import InvalidRequestError
+
+NAME_END = "\x01"
+VALUE_END = "\x02"
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+UNIQ_KEY = "UNIQ_KEY"
+#: Properties that have a field of their own in a message.
+OWN_FIELDS = frozenset({KEYS, TAGS})
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """Property text in the mapping's order. Empty names or values and the two separators are refused."""
+    for name, value in properties.items():
+        if not name or not value:
+            raise InvalidRequestError(f"property {name!r} has an empty name or value")
+        if NAME_END in name or VALUE_END in name or NAME_END in value or VALUE_END in value:
+            raise InvalidRequestError(f"property {name!r} contains a separator (0x01 or 0x02)")
+    try:
+        return "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in properties.items()).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError("a property is not valid Unicode text") from error
+
+
+def decode_properties(text: bytes) -> dict[str, str]:
+    """The mapping that RocketMQ reads out of property text; undecodable bytes become U+FFFD."""
+    properties: dict[str, str] = {}
+    for piece in text.decode("utf-8", "replace").split(VALUE_END):
+        cut = piece.find(NAME_END)
+        if len(piece) >= 3 and 0 < cut < len(piece) - 1:
+            properties[piece[:cut]] = piece[cut + 1 :]
+    return properties
+
+
+def split_keys(keys: str) -> list[str]:
+    """The distinct non-empty keys of a KEYS property, in their order."""
+    return list(dict.fromkeys(key for key in keys.split(" ") if key))
+
+
+def indexed_keys(properties: Mapping[str, str]) -> list[str]:
+    """Every key a message is found by: the client's unique key first, then its keys."""
+    unique = properties.get(UNIQ_KEY)
+    return list(dict.fromkeys(([unique] if unique else []) + split_keys(properties.get(KEYS, ""))))

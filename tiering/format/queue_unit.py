@@ -1,0 +1,45 @@
+"""Consume-queue unit, as Apache RocketMQ writes it. Big-endian. 20 bytes; a file is a fixed number of units, no header.
+
+====== ==== ====== =============== ===================================================
+offset size type   field           meaning
+====== ==== ====== =============== ===================================================
+0      8    int64  physical_offset first byte of the record in the commit log
+8      4    int32  size            whole record
+12     8    int64  tag_hash        0 = untagged
+====== ==== ====== =============== ===================================================
+
+Total 20. Checksum: none; derived data, rebuilt from the commit log. All zero = never written.
+Pre-fill (0, 0x7FFFFFFF, 0) stands before the first real unit of a queue that does not start at a file's beginning.
+Torn write: units above the checkpoint are written again from the log when the store opens.
+Written by: ``tiering.hot.consume_queue``. Read by: the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+UNIT = struct.Struct(">qiq")
+UNIT_BYTES = UNIT.size
+UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag_hash", ">i8")])
+PREFILL = UNIT.pack(0, 0x7FFFFFFF, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUnit:
+    """One decoded unit."""
+
+    physical_offset: int
+    size: int
+    tag_hash: int
+
+    def encode(self) -> bytes:
+        """The unit's 20 bytes."""
+        return UNIT.pack(self.physical_offset, self.size, self.tag_hash)
+
+    @classmethod
+    def decode(cls, data: bytes, position: int = 0) -> QueueUnit:
+        """The unit at ``position``."""
+        return cls(*UNIT.unpack_from(data, position))

@@ -1,0 +1,222 @@
+"""Commit-log record, as Apache RocketMQ writes it. Big-endian, signed. Plain-Python codec, the oracle of the kernels.
+
+=========== ==== ===== =================== ==========================================================
+offset      size type  field               meaning
+=========== ==== ===== =================== ==========================================================
+0           4    int32 size                whole record, this field included
+4           4    int32 magic               version 1, version 2 or blank
+8           4    int32 body_crc            CRC-32 of the stored body & 0x7FFFFFFF; 0 for an empty body
+12          4    int32 queue_id
+16          4    int32 flag                the application's, opaque
+20          8    int64 queue_offset        ordinal in the queue
+28          8    int64 physical_offset     position of byte 0 in the whole log
+36          4    int32 sys_flag            see ``SysFlag``
+40          8    int64 born_ms             client's clock
+48          b    bytes born_host           IP (4 or 16) then port as int32: b = 8 or 20
+48+b        8    int64 store_ms            store's clock
+56+b        s    bytes store_host          as born_host: s = 8 or 20
+56+b+s      4    int32 reconsume_times
+60+b+s      8    int64 prepared_offset
+68+b+s      4    int32 body_length         n
+72+b+s      n    bytes body
+72+b+s+n    1/2  int   topic_length        one byte in version 1 (at most 127), two in version 2
+...         t    bytes topic               UTF-8
+...         2    int16 properties_length   p
+...         p    bytes properties          UTF-8, see ``tiering.format.properties``
+=========== ==== ===== =================== ==========================================================
+
+Checksum: the body's only. A record is valid if its size equals the size recomputed from its parts, its body CRC
+matches and its stored physical offset equals its position (the last check is ours: stale records left behind by a
+truncation must not pass). The blank record at the end of a segment is int32 (bytes left, itself included) and the
+blank magic; the rest of the segment is undefined. The last 8 bytes of a segment never hold message data.
+Torn write: the record fails one of the checks and the log ends before it.
+Written by: ``tiering.kernels.encode``. Read by: ``tiering.kernels.scan``, this module.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+from tiering.errors import BadMagicError, ChecksumMismatchError, TornRecordError
+from tiering.format.properties import decode_properties
+
+MAGIC_V1 = 0xDAA320A7 - (1 << 32)
+MAGIC_V2 = 0xDAA320AB - (1 << 32)
+MAGIC_BLANK = 0xCBD43194 - (1 << 32)
+#: Ours: stands for a removed record in the archive, same length, all else zero (design section 5).
+MAGIC_FILLER = 0x544C4746
+
+BLANK_BYTES = 8
+#: Version 1 with IPv4 hosts, without body, topic and properties.
+FIXED_BYTES_V1 = 91
+IPV6_EXTRA_BYTES = 12
+MAX_TOPIC_BYTES_V1 = 127
+MAX_PROPERTIES_BYTES = 32_767
+
+_HEAD = struct.Struct(">iiiiiqqiq")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_U16 = struct.Struct(">H")
+BLANK = struct.Struct(">ii")
+
+
+class SysFlag(IntFlag):
+    """Bits of ``sys_flag`` that the store itself looks at."""
+
+    COMPRESSED = 0x1
+    TRANSACTION_PREPARED = 0x4
+    TRANSACTION_COMMIT = 0x8
+    TRANSACTION_ROLLBACK = 0xC
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+
+
+TRANSACTION_MASK = 0xC
+
+
+class RecordVersion(IntEnum):
+    """Widths of the topic length."""
+
+    V1 = 1
+    V2 = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One decoded record."""
+
+    size: int
+    version: RecordVersion
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    store_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes
+    topic: str
+    properties_text: bytes
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties as a mapping."""
+        return decode_properties(self.properties_text)
+
+    @property
+    def has_queue_unit(self) -> bool:
+        """Prepared and rolled-back transactions are in no queue."""
+        return self.sys_flag & TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT)
+
+    @property
+    def message_id(self) -> str:
+        """RocketMQ's offset id: store host, port and physical offset in upper-case hex."""
+        return (self.store_host + _I64.pack(self.physical_offset)).hex().upper()
+
+
+def encode_host(ip: bytes, port: int) -> bytes:
+    """An address field: 4 or 16 bytes of IP and the port."""
+    return ip + _I32.pack(port)
+
+
+def body_crc(body: bytes) -> int:
+    """The stored CRC of a body."""
+    return zlib.crc32(body) & 0x7FFFFFFF if body else 0
+
+
+def encode_record(record: Record) -> bytes:
+    """The record's bytes; size, version and body CRC are taken from the parts, not from the fields."""
+    topic = record.topic.encode()
+    wide = record.version is RecordVersion.V2
+    sys_flag = record.sys_flag & ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
+    sys_flag |= SysFlag.BORN_HOST_V6 if len(record.born_host) == 20 else 0
+    sys_flag |= SysFlag.STORE_HOST_V6 if len(record.store_host) == 20 else 0
+    tail = b"".join(
+        (
+            record.born_host,
+            _I64.pack(record.store_ms),
+            record.store_host,
+            _I32.pack(record.reconsume_times),
+            _I64.pack(record.prepared_offset),
+            _I32.pack(len(record.body)),
+            record.body,
+            _U16.pack(len(topic)) if wide else bytes((len(topic),)),
+            topic,
+            _U16.pack(len(record.properties_text)),
+            record.properties_text,
+        )
+    )
+    head = _HEAD.pack(
+        _HEAD.size + len(tail),
+        MAGIC_V2 if wide else MAGIC_V1,
+        body_crc(record.body),
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        sys_flag,
+        record.born_ms,
+    )
+    return head + tail
+
+
+def decode_record(data: bytes | memoryview, position: int = 0, *, physical_offset: int | None = None) -> Record:
+    """Decode and check the record at ``position``.
+
+    With ``physical_offset`` the stored one must equal it. Raises :class:`BadMagicError` for anything that is no
+    record (blank records and fillers included), :class:`TornRecordError` for one that contradicts its lengths,
+    :class:`ChecksumMismatchError` for a wrong body CRC.
+    """
+    view = memoryview(data)
+    if len(view) - position < _HEAD.size:
+        raise TornRecordError("record cut short", position=position)
+    size, magic, crc, queue_id, flag, queue_offset, stored_offset, sys_flag, born_ms = _HEAD.unpack_from(view, position)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise BadMagicError("not a record", position=position)
+    if physical_offset is not None and stored_offset != physical_offset:
+        raise TornRecordError(f"record says offset {stored_offset}, expected {physical_offset}", position=position)
+    if size < FIXED_BYTES_V1 or position + size > len(view):
+        raise TornRecordError(f"record size {size} does not fit", position=position)
+    end = position + size
+    at = position + _HEAD.size
+
+    def take(length: int) -> memoryview:
+        nonlocal at
+        if length < 0 or at + length > end:
+            raise TornRecordError("record contradicts its own lengths", position=position)
+        at += length
+        return view[at - length : at]
+
+    born_host = bytes(take(20 if sys_flag & SysFlag.BORN_HOST_V6 else 8))
+    store_ms = _I64.unpack(take(8))[0]
+    store_host = bytes(take(20 if sys_flag & SysFlag.STORE_HOST_V6 else 8))
+    reconsume_times = _I32.unpack(take(4))[0]
+    prepared_offset = _I64.unpack(take(8))[0]
+    body = bytes(take(_I32.unpack(take(4))[0]))
+    if magic == MAGIC_V2:
+        topic_length = _U16.unpack(take(2))[0]
+    else:
+        topic_length = take(1)[0]
+    topic = bytes(take(topic_length))
+    properties_text = bytes(take(_U16.unpack(take(2))[0]))
+    if at != end:
+        raise TornRecordError("record size differs from its parts", position=position)
+    if body and crc != body_crc(body):
+        raise ChecksumMismatchError("body checksum differs", position=position)
+    try:
+        topic_text = topic.decode()
+    except UnicodeDecodeError as error:
+        raise TornRecordError("topic is not UTF-8", position=position) from error
+    return Record(
+        size, RecordVersion.V2 if magic == MAGIC_V2 else RecordVersion.V1, crc, queue_id, flag, queue_offset,
+        stored_offset, sys_flag, born_ms, born_host, store_ms, store_host, reconsume_times, prepared_offset,
+        body, topic_text, properties_text,
+    )  # fmt: skip

@@ -1,0 +1,45 @@
+"""CRC-32 (IEEE, reflected, as zlib's) by slicing 16 bytes at a time: portable, no CPU check."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, uint64
+
+from tiering.kernels.primitives import called, load_i64, load_u8, load_u32
+
+
+def _tables() -> np.ndarray:
+    tables = np.zeros((16, 256), np.uint32)
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
+        tables[0, byte] = value
+    for row in range(1, 16):
+        tables[row] = (tables[row - 1] >> 8) ^ tables[0, tables[row - 1] & 255]
+    return tables
+
+
+_TABLES = _tables()
+#: Address of the tables, handed to kernels as an argument: a constant address would be frozen into cached code.
+CRC_TABLES = _TABLES.ctypes.data
+
+
+@called
+def crc32(tables, address, length):
+    """CRC of ``length`` bytes; ``tables`` is :data:`CRC_TABLES`."""
+    value = uint64(0xFFFFFFFF)
+    end = address + length
+    while address + 16 <= end:
+        low = uint64(load_i64(address)) ^ value
+        high = uint64(load_i64(address + 8))
+        address += 16
+        value = uint64(0)
+        for k in range(8):
+            value ^= uint64(load_u32(tables + (15 - k) * 1024 + int64((low >> uint64(8 * k)) & uint64(255)) * 4))
+            value ^= uint64(load_u32(tables + (7 - k) * 1024 + int64((high >> uint64(8 * k)) & uint64(255)) * 4))
+    while address < end:
+        byte = (value ^ uint64(load_u8(address))) & uint64(255)
+        value = (value >> uint64(8)) ^ uint64(load_u32(tables + int64(byte) * 4))
+        address += 1
+    return int64(value ^ uint64(0xFFFFFFFF))

@@ -1,0 +1,97 @@
+"""Encodes a batch of messages into commit-log records. ``tiering.format.record.encode_record`` is the oracle."""
+
+from __future__ import annotations
+
+from numba import int64
+
+from tiering.kernels.checksum import crc32
+from tiering.kernels.primitives import (
+    copy,
+    inlined,
+    kernel,
+    load_i32,
+    load_i64,
+    store_be16,
+    store_be32,
+    store_be64,
+    store_i64,
+    store_u8,
+)
+
+
+@inlined
+def _put_property(at, name, name_length, value, value_length):
+    """Write ``name 0x01 value 0x02``; nothing for an empty value."""
+    if value_length > 0:
+        copy(at, name, name_length)
+        store_u8(at + name_length, 1)
+        copy(at + name_length + 1, value, value_length)
+        store_u8(at + name_length + 1 + value_length, 2)
+        at += name_length + 2 + value_length
+    return at
+
+
+@kernel
+def encode_records(
+    tables, out, physical, store_ms, born_host, born_host_length, store_host, store_host_length, names, first, last,
+    size, topic_index, topics, topic_starts, queue_id, queue_offset, born_ms, body, body_starts, keys, keys_starts,
+    tags, tags_starts, properties, properties_starts,
+):  # fmt: skip
+    """Encode messages ``[first, last)`` back to back at ``out``; returns the bytes written.
+
+    ``size`` holds each record's length, computed and bounded by the caller from the same columns; ``physical`` is
+    the offset of ``out``. Columns of text are data and int64 starts. ``names`` is ``KEYSTAGS``.
+    """
+    flags = (0x10 if born_host_length == 20 else 0) | (0x20 if store_host_length == 20 else 0)
+    at = out
+    for i in range(first, last):
+        record = at
+        topic = load_i32(topic_index + 4 * i)
+        topic_start = load_i64(topic_starts + 8 * topic)
+        topic_length = load_i64(topic_starts + 8 * topic + 8) - topic_start
+        body_start = load_i64(body_starts + 8 * i)
+        body_length = load_i64(body_starts + 8 * i + 8) - body_start
+        crc = crc32(tables, body + body_start, body_length) & 0x7FFFFFFF if body_length > 0 else int64(0)
+        wide = topic_length > 127
+        store_be32(at, load_i64(size + 8 * i))
+        store_be32(at + 4, 0xDAA320AB if wide else 0xDAA320A7)
+        store_be32(at + 8, crc)
+        store_be32(at + 12, load_i32(queue_id + 4 * i))
+        store_be32(at + 16, 0)
+        store_be64(at + 20, load_i64(queue_offset + 8 * i))
+        store_be64(at + 28, physical + at - out)
+        store_be32(at + 36, flags)
+        store_be64(at + 40, load_i64(born_ms + 8 * i))
+        at += 48
+        copy(at, born_host, born_host_length)
+        at += born_host_length
+        store_be64(at, store_ms)
+        copy(at + 8, store_host, store_host_length)
+        at += 8 + store_host_length
+        store_be32(at, 0)
+        store_be64(at + 4, 0)
+        store_be32(at + 12, body_length)
+        copy(at + 16, body + body_start, body_length)
+        at += 16 + body_length
+        if wide:
+            store_be16(at, topic_length)
+            at += 2
+        else:
+            store_u8(at, topic_length)
+            at += 1
+        copy(at, topics + topic_start, topic_length)
+        at += topic_length
+        text = at + 2
+        keys_start = load_i64(keys_starts + 8 * i)
+        tags_start = load_i64(tags_starts + 8 * i)
+        rest_start = load_i64(properties_starts + 8 * i)
+        rest_length = load_i64(properties_starts + 8 * i + 8) - rest_start
+        end = _put_property(text, names, 4, keys + keys_start, load_i64(keys_starts + 8 * i + 8) - keys_start)
+        end = _put_property(end, names + 4, 4, tags + tags_start, load_i64(tags_starts + 8 * i + 8) - tags_start)
+        copy(end, properties + rest_start, rest_length)
+        end += rest_length
+        store_be16(at, end - text)
+        at = end
+        if at - record != load_i64(size + 8 * i):
+            return int64(-1)
+    return at - out

@@ -1,0 +1,130 @@
+"""Building blocks of the compiled loops: the ``kernel`` decorator and loads, stores and copies at raw addresses.
+
+Kernels take addresses and scalars as int64, because that costs least per call; the caller keeps the arrays alive.
+Nothing here checks a bound: **a kernel checks every length it reads from a log or an index before it uses it.**
+
+numba caches compiled code per source file and looks at that file only, so the cache folder's name carries a hash of
+all shared kernel sources: a changed helper can never meet code compiled against the old one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def _cache_dir() -> str:
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return str(Path(base) / "tierlog" / f"kernels-{digest}")
+
+
+if not os.environ.get("NUMBA_CACHE_DIR"):
+    numba.config.CACHE_DIR = _cache_dir()  # read at each cache look-up, before the first kernel exists
+
+#: For functions called from Python with integer arguments: compiled once, cached on disk, without the GIL.
+kernel = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+#: For functions called from kernels.
+inlined = numba.njit(inline="always", nogil=True, boundscheck=False, error_model="numpy")
+called = numba.njit(nogil=True, boundscheck=False, error_model="numpy")
+
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+
+
+def _pointer(builder, address, llvm_type):
+    return builder.inttoptr(address, llvm_type.as_pointer())
+
+
+def _load(llvm_type, *, big_endian, signed):
+    @intrinsic
+    def load(typing_context, address):
+        def codegen(context, builder, signature, args):
+            value = builder.load(_pointer(builder, args[0], llvm_type))
+            value.align = 1
+            if big_endian:
+                value = builder.bswap(value)
+            if llvm_type.width < 64:
+                value = builder.sext(value, _I64) if signed else builder.zext(value, _I64)
+            return value
+
+        return types.int64(types.int64), codegen
+
+    return load
+
+
+def _store(llvm_type, *, big_endian):
+    @intrinsic
+    def store(typing_context, address, value):
+        def codegen(context, builder, signature, args):
+            stored = builder.trunc(args[1], llvm_type) if llvm_type.width < 64 else args[1]
+            if big_endian:
+                stored = builder.bswap(stored)
+            builder.store(stored, _pointer(builder, args[0], llvm_type), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return store
+
+
+load_u8 = _load(_I8, big_endian=False, signed=False)
+load_be16 = _load(_I16, big_endian=True, signed=False)
+load_be32 = _load(_I32, big_endian=True, signed=True)
+load_be64 = _load(_I64, big_endian=True, signed=True)
+load_i32 = _load(_I32, big_endian=False, signed=True)
+load_u32 = _load(_I32, big_endian=False, signed=False)
+load_i64 = _load(_I64, big_endian=False, signed=True)
+
+store_u8 = _store(_I8, big_endian=False)
+store_be16 = _store(_I16, big_endian=True)
+store_be32 = _store(_I32, big_endian=True)
+store_be64 = _store(_I64, big_endian=True)
+store_i32 = _store(_I32, big_endian=False)
+store_i64 = _store(_I64, big_endian=False)
+
+
+@intrinsic
+def copy(typing_context, target, source, length):
+    """memcpy of ``length`` bytes."""
+
+    def codegen(context, builder, signature, args):
+        cgutils.raw_memcpy(builder, _pointer(builder, args[0], _I8), _pointer(builder, args[1], _I8), args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def prefetch(typing_context, address):
+    """Ask for a cache line that will be read soon; any address is harmless."""
+
+    def codegen(context, builder, signature, args):
+        function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        builder.call(function, [_pointer(builder, args[0], _I8), _I32(0), _I32(3), _I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@inlined
+def same_bytes(left, right, length):
+    """Whether two runs of bytes are equal."""
+    at = 0
+    while at + 8 <= length:
+        if load_i64(left + at) != load_i64(right + at):
+            return False
+        at += 8
+    while at < length:
+        if load_u8(left + at) != load_u8(right + at):
+            return False
+        at += 1
+    return True

@@ -1,0 +1,296 @@
+"""Reads a range of the commit log into rows, one a record, checking every length, checksum and offset on the way.
+
+The row says where topic, keys, unique key and tags lie, so that consume queues, index, archive and queries all work
+from one pass. ``tiering.format.record.decode_record`` is the oracle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numba import int64
+from numpy.typing import NDArray
+
+from tiering.fs import ByteArray
+from tiering.kernels.checksum import CRC_TABLES, crc32
+from tiering.kernels.primitives import (
+    called,
+    inlined,
+    kernel,
+    load_be16,
+    load_be32,
+    load_be64,
+    load_i32,
+    load_i64,
+    load_u8,
+    prefetch,
+    same_bytes,
+    store_i32,
+    store_i64,
+)
+from tiering.kernels.text import java_hash, signed32
+
+#: One row a record. ``*_at`` are positions in the scanned array; a length of 0 means absent.
+SCAN_ROW = np.dtype(
+    [
+        ("physical_offset", "<i8"),
+        ("queue_offset", "<i8"),
+        ("store_ms", "<i8"),
+        ("born_ms", "<i8"),
+        ("tag_hash", "<i8"),
+        ("position", "<i4"),
+        ("size", "<i4"),
+        ("topic_number", "<i4"),
+        ("queue_id", "<i4"),
+        ("sys_flag", "<i4"),
+        ("magic", "<i4"),
+        ("topic_at", "<i4"),
+        ("topic_length", "<i4"),
+        ("keys_at", "<i4"),
+        ("keys_length", "<i4"),
+        ("unique_at", "<i4"),
+        ("unique_length", "<i4"),
+        ("tags_at", "<i4"),
+        ("tags_length", "<i4"),
+    ]
+)
+_ROW_BYTES = SCAN_ROW.itemsize
+
+
+def _offset_of(field: str) -> int:
+    assert SCAN_ROW.fields is not None
+    return int(SCAN_ROW.fields[field][1])
+
+
+_PHYSICAL = _offset_of("physical_offset")
+_QUEUE_OFFSET = _offset_of("queue_offset")
+_STORE_MS = _offset_of("store_ms")
+_BORN_MS = _offset_of("born_ms")
+_TAG_HASH = _offset_of("tag_hash")
+_POSITION = _offset_of("position")
+_SIZE = _offset_of("size")
+_TOPIC_NUMBER = _offset_of("topic_number")
+_QUEUE_ID = _offset_of("queue_id")
+_SYS_FLAG = _offset_of("sys_flag")
+_MAGIC = _offset_of("magic")
+_TOPIC_AT = _offset_of("topic_at")
+_KEYS_AT = _offset_of("keys_at")
+_UNIQUE_AT = _offset_of("unique_at")
+_TAGS_AT = _offset_of("tags_at")
+
+ScanRows = NDArray[np.void]
+
+
+class ScanStop(IntEnum):
+    """Why a scan ended."""
+
+    ROWS_FULL = 0
+    END = 1
+    BLANK = 2
+    INVALID = 3
+    UNKNOWN_TOPIC = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """Rows of one scan; ``position`` is where it stopped in the array."""
+
+    rows: ScanRows
+    position: int
+    stop: ScanStop
+
+
+_BLANK = -875286124
+_V1 = -626843481
+_V2 = -626843477
+
+
+class TopicTable:
+    """Topic names by which a scan numbers its records: the number is the position in ``names``."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        encoded = [name.encode() for name in names]
+        self._data = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)
+        self._starts = np.zeros(len(names) + 1, np.int32)
+        np.cumsum([len(name) for name in encoded], out=self._starts[1:])
+        size = 16
+        while size < 2 * len(names):
+            size *= 2
+        self._mask = size - 1
+        self._slots = np.full(size, -1, np.int64)
+        _fill_topics(
+            self._slots.ctypes.data, self._mask, self._data.ctypes.data, self._starts.ctypes.data, len(names)
+        )
+
+    def arguments(self) -> tuple[int, int, int, int]:
+        """Addresses for the kernel; valid while this object lives."""
+        return self._slots.ctypes.data, self._mask, self._data.ctypes.data, self._starts.ctypes.data
+
+
+@kernel
+def _fill_topics(slots, mask, data, starts, count):
+    for number in range(count):
+        start = load_i32(starts + 4 * number)
+        length = load_i32(starts + 4 * number + 4) - start
+        slot = java_hash(0, data + start, length) & mask
+        while load_i64(slots + 8 * slot) >= 0:
+            slot = (slot + 1) & mask
+        store_i64(slots + 8 * slot, number)
+
+
+@inlined
+def _topic_number(slots, mask, data, starts, address, length):
+    slot = java_hash(0, address, length) & mask
+    while True:
+        number = load_i64(slots + 8 * slot)
+        if number < 0:
+            return int64(-1)
+        start = load_i32(starts + 4 * number)
+        if load_i32(starts + 4 * number + 4) - start == length and same_bytes(data + start, address, length):
+            return number
+        slot = (slot + 1) & mask
+
+
+@inlined
+def _is_name(address, length, name):
+    """Whether a property piece is the four-byte ``name`` (as loaded), 0x01 and a value."""
+    return length >= 6 and load_i32(address) == name and load_u8(address + 4) == 1
+
+
+@inlined
+def _store_span(field, at, length):
+    store_i32(field, at)
+    store_i32(field + 4, length)
+
+
+@called
+def _find_properties(address, length, row, origin):
+    """Note where KEYS, TAGS and UNIQ_KEY values lie; the last of equal names wins, as in RocketMQ."""
+    start = address
+    end = address + length
+    at = address
+    while at <= end:
+        if at == end or load_u8(at) == 2:
+            size = at - start
+            if _is_name(start, size, 0x5359454B):  # "KEYS" read little-endian
+                _store_span(row + _KEYS_AT, start + 5 - origin, size - 5)
+            elif _is_name(start, size, 0x53474154):  # "TAGS"
+                _store_span(row + _TAGS_AT, start + 5 - origin, size - 5)
+            elif size >= 10 and load_i64(start) == 0x59454B5F51494E55 and load_u8(start + 8) == 1:  # "UNIQ_KEY"
+                _store_span(row + _UNIQUE_AT, start + 9 - origin, size - 9)
+            start = at + 1
+        at += 1
+
+
+@kernel
+def _scan(tables, log, position, limit, base, check_crc, slots, mask, topics, starts, rows, max_rows, out):
+    """Scan ``[position, limit)`` of the bytes at ``log``; out: rows, position, stop."""
+    count = 0
+    stop = 1
+    while position < limit:
+        if count == max_rows:
+            stop = 0
+            break
+        stop = 3
+        left = limit - position
+        if left < 8:
+            break
+        at = log + position
+        size = load_be32(at)
+        magic = load_be32(at + 4)
+        if magic == _BLANK and size >= 8:
+            stop = 2
+            break
+        if (magic != _V1 and magic != _V2) or size < 91 or size > left:
+            break
+        prefetch(at + 2 * size)
+        flags = load_be32(at + 36)
+        born_host = 20 if flags & 0x10 else 8
+        store_host = 20 if flags & 0x20 else 8
+        fixed = 72 + born_host + store_host
+        topic_width = 2 if magic == _V2 else 1
+        if size < fixed + topic_width + 2 or load_be64(at + 28) != base + position:
+            break
+        body_length = load_be32(at + fixed - 4)
+        if body_length < 0 or body_length > size - fixed - topic_width - 2:
+            break
+        topic_at = at + fixed + body_length
+        topic_length = load_be16(topic_at) if topic_width == 2 else load_u8(topic_at)
+        topic_at += topic_width
+        if topic_at + topic_length + 2 > at + size:
+            break
+        properties_at = topic_at + topic_length + 2
+        properties_length = load_be16(properties_at - 2)
+        if properties_at + properties_length != at + size:
+            break
+        if check_crc and body_length > 0:
+            if crc32(tables, at + fixed, body_length) & 0x7FFFFFFF != load_be32(at + 8):
+                break
+        number = _topic_number(slots, mask, topics, starts, topic_at, topic_length)
+        row = rows + count * _ROW_BYTES
+        _store_span(row + _TOPIC_AT, topic_at - log, topic_length)
+        if number < 0:
+            stop = 4
+            break
+        store_i64(row + _PHYSICAL, base + position)
+        store_i64(row + _QUEUE_OFFSET, load_be64(at + 20))
+        store_i64(row + _STORE_MS, load_be64(at + 48 + born_host))
+        store_i64(row + _BORN_MS, load_be64(at + 40))
+        store_i32(row + _POSITION, position)
+        store_i32(row + _SIZE, size)
+        store_i32(row + _TOPIC_NUMBER, number)
+        store_i32(row + _QUEUE_ID, load_be32(at + 12))
+        store_i32(row + _SYS_FLAG, flags)
+        store_i32(row + _MAGIC, magic)
+        for span in (_KEYS_AT, _UNIQUE_AT, _TAGS_AT):
+            _store_span(row + span, 0, 0)
+        _find_properties(properties_at, properties_length, row, log)
+        tags_length = load_i32(row + _TAGS_AT + 4)
+        tags = int64(0)
+        if tags_length > 0:
+            tags = signed32(java_hash(0, log + load_i32(row + _TAGS_AT), tags_length))
+        store_i64(row + _TAG_HASH, tags)
+        count += 1
+        position += size
+        stop = 1
+    store_i64(out, count)
+    store_i64(out + 8, position)
+    store_i64(out + 16, stop)
+
+
+def scan(
+    data: ByteArray,
+    position: int,
+    limit: int,
+    base_offset: int,
+    topics: TopicTable,
+    *,
+    check_crc: bool,
+    max_rows: int = 65_536,
+) -> ScanResult:
+    """Scan records of ``data[position:limit]``, whose first array byte has physical offset ``base_offset``.
+
+    Stops before the first record that is not whole and valid, at a blank record, after ``max_rows``, or at a topic
+    that ``topics`` lacks; :func:`topic_at_stop` then names it.
+    """
+    if not 0 <= position <= limit <= len(data):
+        raise ValueError(f"scan range {position}..{limit} outside {len(data)} bytes")
+    rows: ScanRows = np.empty(max(1, min(max_rows, (limit - position) // 91 + 1)), SCAN_ROW)
+    out = np.empty(3, np.int64)
+    _scan(
+        CRC_TABLES, data.ctypes.data, position, limit, base_offset, int(check_crc), *topics.arguments(),
+        rows.ctypes.data, len(rows), out.ctypes.data,
+    )  # fmt: skip
+    count, end, stop = (int(value) for value in out)
+    if stop == ScanStop.UNKNOWN_TOPIC:
+        return ScanResult(rows[: count + 1], end, ScanStop.UNKNOWN_TOPIC)
+    return ScanResult(rows[:count], end, ScanStop(stop))
+
+
+def topic_at_stop(data: ByteArray, result: ScanResult) -> str:
+    """The topic name at which a scan stopped with ``UNKNOWN_TOPIC`` (its last row holds nothing else)."""
+    row = result.rows[-1]
+    return bytes(data[row["topic_at"] : row["topic_at"] + row["topic_length"]]).decode("utf-8", "replace")

@@ -1,0 +1,110 @@
+"""Hashes of text at an address. ``tiering.format.hashing`` is their oracle.
+
+numba widens uint32 arithmetic to 64 bits: every value that is rotated, shifted right or returned is cast back.
+"""
+
+from __future__ import annotations
+
+from numba import int32, int64, uint32
+
+from tiering.kernels.primitives import called, inlined, load_u8, load_u32
+
+_P1, _P2, _P3, _P4, _P5 = (
+    uint32(prime) for prime in (2654435761, 2246822519, 3266489917, 668265263, 374761393)
+)
+
+
+@inlined
+def _continuation(address, end):
+    """The low six bits of a UTF-8 continuation byte, or -1 if there is none before ``end``."""
+    if address >= end:
+        return int64(-1)
+    byte = load_u8(address)
+    return byte & 63 if byte & 0xC0 == 0x80 else int64(-1)
+
+
+@called
+def java_hash(seed, address, length):
+    """Java's string hash continued from ``seed`` over UTF-8 bytes; an invalid byte counts as U+FFFD."""
+    end = address + length
+    value = uint32(seed)
+    while address < end:
+        byte = load_u8(address)
+        unit = int64(0xFFFD)
+        step = 1
+        if byte < 0x80:
+            unit = byte
+        elif byte >= 0xC2:
+            second = _continuation(address + 1, end)
+            third = _continuation(address + 2, end)
+            fourth = _continuation(address + 3, end)
+            if byte < 0xE0:
+                if second >= 0:
+                    unit = (byte & 31) << 6 | second
+                    step = 2
+            elif byte < 0xF0:
+                if second >= 0 and third >= 0:
+                    unit = (byte & 15) << 12 | second << 6 | third
+                    step = 3
+            elif byte < 0xF5 and second >= 0 and third >= 0 and fourth >= 0:
+                point = ((byte & 7) << 18 | second << 12 | third << 6 | fourth) - 0x10000
+                value = uint32(value * uint32(31) + uint32(0xD800 + (point >> 10)))
+                unit = 0xDC00 + (point & 1023)
+                step = 4
+        value = uint32(value * uint32(31) + uint32(unit))
+        address += step
+    return int64(value)
+
+
+@inlined
+def signed32(value):
+    """An unsigned 32-bit value as Java's int."""
+    return int64(int32(value))
+
+
+@inlined
+def key_hash(value):
+    """RocketMQ's non-negative form of a Java hash; -2^31 becomes 0."""
+    value = signed32(value)
+    if value < 0:
+        value = -value
+    return value if value < 2147483648 else int64(0)
+
+
+@inlined
+def _rotate(value, bits):
+    value = uint32(value)
+    return uint32(uint32(value << uint32(bits)) | (value >> uint32(32 - bits)))
+
+
+@called
+def xxh32(address, length):
+    """XXH32 with seed 0, unsigned."""
+    end = address + length
+    if length >= 16:
+        a = uint32(_P1 + _P2)
+        b = uint32(_P2)
+        c = uint32(0)
+        d = uint32(uint32(0) - _P1)
+        while address + 16 <= end:
+            a = uint32(_rotate(a + uint32(load_u32(address)) * _P2, 13) * _P1)
+            b = uint32(_rotate(b + uint32(load_u32(address + 4)) * _P2, 13) * _P1)
+            c = uint32(_rotate(c + uint32(load_u32(address + 8)) * _P2, 13) * _P1)
+            d = uint32(_rotate(d + uint32(load_u32(address + 12)) * _P2, 13) * _P1)
+            address += 16
+        value = uint32(_rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18))
+    else:
+        value = uint32(_P5)
+    value = uint32(value + uint32(length))
+    while address + 4 <= end:
+        value = uint32(_rotate(value + uint32(load_u32(address)) * _P3, 17) * _P4)
+        address += 4
+    while address < end:
+        value = uint32(_rotate(value + uint32(load_u8(address)) * _P5, 11) * _P1)
+        address += 1
+    value = uint32(value ^ (value >> uint32(15)))
+    value = uint32(value * _P2)
+    value = uint32(value ^ (value >> uint32(13)))
+    value = uint32(value * _P3)
+    value = uint32(value ^ (value >> uint32(16)))
+    return int64(value)
