@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Iterable, Iterator
 
 from tiering.clock import Clock
 from tiering.cold.object_store import (
+    Content,
     ObjectInfo,
     PendingUpload,
-    content_etag,
     validate_after,
     validate_conditions,
     validate_key,
@@ -124,6 +123,6 @@ class MemoryObjectStore:
         """Nothing to give back."""
 
     def _store(self, key: str, data: bytes) -> ObjectInfo:
-        info = ObjectInfo(key, len(data), content_etag(data), zlib.crc32(data), self._clock.now_ms())
+        info = Content(data).info(key, self._clock.now_ms())
         self._objects[key] = (data, info)
         return info

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -170,12 +171,24 @@ def validate_range(start: int, end: int) -> None:
         raise InvalidRequestError(f"[{start}, {end}) is not a byte range")
 
 
-def content_etag(*pieces: bytes) -> str:
-    """The etag that our own backends give to the joined pieces: equal content, equal etag."""
-    digest = hashlib.blake2b(digest_size=16)
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
+class Content:
+    """Size, CRC-32 and etag of bytes that come in pieces, for backends that are their own server."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.size_bytes = 0
+        self.crc32 = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+        self.add(data)
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece in."""
+        self.size_bytes += len(piece)
+        self.crc32 = zlib.crc32(piece, self.crc32)
+        self._digest.update(piece)
+
+    def info(self, key: str, modified_ms: int) -> ObjectInfo:
+        """The description of an object with the content so far: equal content, equal etag."""
+        return ObjectInfo(key, self.size_bytes, self._digest.hexdigest(), self.crc32, modified_ms)
 
 
 def split_parts(pieces: Iterable[bytes], part_bytes: int) -> Iterator[bytearray]:

@@ -1,0 +1,333 @@
+"""Objects as plain files below one directory: the cold tier of a machine with a big disk and no S3.
+
+::
+
+    DIRECTORY/log/0000/x     the object "log/0000/x"
+    DIRECTORY/.tmp/lock      held while a name is changed, by any process
+    DIRECTORY/.tmp/N.data    bytes of the write N in progress, or left behind by a crash
+    DIRECTORY/.tmp/N.key     the key that N is for
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tiering.clock import Clock
+from tiering.cold.local_file import describe, read_range, remember
+from tiering.cold.object_store import (
+    Content,
+    ObjectInfo,
+    PendingUpload,
+    is_valid_key,
+    validate_after,
+    validate_conditions,
+    validate_key,
+    validate_prefix,
+    validate_range,
+)
+from tiering.errors import (
+    ChecksumMismatchError,
+    DiskFullError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    ObjectStoreUnavailableError,
+    PreconditionFailedError,
+    StoreError,
+    TornRecordError,
+)
+from tiering.randomness import Randomness, SystemRandomness
+
+_TMP = ".tmp"
+_LOCK_TRIES = 3000
+_LOCK_WAIT_S = 0.01
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+
+
+def _sync(fd: int) -> None:
+    os.fsync(fd)  # noqa: TID251 - this module is a server of its own, below the file seam of the hot tier
+
+
+def _publish(source: Path, target: Path) -> None:
+    os.rename(source, target)  # noqa: TID251 - as above; always followed by _sync_folders
+
+
+def _sync_folders(lowest: Path, root: Path) -> None:
+    """Make names durable from ``lowest`` up to ``root``; a folder may be new, or its maker may have crashed."""
+    folder = lowest
+    while True:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _sync(fd)
+        finally:
+            os.close(fd)
+        if folder == root:
+            return
+        folder = folder.parent
+
+
+class LocalObjectStore:
+    """Keeps the contract of ObjectStore with files; processes of one machine may share the directory.
+
+    Every change of a name happens under a lock file, so that conditions are atomic between processes; the bytes are
+    made durable before. A key that is a folder of another key is refused with InvalidRequestError, and keys below
+    ``.tmp`` are reserved. Etag and CRC-32 come from the content and are remembered in an extended attribute that
+    counts only while size and modification time still match; without extended attributes (or after a change by other
+    hands) describing an object means reading it. A directory without its ``.tmp`` folder, such as the mount point of
+    a disk that is not mounted, is a failed store, not an empty one. Waiting for another process that holds the lock
+    ends after about 30 s; the disk itself is trusted to answer.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], clock: Clock, randomness: Randomness | None = None) -> None:
+        self._root = Path(os.path.abspath(directory))  # noqa: PTH100 - Path.absolute keeps ".."
+        self._tmp = self._root / _TMP
+        self._clock = clock
+        self._randomness = randomness or SystemRandomness()
+        self._thread_lock = threading.Lock()
+        known = self._root
+        while not known.exists():
+            known = known.parent
+        with self._translated(str(self._root)):
+            try:
+                self._tmp.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise InvalidRequestError("this is not a directory", path=str(self._root)) from error
+            _sync_folders(self._root, known)
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
+        """Store ``data``; after it returns, the object survives a crash of the machine."""
+        validate_conditions(if_absent, if_match)
+        return self._write(key, (data,), if_absent=if_absent, if_match=if_match)
+
+    def upload(self, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
+        """Write the pieces to a temporary file as they come, then give it its name."""
+        return self._write(key, pieces)
+
+    def get(self, key: str) -> tuple[bytes, ObjectInfo]:
+        """The object; ChecksumMismatchError if its bytes are no longer those that were written."""
+        with self._opened(key) as (fd, status):
+            data = read_range(fd, 0, status.st_size)
+            info = describe(fd, key)
+        if len(data) != info.size_bytes or zlib.crc32(data) != info.crc32:
+            raise ChecksumMismatchError("the object does not match its checksum", path=key)
+        return data, info
+
+    def get_if_changed(self, key: str, etag: str) -> tuple[bytes, ObjectInfo] | None:
+        """The object, or None while it has this etag."""
+        return None if self.head(key).etag == etag else self.get(key)
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """The bytes of the half-open range, all of them."""
+        validate_range(start, end)
+        with self._opened(key) as (fd, status):
+            data = read_range(fd, start, end) if end <= status.st_size else b""
+        if end > status.st_size or len(data) != end - start:
+            raise TornRecordError(
+                f"[{start}, {end}) ends outside of {status.st_size} bytes", path=key, position=status.st_size
+            )
+        return data
+
+    def head(self, key: str) -> ObjectInfo:
+        """The description of the object."""
+        with self._opened(key) as (fd, status):
+            return describe(fd, key)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        """Walk the folders in key order, one folder's names in memory for each level."""
+        validate_prefix(prefix)
+        validate_after(after)
+        return self._walk("", prefix, after)
+
+    def delete(self, key: str) -> None:
+        """Remove the file and folders that it leaves empty."""
+        path = self._path(key)
+        with self._translated(key), self._locked():
+            try:
+                path.unlink()
+            except OSError as error:
+                if error.errno not in _NOT_THERE:
+                    raise
+                return
+            folder = path.parent
+            with contextlib.suppress(OSError):  # the first folder that is not empty ends it
+                while folder != self._root:
+                    folder.rmdir()
+                    folder = folder.parent
+            _sync_folders(folder, folder)
+
+    def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        """Writes in progress or left by a crash; one whose key was lost has the key ``""`` and is always listed."""
+        validate_prefix(prefix)
+        found = []
+        with self._translated(prefix):
+            for upload_id in sorted({path.stem for path in self._tmp.iterdir() if path.suffix in (".key", ".data")}):
+                with contextlib.suppress(FileNotFoundError):  # it has just ended
+                    key_path = self._tmp / f"{upload_id}.key"
+                    there = key_path if key_path.exists() else self._tmp / f"{upload_id}.data"
+                    started_ms = there.stat().st_mtime_ns // 1_000_000
+                    key = key_path.read_bytes().decode(errors="replace") if there is key_path else ""
+                    key = key if is_valid_key(key) else ""
+                    if not key or key.startswith(prefix):
+                        found.append(PendingUpload(key, upload_id, started_ms))
+        return iter(found)
+
+    def abort_upload(self, pending: PendingUpload) -> None:
+        """Remove the temporary files of an upload."""
+        if not pending.upload_id.isalnum():
+            raise InvalidRequestError(f"{pending.upload_id!r} is not the id of an upload")
+        with self._translated(pending.key):
+            for suffix in ("data", "key"):
+                (self._tmp / f"{pending.upload_id}.{suffix}").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Nothing is held open between calls."""
+
+    def _path(self, key: str) -> Path:
+        if validate_key(key).split("/", 1)[0] == _TMP:
+            raise InvalidRequestError(f"object keys below {_TMP}/ are reserved", path=key)
+        return self._root / key
+
+    @contextlib.contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFullError("no room for the object", path=key) from error
+            if error.errno in _NOT_THERE and self._tmp.is_dir():
+                raise ObjectNotFoundError("no such object", path=key) from error
+            raise ObjectStoreUnavailableError(f"the object store failed: {error}", path=key) from error
+
+    @contextlib.contextmanager
+    def _opened(self, key: str) -> Iterator[tuple[int, os.stat_result]]:
+        """The open file of an object; a later replacement does not change what is read from it."""
+        path = self._path(key)
+        with self._translated(key):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    raise IsADirectoryError(errno.EISDIR, "not an object")
+                yield fd, status
+            finally:
+                os.close(fd)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        fd = os.open(self._tmp / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            with self._thread_lock:
+                for _ in range(_LOCK_TRIES):
+                    try:
+                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        # Real time whatever the clock says: the holder is another process.
+                        threading.Event().wait(_LOCK_WAIT_S)
+                else:
+                    raise ObjectStoreUnavailableError("another process keeps the store locked", path=str(self._root))
+                try:
+                    yield
+                finally:
+                    fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)
+
+    def _write(
+        self, key: str, pieces: Iterable[bytes], *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        target = self._path(key)
+        pending = PendingUpload(key, self._randomness.token_hex(16), self._clock.now_ms())
+        temporary = self._tmp / f"{pending.upload_id}.data"
+        try:
+            with self._stored_errors(key):
+                key_path = self._tmp / f"{pending.upload_id}.key"
+                key_path.write_bytes(key.encode())
+                os.utime(key_path, ns=(pending.started_ms * 1_000_000,) * 2)
+                fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                info = self._fill(fd, key, pieces)
+            finally:
+                os.close(fd)
+            with self._stored_errors(key), self._locked():
+                self._check_conditions(key, target, if_absent, if_match)
+                try:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                except (FileExistsError, NotADirectoryError) as error:
+                    raise InvalidRequestError("a folder of this key is an object", path=key) from error
+                if if_absent:
+                    os.link(temporary, target)
+                else:
+                    _publish(temporary, target)
+                _sync_folders(target.parent, self._root)
+            return info
+        finally:
+            with contextlib.suppress(StoreError):  # what is left behind is found by list_uploads
+                self.abort_upload(pending)
+
+    @contextlib.contextmanager
+    def _stored_errors(self, key: str) -> Iterator[None]:
+        """As _translated, but a writer never hears "no such object": then its temporary file was aborted."""
+        try:
+            with self._translated(key):
+                yield
+        except ObjectNotFoundError as error:
+            raise ObjectStoreUnavailableError("the upload was aborted", path=key) from error
+
+    def _fill(self, fd: int, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
+        """Write and flush the temporary file; errors of ``pieces`` itself pass as they are."""
+        content = Content()
+        for piece in pieces:
+            with self._stored_errors(key):
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+            content.add(piece)
+        info = content.info(key, self._clock.now_ms())
+        with self._stored_errors(key):
+            remember(fd, info)
+            _sync(fd)
+        return info
+
+    def _check_conditions(self, key: str, target: Path, if_absent: bool, if_match: str | None) -> None:
+        if target.is_dir():
+            raise InvalidRequestError("the key is a folder of other objects", path=key)
+        if if_absent and target.exists():
+            raise PreconditionFailedError("the object exists", path=key)
+        if if_match is not None:
+            try:
+                current = self.head(key).etag
+            except ObjectNotFoundError:
+                raise PreconditionFailedError("the object is gone", path=key) from None
+            if current != if_match:
+                raise PreconditionFailedError("the object was replaced", path=key)
+
+    def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        try:
+            with self._translated(folder or str(self._root)), os.scandir(self._root / folder) as entries:
+                # With its slash a folder sorts where its keys do: "a-b" comes before "a/b".
+                names = sorted(entry.name + "/" * entry.is_dir() for entry in entries if folder or entry.name != _TMP)
+        except ObjectNotFoundError:
+            names = []  # the folder went away with its last object
+        if not folder and not self._tmp.is_dir():
+            raise ObjectStoreUnavailableError("the directory of the object store is gone", path=str(self._root))
+        for name in names:
+            key = folder + name
+            if name.endswith("/"):
+                wanted = key.startswith(prefix) or prefix.startswith(key)
+                if wanted and (key > after or after.startswith(key)):
+                    yield from self._walk(key, prefix, after)
+            elif key.startswith(prefix) and key > after and is_valid_key(key):
+                try:
+                    info = self.head(key)
+                except ObjectNotFoundError:
+                    continue  # deleted since
+                yield info

@@ -1,0 +1,223 @@
+"""The commit log: fixed-size segments, written at their end, mapped for reading, durable up to a flushed position.
+
+Segments are created at their full length under a temporary name, made durable and renamed, so a segment that exists
+has its size; bytes after the log's end are zero. Files are named for their first byte's physical offset.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sortedcontainers import SortedDict
+
+from tiering.errors import CorruptionError, StoreError, StoreMismatchError
+from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
+from tiering.fs import ByteArray, File, FileSystem
+from tiering.paths import StorePaths, base_offset_name, parse_base_offset
+
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One mapped segment; ``data`` stays readable after the file is removed."""
+
+    base_offset: int
+    data: ByteArray
+
+    @property
+    def end(self) -> int:
+        """Physical offset of the next segment."""
+        return self.base_offset + len(self.data)
+
+
+class CommitLog:
+    """Segments in order. Appending, rolling and removing are the store's, one at a time; reading needs no lock."""
+
+    def __init__(self, fs: FileSystem, paths: StorePaths, segment_bytes: int) -> None:
+        self._fs = fs
+        self._paths = paths
+        self.segment_bytes = segment_bytes
+        self._segments: SortedDict[int, Segment] = SortedDict()
+        self._segments_lock = threading.Lock()
+        self._active: File | None = None
+        self._flush_lock = threading.Lock()
+        #: Where the next byte goes.
+        self.end = 0
+        #: Everything below is durable.
+        self.flushed = 0
+
+    def load(self, published_below: int = 0) -> None:
+        """Map the segments that exist.
+
+        A hole means that a removal was cut off: segments below it go if they lie below ``published_below``.
+        Raises :class:`CorruptionError` if they do not, :class:`StoreMismatchError` for a file of another size.
+        """
+        bases = self.bases()
+        for lower, upper in reversed(list(pairwise(bases))):
+            if upper != lower + self.segment_bytes:
+                self._remove_below_hole([base for base in bases if base <= lower], published_below)
+                bases = [base for base in bases if base > lower]
+                break
+        for base in bases:
+            path = self._paths.segment(base)
+            size = self._fs.size(path)
+            if size != self.segment_bytes or base % self.segment_bytes:
+                raise StoreMismatchError(
+                    f"segment of {size} bytes in a store of {self.segment_bytes}-byte segments", path=str(path)
+                )
+            self._segments[base] = Segment(base, self._fs.map_read(path))
+        if self._segments:
+            self._activate()
+
+    def _remove_below_hole(self, bases: list[int], published_below: int) -> None:
+        if bases[-1] + self.segment_bytes > published_below:
+            raise CorruptionError(
+                "a segment is missing after this one, which is not in the archive",
+                path=str(self._paths.segment(bases[-1])),
+            )
+        for base in bases:
+            self._fs.unlink(self._paths.segment(base))
+            self._fs.flush_dir(self._paths.commitlog)
+
+    def bases(self) -> list[int]:
+        """Base offsets of the segment files on disk, ascending."""
+        names = self._fs.list_dir(self._paths.commitlog)
+        return sorted(base for base in map(parse_base_offset, names) if base is not None)
+
+    @property
+    def begin(self) -> int:
+        """Physical offset of the first segment."""
+        with self._segments_lock:
+            return int(self._segments.peekitem(0)[0]) if self._segments else 0
+
+    @property
+    def last_base(self) -> int:
+        """Base offset of the active segment."""
+        with self._segments_lock:
+            return int(self._segments.peekitem(-1)[0])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no segment exists yet."""
+        return not self._segments
+
+    def segments(self) -> list[Segment]:
+        """All segments, ascending; a consistent copy."""
+        with self._segments_lock:
+            return list(self._segments.values())
+
+    def segment_of(self, offset: int) -> Segment:
+        """The segment that holds a physical offset; KeyError outside the log."""
+        return self._segments[offset - offset % self.segment_bytes]
+
+    def add_segment(self, base_offset: int) -> None:
+        """Create the segment, durable and pre-written with zeros.
+
+        Killed before the rename: a temporary file, which is garbage. After it: an empty last segment, which a
+        RocketMQ store may have as well.
+        """
+        temporary = self._paths.tmp / base_offset_name(base_offset)
+        path = self._paths.segment(base_offset)
+        self._fs.create(temporary, self.segment_bytes, prewrite=True)
+        self._fs.rename(temporary, path)
+        self._fs.flush_dir(self._paths.commitlog)
+        segment = Segment(base_offset, self._fs.map_read(path))
+        with self._segments_lock:
+            self._segments[base_offset] = segment
+        self._activate()
+
+    def start_at(self, end: int) -> None:
+        """Declare ``end`` the log's end after recovery: later segments go, the rest of its segment becomes zero.
+
+        The caller has flushed the files below: a record that survived a killed process in the page cache is not
+        durable before somebody says so. Killed in between: the next recovery finds the same end.
+        """
+        while self.last_base > max(end, self.begin):
+            base = self.last_base
+            self._fs.unlink(self._paths.segment(base))
+            self._fs.flush_dir(self._paths.commitlog)
+            del self._segments[base]
+        if end == self.last_base + self.segment_bytes:
+            self.add_segment(end)
+        self._activate()
+        self._file.zero(end - self.last_base, self.segment_bytes)
+        self._file.flush()
+        self.end = self.flushed = end
+
+    def flush_files(self, start: int) -> None:
+        """Flush every segment from the one that holds ``start`` on, whatever is in it."""
+        for base in self._segments:
+            if base + self.segment_bytes > start:
+                file = self._fs.open(self._paths.segment(base))
+                try:
+                    file.flush()
+                finally:
+                    file.close()
+
+    def room(self) -> int:
+        """Bytes of records that still fit the active segment (a blank record always does)."""
+        return self.last_base + self.segment_bytes - self.end - BLANK_BYTES
+
+    def write(self, data: ByteArray) -> None:
+        """Append encoded records; they must fit :meth:`room`. Not durable before :meth:`flush`."""
+        self._file.write_at(self.end - self.last_base, data)
+        self.end += len(data)
+
+    def roll(self) -> None:
+        """Close the active segment with a blank record, give back the rest of its blocks and begin the next.
+
+        The old segment is flushed first. Killed after the blank record: recovery goes on at the next segment, which
+        it finds or creates.
+        """
+        base = self.last_base
+        position = self.end - base
+        if position < self.segment_bytes:
+            file = self._file
+            file.write_at(position, BLANK.pack(self.segment_bytes - position, MAGIC_BLANK))
+            hole = -(-(position + BLANK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
+            file.zero(hole, self.segment_bytes)
+        with self._flush_lock:
+            self._file.flush()
+            self.add_segment(base + self.segment_bytes)
+            self.end = self.flushed = base + self.segment_bytes
+
+    def flush(self) -> int:
+        """Make everything written before the call durable; returns the flushed position."""
+        with self._flush_lock:
+            end = self.end
+            if self.flushed < end:
+                self._file.flush()
+                self.flushed = end
+            return self.flushed
+
+    def remove_first(self) -> None:
+        """Unlink the oldest segment, durably. Its map stays with whoever holds it."""
+        base = self.begin
+        if base == self.last_base:
+            raise StoreError("the last segment never goes")
+        with self._segments_lock:
+            del self._segments[base]
+        self._fs.unlink(self._paths.segment(base))
+        self._fs.flush_dir(self._paths.commitlog)
+
+    @property
+    def _file(self) -> File:
+        assert self._active is not None, "a log is written only after its first segment exists"
+        return self._active
+
+    def _activate(self) -> None:
+        self.close()
+        self._active = self._fs.open(self._paths.segment(self.last_base))
+
+    def close(self) -> None:
+        """Close the active file; nothing is flushed."""
+        if self._active is not None:
+            self._active.close()
+            self._active = None
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.segments())

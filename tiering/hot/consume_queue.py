@@ -1,0 +1,269 @@
+"""Consume queues: per topic and queue a file of 20-byte units in the order of queue offsets, derived from the log.
+
+Writing happens by one thread (the dispatcher); reading maps the files and needs no lock. A queue's units are durable
+up to the checkpoint; what lies above is written again from the log when the store opens.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiering.errors import CorruptionError, StoreMismatchError
+from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE
+from tiering.format.record import TRANSACTION_MASK, SysFlag
+from tiering.fs import FileSystem
+from tiering.hot.dispatch import LogRange
+from tiering.hot.topics import Topic, TopicRegistry
+from tiering.kernels.scan import ScanRows
+from tiering.paths import StorePaths, base_offset_name, parse_base_offset
+
+QueueKey = tuple[int, int]
+UnitArray = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """One queue at one moment: units ``[first, next)`` exist on disk."""
+
+    files: dict[int, UnitArray]
+    file_units: int
+    first: int
+    next: int
+
+    def units(self, start: int, end: int) -> UnitArray:
+        """Units of queue offsets ``[start, end)``, cut to what exists; a copy."""
+        pieces = []
+        start, end = max(start, self.first), min(end, self.next)
+        while start < end:
+            base = start - start % self.file_units
+            stop = min(end, base + self.file_units)
+            pieces.append(self.files[base][start - base : stop - base])
+            start = stop
+        return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
+
+    def first_at_or_above(self, physical_offset: int) -> int:
+        """The first queue offset whose record lies at or above a physical offset; ``next`` if there is none."""
+        low, high = self.first, self.next
+        while low < high:
+            middle = (low + high) // 2
+            base = middle - middle % self.file_units
+            unit = self.files[base][middle - base]
+            if _is_prefill(unit) or unit["physical_offset"] < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def _is_prefill(unit: np.void) -> bool:
+    return bool(unit["size"] == 0x7FFFFFFF and unit["physical_offset"] == 0)
+
+
+class _Queue:
+    """Files of one queue and how far they are written."""
+
+    def __init__(self, files: dict[int, UnitArray], next_offset: int) -> None:
+        self.files = files
+        self.next = next_offset
+        self.dirty: set[int] = set()
+
+
+class ConsumeQueues:
+    """All consume queues of a store; a subscriber of the dispatcher."""
+
+    def __init__(self, fs: FileSystem, paths: StorePaths, file_units: int, topics: TopicRegistry) -> None:
+        self._fs = fs
+        self._paths = paths
+        self._file_units = file_units
+        self._topics = topics
+        self._queues: dict[QueueKey, _Queue] = {}
+        self._lock = threading.Lock()
+        self._position = 0
+        #: Store time of the last record taken in; 0 before the first.
+        self.last_store_ms = 0
+
+    # opening
+
+    def load(self, durable_offset: int) -> None:
+        """Take units of records below ``durable_offset`` as they are; everything above is derived again."""
+        for topic in self._topics.all():
+            folder = self._paths.consumequeue / topic.name
+            for name in self._fs.list_dir(folder):
+                if name.isdigit():
+                    self._queues[topic.topic_id, int(name)] = self._load_queue(topic, int(name), durable_offset)
+                    self._topics.ensure_queues(topic, int(name) + 1)
+        self._position = durable_offset
+
+    def _load_queue(self, topic: Topic, queue_id: int, durable_offset: int) -> _Queue:
+        folder = self._paths.queue(topic.name, queue_id)
+        files: dict[int, UnitArray] = {}
+        for name in self._fs.list_dir(folder):
+            byte_offset = parse_base_offset(name)
+            if byte_offset is None:
+                continue
+            size = self._fs.size(folder / name)
+            if size != self._file_units * UNIT_BYTES:
+                raise StoreMismatchError(f"queue file of {size} bytes", path=str(folder / name))
+            files[byte_offset // UNIT_BYTES] = self._fs.map_read(folder / name).view(UNIT_DTYPE)
+        for base in sorted(files, reverse=True):
+            units = files[base]
+            good = (units["size"] > 0) & (units["physical_offset"] < durable_offset)
+            count = len(units) if good.all() else int(np.argmin(good))
+            if count:
+                kept = {at: files[at] for at in sorted(files) if at <= base}
+                return _Queue(kept, base + count)
+        return _Queue({}, 0)
+
+    def discard_tails(self) -> None:
+        """Zero what follows each queue's last unit and unlink files after it, so that nothing stale is ever read."""
+        for topic in self._topics.all():
+            for queue_id in range(topic.queues):
+                queue = self._queues.get((topic.topic_id, queue_id))
+                folder = self._paths.queue(topic.name, queue_id)
+                kept = {base_offset_name(base * UNIT_BYTES) for base in queue.files} if queue else set()
+                stale = [name for name in self._fs.list_dir(folder) if name not in kept]
+                for name in stale:
+                    self._fs.unlink(folder / name)
+                if stale:
+                    self._fs.flush_dir(folder)
+                if queue and queue.files:
+                    base = max(queue.files)
+                    file = self._fs.open(folder / base_offset_name(base * UNIT_BYTES))
+                    try:
+                        file.zero((queue.next - base) * UNIT_BYTES, self._file_units * UNIT_BYTES)
+                        file.flush()
+                    finally:
+                        file.close()
+
+    # the subscriber
+
+    def next_offset(self) -> int:
+        """First physical offset whose unit may be missing."""
+        return self._position
+
+    def on_records(self, records: LogRange) -> None:
+        """Write the units of all records that are in a queue."""
+        rows = records.rows
+        if len(rows):
+            self.last_store_ms = max(self.last_store_ms, int(rows[-1]["store_ms"]))
+        transaction = rows["sys_flag"] & TRANSACTION_MASK
+        rows = rows[
+            (rows["physical_offset"] >= self._position)
+            & ((transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT))
+        ]
+        if len(rows):
+            topic_ids = records.topic_ids[rows["topic_number"]]
+            order = np.lexsort((rows["queue_id"], topic_ids))  # stable: log order stays inside a queue
+            rows, topic_ids = rows[order], topic_ids[order]
+            queue_ids = rows["queue_id"]
+            cuts = np.flatnonzero((np.diff(topic_ids) != 0) | (np.diff(queue_ids) != 0)) + 1
+            names = {topic.topic_id: topic for topic in self._topics.all()}
+            for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+                self._append(names[int(topic_ids[start])], int(queue_ids[start]), rows[start:end])
+        self._position = records.end
+
+    def _append(self, topic: Topic, queue_id: int, rows: ScanRows) -> None:
+        key = topic.topic_id, queue_id
+        queue = self._queues.get(key)
+        if queue is None:
+            if queue_id < 0:
+                raise CorruptionError(f"record with queue id {queue_id}", position=int(rows[0]["physical_offset"]))
+            self._topics.ensure_queues(topic, queue_id + 1)
+            queue = _Queue({}, 0)
+        offsets = rows["queue_offset"]
+        if queue.files:
+            rows = rows[offsets >= queue.next]  # already there: the log is read again from an earlier point
+            offsets = rows["queue_offset"]
+            if not len(rows):
+                return
+        expected = queue.next if queue.files else int(offsets[0])
+        if offsets[0] != expected or (np.diff(offsets) != 1).any():
+            raise CorruptionError(
+                f"queue offsets of {topic.name}/{queue_id} are not consecutive: {expected} expected",
+                position=int(rows[0]["physical_offset"]),
+            )
+        units = np.empty(len(rows), UNIT_DTYPE)
+        units["physical_offset"] = rows["physical_offset"]
+        units["size"] = rows["size"]
+        units["tag_hash"] = rows["tag_hash"]
+        at = int(offsets[0])
+        for start in range(at - at % self._file_units, at + len(units), self._file_units):
+            piece = units[max(start - at, 0) : start + self._file_units - at]
+            self._write(topic.name, queue_id, queue, max(start, at), piece)
+        with self._lock:
+            queue.next = at + len(units)
+            self._queues[key] = queue
+
+    def _write(self, topic: str, queue_id: int, queue: _Queue, at: int, units: UnitArray) -> None:
+        base = at - at % self._file_units
+        path = self._paths.queue(topic, queue_id) / base_offset_name(base * UNIT_BYTES)
+        data = units.tobytes()
+        position = (at - base) * UNIT_BYTES
+        new = base not in queue.files
+        if new:
+            if not queue.files and at > base:
+                data = PREFILL * (at - base) + data
+                position = 0
+            self._fs.make_dirs(path.parent)
+            self._fs.create(path, self._file_units * UNIT_BYTES, prewrite=False)
+            self._fs.flush_dir(path.parent)
+        file = self._fs.open(path)
+        try:
+            file.write_at(position, data)
+        finally:
+            file.close()
+        if new:
+            mapped = self._fs.map_read(path).view(UNIT_DTYPE)
+            with self._lock:  # a new mapping instead of a changed one: views hold on to the old
+                queue.files = {**queue.files, base: mapped}
+        queue.dirty.add(base)
+
+    # durability and removal
+
+    def flush(self) -> int:
+        """Make every unit written so far durable; returns the physical offset they reach."""
+        position = self._position
+        names = {topic.topic_id: topic.name for topic in self._topics.all()}
+        for (topic_id, queue_id), queue in list(self._queues.items()):
+            for base in sorted(queue.dirty):
+                path = self._paths.queue(names[topic_id], queue_id) / base_offset_name(base * UNIT_BYTES)
+                file = self._fs.open(path)
+                try:
+                    file.flush()
+                finally:
+                    file.close()
+            queue.dirty.clear()
+        return position
+
+    def remove_below(self, border: int) -> None:
+        """Unlink queue files whose last record lies below ``border``; a queue's last file never goes."""
+        names = {topic.topic_id: topic.name for topic in self._topics.all()}
+        for (topic_id, queue_id), queue in list(self._queues.items()):
+            folder = self._paths.queue(names[topic_id], queue_id)
+            for base in list(queue.files)[:-1]:
+                if queue.files[base][-1]["physical_offset"] >= border:
+                    break
+                with self._lock:
+                    queue.files = {at: units for at, units in queue.files.items() if at != base}
+                queue.dirty.discard(base)
+                self._fs.unlink(folder / base_offset_name(base * UNIT_BYTES))
+                self._fs.flush_dir(folder)
+
+    # reading
+
+    def view(self, topic_id: int, queue_id: int) -> QueueView | None:
+        """The queue as it is now, or None if nothing was ever put in it."""
+        with self._lock:
+            queue = self._queues.get((topic_id, queue_id))
+            if queue is None or not queue.files:
+                return None
+            return QueueView(queue.files, self._file_units, next(iter(queue.files)), queue.next)
+
+    def next_offsets(self) -> dict[QueueKey, int]:
+        """Next offset of every queue that has units."""
+        with self._lock:
+            return {key: queue.next for key, queue in self._queues.items()}

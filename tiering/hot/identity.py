@@ -1,0 +1,121 @@
+"""``tierlog/store.json``: who this store is, and what must never change about it.
+
+::
+
+    {"format": 1, "store_id": "…", "volume_id": "…", "open_id": "…", "head_open_ids": ["…"],
+     "cold_url": "file:///…" | null, "segment_bytes": 1073741824, "queue_file_units": 300000}
+
+``open_id`` is fresh at every open. ``head_open_ids`` are the open ids that the archive's head may hold: the last one
+known to be there and every later one, because an open that was cut off may have published its id or not. A copy of
+the volume has an open id the head never saw, so of two copies only the first to write continues.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+
+from tiering.errors import InvalidRequestError, StoreMismatchError, UnsupportedFormatError
+from tiering.fs import FileSystem, replace_file
+from tiering.paths import StorePaths
+from tiering.randomness import Randomness
+
+_FORMAT = 1
+_STORE_ID = re.compile(r"[a-z0-9-]{1,63}")
+DEFAULT_SEGMENT_BYTES = 1 << 30
+DEFAULT_QUEUE_FILE_UNITS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreIdentity:
+    """The content of ``store.json``."""
+
+    store_id: str
+    volume_id: str
+    open_id: str
+    head_open_ids: tuple[str, ...]
+    cold_url: str | None
+    segment_bytes: int
+    queue_file_units: int
+
+    @classmethod
+    def read(cls, fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
+        """The store's identity, or None where no store was made yet."""
+        if not fs.exists(paths.store_json):
+            return None
+        document = json.loads(fs.read(paths.store_json))
+        if document.pop("format") != _FORMAT:
+            raise UnsupportedFormatError("store.json is of a newer format", path=str(paths.store_json))
+        known = {name: document[name] for name in cls.__slots__ if name in document}
+        return cls(**{**known, "head_open_ids": tuple(known["head_open_ids"])})
+
+    def save(self, fs: FileSystem, paths: StorePaths) -> None:
+        """Make this the durable identity."""
+        document = {"format": _FORMAT, **asdict(self)}
+        replace_file(fs, paths.store_json, (json.dumps(document, indent=1) + "\n").encode(), paths.tmp)
+
+    def published(self) -> StoreIdentity:
+        """This open's id is known to be in the head."""
+        return replace(self, head_open_ids=(self.open_id,))
+
+
+def open_identity(
+    fs: FileSystem,
+    paths: StorePaths,
+    randomness: Randomness,
+    *,
+    store_id: str | None,
+    cold_url: str | None,
+    segment_bytes: int | None,
+    queue_file_units: int | None,
+) -> StoreIdentity:
+    """Read or make the identity and give this open a fresh id, durably.
+
+    None leaves a value as the store was made (or at its default). Raises :class:`StoreMismatchError` for a value
+    that contradicts the store.
+    """
+    found = StoreIdentity.read(fs, paths)
+    if found is None:
+        if store_id is not None and not _STORE_ID.fullmatch(store_id):
+            raise InvalidRequestError(f"bad store id {store_id!r}", hint="use 1 to 63 of a-z, 0-9 and -")
+        open_id = randomness.token_hex(8)
+        identity = StoreIdentity(
+            store_id or randomness.token_hex(8), randomness.token_hex(8), open_id, (open_id,), cold_url,
+            segment_bytes or DEFAULT_SEGMENT_BYTES, queue_file_units or DEFAULT_QUEUE_FILE_UNITS,
+        )  # fmt: skip
+    else:
+        check_identity(
+            found, paths, store_id=store_id, cold_url=cold_url,
+            segment_bytes=segment_bytes, queue_file_units=queue_file_units,
+        )  # fmt: skip
+        open_id = randomness.token_hex(8)
+        identity = replace(
+            found, open_id=open_id, head_open_ids=(*found.head_open_ids, open_id), cold_url=found.cold_url or cold_url
+        )
+    identity.save(fs, paths)
+    return identity
+
+
+def check_identity(
+    found: StoreIdentity,
+    paths: StorePaths,
+    *,
+    store_id: str | None,
+    cold_url: str | None,
+    segment_bytes: int | None,
+    queue_file_units: int | None,
+) -> None:
+    """Raise :class:`StoreMismatchError` if a given value contradicts the store."""
+    for name, asked, kept in (
+        ("store id", store_id, found.store_id),
+        ("cold URL", cold_url, found.cold_url),
+        ("segment size", segment_bytes, found.segment_bytes),
+        ("queue-file units", queue_file_units, found.queue_file_units),
+    ):
+        if asked is not None and kept is not None and asked != kept:
+            raise StoreMismatchError(
+                f"the store was made with {name} {kept}, not {asked}",
+                path=str(paths.root),
+                hint="leave the option out, or open another directory",
+            )

@@ -1,0 +1,374 @@
+"""The hot tier as a whole: open and recover, append, flush, dispatch, take snapshots, remove what the archive holds.
+
+Locks, in the order they are taken: append (who writes the log), dispatch (who derives from it), state (border and
+pins; held for moments only). A failed write or flush makes the store read-only for good, with a reason; reading goes
+on. Nothing is acknowledged after that, and a failed flush is never tried again as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiering.batch import ANY_QUEUE, BytesColumn, MessageBatch
+from tiering.clock import Clock
+from tiering.errors import (
+    CapacityError,
+    ClosedError,
+    CorruptionError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    ReadOnlyError,
+    StoreError,
+)
+from tiering.format.checkpoint import Checkpoint
+from tiering.format.record import BLANK_BYTES, Record, decode_record
+from tiering.fs import FileSystem, replace_file
+from tiering.hot.commit_log import CommitLog, Segment
+from tiering.hot.consume_queue import ConsumeQueues, QueueView
+from tiering.hot.dispatch import Dispatcher, LogSubscriber
+from tiering.hot.topics import Topic, TopicRegistry
+from tiering.kernels.checksum import CRC_TABLES
+from tiering.kernels.encode import encode_records
+from tiering.options import HotOptions
+from tiering.paths import StorePaths
+from tiering.types import Durability
+
+_PROPERTY_NAMES = np.frombuffer(b"KEYSTAGS", np.uint8)
+_PIN_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where each message of a batch went, in the batch's order."""
+
+    physical_offset: NDArray[np.int64]
+    queue_id: NDArray[np.int32]
+    queue_offset: NDArray[np.int64]
+    store_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HotSnapshot:
+    """What one reader sees: records in ``[border, end)``. Its maps stay readable after a removal."""
+
+    border: int
+    end: int
+    segments: dict[int, Segment]
+    segment_bytes: int
+
+    def record(self, physical_offset: int) -> Record:
+        """Decode and check one record."""
+        segment = self.segments[physical_offset - physical_offset % self.segment_bytes]
+        return decode_record(
+            memoryview(segment.data), physical_offset - segment.base_offset, physical_offset=physical_offset
+        )
+
+
+class HotStore:
+    """One open store directory. All methods are thread safe."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        paths: StorePaths,
+        clock: Clock,
+        options: HotOptions,
+        store_host: bytes,
+        *,
+        published_below: int = 0,
+    ) -> None:
+        """Load what is there; nothing may be appended before :meth:`recover`. The caller holds the store's lock."""
+        self._fs = fs
+        self._paths = paths
+        self._clock = clock
+        self._options = options
+        self._store_host = np.frombuffer(store_host, np.uint8)
+        self._append_lock = threading.Lock()
+        self._dispatch_lock = threading.RLock()
+        self._state = threading.Condition()
+        self._pins: dict[int, int] = {}
+        self._read_only_reason: str | None = None
+        self._closed = False
+        self._round_robin: dict[int, int] = {}
+        self._next_offsets: dict[tuple[int, int], int] = {}
+        self._checkpointed = -1
+        for folder in (paths.tmp, paths.commitlog, paths.consumequeue, paths.tierlog):
+            fs.make_dirs(folder)
+        for name in fs.list_dir(paths.tmp):
+            fs.unlink(paths.tmp / name)
+        self.topics = TopicRegistry(fs, paths, options.default_queues)
+        self.log = CommitLog(fs, paths, options.segment_bytes)
+        self.log.load(published_below)
+        if self.log.is_empty:
+            self.log.add_segment(0)
+        self.border = self.log.begin
+        self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics)
+        checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
+        self._durable = max(checkpoint.confirm_offset, self.log.begin)
+        self.queues.load(self._durable)
+        self.queues.last_store_ms = checkpoint.physic_ms
+
+    # opening and closing
+
+    def recover(self, subscribers: Sequence[LogSubscriber]) -> None:
+        """Find the log's end, derive again what is missing, and be ready to append.
+
+        Raises :class:`CorruptionError` if the log ends below the checkpoint, which no crash explains. Killed in
+        here: the next open does the same again.
+        """
+        self.queues.discard_tails()
+        self.log.flush_files(self._durable)
+        self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *subscribers])
+        last = self.log.segments()[-1].end
+        end = self._dispatcher.recover(last)
+        if end < self._durable:
+            raise CorruptionError("the log is damaged below its checkpoint", path="commitlog", position=end)
+        self.log.start_at(end)
+        self._last_store_ms = self.queues.last_store_ms
+        for topic in self.topics.all():
+            for queue_id, floor in topic.floors.items():
+                self._next_offsets[topic.topic_id, queue_id] = floor
+        for key, next_offset in self.queues.next_offsets().items():
+            self._next_offsets[key] = max(next_offset, self._next_offsets.get(key, 0))
+        replace_file(self._fs, self._paths.abort, str(os.getpid()).encode(), self._paths.tmp)
+        self.checkpoint()
+
+    def derive(self, subscriber: LogSubscriber, start: int, end: int) -> None:
+        """Hand the records of ``[start, end)`` to one more subscriber, which says it is at ``start``."""
+        if start < end:
+            with self._dispatch_lock:
+                Dispatcher(self.log, self.topics, [subscriber]).run(end)
+
+    def close(self) -> None:
+        """Flush, dispatch, write the checkpoint and note the clean stop. Idempotent."""
+        with self._append_lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            if self._read_only_reason is None:
+                self.flush()
+                self.dispatch()
+                self.checkpoint()
+                self._fs.unlink(self._paths.abort)
+                self._fs.flush_dir(self._paths.root)
+        finally:
+            self.log.close()
+
+    @property
+    def read_only_reason(self) -> str | None:
+        """Why the store accepts no more writes, or None."""
+        return self._read_only_reason
+
+    def turn_read_only(self, reason: str) -> None:
+        """Accept nothing more; the first reason stays."""
+        with self._state:
+            self._read_only_reason = self._read_only_reason or reason
+
+    @contextlib.contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        self._check_writable()
+        try:
+            yield
+        except InvalidRequestError:
+            raise
+        except (OSError, StoreError) as error:
+            self.turn_read_only(f"{what} failed: {error}")
+            raise
+
+    def _check_writable(self) -> None:
+        if self._read_only_reason is not None:
+            raise ReadOnlyError(
+                f"the store is read-only: {self._read_only_reason}", hint="repair the cause and restart"
+            )
+
+    # appending
+
+    def append(self, batch: MessageBatch, durability: Durability) -> AppendResult:
+        """Append a batch; ``flushed`` returns after its bytes are durable.
+
+        Raises :class:`MessageTooLargeError` for a record that no segment can hold, before anything is written.
+        """
+        host_bytes = 8 + len(self._store_host)
+        sizes = batch.record_sizes(host_bytes)
+        limit = self.log.segment_bytes - BLANK_BYTES
+        if len(batch) and sizes.max() > limit:
+            place = int(sizes.argmax())
+            raise MessageTooLargeError(
+                f"message {place}: record of {sizes[place]} bytes does not fit a segment", position=place
+            )
+        with self._append_lock:
+            if self._closed:
+                raise ClosedError("the store is closed")
+            with self._writing("append"):
+                topics = [self.topics.create(name) for name in batch.topics]
+                result = self._place(batch, topics)
+                self._write(batch, sizes, result)
+        if durability is Durability.FLUSHED:
+            self.flush()
+        return result
+
+    def _place(self, batch: MessageBatch, topics: list[Topic]) -> AppendResult:
+        """Choose queues and take queue offsets; undone by nobody, because a later failure stops the store."""
+        queue_id = batch.queue_id.copy()
+        queue_offset = np.empty(len(batch), np.int64)
+        for number, topic in enumerate(topics):
+            mine = batch.topic_index == number
+            free = np.flatnonzero(mine & (queue_id == ANY_QUEUE))
+            turn = self._round_robin.get(topic.topic_id, 0)
+            queue_id[free] = (turn + np.arange(len(free))) % topic.queues
+            self._round_robin[topic.topic_id] = (turn + len(free)) % topic.queues
+            if mine.any():
+                self.topics.ensure_queues(topic, int(queue_id[mine].max()) + 1)
+            for queue in np.unique(queue_id[mine]):
+                chosen = np.flatnonzero(mine & (queue_id == queue))
+                key = topic.topic_id, int(queue)
+                start = self._next_offsets.get(key, 0)
+                queue_offset[chosen] = start + np.arange(len(chosen))
+                self._next_offsets[key] = start + len(chosen)
+        self._last_store_ms = max(self._last_store_ms, self._clock.now_ms())
+        return AppendResult(np.empty(len(batch), np.int64), queue_id, queue_offset, self._last_store_ms)
+
+    def _write(self, batch: MessageBatch, sizes: NDArray[np.int64], result: AppendResult) -> None:
+        ends = np.cumsum(sizes)
+        names = BytesColumn.of([topic.encode() for topic in batch.topics])
+        born_host = np.zeros(8, np.uint8)  # no client address on this path; four zero bytes and port 0
+        first = 0
+        while first < len(batch):
+            before = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, before + self.log.room(), side="right"))
+            if last == first:
+                self.log.roll()
+                continue
+            out = np.empty(int(ends[last - 1]) - before, np.uint8)
+            written = encode_records(
+                CRC_TABLES, out.ctypes.data, self.log.end, result.store_ms,
+                born_host.ctypes.data, len(born_host), self._store_host.ctypes.data, len(self._store_host),
+                _PROPERTY_NAMES.ctypes.data, first, last, sizes.ctypes.data, batch.topic_index.ctypes.data,
+                *_addresses(names), result.queue_id.ctypes.data, result.queue_offset.ctypes.data,
+                batch.born_ms.ctypes.data, *_addresses(batch.body), *_addresses(batch.keys),
+                *_addresses(batch.tags), *_addresses(batch.properties),
+            )  # fmt: skip
+            if written != len(out):
+                raise StoreError("the encoder disagrees with the computed record sizes")
+            result.physical_offset[first:last] = self.log.end + ends[first:last] - sizes[first:last] - before
+            self.log.write(out)
+            first = last
+
+    def flush(self) -> int:
+        """Make everything appended so far durable; returns the flushed position."""
+        with self._writing("flush"):
+            return self.log.flush()
+
+    def roll(self) -> None:
+        """Close the active segment unless it is empty."""
+        with self._append_lock, self._writing("roll"):
+            if self.log.end > self.log.last_base:
+                self.log.roll()
+
+    # deriving
+
+    def dispatch(self) -> int:
+        """Derive everything up to the flushed position; returns the position reached.
+
+        A log that is damaged there makes the store read-only; reading what is known goes on.
+        """
+        with self._dispatch_lock:
+            try:
+                self._dispatcher.run(self.log.flushed)
+            except (CorruptionError, ReadOnlyError, CapacityError) as error:
+                self.turn_read_only(f"dispatch failed: {error}")
+            return self._dispatcher.position()
+
+    def checkpoint(self) -> None:
+        """Flush the queues and move the recovery point to what they hold.
+
+        Killed before the checkpoint is replaced: recovery derives a little more again, with the same result.
+        """
+        with self._dispatch_lock:
+            with self._writing("checkpoint"):
+                confirm = self.queues.flush()
+                if confirm != self._checkpointed:
+                    last_ms = self.queues.last_store_ms
+                    checkpoint = Checkpoint(physic_ms=last_ms, logics_ms=last_ms, confirm_offset=confirm)
+                    replace_file(self._fs, self._paths.checkpoint, checkpoint.encode(), self._paths.tmp)
+                    self._checkpointed = confirm
+
+    # reading
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[HotSnapshot]:
+        """Pin what is hot now: every record flushed before the call and not yet behind the border."""
+        end = self.dispatch()
+        with self._state:
+            border = self.border
+            segments = {segment.base_offset: segment for segment in self.log.segments()}
+            self._pins[border] = self._pins.get(border, 0) + 1
+        try:
+            yield HotSnapshot(border, end, segments, self.log.segment_bytes)
+        finally:
+            with self._state:
+                self._pins[border] -= 1
+                if not self._pins[border]:
+                    del self._pins[border]
+                self._state.notify_all()
+
+    def queue_views(self, topic: Topic) -> dict[int, QueueView]:
+        """The topic's queues that have units; taken inside a snapshot, it holds all units from its border on."""
+        views = ((queue_id, self.queues.view(topic.topic_id, queue_id)) for queue_id in range(topic.queues))
+        return {queue_id: view for queue_id, view in views if view is not None}
+
+    def next_offset(self, topic: Topic, queue_id: int) -> int:
+        """The offset the queue's next dispatched message has; at least its floor."""
+        view = self.queues.view(topic.topic_id, queue_id)
+        return max(view.next if view else 0, topic.floors.get(queue_id, 0))
+
+    def first_store_ms(self, segment: Segment) -> int | None:
+        """Store time of a segment's first record, None while it has none."""
+        if segment.base_offset >= self.log.end:
+            return None
+        return decode_record(memoryview(segment.data), 0, physical_offset=segment.base_offset).store_ms
+
+    @property
+    def last_store_ms(self) -> int:
+        """Store time of the newest record, 0 before the first."""
+        return self._last_store_ms
+
+    # removing
+
+    def remove_below(self, border: int, *, forget: Callable[[int], None]) -> None:
+        """Raise the border to a segment start and remove the hot copies below it (invariant I6).
+
+        The caller guarantees that every segment below is published and indexed, or that retention alone decides.
+        Readers that pinned a lower border are waited for, 60 s at most; their maps last longer anyway. ``forget`` is
+        told the border at the end, to drop local index files below it. Killed anywhere: segments are gone from the
+        front only, so the next open has a border between the old and the new one.
+        """
+        with self._state:
+            if border <= self.border:
+                return
+            if border > self.log.last_base:
+                raise StoreError("the active segment never goes")
+            self.border = border
+            deadline = self._clock.monotonic_s() + _PIN_WAIT_S
+            while any(pinned < border for pinned in self._pins):
+                if not self._state.wait(max(0.0, deadline - self._clock.monotonic_s())):
+                    break
+        with self._dispatch_lock, self._writing("removal"):
+            self.checkpoint()
+            self.topics.raise_floors(self.queues.next_offsets())
+            while self.log.begin < border:
+                self.log.remove_first()
+            self.queues.remove_below(border)
+            forget(border)
+
+
+def _addresses(column: BytesColumn) -> tuple[int, int]:
+    return column.data.ctypes.data, column.starts.ctypes.data

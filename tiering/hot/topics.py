@@ -1,0 +1,135 @@
+"""``tierlog/topics.json``: topics with ids that are never reused, their queue counts and a floor per queue.
+
+Primary data: a topic is durable before its first record is written. A queue's floor is a lower bound of its next
+offset, made durable before the last segment that could tell goes away, so that no offset is ever given out twice.
+
+::
+
+    {"format": 1, "next_id": 3, "topics": [{"id": 1, "name": "orders", "queues": 4, "floors": {"0": 17}}]}
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tiering.batch import validate_topic
+from tiering.errors import TopicNotFoundError, UnsupportedFormatError
+from tiering.fs import FileSystem, replace_file
+from tiering.paths import StorePaths
+
+_FORMAT = 1
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic; ``floors`` maps a queue id to a lower bound of its next offset."""
+
+    topic_id: int
+    name: str
+    queues: int
+    floors: dict[int, int] = field(default_factory=dict)
+
+
+class TopicRegistry:
+    """The topics of one store. Thread safe; every change is durable when the call returns."""
+
+    def __init__(self, fs: FileSystem, paths: StorePaths, default_queues: int, *, read_only: bool = False) -> None:
+        self._fs = fs
+        self._paths = paths
+        self._default_queues = default_queues
+        self._read_only = read_only
+        self._lock = threading.Lock()
+        self._by_name: dict[str, Topic] = {}
+        self._next_id = 1
+        #: Rises whenever a topic is added.
+        self.version = 0
+        if fs.exists(paths.topics_json):
+            self._load(json.loads(fs.read(paths.topics_json)))
+
+    def _load(self, document: Mapping[str, object]) -> None:
+        if document["format"] != _FORMAT:
+            raise UnsupportedFormatError("topics.json is of a newer format", path=str(self._paths.topics_json))
+        self._next_id = int(document["next_id"])  # type: ignore[call-overload]
+        for entry in document["topics"]:  # type: ignore[attr-defined]
+            floors = {int(queue): int(floor) for queue, floor in entry["floors"].items()}
+            self._by_name[entry["name"]] = Topic(int(entry["id"]), entry["name"], int(entry["queues"]), floors)
+
+    def _save(self) -> None:
+        if self._read_only:
+            return
+        document = {
+            "format": _FORMAT,
+            "next_id": self._next_id,
+            "topics": [
+                {
+                    "id": topic.topic_id,
+                    "name": topic.name,
+                    "queues": topic.queues,
+                    "floors": {str(queue): floor for queue, floor in sorted(topic.floors.items())},
+                }
+                for topic in self._by_name.values()
+            ],
+        }
+        data = (json.dumps(document, indent=1) + "\n").encode()
+        replace_file(self._fs, self._paths.topics_json, data, self._paths.tmp)
+
+    def all(self) -> list[Topic]:
+        """Topics in the order of their creation."""
+        with self._lock:
+            return list(self._by_name.values())
+
+    def find(self, name: str) -> Topic | None:
+        """The topic, or None."""
+        with self._lock:
+            return self._by_name.get(name)
+
+    def get(self, name: str) -> Topic:
+        """The topic, or :class:`TopicNotFoundError`."""
+        topic = self.find(name)
+        if topic is None:
+            raise TopicNotFoundError(f"no such topic {name!r}")
+        return topic
+
+    def create(self, name: str, queues: int | None = None) -> Topic:
+        """The topic, created durably with ``queues`` queues if it is new. An existing one is returned as it is."""
+        with self._lock:
+            topic = self._by_name.get(name)
+            if topic is None:
+                topic = Topic(self._next_id, validate_topic(name), queues or self._default_queues)
+                self._by_name[name] = topic
+                self._next_id += 1
+                try:
+                    self._save()
+                except BaseException:
+                    del self._by_name[name]
+                    self._next_id -= 1
+                    raise
+                self.version += 1
+            return topic
+
+    def ensure_queues(self, topic: Topic, queues: int) -> None:
+        """Raise the topic's queue count to at least ``queues``."""
+        with self._lock:
+            if topic.queues < queues:
+                before, topic.queues = topic.queues, queues
+                try:
+                    self._save()
+                except BaseException:
+                    topic.queues = before
+                    raise
+
+    def raise_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
+        """Make durable that the next offset of (topic id, queue id) is at least the given one."""
+        with self._lock:
+            changed = False
+            by_id = {topic.topic_id: topic for topic in self._by_name.values()}
+            for (topic_id, queue_id), next_offset in next_offsets.items():
+                floors = by_id[topic_id].floors
+                if floors.get(queue_id, 0) < next_offset:
+                    floors[queue_id] = next_offset
+                    changed = True
+            if changed:
+                self._save()
