@@ -1,0 +1,126 @@
+# `make` alone prints this list. Everything runs in .venv, made once from requirements/*.txt (pinned, with hashes).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+RUN_ARGS ?=
+BENCH ?=
+SEED ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Nothing is resolved here: what is installed is what requirements/*.txt name, hash by hash.
+INSTALL := $(PIP) install --require-hashes
+INSTALL_SELF := $(PIP) install --no-deps --no-build-isolation -e .
+BANS := tests/unit/test_bans.py
+
+export TIERLOG_SEED := $(SEED)
+
+# Spark's tests join `make test` when there are some and a Java runtime is found; else one line says so.
+HAVE_SPARK_TESTS := $(wildcard tests/spark/test_*.py)
+JAVA := $(shell command -v java 2>/dev/null)
+ifeq ($(HAVE_SPARK_TESTS),)
+  SPARK := absent
+else ifeq ($(JAVA),)
+  SPARK := no-java
+else
+  SPARK := yes
+endif
+
+TEST_STAMPS := $(VENV)/dev.stamp
+TEST_MARKS := not slow and not s3
+ifeq ($(SPARK),yes)
+  TEST_STAMPS += $(VENV)/spark.stamp
+else
+  TEST_MARKS += and not spark
+endif
+
+.PHONY: help venv run test test-all check fmt bench lock clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  BENCH=benchmarks/name.py"
+
+run: $(VENV)/runtime.stamp ## start the service on a store of its own in .tierlog/, with a sample loaded
+	@$(BIN)/python -m service.demo $(RUN_ARGS)
+
+test: $(TEST_STAMPS) ## run the tests that need nothing but Python (and Java, for Spark's)
+ifeq ($(SPARK),no-java)
+	@echo "skipped: tests/spark (no Java runtime found)"
+	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
+endif
+	@$(BIN)/python -m pytest -m "$(TEST_MARKS)" $(PYTEST_ARGS)
+
+test-all: $(TEST_STAMPS) ## run the slow tests and those that need real servers
+	@$(BIN)/python -m pytest -m "slow or s3" $(PYTEST_ARGS)
+
+check: $(VENV)/dev.stamp ## lint, format, types, import contracts, bans
+	@echo "check: ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@echo "check: mypy"
+	@$(BIN)/mypy
+	@echo "check: import contracts"
+	@$(BIN)/lint-imports
+	@echo "check: bans"
+	@$(BIN)/python -m pytest -q -m "not slow" $(BANS)
+
+fmt: $(VENV)/dev.stamp ## sort imports, apply safe fixes, format
+	@$(BIN)/ruff check --fix --exit-zero .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/dev.stamp ## run every benchmark, or the one that BENCH names
+	@shopt -s nullglob; set -- $(if $(BENCH),$(BENCH),benchmarks/*.py); \
+	if [ $$# -eq 0 ]; then echo "no benchmarks yet"; fi; \
+	for file in "$$@"; do echo "bench: $$file"; $(BIN)/python "$$file"; done
+
+lock: $(VENV)/dev.stamp ## pin again: requirements/*.txt from pyproject.toml (takes minutes)
+	@compile="env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL $(BIN)/pip-compile --quiet \
+	  --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-emit-options"; \
+	echo "lock: requirements/runtime.txt"; \
+	$$compile --all-build-deps -o requirements/runtime.txt pyproject.toml; \
+	echo "lock: requirements/dev.txt"; \
+	$$compile --all-build-deps --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml; \
+	echo "lock: requirements/spark.txt"; \
+	$$compile --all-build-deps --extra spark -c requirements/dev.txt -o requirements/spark.txt pyproject.toml
+
+clean: ## remove the environment, builds and caches; the store in .tierlog/ stays
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+venv: $(VENV)/dev.stamp ## make .venv with everything a developer needs
+
+# ---- the environment: a stamp per requirements file, so that nothing is installed twice
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "tierlog needs Python 3.11 or newer; $(PYTHON) is not. Try: make PYTHON=python3.12 …" >&2; exit 1; }
+	@echo "set-up: .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "cannot make .venv: on Debian and Ubuntu install the python3-venv package" >&2; rm -rf $(VENV); exit 1; }
+
+$(VENV)/runtime.stamp: requirements/runtime.txt pyproject.toml | $(BIN)/python
+	@echo "set-up: runtime libraries and tierlog itself (requirements/runtime.txt)"
+	@$(INSTALL) -r requirements/runtime.txt
+	@$(INSTALL_SELF)
+	@touch $@
+
+# dev.txt holds runtime.txt at the same versions, so this covers `make run` too.
+$(VENV)/dev.stamp: requirements/dev.txt requirements/runtime.txt pyproject.toml | $(BIN)/python
+	@echo "set-up: libraries, test and lint tools, and tierlog itself (requirements/dev.txt)"
+	@$(INSTALL) -r requirements/dev.txt
+	@$(INSTALL_SELF)
+	@touch $(VENV)/runtime.stamp $@
+
+# pyspark ships as source only; it is built with the setuptools of dev.txt.
+$(VENV)/spark.stamp: requirements/spark.txt $(VENV)/dev.stamp
+	@echo "set-up: Spark, about 450 MB (requirements/spark.txt)"
+	@$(INSTALL) --no-build-isolation -r requirements/spark.txt
+	@touch $@
