@@ -12,16 +12,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
-import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tiering.clock import Clock
-from tiering.cold.local_file import describe, read_range, remember
+from tiering.cold.local_files import (
+    DirectoryLock,
+    describe,
+    names_in_key_order,
+    publish,
+    read_range,
+    remember,
+    sync,
+    sync_folders,
+)
 from tiering.cold.object_store import (
     Content,
     ObjectInfo,
@@ -46,52 +53,31 @@ from tiering.errors import (
 from tiering.randomness import Randomness, SystemRandomness
 
 _TMP = ".tmp"
-_LOCK_TRIES = 3000
-_LOCK_WAIT_S = 0.01
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-
-
-def _sync(fd: int) -> None:
-    os.fsync(fd)  # noqa: TID251 - this module is a server of its own, below the file seam of the hot tier
-
-
-def _publish(source: Path, target: Path) -> None:
-    os.rename(source, target)  # noqa: TID251 - as above; always followed by _sync_folders
-
-
-def _sync_folders(lowest: Path, root: Path) -> None:
-    """Make names durable from ``lowest`` up to ``root``; a folder may be new, or its maker may have crashed."""
-    folder = lowest
-    while True:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            _sync(fd)
-        finally:
-            os.close(fd)
-        if folder == root:
-            return
-        folder = folder.parent
 
 
 class LocalObjectStore:
     """Keeps the contract of ObjectStore with files; processes of one machine may share the directory.
 
-    Every change of a name happens under a lock file, so that conditions are atomic between processes; the bytes are
-    made durable before. A key that is a folder of another key is refused with InvalidRequestError, and keys below
-    ``.tmp`` are reserved. Etag and CRC-32 come from the content and are remembered in an extended attribute that
-    counts only while size and modification time still match; without extended attributes (or after a change by other
-    hands) describing an object means reading it. A directory without its ``.tmp`` folder, such as the mount point of
-    a disk that is not mounted, is a failed store, not an empty one. Waiting for another process that holds the lock
-    ends after about 30 s; the disk itself is trusted to answer.
+    Every change of a name happens under a lock file, so that conditions are atomic between processes; the
+    bytes are made durable before. A key that is a folder of another key is refused with InvalidRequestError,
+    and keys below ``.tmp`` are reserved. Etag and CRC-32 come from the content and are remembered in an
+    extended attribute that counts only while size and modification time still match; without extended
+    attributes (or after a change by other hands) describing an object means reading it. A directory without
+    its ``.tmp`` folder, such as the mount point of a disk that is not mounted, is a failed store, not an
+    empty one. Waiting for another process that holds the lock ends after about 30 s; the disk itself is
+    trusted to answer.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], clock: Clock, randomness: Randomness | None = None) -> None:
-        self._root = Path(os.path.abspath(directory))  # noqa: PTH100 - Path.absolute keeps ".."
+    def __init__(
+        self, directory: str | os.PathLike[str], clock: Clock, randomness: Randomness | None = None
+    ) -> None:
+        self._root = Path(os.path.abspath(directory))  # and not Path.absolute, which keeps ".."
         self._tmp = self._root / _TMP
         self._clock = clock
         self._randomness = randomness or SystemRandomness()
-        self._thread_lock = threading.Lock()
+        self._lock = DirectoryLock(self._tmp / "lock")
         known = self._root
         while not known.exists():
             known = known.parent
@@ -100,9 +86,11 @@ class LocalObjectStore:
                 self._tmp.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, NotADirectoryError) as error:
                 raise InvalidRequestError("this is not a directory", path=str(self._root)) from error
-            _sync_folders(self._root, known)
+            sync_folders(self._root, known)
 
-    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
+    def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
         """Store ``data``; after it returns, the object survives a crash of the machine."""
         validate_conditions(if_absent, if_match)
         return self._write(key, (data,), if_absent=if_absent, if_match=if_match)
@@ -137,7 +125,7 @@ class LocalObjectStore:
 
     def head(self, key: str) -> ObjectInfo:
         """The description of the object."""
-        with self._opened(key) as (fd, status):
+        with self._opened(key) as (fd, _):
             return describe(fd, key)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
@@ -149,7 +137,7 @@ class LocalObjectStore:
     def delete(self, key: str) -> None:
         """Remove the file and folders that it leaves empty."""
         path = self._path(key)
-        with self._translated(key), self._locked():
+        with self._translated(key), self._lock.held():
             try:
                 path.unlink()
             except OSError as error:
@@ -161,14 +149,16 @@ class LocalObjectStore:
                 while folder != self._root:
                     folder.rmdir()
                     folder = folder.parent
-            _sync_folders(folder, folder)
+            sync_folders(folder, folder)
 
     def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
-        """Writes in progress or left by a crash; one whose key was lost has the key ``""`` and is always listed."""
+        """Writes in progress or left by a crash; where its key was lost, it has the key ``""`` for any prefix."""
         validate_prefix(prefix)
         found = []
         with self._translated(prefix):
-            for upload_id in sorted({path.stem for path in self._tmp.iterdir() if path.suffix in (".key", ".data")}):
+            for upload_id in sorted(
+                {path.stem for path in self._tmp.iterdir() if path.suffix in (".key", ".data")}
+            ):
                 with contextlib.suppress(FileNotFoundError):  # it has just ended
                     key_path = self._tmp / f"{upload_id}.key"
                     there = key_path if key_path.exists() else self._tmp / f"{upload_id}.data"
@@ -220,27 +210,6 @@ class LocalObjectStore:
             finally:
                 os.close(fd)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        fd = os.open(self._tmp / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            with self._thread_lock:
-                for _ in range(_LOCK_TRIES):
-                    try:
-                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        break
-                    except BlockingIOError:
-                        # Real time whatever the clock says: the holder is another process.
-                        threading.Event().wait(_LOCK_WAIT_S)
-                else:
-                    raise ObjectStoreUnavailableError("another process keeps the store locked", path=str(self._root))
-                try:
-                    yield
-                finally:
-                    fcntl.flock(fd, fcntl.LOCK_UN)
-        finally:
-            os.close(fd)
-
     def _write(
         self, key: str, pieces: Iterable[bytes], *, if_absent: bool = False, if_match: str | None = None
     ) -> ObjectInfo:
@@ -257,7 +226,7 @@ class LocalObjectStore:
                 info = self._fill(fd, key, pieces)
             finally:
                 os.close(fd)
-            with self._stored_errors(key), self._locked():
+            with self._stored_errors(key), self._lock.held():
                 self._check_conditions(key, target, if_absent, if_match)
                 try:
                     target.parent.mkdir(parents=True, exist_ok=True)
@@ -266,8 +235,8 @@ class LocalObjectStore:
                 if if_absent:
                     os.link(temporary, target)
                 else:
-                    _publish(temporary, target)
-                _sync_folders(target.parent, self._root)
+                    publish(temporary, target)
+                sync_folders(target.parent, self._root)
             return info
         finally:
             with contextlib.suppress(StoreError):  # what is left behind is found by list_uploads
@@ -294,7 +263,7 @@ class LocalObjectStore:
         info = content.info(key, self._clock.now_ms())
         with self._stored_errors(key):
             remember(fd, info)
-            _sync(fd)
+            sync(fd)
         return info
 
     def _check_conditions(self, key: str, target: Path, if_absent: bool, if_match: str | None) -> None:
@@ -312,15 +281,16 @@ class LocalObjectStore:
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
         try:
-            with self._translated(folder or str(self._root)), os.scandir(self._root / folder) as entries:
-                # With its slash a folder sorts where its keys do: "a-b" comes before "a/b".
-                names = sorted(entry.name + "/" * entry.is_dir() for entry in entries if folder or entry.name != _TMP)
+            with self._translated(folder or str(self._root)):
+                names = names_in_key_order(self._root / folder)
         except ObjectNotFoundError:
             names = []  # the folder went away with its last object
-        if not folder and not self._tmp.is_dir():
-            raise ObjectStoreUnavailableError("the directory of the object store is gone", path=str(self._root))
+        if not folder and f"{_TMP}/" not in names:
+            raise ObjectStoreUnavailableError("the object store's directory is gone", path=str(self._root))
         for name in names:
             key = folder + name
+            if key == f"{_TMP}/":
+                continue
             if name.endswith("/"):
                 wanted = key.startswith(prefix) or prefix.startswith(key)
                 if wanted and (key > after or after.startswith(key)):

@@ -6,9 +6,12 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tiering.cold.object_store import ObjectInfo, ObjectStore, PendingUpload
 from tiering.errors import ObjectNotFoundError, PreconditionFailedError
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,9 @@ class MeterReading:
 class Meter:
     """Counters that only rise; safe to share between threads and stores.
 
-    ``requests`` are calls of the ObjectStore contract, failed ones included: an upload in parts, a long listing or a
-    retry inside a backend is more than one request to a server. ``failures`` are calls that ended with an error,
-    except "no such object" and a failed condition, which are answers.
+    ``requests`` are calls of the ObjectStore contract, failed ones included: an upload in parts, a long
+    listing or a retry inside a backend is more than one request to a server. ``failures`` are calls that
+    ended with an error, except "no such object" and a failed condition, which are answers.
     """
 
     def __init__(self) -> None:
@@ -70,7 +73,9 @@ class Meter:
         with self._lock:
             return MeterReading(self._requests, self._bytes_read, self._bytes_written, self._failures)
 
-    def count(self, *, requests: int = 0, bytes_read: int = 0, bytes_written: int = 0, failures: int = 0) -> None:
+    def count(
+        self, *, requests: int = 0, bytes_read: int = 0, bytes_written: int = 0, failures: int = 0
+    ) -> None:
         """Raise the counters."""
         with self._lock:
             self._requests += requests
@@ -86,7 +91,9 @@ class MeteredObjectStore:
         self._inner = inner
         self._meter = meter
 
-    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
+    def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
         """Count one request and the bytes."""
         with self._request():
             info = self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
@@ -164,4 +171,6 @@ class MeteredObjectStore:
             self._meter.count(failures=1)
             raise
 
-    def _iterated[Item](self, found: Iterator[Item]) -> Iterator[Item]: ...
+    def _iterated(self, found: Iterator[_Item]) -> Iterator[_Item]:
+        with self._request():
+            yield from found

@@ -11,7 +11,8 @@ from typing import Protocol
 from tiering.errors import InvalidRequestError
 
 MAX_KEY_BYTES = 900
-# File systems and MinIO stop at 255 bytes a segment; one rule for all keeps an archive movable between backends.
+# File systems and MinIO stop at 255 bytes a segment; one rule for all keeps an archive movable between
+# backends.
 MAX_SEGMENT_BYTES = 255
 
 
@@ -19,8 +20,9 @@ MAX_SEGMENT_BYTES = 255
 class ObjectInfo:
     """What a store says about one version of one object.
 
-    ``etag`` is opaque: compare it for equality only. ``crc32`` is the zlib CRC-32 of the whole object where the
-    server itself knows it, otherwise None. ``modified_ms`` is on the server's clock, which may differ from ours.
+    ``etag`` is opaque: compare it for equality only. ``crc32`` is the zlib CRC-32 of the whole object where
+    the server itself knows it, otherwise None. ``modified_ms`` is on the server's clock, which may differ
+    from ours.
     """
 
     key: str
@@ -42,36 +44,42 @@ class PendingUpload:
 class ObjectStore(Protocol):
     """Named immutable byte strings, replaced only as a whole; what every backend owes its callers:
 
-    * **Idempotence.** Repeating a ``put`` without a condition, an ``upload``, a ``delete`` or an ``abort_upload``
-      leaves the same state as doing it once.
-    * **Conditions are atomic.** Among any number of racing ``put(if_absent=True)`` of one key exactly one succeeds,
-      likewise among ``put(if_match=e)`` with one etag, between threads, processes and machines that share the store.
-      Losers get PreconditionFailedError, so does ``if_match`` on a missing object.
-    * **A lost answer is possible.** After ObjectStoreUnavailableError or ThrottledError a write may have happened.
-      A backend that retries by itself may also turn its own success into PreconditionFailedError, so a committer
-      reads the object and looks for its own id before it concludes anything from a failed condition.
+    * **Idempotence.** Repeating a ``put`` without a condition, an ``upload``, a ``delete`` or an
+      ``abort_upload`` leaves the same state as doing it once.
+    * **Conditions are atomic.** Among any number of racing ``put(if_absent=True)`` of one key exactly one
+      succeeds, likewise among ``put(if_match=e)`` with one etag, between threads, processes and machines that
+      share the store. Losers get PreconditionFailedError, so does ``if_match`` on a missing object.
+    * **A lost answer is possible.** After ObjectStoreUnavailableError or ThrottledError a write may have
+      happened. A backend that retries by itself may also turn its own success into PreconditionFailedError,
+      so a committer reads the object and looks for its own id before it concludes anything from a failed
+      condition.
     * **Whole or nothing.** A reader sees an object complete or not at all, whatever became of its writer.
-    * **Ranges** are half-open. A range that reaches outside the object is TornRecordError; fewer bytes than asked for
-      are never returned. An empty range inside the object gives no bytes.
-    * **"Not there" is an answer.** ObjectNotFoundError says that the store is well and holds no such object. A store
-      that failed, timed out, or is not the right one raises another class (ObjectStoreUnavailableError,
-      ThrottledError, InvalidRequestError).
-    * **List order** is ascending by the UTF-8 bytes of the key. A key present from before the call until its end
-      is listed exactly once; what comes or goes meanwhile may or may not be listed. Errors may come up at any
-      step of the iteration. Objects whose keys break the rules of :func:`validate_key` are not listed.
+    * **Ranges** are half-open. A range that reaches outside the object is TornRecordError; fewer bytes than
+      asked for are never returned. An empty range inside the object gives no bytes.
+    * **"Not there" is an answer.** ObjectNotFoundError says that the store is well and holds no such object.
+      A store that failed, timed out, or is not the right one raises another class
+      (ObjectStoreUnavailableError, ThrottledError, InvalidRequestError).
+    * **List order** is ascending by the UTF-8 bytes of the key. A key present from before the call until its
+      end is listed exactly once; what comes or goes meanwhile may or may not be listed. Errors may come up at
+      any step of the iteration. Objects whose keys break the rules of :func:`validate_key` are not listed.
     * **Visibility.** After a write or delete returns, every later get, head and list of anybody shows it.
-    * **Durability.** When a write returns, the object survives a crash of the machine, as far as the backend can.
+    * **Durability.** When a write returns, the object survives a crash of the machine, as far as the backend
+      can.
     * **Threads.** Every method may be called from several threads at once; an iterator belongs to one thread.
-    * **Time.** Every call ends in bounded time; a call that would wait longer raises ObjectStoreUnavailableError.
+    * **Time.** Every call ends in bounded time; a call that would wait longer raises
+      ObjectStoreUnavailableError.
 
-    Exceptions are from ``tiering.errors`` only, except that what the ``pieces`` of an upload raise passes unchanged.
+    Exceptions are from ``tiering.errors`` only, except that what the ``pieces`` of an upload raise passes
+    unchanged.
     """
 
-    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
+    def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
         """Store ``data`` under ``key``, on a condition if one is given (never both).
 
-        Raises PreconditionFailedError when the condition does not hold, or when the store cannot tell whether an
-        earlier try of this very call was the one that succeeded.
+        Raises PreconditionFailedError when the condition does not hold, or when the store cannot tell whether
+        an earlier try of this very call was the one that succeeded.
         """
         ...
 
@@ -91,7 +99,7 @@ class ObjectStore(Protocol):
         ...
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Exactly ``end - start`` bytes from ``start``; TornRecordError if the object does not hold them all."""
+        """Exactly ``end - start`` bytes from ``start``; TornRecordError if the object does not hold them."""
         ...
 
     def head(self, key: str) -> ObjectInfo:
@@ -107,7 +115,7 @@ class ObjectStore(Protocol):
         ...
 
     def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
-        """Uploads in progress or left behind by a crash whose keys start with ``prefix``, in no promised order."""
+        """Uploads in progress or left by a crash whose keys start with ``prefix``, in no promised order."""
         ...
 
     def abort_upload(self, pending: PendingUpload) -> None:
@@ -144,7 +152,7 @@ def is_valid_key(key: str) -> bool:
 
 
 def validate_prefix(prefix: str) -> str:
-    """Return ``prefix`` if some valid key may start with it; its last segment may be empty or cut anywhere."""
+    """Return ``prefix`` if a valid key may start with it; its last segment may be empty or cut anywhere."""
     _validate_text(prefix, "prefix")
     folder, slash, _ = prefix.rpartition("/")
     if slash:

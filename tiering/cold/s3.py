@@ -1,0 +1,296 @@
+"""Objects in an S3 bucket, or in a server that speaks its protocol (MinIO, versitygw, moto).
+
+The only module that knows boto3; it is imported when a store is made, so that a local store never pays for
+it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
+from itertools import islice
+from typing import Any
+
+from tiering.cold.object_store import (
+    ObjectInfo,
+    PendingUpload,
+    split_parts,
+    validate_after,
+    validate_conditions,
+    validate_key,
+    validate_prefix,
+    validate_range,
+)
+from tiering.cold.s3_answers import (
+    CREDENTIALS_HINT,
+    answer_error,
+    crc32_text,
+    full_object_crc32,
+    object_info,
+    to_ms,
+)
+from tiering.cold.s3_listing import list_multipart, list_objects
+from tiering.cold.s3_upload import MultipartUpload, MultipartUploads
+from tiering.errors import (
+    ChecksumMismatchError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    ObjectStoreUnavailableError,
+    PreconditionFailedError,
+    StoreError,
+    TornRecordError,
+)
+
+PART_BYTES = 8 << 20
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 20.0
+MAX_ATTEMPTS = 3
+# S3 allows 1024 bytes: 900 for a key, one for the slash.
+MAX_PREFIX_BYTES = 120
+_CONNECTIONS = 64
+
+
+class S3ObjectStore:
+    """Keeps the contract of ObjectStore in ``bucket``, with every key below ``prefix``.
+
+    Credentials and region come from the usual places of the AWS SDKs (region ``us-east-1`` if none is set);
+    an ``endpoint_url`` switches to path-style addresses. ``part_bytes`` is the size of an upload's parts (S3:
+    5 MiB to 5 GiB, at most 10,000 of them); an upload holds two parts.
+
+    Time: a request is tried ``max_attempts`` times with pauses of seconds between, each try ends when a
+    connection takes ``connect_timeout_s`` or the server sends nothing for ``read_timeout_s``. A body is read
+    in one try.
+
+    Checksums: puts and parts carry a CRC-32 that the server checks, and so do whole uploads where the server
+    knows checksums of full objects; where it does not, uploads go without. ``get`` checks the CRC-32 that the
+    server keeps, ``get_range`` cannot. Listings carry no CRC-32. Of an upload in parts S3 gives the time of
+    its *start* as the time of modification. MinIO lists pending uploads only under their exact key; it
+    removes stale ones itself.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint_url: str | None = None,
+        part_bytes: int = PART_BYTES,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        max_attempts: int = MAX_ATTEMPTS,
+    ) -> None:
+        prefix = prefix.strip("/")
+        if prefix and len(validate_key(prefix).encode()) > MAX_PREFIX_BYTES:
+            raise InvalidRequestError(f"the prefix is over {MAX_PREFIX_BYTES} bytes", path=prefix)
+        self._bucket = bucket
+        self._root = f"{prefix}/" if prefix else ""
+        self._part_bytes = part_bytes
+        self._bucket_seen = False
+        self._uploads = MultipartUploads(self._call)
+        self._client = _make_client(endpoint_url, connect_timeout_s, read_timeout_s, max_attempts)
+
+    def put(
+        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
+    ) -> ObjectInfo:
+        """Store ``data`` in one request.
+
+        The SDK repeats a request whose answer was lost, so PreconditionFailedError may also mean that *this*
+        call succeeded at its first try. A committer reads the object and looks for its own id before it
+        concludes.
+        """
+        validate_conditions(if_absent, if_match)
+        conditions = {"IfNoneMatch": "*"} if if_absent else {"IfMatch": if_match} if if_match else {}
+        return self._put(key, data, conditions)
+
+    def upload(self, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
+        """Store the pieces in parts, or with one put if they fit into one part."""
+        validate_key(key)
+        parts = split_parts(pieces, self._part_bytes)
+        ahead = list(islice(parts, 2))
+        if len(ahead) < 2:
+            return self._put(key, ahead.pop() if ahead else b"", {})
+        upload = self._uploads.begin(key, self._full(key))
+        try:
+            upload.add(ahead, parts)
+            try:
+                answer = upload.complete()
+            except ObjectStoreUnavailableError:
+                # Perhaps only the answer was lost; a repeated request then finds the upload gone.
+                with suppress(StoreError):
+                    info = self.head(key)
+                    if (info.size_bytes, info.crc32) == (upload.size_bytes, upload.crc32):
+                        return info
+                raise
+            return self._stored_info(key, upload.size_bytes, answer)
+        except BaseException:  # also a stop of the program: parts that nobody sees cost money
+            with suppress(StoreError):
+                upload.abort()
+            raise
+
+    def get(self, key: str) -> tuple[bytes, ObjectInfo]:
+        """The whole object, checked against the server's CRC-32 if it has one for the full object."""
+        return self._whole(key, self._call("get_object", key, Key=self._full(key), ChecksumMode="ENABLED"))
+
+    def get_if_changed(self, key: str, etag: str) -> tuple[bytes, ObjectInfo] | None:
+        """The object, or None if the server says that it still has this etag."""
+        answer = self._call(
+            "get_object", key, "304", Key=self._full(key), IfNoneMatch=etag, ChecksumMode="ENABLED"
+        )
+        return None if answer is None else self._whole(key, answer)
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """The bytes of the half-open range in one request; HTTP's inclusive form stays inside this method."""
+        validate_range(start, end)
+        if start == end:  # HTTP has no empty range
+            size_bytes = self.head(key).size_bytes
+            if end > size_bytes:
+                raise TornRecordError(
+                    f"{end} is outside of {size_bytes} bytes", path=key, position=size_bytes
+                )
+            return b""
+        answer = self._call("get_object", key, Key=self._full(key), Range=f"bytes={start}-{end - 1}")
+        served = answer.get("ContentRange", "")
+        if not served.startswith(f"bytes {start}-"):
+            answer["Body"].close()
+            raise ObjectStoreUnavailableError(
+                f"asked for [{start}, {end}), the server gave {served!r}", path=key
+            )
+        if answer["ContentLength"] != end - start:
+            answer["Body"].close()
+            raise TornRecordError(f"[{start}, {end}) ends outside of the object: {served}", path=key)
+        return self._read_body(key, answer)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Describe the object; its CRC-32 only if it is one of the full object."""
+        try:
+            return object_info(
+                key, self._call("head_object", key, Key=self._full(key), ChecksumMode="ENABLED")
+            )
+        except ObjectNotFoundError:
+            # The answer to HEAD has no body, so that a missing bucket looks like a missing object.
+            if not self._bucket_seen:
+                self._call("list_objects_v2", key, Prefix=self._full(key), MaxKeys=1)
+            raise
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        """List in pages of 1000, each asked for when the one before is used up."""
+        return list_objects(self._call, self._root, validate_prefix(prefix), validate_after(after))
+
+    def delete(self, key: str) -> None:
+        """Delete without a condition: MinIO accepts conditions on DELETE and ignores them."""
+        with suppress(ObjectNotFoundError):
+            self._call("delete_object", key, Key=self._full(key))
+
+    def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        """Multipart uploads that were begun and not ended."""
+        return list_multipart(self._call, self._root, validate_prefix(prefix))
+
+    def abort_upload(self, pending: PendingUpload) -> None:
+        """Drop the parts of an upload; also after its end, as another try may have ended it."""
+        MultipartUpload(self._call, pending.key, self._full(pending.key), pending.upload_id, False).abort()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _full(self, key: str) -> str:
+        return self._root + validate_key(key)
+
+    def _call(self, operation: str, key: str, tolerated: str = "", **arguments: Any) -> Any:
+        """One operation of the SDK; None for the answer with the code ``tolerated``."""
+        from botocore.exceptions import ClientError
+
+        try:
+            with _sdk_errors(key):
+                answer = getattr(self._client, operation)(Bucket=self._bucket, **arguments)
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            if tolerated and tolerated in (code, str(status)):
+                return None
+            message = str(error.response.get("Error", {}).get("Message", ""))
+            raise answer_error(status, code, message, key) from error
+        self._bucket_seen = True
+        return answer
+
+    def _put(self, key: str, data: bytes | bytearray, conditions: dict[str, str]) -> ObjectInfo:
+        checksum = {"ChecksumAlgorithm": "CRC32", "ChecksumCRC32": crc32_text(zlib.crc32(data))}
+        try:
+            answer = self._call("put_object", key, Key=self._full(key), Body=data, **checksum, **conditions)
+        except ObjectNotFoundError as error:
+            if "IfMatch" in conditions:  # the answer where there is nothing to match
+                raise PreconditionFailedError("the object is gone", path=key) from error
+            raise ObjectStoreUnavailableError("the object store lost the object", path=key) from error
+        return self._stored_info(key, len(data), answer)
+
+    def _whole(self, key: str, answer: Any) -> tuple[bytes, ObjectInfo]:
+        data, info = self._read_body(key, answer), object_info(key, answer)
+        if info.crc32 is not None and zlib.crc32(data) != info.crc32:
+            raise ChecksumMismatchError("the object does not match the checksum of the server", path=key)
+        return data, info
+
+    def _read_body(self, key: str, answer: Any) -> bytes:
+        """The body of an answer; one that breaks off is a failure of the connection, not of the object."""
+        body = answer["Body"]
+        try:
+            with _sdk_errors(key):
+                data: bytes = body.read()
+        finally:
+            body.close()
+        if len(data) != answer["ContentLength"]:
+            raise ObjectStoreUnavailableError(f"the answer broke off after {len(data)} bytes", path=key)
+        return data
+
+    def _stored_info(self, key: str, size_bytes: int, answer: Any) -> ObjectInfo:
+        """What the answer to a write says; the server's clock is in its Date header."""
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        modified_ms = self.head(key).modified_ms if date is None else to_ms(parsedate_to_datetime(date))
+        return ObjectInfo(key, size_bytes, answer["ETag"], full_object_crc32(answer), modified_ms)
+
+
+def _make_client(
+    endpoint_url: str | None, connect_timeout_s: float, read_timeout_s: float, max_attempts: int
+) -> Any:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    config = Config(
+        connect_timeout=connect_timeout_s,
+        read_timeout=read_timeout_s,
+        retries={"mode": "standard", "total_max_attempts": max_attempts},
+        max_pool_connections=_CONNECTIONS,
+        signature_version="s3v4",
+        s3={"addressing_style": "auto" if endpoint_url is None else "path"},
+        # We send our own; the SDK's default would add trailers that some servers do not read.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    try:
+        session = boto3.session.Session()
+        region = session.region_name or "us-east-1"
+        return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidRequestError(f"no S3 client can be made: {error}") from error
+
+
+@contextmanager
+def _sdk_errors(key: str) -> Iterator[None]:
+    """Turn what the SDK and its transport raise into our errors, except answers of the server."""
+    from botocore import exceptions
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except exceptions.ClientError:
+        raise
+    except exceptions.FlexibleChecksumError as error:
+        raise ChecksumMismatchError("the bytes do not match their checksum", path=key) from error
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+        raise InvalidRequestError(str(error), path=key, hint=CREDENTIALS_HINT) from error
+    except exceptions.ParamValidationError as error:
+        raise InvalidRequestError(str(error), path=key) from error
+    except (exceptions.BotoCoreError, HTTPError, OSError) as error:
+        raise ObjectStoreUnavailableError(f"the object store failed: {error}", path=key) from error

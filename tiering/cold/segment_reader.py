@@ -1,0 +1,177 @@
+"""Reads a sorted segment by cold offset, by queue, by time, or back into the original log segment."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from tiering.cold.reading import ArchiveReader
+from tiering.errors import TornRecordError
+from tiering.format.manifest import LogEntry
+from tiering.format.record import BLANK, MAGIC_BLANK, Record, decode_record
+from tiering.format.section import PageRef, SectionHead, decode_head, read_page
+from tiering.format.sorted_segment import (
+    MAGIC_DIRECTORY,
+    MAGIC_OFFSET_MAP,
+    VERSION,
+    SeekTable,
+    decode_directory_page,
+    decode_map_page,
+    decode_seek_table,
+    decompress_frame,
+)
+from tiering.types import TimeAxis, TimeRange
+
+_SIZE_AND_OFFSET = struct.Struct(">i24xq")
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryRow:
+    """A run of consecutive records of one queue inside one frame; ``first_queue_offset`` is -1 without units."""
+
+    frame: int
+    topic: str
+    queue_id: int
+    first_queue_offset: int
+    records: int
+    position: int
+    bytes: int
+    min_store_ms: int
+    max_store_ms: int
+    min_born_ms: int
+    max_born_ms: int
+
+    def overlaps(self, axis: TimeAxis, time_range: TimeRange) -> bool:
+        """Whether the run may hold a time of the range."""
+        if axis is TimeAxis.STORE:
+            return time_range.overlaps(self.min_store_ms, self.max_store_ms)
+        return time_range.overlaps(self.min_born_ms, self.max_born_ms)
+
+
+class SegmentReader:
+    """One sorted segment, read through one query's :class:`ArchiveReader`."""
+
+    def __init__(self, reader: ArchiveReader, entry: LogEntry) -> None:
+        self._reader = reader
+        self._entry = entry
+
+    def seek_table(self) -> SeekTable:
+        """Where frames begin."""
+        ref = self._entry.sections["seek_table"]
+        return self._reader.metadata(
+            self._entry.key, ref.position, ref.position + ref.length, "seek table",
+            lambda data: decode_seek_table(data, path=self._entry.key),
+        )  # fmt: skip
+
+    def frame(self, number: int) -> bytes:
+        """One decompressed frame: whole records."""
+        table = self.seek_table()
+        start, end = int(table.compressed[number]), int(table.compressed[number + 1])
+        length = int(table.decompressed[number + 1] - table.decompressed[number])
+        data = self._reader.fetch(self._entry.key, start, end, "frame")
+        return decompress_frame(data, length, path=self._entry.key, position=start)
+
+    def records_at(self, cold_offsets: Iterable[int]) -> Iterator[tuple[int, Record]]:
+        """(cold offset, record) for each asked offset, one fetch a frame."""
+        table = self.seek_table()
+        base = self._entry.base
+        wanted = sorted((table.frame_of(offset - base), offset) for offset in set(cold_offsets))
+        for number, group in groupby(wanted, key=lambda item: item[0]):
+            frame = self.frame(number)
+            for _, offset in group:
+                yield offset, decode_record(frame, offset - base - int(table.decompressed[number]))
+
+    # directory
+
+    def _head(self, section: str, magic: bytes) -> SectionHead:
+        ref = self._entry.sections[section]
+        return self._reader.metadata(
+            self._entry.key, ref.position, ref.position + ref.head_length, section,
+            lambda data: decode_head(data, magic, VERSION, path=self._entry.key),
+        )  # fmt: skip
+
+    def directory_rows(self, topic: str, queue_id: int | None = None) -> list[DirectoryRow]:
+        """Rows of records in queues, of one topic or one queue, in queue order."""
+        head = self._head("directory", MAGIC_DIRECTORY)
+        name = topic.encode()
+        low = (name, -1 if queue_id is None else queue_id)
+        high = (name, 1 << 31 if queue_id is None else queue_id)
+        rows: list[DirectoryRow] = []
+        for page in head.pages:
+            if _page_place(page, "last") < low or _page_place(page, "first") > high:
+                continue
+            rows += (
+                row
+                for row in self._directory_page(page)
+                if row.topic == topic and row.first_queue_offset >= 0 and queue_id in (None, row.queue_id)
+            )
+        return rows
+
+    def _directory_page(self, page: PageRef) -> list[DirectoryRow]:
+        start = self._entry.sections["directory"].position + page.position
+
+        def decode(data: bytes) -> list[DirectoryRow]:
+            checked = read_page(lambda *_: data, page, path=self._entry.key)
+            return [DirectoryRow(**row) for row in decode_directory_page(checked).to_pylist()]
+
+        return self._reader.metadata(self._entry.key, start, start + page.length, "directory page", decode)
+
+    def records_of(self, rows: Iterable[DirectoryRow]) -> Iterator[Record]:
+        """The records of directory rows in their order, one fetch a frame."""
+        for number, group in groupby(rows, key=lambda row: row.frame):
+            frame = self.frame(number)
+            for row in group:
+                position, end = row.position, row.position + row.bytes
+                while position < end:
+                    record = decode_record(frame, position)
+                    yield record
+                    position += record.size
+
+    # offset map
+
+    def offset_map(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Physical offsets, ascending, and the cold offset of each."""
+        head = self._head("offset_map", MAGIC_OFFSET_MAP)
+        section = self._entry.sections["offset_map"].position
+        fetch = self._reader.fetcher(self._entry.key, "offset map page")
+        physical, cold = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for page in head.pages:
+            data = read_page(fetch, page, path=self._entry.key, offset=section)
+            info = page.info
+            piece = decode_map_page(data, info["records"], info["first_physical"], info["first_cold"])
+            physical.append(piece[0] + self._entry.base)
+            cold.append(piece[1] + self._entry.base)
+        return np.concatenate(physical), np.concatenate(cold)
+
+    # the whole
+
+    def restore(self) -> bytes:
+        """The original log segment, byte for byte."""
+        table = self._head("directory", MAGIC_DIRECTORY).table
+        segment = bytearray(table["segment_bytes"])
+        for number in range(len(self.seek_table().compressed) - 1):
+            frame = self.frame(number)
+            at = 0
+            while at < len(frame):
+                size, offset = _SIZE_AND_OFFSET.unpack_from(frame, at)
+                position = offset - self._entry.base
+                if size <= 0 or at + size > len(frame) or not 0 <= position <= len(segment) - size:
+                    raise TornRecordError("record in frame does not fit", path=self._entry.key, position=at)
+                segment[position : position + size] = frame[at : at + size]
+                at += size
+        blank = table["blank_position"]
+        BLANK.pack_into(segment, blank, table["blank_length"], MAGIC_BLANK)
+        tail = zstandard.ZstdDecompressor().decompress(bytes.fromhex(table["tail"])) if table["tail"] else b""
+        segment[blank + BLANK.size : blank + BLANK.size + len(tail)] = tail
+        return bytes(segment)
+
+
+def _page_place(page: PageRef, end: str) -> tuple[bytes, int]:
+    topic, queue_id, _ = page.info[end]
+    return topic.encode(), queue_id

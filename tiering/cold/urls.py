@@ -1,0 +1,112 @@
+"""URLs of cold tiers: ``file:///dir``, ``file://./dir``, ``s3://bucket/prefix``, ``memory://name``."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import NamedTuple
+
+from tiering.clock import Clock
+from tiering.cold.local import LocalObjectStore
+from tiering.cold.memory import MemoryObjectStore
+from tiering.cold.object_store import ObjectStore, validate_key
+from tiering.cold.s3 import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, S3ObjectStore
+from tiering.errors import InvalidRequestError, StoreError
+
+_HINT = "use file:///directory, s3://bucket/prefix or memory://name"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+_memory_stores: dict[str, MemoryObjectStore] = {}
+_memory_lock = threading.Lock()
+
+
+class _Place(NamedTuple):
+    scheme: str
+    name: str
+    prefix: str = ""
+
+
+def open_object_store(
+    url: str,
+    *,
+    clock: Clock,
+    endpoint_url: str | None = None,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    read_timeout_s: float = READ_TIMEOUT_S,
+) -> ObjectStore:
+    """The object store at ``url``; a directory is made if it is missing, a bucket is not.
+
+    ``memory://name`` gives every caller in this process the same store, with the clock of the first one. The
+    endpoint and the time limits are for S3 only. Raises InvalidRequestError for a URL of another form.
+    """
+    place = _parse(url)
+    if place.scheme == "file":
+        return LocalObjectStore(place.name, clock)
+    if place.scheme == "memory":
+        with _memory_lock:
+            return _memory_stores.setdefault(place.name, MemoryObjectStore(clock))
+    return S3ObjectStore(
+        place.name,
+        place.prefix,
+        endpoint_url=endpoint_url,
+        connect_timeout_s=connect_timeout_s,
+        read_timeout_s=read_timeout_s,
+    )
+
+
+def canonical_url(url: str) -> str:
+    """The one text for all spellings of ``url``, which a store remembers to know its archive again.
+
+    Paths become absolute and lose ``..`` and trailing slashes; symbolic links are kept, as their target may
+    move.
+    """
+    place = _parse(url)
+    return f"{place.scheme}://{place.name}" + (f"/{place.prefix}" if place.prefix else "")
+
+
+def _parse(url: str) -> _Place:
+    scheme, separator, rest = url.partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme not in ("file", "s3", "memory"):
+        raise InvalidRequestError(f"{url!r} is not the URL of an object store", hint=_HINT)
+    if scheme == "file":
+        return _parse_file(url, rest)
+    if scheme == "memory":
+        name = rest.rstrip("/")
+        if not name or "/" in name:
+            raise InvalidRequestError(f"{url!r} does not name a memory store", hint=_HINT)
+        return _Place(scheme, name)
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise InvalidRequestError(f"{url!r} does not name a bucket", hint=_HINT)
+    prefix = prefix.strip("/")
+    if "?" in prefix or "#" in prefix:
+        raise InvalidRequestError(
+            f"{url!r} has options", hint="the endpoint and the region are settings, not parts of the URL"
+        )
+    if prefix:
+        try:
+            validate_key(prefix)
+        except StoreError as error:
+            raise InvalidRequestError(
+                f"{url!r} has a prefix that no key can have: {error.message}"
+            ) from error
+    return _Place(scheme, bucket, prefix)
+
+
+def _parse_file(url: str, rest: str) -> _Place:
+    # The path is taken as it stands, without percent-decoding: people type it, and "%" and "#" are legal in
+    # names.
+    if not rest.startswith("/") and rest.split("/", 1)[0] not in (".", ".."):
+        raise InvalidRequestError(
+            f"{url!r} names a host",
+            hint="use file:///directory, or file://./directory from the working directory",
+        )
+    if "\0" in rest:
+        raise InvalidRequestError(f"{url!r} is not a path")
+    # abspath and not Path.absolute, which keeps "..". POSIX lets it keep two leading slashes; we do not.
+    path = "/" + os.path.abspath(rest).lstrip("/")
+    if path == "/":
+        raise InvalidRequestError(f"{url!r} is the root directory", hint="name a directory for the archive")
+    return _Place("file", path)

@@ -1,0 +1,90 @@
+"""Queue rows: which queue offsets of which queue lie in which archived segment. Section ``TLQROWS1``, big-endian.
+
+====== ==== ===== ================== ==============================================
+offset size type  field              meaning
+====== ==== ===== ================== ==============================================
+0      4    int32 topic_id
+4      4    int32 queue_id
+8      8    int64 segment            base offset
+16     8    int64 first_queue_offset of a run of consecutive queue offsets
+24     8    int64 count              records in the run
+32     8    int64 min_store_ms
+40     8    int64 max_store_ms
+48     8    int64 min_born_ms
+56     8    int64 max_born_ms
+====== ==== ===== ================== ==============================================
+
+Total 64. Rows are sorted by topic id, queue id, segment, first queue offset and packed into zstd pages of at most
+1,024 rows; the table gives each page's first and last (topic id, queue id, segment) and its rows.
+Derived data: rebuildable from the sorted segments. Written by ``tiering.archive`` and ``tiering.cold.manifest_store``,
+read by ``tiering.cold.manifest_store``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from tiering.errors import ChecksumMismatchError, TornRecordError
+from tiering.format.section import PageRef, SectionHead, SectionRef, check_page, decode_head, encode_section
+
+MAGIC = b"TLQROWS1"
+VERSION = 1
+PAGE_ROWS = 1_024
+QUEUE_ROW = np.dtype(
+    [
+        ("topic_id", ">i4"),
+        ("queue_id", ">i4"),
+        ("segment", ">i8"),
+        ("first_queue_offset", ">i8"),
+        ("count", ">i8"),
+        ("min_store_ms", ">i8"),
+        ("max_store_ms", ">i8"),
+        ("min_born_ms", ">i8"),
+        ("max_born_ms", ">i8"),
+    ]
+)
+_ORDER = ["topic_id", "queue_id", "segment", "first_queue_offset"]
+
+QueueRows = NDArray[np.void]
+
+
+def encode_queue_rows(rows: QueueRows) -> tuple[bytes, SectionRef]:
+    """The object that holds these rows, sorted, and its reference."""
+    rows = np.sort(rows, order=_ORDER)
+    pages = []
+    for start in range(0, len(rows), PAGE_ROWS):
+        piece = rows[start : start + PAGE_ROWS]
+        info = {"rows": len(piece), "first": _place(piece[0]), "last": _place(piece[-1])}
+        pages.append((zstandard.ZstdCompressor(level=3).compress(piece.tobytes()), info))
+    return encode_section(MAGIC, VERSION, {}, pages)
+
+
+def _place(row: np.void) -> list[int]:
+    return [int(row["topic_id"]), int(row["queue_id"]), int(row["segment"])]
+
+
+def decode_queue_rows_head(data: bytes, *, path: str) -> SectionHead:
+    """The table of a rows object."""
+    return decode_head(data, MAGIC, VERSION, path=path)
+
+
+def pages_of(head: SectionHead, topic_id: int, queue_id: int | None) -> list[PageRef]:
+    """The pages that may hold rows of a topic, or of one of its queues."""
+    low = [topic_id, -1 if queue_id is None else queue_id]
+    high = [topic_id, 1 << 31 if queue_id is None else queue_id]
+    return [page for page in head.pages if page.info["last"][:2] >= low and page.info["first"][:2] <= high]
+
+
+def decode_rows_page(data: bytes, page: PageRef, *, path: str) -> QueueRows:
+    """Check and decode one page."""
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(
+            check_page(data, page, path=path), max_output_size=PAGE_ROWS * QUEUE_ROW.itemsize
+        )
+    except zstandard.ZstdError as error:
+        raise ChecksumMismatchError("queue rows do not decompress", path=path) from error
+    if len(raw) != page.info["rows"] * QUEUE_ROW.itemsize:
+        raise TornRecordError("page has another number of rows than its table says", path=path)
+    return np.frombuffer(raw, QUEUE_ROW)

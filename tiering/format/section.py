@@ -1,0 +1,156 @@
+"""A section: what every part of an archive object and every manifest object starts with. Big-endian.
+
+====== ==== ====== ============= =====================================================================
+offset size type   field         meaning
+====== ==== ====== ============= =====================================================================
+0      8    bytes  magic         which section this is
+8      4    uint32 version       of the section's format
+12     4    uint32 table_length  bytes of the JSON table that follows the header
+16     8    uint64 length        bytes of the whole section, header included
+24     4    uint32 crc           CRC-32 of the 24 bytes before it and of the table
+====== ==== ====== ============= =====================================================================
+
+Total 28. After the table come pages; the table names each with position (from the start of the section), length and
+CRC-32, so that one page can be fetched and checked alone and the header's CRC covers all of it in the end. Unknown
+keys of a table are ignored. Torn write: objects appear whole or not at all; anything else is corruption.
+Written by / read by: the modules of ``tiering.format`` and ``index`` that name their magic.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zstandard
+
+from tiering.errors import BadMagicError, ChecksumMismatchError, TornRecordError, UnsupportedFormatError
+
+HEADER = struct.Struct(">8sIIQI")
+_COVERED = HEADER.size - 4
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SectionRef:
+    """Where a section lies in its object, and how much of it must be read to learn its pages."""
+
+    position: int
+    length: int
+    head_length: int
+    crc32: int
+    """CRC-32 of the first ``head_length`` bytes."""
+
+    def to_json(self) -> list[int]:
+        """Compact form for manifest entries."""
+        return [self.position, self.length, self.head_length, self.crc32]
+
+    @classmethod
+    def from_json(cls, values: Sequence[int]) -> SectionRef:
+        """Inverse of :meth:`to_json`."""
+        return cls(*values)
+
+    def at(self, position: int) -> SectionRef:
+        """The same section at another place."""
+        return SectionRef(position, self.length, self.head_length, self.crc32)
+
+
+@dataclass(frozen=True, slots=True)
+class PageRef:
+    """One page of a section."""
+
+    position: int
+    length: int
+    crc32: int
+    info: JsonObject
+
+
+def encode_section(
+    magic: bytes, version: int, table: Mapping[str, Any], pages: Sequence[tuple[bytes, Mapping[str, Any]]] = ()
+) -> tuple[bytes, SectionRef]:
+    """The section's bytes and its reference at position 0.
+
+    Each page is its bytes and what the table shall say about it besides place and checksum.
+    """
+    # page positions depend on the table's length, so the table counts them from its own end
+    entries, position = [], 0
+    for data, info in pages:
+        entries.append({**info, "position": position, "length": len(data), "crc32": zlib.crc32(data)})
+        position += len(data)
+    text = json.dumps({**table, "pages": entries}, separators=(",", ":")).encode()
+    head_length = HEADER.size + len(text)
+    covered = HEADER.pack(magic, version, len(text), head_length + position, 0)[:_COVERED]
+    head = covered + struct.pack(">I", zlib.crc32(text, zlib.crc32(covered))) + text
+    section = head + b"".join(data for data, _ in pages)
+    return section, SectionRef(0, len(section), head_length, zlib.crc32(head))
+
+
+@dataclass(frozen=True, slots=True)
+class SectionHead:
+    """A decoded header and table; ``head_length`` is where the pages begin."""
+
+    table: JsonObject
+    head_length: int
+    length: int
+
+    @property
+    def pages(self) -> list[PageRef]:
+        """The pages in their order, positions counted from the start of the section."""
+        return [
+            PageRef(self.head_length + page["position"], page["length"], page["crc32"], page)
+            for page in self.table["pages"]
+        ]
+
+
+def decode_head(data: bytes, magic: bytes, version: int, *, path: str) -> SectionHead:
+    """Check and decode a section's header and table from its first bytes."""
+    if len(data) < HEADER.size:
+        raise TornRecordError("section cut short", path=path)
+    found, found_version, table_length, length, crc = HEADER.unpack_from(data)
+    if found != magic:
+        raise BadMagicError(f"expected section {magic!r}, found {found!r}", path=path)
+    if found_version > version:
+        raise UnsupportedFormatError(f"section {magic!r} has version {found_version}", path=path)
+    head_length = HEADER.size + table_length
+    if len(data) < head_length or length < head_length:
+        raise TornRecordError(f"section {magic!r} cut short", path=path)
+    text = data[HEADER.size : head_length]
+    if zlib.crc32(text, zlib.crc32(data[:_COVERED])) != crc:
+        raise ChecksumMismatchError(f"head of section {magic!r}", path=path)
+    return SectionHead(json.loads(text), head_length, length)
+
+
+def check_page(data: bytes, page: PageRef, *, path: str) -> bytes:
+    """The page's bytes, or :class:`ChecksumMismatchError`."""
+    if len(data) != page.length or zlib.crc32(data) != page.crc32:
+        raise ChecksumMismatchError("page checksum differs", path=path, position=page.position)
+    return data
+
+
+def read_page(fetch: Callable[[int, int], bytes], page: PageRef, *, path: str, offset: int = 0) -> bytes:
+    """Fetch one page of a section that begins at ``offset`` of its object, and check it."""
+    start = offset + page.position
+    return check_page(fetch(start, start + page.length), page, path=path)
+
+
+def whole_section(data: bytes, magic: bytes, version: int, *, path: str) -> tuple[JsonObject, list[bytes]]:
+    """Table and checked pages of an object that is one section."""
+    head = decode_head(data, magic, version, path=path)
+    if head.length != len(data):
+        raise TornRecordError("object is not as long as its section says", path=path)
+    return head.table, [
+        check_page(data[page.position : page.position + page.length], page, path=path) for page in head.pages
+    ]
+
+
+def compress_json(document: Any) -> bytes:
+    """A JSON document as a zstd frame."""
+    return zstandard.ZstdCompressor(level=3).compress(json.dumps(document, separators=(",", ":")).encode())
+
+
+def decompress_json(data: bytes) -> Any:
+    """Inverse of :func:`compress_json`."""
+    return json.loads(zstandard.ZstdDecompressor().decompress(data))

@@ -1,0 +1,154 @@
+"""Sorted segment: the archive object of one log segment. ``docs/formats/sorted_segment.md`` has the byte tables.
+
+This module knows the bytes; ``tiering.cold.segment_writer`` lays records out, ``tiering.cold.segment_reader`` reads.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import zstandard
+from numpy.typing import NDArray
+
+from tiering.errors import BadMagicError, ChecksumMismatchError, TornRecordError
+
+VERSION = 1
+MAGIC_OFFSET_MAP = b"TLSEGMAP"
+MAGIC_DIRECTORY = b"TLSEGDIR"
+SKIPPABLE_DIRECTORY = 0x184D2A51
+SKIPPABLE_OFFSET_MAP = 0x184D2A52
+SKIPPABLE_SEEK_TABLE = 0x184D2A5E
+_SEEKABLE_MAGIC = 0x8F92EAB1
+_CHECKSUM_FLAG = 0x80
+
+SKIPPABLE = struct.Struct("<II")
+_SEEK_FOOTER = struct.Struct("<IBI")
+SEEK_ROW = np.dtype([("compressed", "<u4"), ("decompressed", "<u4"), ("checksum", "<u4")])
+
+MAP_PAGE_RECORDS = 16_384
+DIRECTORY_PAGE_ROWS = 4_096
+
+DIRECTORY_SCHEMA = pa.schema(
+    [
+        ("frame", pa.int32()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("first_queue_offset", pa.int64()),
+        ("records", pa.int32()),
+        ("position", pa.int32()),
+        ("bytes", pa.int32()),
+        ("min_store_ms", pa.int64()),
+        ("max_store_ms", pa.int64()),
+        ("min_born_ms", pa.int64()),
+        ("max_born_ms", pa.int64()),
+    ]
+)
+
+
+def skippable(magic: int, content: bytes) -> bytes:
+    """A zstd skippable frame, which decompressors pass over."""
+    return SKIPPABLE.pack(magic, len(content)) + content
+
+
+@dataclass(frozen=True, slots=True)
+class SeekTable:
+    """Where each record frame begins, compressed and decompressed; one more entry than frames."""
+
+    compressed: NDArray[np.int64]
+    decompressed: NDArray[np.int64]
+
+    def frame_of(self, position: int) -> int:
+        """The frame that holds a decompressed position."""
+        if not 0 <= position < self.decompressed[-1]:
+            raise TornRecordError(f"position {position} lies in no frame")
+        return int(np.searchsorted(self.decompressed, position, side="right")) - 1
+
+
+def encode_seek_table(frames: Sequence[tuple[int, int, int]]) -> bytes:
+    """The closing skippable frame: (compressed, decompressed, checksum) of every frame before it."""
+    rows = np.array(list(frames), dtype=[("c", "<u4"), ("d", "<u4"), ("x", "<u4")]).astype(SEEK_ROW)
+    content = rows.tobytes() + _SEEK_FOOTER.pack(len(rows), _CHECKSUM_FLAG, _SEEKABLE_MAGIC)
+    return skippable(SKIPPABLE_SEEK_TABLE, content)
+
+
+def decode_seek_table(data: bytes, *, path: str) -> SeekTable:
+    """Read the closing frame; frames without decompressed bytes (skippable ones) are left out."""
+    if len(data) < SKIPPABLE.size + _SEEK_FOOTER.size:
+        raise TornRecordError("seek table cut short", path=path)
+    magic, length = SKIPPABLE.unpack_from(data)
+    count, descriptor, seekable = _SEEK_FOOTER.unpack_from(data, len(data) - _SEEK_FOOTER.size)
+    if magic != SKIPPABLE_SEEK_TABLE or seekable != _SEEKABLE_MAGIC or descriptor != _CHECKSUM_FLAG:
+        raise BadMagicError("not a seek table with checksums", path=path)
+    if (
+        length != len(data) - SKIPPABLE.size
+        or count * SEEK_ROW.itemsize != len(data) - SKIPPABLE.size - _SEEK_FOOTER.size
+    ):
+        raise TornRecordError("seek table contradicts its own length", path=path)
+    rows = np.frombuffer(data, SEEK_ROW, count, SKIPPABLE.size)
+    rows = rows[rows["decompressed"] > 0]  # skippable frames follow all record frames
+    return SeekTable(_starts(rows["compressed"]), _starts(rows["decompressed"]))
+
+
+def _starts(lengths: NDArray[np.uint32]) -> NDArray[np.int64]:
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
+
+
+def encode_map_page(sizes: NDArray[np.int64], cold: NDArray[np.int64]) -> bytes:
+    """One page of the offset map: record sizes, then steps of the cold position, of records in physical order."""
+    steps = np.diff(cold, prepend=cold[:1])
+    return zstandard.ZstdCompressor(level=3).compress(
+        sizes.astype(">i4").tobytes() + steps.astype(">i4").tobytes()
+    )
+
+
+def decode_map_page(
+    data: bytes, records: int, first_physical: int, first_cold: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Physical positions and cold positions of a page's records, both from the segment's start."""
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=8 * records)
+    except zstandard.ZstdError as error:
+        raise ChecksumMismatchError("offset map page does not decompress") from error
+    if len(raw) != 8 * records:
+        raise TornRecordError("offset map page has another number of records than its table says")
+    sizes = np.frombuffer(raw, ">i4", records).astype(np.int64)
+    steps = np.frombuffer(raw, ">i4", records, 4 * records).astype(np.int64)
+    physical = first_physical + np.cumsum(sizes) - sizes
+    return physical, first_cold + np.cumsum(steps)
+
+
+def encode_directory_page(rows: pa.Table) -> bytes:
+    """Directory rows as an Arrow stream with zstd buffers."""
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, DIRECTORY_SCHEMA, options=options) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+def decode_directory_page(data: bytes) -> pa.Table:
+    """Inverse of :func:`encode_directory_page`."""
+    try:
+        return pa.ipc.open_stream(data).read_all()
+    except pa.ArrowInvalid as error:
+        raise ChecksumMismatchError("directory page is not an Arrow stream") from error
+
+
+def decompress_frame(data: bytes, length: int, *, path: str, position: int) -> bytes:
+    """One record frame; its own checksum is verified by the decompressor."""
+    try:
+        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=length)
+    except zstandard.ZstdError as error:
+        raise ChecksumMismatchError(f"frame: {error}", path=path, position=position) from error
+    if len(raw) != length:
+        raise TornRecordError(f"frame of {len(raw)} bytes, expected {length}", path=path, position=position)
+    return raw
+
+
