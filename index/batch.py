@@ -1,0 +1,64 @@
+"""Keys on their way into index files: hashed keys beside the scanned rows that they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.errors import CorruptIndexError
+from index.kernels.chains import batch_bounds
+from index.kernels.keys import KeyRows, hash_keys
+from tiering.fs import ByteArray
+from tiering.kernels.scan import ScanRows
+from tiering.types import TimeBounds
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBatch:
+    """Keys of consecutive records; ``keys["row"]`` rises. Ranges over keys are half-open."""
+
+    rows: ScanRows
+    keys: KeyRows
+    topic_ids: NDArray[np.int32]
+    """Topic id by the topic number of a row."""
+
+    @classmethod
+    def of(cls, data: ByteArray, rows: ScanRows, topic_ids: NDArray[np.int32]) -> KeyBatch:
+        """Hash the keys of scanned rows."""
+        rows = np.ascontiguousarray(rows)
+        return cls(rows, hash_keys(data, rows), np.ascontiguousarray(topic_ids, np.int32))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def physical_offset(self, key: int) -> int:
+        """Physical offset of the message of a key."""
+        return int(self.rows["physical_offset"][self.keys["row"][key]])
+
+    def store_ms(self, key: int) -> int:
+        """Store time of the message of a key."""
+        return int(self.rows["store_ms"][self.keys["row"][key]])
+
+    def message_end(self, key: int) -> int:
+        """The first key of the next message."""
+        return int(np.searchsorted(self.keys["row"], self.keys["row"][key], "right"))
+
+    def fit(self, start: int, room: int) -> int:
+        """The greatest end of whole messages from ``start`` with at most ``room`` keys."""
+        end = start + room
+        if end >= len(self.keys):
+            return len(self.keys)
+        return max(start, int(np.searchsorted(self.keys["row"], self.keys["row"][end], "left")))
+
+    def bounds(self, start: int, end: int) -> TimeBounds:
+        """Least and greatest times over the messages of the keys ``[start, end)``, which must not be empty."""
+        out = np.zeros(4, np.int64)
+        status = batch_bounds(
+            self.rows.ctypes.data, len(self.rows), len(self.topic_ids), self.keys.ctypes.data, start, end,
+            out.ctypes.data,
+        )  # fmt: skip
+        if status < 0:
+            raise CorruptIndexError("a key names a row or topic that its batch lacks")
+        return TimeBounds(*(int(value) for value in out))

@@ -1,0 +1,233 @@
+"""Index file whose items are chained: the one being written, and sealed ones until they are compacted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from index.batch import KeyBatch
+from index.cover import COVER_BYTES, TRAILER_BYTES, Cover, Trailer, crc_of
+from index.errors import CorruptIndexError
+from index.header import (
+    BEGIN_MAGIC,
+    END_MAGIC,
+    HEADER_BYTES,
+    FileHeader,
+    chained_bytes,
+    check_capacity,
+    items_position,
+)
+from index.kernels.chains import FULL, PENDING_BYTES, put_items, walk_chain
+from index.layout import LAYOUTS, ItemLayout, Items
+from tiering.errors import CapacityError, InvalidRequestError
+from tiering.fs import ByteArray, FileSystem
+from tiering.types import TimeBounds
+
+_FIRST_GUESS = 64
+
+
+class ChainedIndexFile:
+    """A chained file, mapped. One thread puts; any number of threads look up beside it without locks.
+
+    Every check of a chain is made during the walk, so a damaged file gives :class:`CorruptIndexError`, never a crash.
+    The map stays usable after the file was renamed or unlinked.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: Path,
+        data: ByteArray,
+        layout: ItemLayout,
+        slots: int,
+        items: int,
+        first: int,
+    ) -> None:
+        self._fs = fs
+        self._data = data
+        self._pending = np.empty(PENDING_BYTES, np.uint8)
+        self._offsets = layout.kernel_offsets
+        self._trailer: Trailer | None = None
+        self.path = path
+        self.layout = layout
+        self.slots = slots
+        self.items = items
+        self.first = first
+        self.next: int | None = None
+        self.bounds: TimeBounds | None = None
+        self.begin_ms = self.header.begin_ms
+        self.item_count = self.header.item_count
+
+    @classmethod
+    def create(
+        cls,
+        fs: FileSystem,
+        path: Path,
+        layout: ItemLayout,
+        slots: int,
+        items: int,
+        begin_ms: int,
+        first_physical: int,
+    ) -> ChainedIndexFile:
+        """Make an empty file with all its disk blocks; ``items`` counts the unused item 0.
+
+        Raises :class:`InvalidRequestError` for an impossible capacity, :class:`DiskFullError` without room.
+        """
+        check_capacity(layout, slots, items)
+        fs.create(
+            path,
+            chained_bytes(layout, slots, items) + (TRAILER_BYTES if layout.covered else 0),
+            prewrite=False,
+        )
+        data = fs.map_write(path)
+        data[:HEADER_BYTES] = np.frombuffer(FileHeader(BEGIN_MAGIC, begin_ms).encode(), np.uint8)
+        return cls(fs, path, data, layout, slots, items, first_physical)
+
+    @classmethod
+    def open_sealed(
+        cls, fs: FileSystem, path: Path, *, layouts: Mapping[int, ItemLayout] = LAYOUTS, verify: bool = True
+    ) -> ChainedIndexFile:
+        """Open a sealed file of a covered layout; ``verify`` reads all of it and compares its CRC.
+
+        Raises :class:`CorruptIndexError` unless trailer, cover record, header and length agree.
+        """
+        data = fs.map_read(path)
+        name = str(path)
+        trailer = Trailer.decode(data[-TRAILER_BYTES:] if len(data) >= TRAILER_BYTES else data, name)
+        cover = trailer.cover
+        layout = layouts.get(cover.layout_number)
+        if layout is None or not layout.covered:
+            raise CorruptIndexError(f"index file of an unknown layout {cover.layout_number}", path=name)
+        if len(data) != chained_bytes(layout, cover.slots, cover.items) + TRAILER_BYTES:
+            raise CorruptIndexError("length of a sealed index file is not its capacity's", path=name)
+        at = items_position(cover.slots)
+        header = FileHeader.decode(data, name)
+        if (
+            bytes(data[at : at + COVER_BYTES]) != cover.encode()
+            or header.magic != END_MAGIC
+            or not 1 <= header.item_count < cover.items
+            or not 1 <= header.used_slots <= cover.slots
+        ):
+            raise CorruptIndexError("header of a sealed index file contradicts its cover record", path=name)
+        file = cls(fs, path, data, layout, cover.slots, cover.items, cover.first)
+        file._trailer, file.next, file.bounds = trailer, cover.next, trailer.bounds
+        if verify:
+            file.verify()
+        return file
+
+    @property
+    def header(self) -> FileHeader:
+        """The header as it lies in the file."""
+        return FileHeader.decode(self._data, str(self.path))
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the file takes no further key because it was sealed."""
+        return self.next is not None
+
+    @property
+    def room(self) -> int:
+        """Keys that still fit."""
+        return 0 if self.is_sealed else self.items - 1 - self.item_count
+
+    @property
+    def data(self) -> ByteArray:
+        """The file's bytes, trailer included."""
+        return self._data
+
+    @property
+    def trailer(self) -> Trailer | None:
+        """The trailer of a sealed file of a covered layout."""
+        return self._trailer
+
+    def verify(self) -> None:
+        """Compare all bytes of a sealed file with its CRC; :class:`CorruptIndexError` if they differ."""
+        if self._trailer is not None and crc_of(self._data[:-TRAILER_BYTES]) != self._trailer.body_crc:
+            raise CorruptIndexError("checksum of an index file differs", path=str(self.path))
+
+    def put(self, batch: KeyBatch, start: int, end: int) -> None:
+        """Put the keys ``[start, end)`` of a batch, all or none.
+
+        An item can be found once this returns, and not before it is complete. Raises :class:`CapacityError` if they
+        do not fit and :class:`InvalidRequestError` on a sealed file.
+        """
+        if self.is_sealed:
+            raise InvalidRequestError("index file is sealed", path=str(self.path))
+        if not 0 <= start <= end <= len(batch):
+            raise InvalidRequestError(f"keys {start} to {end} of {len(batch)}")
+        if end - start > self.room:
+            raise CapacityError(f"{end - start} keys do not fit {self.room} free items", path=str(self.path))
+        if start == end:
+            return
+        added = batch.bounds(start, end)
+        # Before the items: a reader that finds one must not have skipped the file by its times.
+        self.bounds = added if self.bounds is None else self.bounds.union(added)
+        count = put_items(
+            self._data.ctypes.data, len(self._data), self.slots, self.items, self.begin_ms, self._offsets.ctypes.data,
+            batch.rows.ctypes.data, len(batch.rows), batch.topic_ids.ctypes.data, len(batch.topic_ids),
+            batch.keys.ctypes.data, start, end, self._pending.ctypes.data,
+        )  # fmt: skip
+        if count < 0:
+            what = "item count is out of bounds" if count == FULL else "batch and file do not fit each other"
+            raise CorruptIndexError(f"index file refused a put: {what}", path=str(self.path))
+        self.item_count = int(count)
+
+    def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
+        """Compacted-form items with these hashes, newest first; without ``hash_high`` any second hash matches."""
+        # A chain may already lead to items above the count of a file being written: there the capacity is the bound.
+        limit = self.item_count if self.is_sealed else self.items - 1
+        capacity = _FIRST_GUESS
+        while True:
+            numbers = np.empty(capacity, np.int32)
+            found = walk_chain(
+                self._data.ctypes.data, len(self._data), self.slots, limit, self._offsets.ctypes.data,
+                hash_low, -1 if hash_high is None else hash_high, numbers.ctypes.data, capacity,
+            )  # fmt: skip
+            if found < 0:
+                raise CorruptIndexError("chain of an index file does not fall", path=str(self.path))
+            if found <= capacity:
+                return self.compacted_form(self.all_items()[numbers[:found]])
+            capacity = found * 2
+
+    def all_items(self) -> Items:
+        """The chained items by number, item 0 included, as a view of the map."""
+        at = items_position(self.slots)
+        end = at + self.layout.chained_bytes * self.items
+        return self._data[at:end].view(self.layout.chained)
+
+    def compacted_form(self, items: Items) -> Items:
+        """A copy of chained items without ``previous``."""
+        compacted = np.empty(len(items), self.layout.compacted)
+        for name in self.layout.compacted_fields:
+            compacted[name] = items[name]
+        return compacted
+
+    def seal(self, next_physical: int) -> None:
+        """Close the file for the range ``[first, next_physical)`` and make it durable, name excepted; idempotent.
+
+        Raises :class:`InvalidRequestError` for a file without items: an empty file is never sealed.
+        """
+        if self.bounds is None or next_physical <= self.first:
+            raise InvalidRequestError(
+                "an index file is sealed with items and a range only", path=str(self.path)
+            )
+        if self.is_sealed:
+            return
+        data = self._data
+        header = self.header
+        sealed = FileHeader(END_MAGIC, header.begin_ms, header.end_ms, header.used_slots, header.item_count)
+        data[:HEADER_BYTES] = np.frombuffer(sealed.encode(), np.uint8)
+        if self.layout.covered:
+            cover = Cover(self.first, next_physical, self.slots, self.items, self.layout.number)
+            at = items_position(self.slots)
+            data[at : at + COVER_BYTES] = np.frombuffer(cover.encode(), np.uint8)
+            self._trailer = Trailer(cover, self.bounds, crc_of(data[:-TRAILER_BYTES]))
+            data[-TRAILER_BYTES:] = np.frombuffer(self._trailer.encode(), np.uint8)
+        file = self._fs.open(self.path)
+        try:
+            file.flush()
+        finally:
+            file.close()
+        self.next = next_physical

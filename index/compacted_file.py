@@ -1,0 +1,132 @@
+"""Index file whose items lie together slot by slot: sealed once and for all, read with one step per look-up.
+
+After the header (``index.header``) each slot is int32 position of its first item, int32 bytes of its items; an empty
+slot holds the position where the next items start, and 0. Then the items, newest first inside a slot, then the trailer
+of a covered layout (``index.cover``). Big-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.cover import TRAILER_BYTES, Trailer, crc_of
+from index.errors import CorruptIndexError
+from index.header import END_MAGIC, HEADER_BYTES, SLOT_BYTES, FileHeader, compacted_bytes, items_position
+from index.layout import LAYOUTS, ItemLayout, Items
+from tiering.fs import ByteArray, FileSystem
+from tiering.types import TimeBounds
+
+#: A compacted slot.
+SLOT_ENTRY = np.dtype([("position", ">i4"), ("length", ">i4")])
+
+
+class CompactedIndexFile:
+    """A compacted file, mapped read-only; usable by any number of threads and after the file was unlinked."""
+
+    def __init__(
+        self, path: Path, data: ByteArray, layout: ItemLayout, slots: int, trailer: Trailer | None
+    ) -> None:
+        header = FileHeader.decode(data, str(path))
+        expected = compacted_bytes(layout, slots, header.item_count) + (TRAILER_BYTES if trailer else 0)
+        if header.magic != END_MAGIC or header.item_count < 1 or len(data) != expected:
+            raise CorruptIndexError("length or header of a compacted index file is wrong", path=str(path))
+        self._data = data
+        self._trailer = trailer
+        self._items_at = items_position(slots)
+        self.path = path
+        self.layout = layout
+        self.slots = slots
+        self.header = header
+        self.begin_ms = header.begin_ms
+        self.item_count = header.item_count
+
+    @classmethod
+    def open(
+        cls, fs: FileSystem, path: Path, *, layouts: Mapping[int, ItemLayout] = LAYOUTS, verify: bool = True
+    ) -> CompactedIndexFile:
+        """Open a file of a covered layout; ``verify`` reads all of it and compares its CRC.
+
+        Raises :class:`CorruptIndexError` unless trailer, header and length agree.
+        """
+        data = fs.map_read(path)
+        name = str(path)
+        trailer = Trailer.decode(data[-TRAILER_BYTES:] if len(data) >= TRAILER_BYTES else data, name)
+        layout = layouts.get(trailer.cover.layout_number)
+        if layout is None or not layout.covered:
+            raise CorruptIndexError(
+                f"index file of an unknown layout {trailer.cover.layout_number}", path=name
+            )
+        file = cls(path, data, layout, trailer.cover.slots, trailer)
+        if file.item_count >= trailer.cover.items:
+            raise CorruptIndexError("compacted index file holds more items than its source could", path=name)
+        if verify:
+            file.verify()
+        return file
+
+    @classmethod
+    def open_bare(cls, fs: FileSystem, path: Path, layout: ItemLayout, slots: int) -> CompactedIndexFile:
+        """Open a file without trailer, as RocketMQ writes it; its slot count is not in the file."""
+        return cls(path, fs.map_read(path), layout, slots, None)
+
+    @property
+    def first(self) -> int:
+        """First physical offset covered; 0 without a trailer."""
+        return self._trailer.cover.first if self._trailer else 0
+
+    @property
+    def next(self) -> int:
+        """First physical offset above the covered range; 0 without a trailer."""
+        return self._trailer.cover.next if self._trailer else 0
+
+    @property
+    def bounds(self) -> TimeBounds | None:
+        """Least and greatest times over the items; None without a trailer."""
+        return self._trailer.bounds if self._trailer else None
+
+    @property
+    def data(self) -> ByteArray:
+        """The file's bytes, trailer included."""
+        return self._data
+
+    def verify(self) -> None:
+        """Compare all bytes with the trailer's CRC; :class:`CorruptIndexError` if they differ."""
+        if self._trailer and crc_of(self._data[:-TRAILER_BYTES]) != self._trailer.body_crc:
+            raise CorruptIndexError("checksum of an index file differs", path=str(self.path))
+
+    def slot_table(self) -> NDArray[np.void]:
+        """The slots as a view of the map (``SLOT_ENTRY``); not checked."""
+        return self._data[HEADER_BYTES : self._items_at].view(SLOT_ENTRY)
+
+    def all_items(self) -> Items:
+        """All items in slot order as a view of the map."""
+        end = self._items_at + self.layout.compacted_bytes * self.item_count
+        return self._data[self._items_at : end].view(self.layout.compacted)
+
+    def slot_items(self, slot: int) -> Items:
+        """The items of one slot, newest first, as a view; :class:`CorruptIndexError` if its entry leaves the file."""
+        at = HEADER_BYTES + SLOT_BYTES * slot
+        entry = self._data[at : at + SLOT_BYTES].view(SLOT_ENTRY)[0]
+        position, length = int(entry["position"]), int(entry["length"])
+        width = self.layout.compacted_bytes
+        start, odd = divmod(position - self._items_at, width)
+        count, rest = divmod(length, width)
+        if odd or rest or start < 0 or count < 0 or start + count > self.item_count:
+            raise CorruptIndexError(
+                "slot of a compacted index file is damaged", path=str(self.path), position=at
+            )
+        return self.all_items()[start : start + count]
+
+    def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
+        """Items with these hashes, newest first; without ``hash_high`` any second hash matches."""
+        if hash_low < 0:
+            raise CorruptIndexError(f"hash {hash_low} is negative", path=str(self.path))
+        items = self.slot_items(hash_low % self.slots)
+        match = items["hash"] == hash_low
+        if hash_high is not None and self.layout.has_hash_high:
+            match &= items["hash_high"] == hash_high
+        found: Items = items[match]
+        return found

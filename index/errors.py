@@ -1,0 +1,9 @@
+"""Errors of the key index; the rest of the tree is :mod:`tiering.errors`."""
+
+from __future__ import annotations
+
+from tiering.errors import CorruptionError
+
+
+class CorruptIndexError(CorruptionError):
+    """An index file or object contradicts itself. It is derived data: discard it and derive it again."""

@@ -1,0 +1,273 @@
+"""Puts items into chained index files and walks their chains. ``index.plain`` is the oracle.
+
+Field positions come from ``ItemLayout.kernel_offsets``: hash, topic id, queue id, offset, size, seconds, previous,
+hash_high (-1 = absent), bytes of an item. Nothing read from a file is used before it was checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import int64, types
+from numba.extending import intrinsic
+
+from index.kernels.keys import KEY_ROW
+from tiering.kernels.primitives import (
+    called,
+    kernel,
+    load_be32,
+    load_be64,
+    load_i32,
+    load_i64,
+    load_u8,
+    load_u32,
+    prefetch,
+    store_be32,
+    store_be64,
+    store_i32,
+    store_i64,
+)
+from tiering.kernels.scan import SCAN_ROW
+
+FULL = -1
+BAD_INPUT = -2
+CORRUPT = -1
+
+assert SCAN_ROW.fields is not None
+_ROW_BYTES = SCAN_ROW.itemsize
+#: A literal, so that numba's cache, which looks at this file only, notices a change.
+_KEY_BYTES = 12
+assert KEY_ROW.itemsize == _KEY_BYTES
+_PHYSICAL = int(SCAN_ROW.fields["physical_offset"][1])
+_STORE_MS = int(SCAN_ROW.fields["store_ms"][1])
+_BORN_MS = int(SCAN_ROW.fields["born_ms"][1])
+_SIZE = int(SCAN_ROW.fields["size"][1])
+_TOPIC_NUMBER = int(SCAN_ROW.fields["topic_number"][1])
+_QUEUE_ID = int(SCAN_ROW.fields["queue_id"][1])
+
+#: Items written before their slots are linked: by then the slots' cache lines have arrived.
+PENDING = 64
+PENDING_BYTES = PENDING * 24
+#: Times beyond this are nonsense; cutting them keeps differences inside 64 bits.
+_TIME_LIMIT = 1 << 61
+
+
+@intrinsic
+def _publish_be32(typing_context, address, value):  # type: ignore[no-untyped-def]
+    """Store an aligned int32 after everything stored before it, as seen by every other thread."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        word = ir.IntType(32)
+        stored = builder.bswap(builder.trunc(args[1], word))
+        builder.store_atomic(stored, builder.inttoptr(args[0], word.as_pointer()), "release", 4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@called
+def _link(pending: int, count: int, previous_at: int) -> Any:
+    """Make ``count`` complete items the newest of their slots; returns how many slots were empty."""
+    used = int64(0)
+    for place in range(count):
+        entry = pending + 24 * place
+        slot = load_i64(entry)
+        newest = load_be32(slot)
+        if newest <= 0:
+            newest = int64(0)
+            used += 1
+        store_be32(load_i64(entry + 8) + previous_at, newest)
+        _publish_be32(slot, load_i64(entry + 16))
+    return used
+
+
+@kernel
+def batch_bounds(
+    rows: int, row_count: int, topic_count: int, keys: int, start: int, end: int, out: int
+) -> Any:
+    """Least and greatest store and born time over the messages of keys ``[start, end)``, which are checked on the way."""
+    for at in range(start, end):
+        number = load_i32(keys + at * _KEY_BYTES)
+        if number < 0 or number >= row_count or load_i32(keys + at * _KEY_BYTES + 4) < 0:
+            return BAD_INPUT
+        row = rows + number * _ROW_BYTES
+        topic = load_i32(row + _TOPIC_NUMBER)
+        if topic < 0 or topic >= topic_count:
+            return BAD_INPUT
+        store = load_i64(row + _STORE_MS)
+        born = load_i64(row + _BORN_MS)
+        if at == start or store < load_i64(out):
+            store_i64(out, store)
+        if at == start or store > load_i64(out + 8):
+            store_i64(out + 8, store)
+        if at == start or born < load_i64(out + 16):
+            store_i64(out + 16, born)
+        if at == start or born > load_i64(out + 24):
+            store_i64(out + 24, born)
+    return 0
+
+
+@called
+def _seconds(begin_ms: int, store_ms: int) -> Any:
+    difference = min(max(store_ms, -_TIME_LIMIT), _TIME_LIMIT) - begin_ms
+    seconds = difference // 1000 if difference >= 0 else -(-difference // 1000)
+    return min(max(seconds, int64(-(1 << 31))), int64((1 << 31) - 1))
+
+
+@kernel
+def put_items(
+    file: int, file_bytes: int, slots: int, items: int, begin_ms: int, offsets: int, rows: int, row_count: int,
+    topic_ids: int, topic_count: int, keys: int, start: int, end: int, pending: int,
+) -> Any:  # fmt: skip
+    """Put keys ``[start, end)`` into the chained file; returns the new item count, or FULL or BAD_INPUT untouched."""
+    hash_at = load_i64(offsets)
+    topic_at = load_i64(offsets + 8)
+    queue_at = load_i64(offsets + 16)
+    offset_at = load_i64(offsets + 24)
+    size_at = load_i64(offsets + 32)
+    seconds_at = load_i64(offsets + 40)
+    previous_at = load_i64(offsets + 48)
+    high_at = load_i64(offsets + 56)
+    item_bytes = load_i64(offsets + 64)
+    table = file + 28
+    first_item = table + 8 * slots
+    if slots < 1 or items < 2 or start < 0 or 28 + 8 * slots + item_bytes * items > file_bytes:
+        return BAD_INPUT
+    count = load_be32(file + 24)
+    if count < 0 or count + end - start > items - 1:
+        return FULL
+    for at in range(start, end):
+        number = load_i32(keys + at * _KEY_BYTES)
+        if number < 0 or number >= row_count or load_i32(keys + at * _KEY_BYTES + 4) < 0:
+            return BAD_INPUT
+        topic = load_i32(rows + number * _ROW_BYTES + _TOPIC_NUMBER)
+        if topic < 0 or topic >= topic_count:
+            return BAD_INPUT
+    greatest = load_be64(file + 12)
+    used = int64(0)
+    waiting = int64(0)
+    for at in range(start, end):
+        key = keys + at * _KEY_BYTES
+        row = rows + load_i32(key) * _ROW_BYTES
+        low = load_i32(key + 4)
+        count += 1
+        slot = table + 8 * (low % slots)
+        prefetch(slot)
+        item = first_item + item_bytes * count
+        store_ms = load_i64(row + _STORE_MS)
+        store_be32(item + hash_at, low)
+        store_be64(item + offset_at, load_i64(row + _PHYSICAL))
+        store_be32(item + seconds_at, _seconds(begin_ms, store_ms))
+        if topic_at >= 0:
+            store_be32(item + topic_at, load_i32(topic_ids + 4 * load_i32(row + _TOPIC_NUMBER)))
+        if queue_at >= 0:
+            store_be32(item + queue_at, load_i32(row + _QUEUE_ID))
+        if size_at >= 0:
+            store_be32(item + size_at, load_i32(row + _SIZE))
+        if high_at >= 0:
+            store_be32(item + high_at, load_u32(key + 8))
+        if store_ms > greatest:
+            greatest = store_ms
+        store_i64(pending + 24 * waiting, slot)
+        store_i64(pending + 24 * waiting + 8, item)
+        store_i64(pending + 24 * waiting + 16, count)
+        waiting += 1
+        if waiting == PENDING:
+            used += _link(pending, waiting, previous_at)
+            waiting = int64(0)
+    used += _link(pending, waiting, previous_at)
+    store_be64(file + 12, greatest)
+    store_be32(file + 20, load_be32(file + 20) + used)
+    store_be32(file + 24, count)
+    if count + 1 == items:
+        store_be32(file, -1127939451)
+    return count
+
+
+@kernel
+def walk_chain(
+    file: int,
+    file_bytes: int,
+    slots: int,
+    limit: int,
+    offsets: int,
+    low: int,
+    high: int,
+    out: int,
+    capacity: int,
+) -> Any:
+    """Numbers (int32) of the items with these hashes, newest first; ``high`` < 0 matches any.
+
+    Returns how many there are, of which the first ``capacity`` are stored, or CORRUPT for a chain whose numbers do
+    not fall or leave ``1..limit``.
+    """
+    hash_at = load_i64(offsets)
+    previous_at = load_i64(offsets + 48)
+    high_at = load_i64(offsets + 56)
+    item_bytes = load_i64(offsets + 64)
+    if slots < 1 or low < 0 or 28 + 8 * slots + item_bytes * (limit + 1) > file_bytes:
+        return CORRUPT
+    number = load_be32(file + 28 + 8 * (low % slots))
+    above = limit + 1
+    found = int64(0)
+    while number != 0:
+        if number < 0 or number >= above:
+            return CORRUPT
+        item = file + 28 + 8 * slots + item_bytes * number
+        above = number
+        number = load_be32(item + previous_at)
+        if load_be32(item + hash_at) == low and (
+            high < 0 or high_at < 0 or load_be32(item + high_at) & 0xFFFFFFFF == high
+        ):
+            if found < capacity:
+                store_i32(out + 4 * found, above)
+            found += 1
+    return found
+
+
+@kernel
+def compare_compacted(
+    chained: int, chained_bytes: int, slots: int, count: int, offsets: int, pairs: int, pair_count: int,
+    compacted: int, compacted_bytes: int, compacted_item_bytes: int,
+) -> Any:  # fmt: skip
+    """Walk every chain beside the compacted file: -1 if each slot holds the same items, else the first bad slot.
+
+    A chain must fall, stay in ``1..count`` and hold only items of its slot; all chains together hold ``count`` items.
+    """
+    hash_at = load_i64(offsets)
+    previous_at = load_i64(offsets + 48)
+    item_bytes = load_i64(offsets + 64)
+    first_item = 28 + 8 * slots
+    if (
+        slots < 1
+        or first_item + item_bytes * (count + 1) > chained_bytes
+        or first_item + compacted_item_bytes * count > compacted_bytes
+    ):
+        return 0
+    position = first_item
+    end = first_item + compacted_item_bytes * count
+    for slot in range(slots):
+        start = position
+        number = load_be32(chained + 28 + 8 * slot)
+        above = count + 1
+        while number != 0:
+            if number < 0 or number >= above or position + compacted_item_bytes > end:
+                return slot
+            item = chained + first_item + item_bytes * number
+            low = load_be32(item + hash_at)
+            if low < 0 or low % slots != slot:
+                return slot
+            for pair in range(pair_count):
+                left = item + load_i64(pairs + 24 * pair)
+                right = compacted + position + load_i64(pairs + 24 * pair + 8)
+                for byte in range(load_i64(pairs + 24 * pair + 16)):
+                    if load_u8(left + byte) != load_u8(right + byte):
+                        return slot
+            position += compacted_item_bytes
+            above = number
+            number = load_be32(item + previous_at)
+        entry = compacted + 28 + 8 * slot
+        if load_be32(entry) != start or load_be32(entry + 4) != position - start:
+            return slot
+    return -1 if position == end else slots

@@ -1,0 +1,179 @@
+"""Hashes every key of a batch of scanned records. ``index.plain.plain_keys`` is the oracle.
+
+A message is found by its UNIQ_KEY, then by each non-empty piece of KEYS split at single spaces; a rolled-back
+transaction by nothing; keys of one message that are equal in both hashes count once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import int64
+from numpy.typing import NDArray
+
+from tiering.errors import InvalidRequestError
+from tiering.fs import ByteArray
+from tiering.kernels.primitives import (
+    called,
+    copy,
+    kernel,
+    load_i32,
+    load_u8,
+    load_u32,
+    same_bytes,
+    store_i32,
+    store_i64,
+    store_u8,
+)
+from tiering.kernels.scan import SCAN_ROW, ScanRows
+from tiering.kernels.text import java_hash, key_hash, xxh32
+
+#: One row a key: the message's row in the batch and both hashes.
+KEY_ROW = np.dtype([("row", "<i4"), ("hash", "<i4"), ("hash_high", "<u4")])
+KeyRows = NDArray[np.void]
+
+
+def _offset_of(field: str) -> Any:
+    assert SCAN_ROW.fields is not None
+    return int(SCAN_ROW.fields[field][1])
+
+
+_ROW_BYTES = SCAN_ROW.itemsize
+_KEY_BYTES = KEY_ROW.itemsize
+_SYS_FLAG = _offset_of("sys_flag")
+_TOPIC_AT = _offset_of("topic_at")
+_KEYS_AT = _offset_of("keys_at")
+_UNIQUE_AT = _offset_of("unique_at")
+
+#: Up to this many keys of a message are compared one by one, more through a hash table.
+_FEW_KEYS = 16
+#: More than twice the keys that a 16-bit property length allows, so the table never fills.
+_TABLE_ENTRIES = 1 << 16
+_SCRATCH_BYTES = 2 << 16
+
+
+@called
+def _inside(row: int, span: int, data_bytes: int) -> Any:
+    """Whether the (position, length) at ``row + span`` lies in the data."""
+    at = load_i32(row + span)
+    length = load_i32(row + span + 4)
+    return at >= 0 and length >= 0 and at + length <= data_bytes
+
+
+@called
+def _remember(table: int, out: int, first: int, number: int) -> None:
+    """Enter output row ``number`` into the hash table of the message that starts at output row ``first``."""
+    place = load_u32(out + number * _KEY_BYTES + 8) & (_TABLE_ENTRIES - 1)
+    while (
+        load_i32(table + 4 * place) > first
+    ):  # entries are row + 1; lower ones are left from earlier messages
+        place = (place + 1) & (_TABLE_ENTRIES - 1)
+    store_i32(table + 4 * place, number + 1)
+
+
+@called
+def _seen(table: int, out: int, first: int, count: int, low: int, high: int) -> Any:
+    """Whether output rows ``first..count`` hold both hashes."""
+    if count - first < _FEW_KEYS:
+        for number in range(first, count):
+            row = out + number * _KEY_BYTES
+            if load_i32(row + 4) == low and load_u32(row + 8) == high:
+                return True
+        return False
+    place = high & (_TABLE_ENTRIES - 1)
+    while True:
+        number = load_i32(table + 4 * place) - 1
+        if number < first:
+            return False
+        row = out + number * _KEY_BYTES
+        if load_i32(row + 4) == low and load_u32(row + 8) == high:
+            return True
+        place = (place + 1) & (_TABLE_ENTRIES - 1)
+
+
+@kernel
+def _hash_keys(
+    data: int, data_bytes: int, rows: int, row_count: int, scratch: int, scratch_bytes: int, table: int,
+    out: int, capacity: int, result: int,
+) -> None:  # fmt: skip
+    """``result``: keys emitted, or -1 if ``out`` is too small, -2 if a row points outside the data; then the row."""
+    count = int64(0)
+    seed = int64(0)
+    topic_length = int64(-1)
+    for number in range(row_count):
+        row = rows + number * _ROW_BYTES
+        if load_i32(row + _SYS_FLAG) & 0xC == 0xC:
+            continue
+        store_i64(result, -2)
+        store_i64(result + 8, number)
+        if not (
+            _inside(row, _TOPIC_AT, data_bytes)
+            and _inside(row, _KEYS_AT, data_bytes)
+            and _inside(row, _UNIQUE_AT, data_bytes)
+        ):
+            return
+        topic = data + load_i32(row + _TOPIC_AT)
+        length = load_i32(row + _TOPIC_AT + 4)
+        unique_length = load_i32(row + _UNIQUE_AT + 4)
+        keys_length = load_i32(row + _KEYS_AT + 4)
+        if length + 1 + max(unique_length, keys_length) > scratch_bytes:
+            return
+        if length != topic_length or not same_bytes(scratch, topic, length):
+            copy(scratch, topic, length)
+            store_u8(scratch + length, 35)
+            topic_length = length
+            seed = java_hash(0, scratch, length + 1)
+        first = count
+        at = data + load_i32(row + _KEYS_AT)
+        end = at + keys_length
+        piece = data + load_i32(row + _UNIQUE_AT)
+        piece_length = unique_length
+        while True:
+            if piece_length > 0:
+                low = key_hash(java_hash(seed, piece, piece_length))
+                copy(scratch + topic_length + 1, piece, piece_length)
+                high = xxh32(scratch, topic_length + 1 + piece_length)
+                if not _seen(table, out, first, count, low, high):
+                    if count == capacity:
+                        store_i64(result, -1)
+                        return
+                    target = out + count * _KEY_BYTES
+                    store_i32(target, number)
+                    store_i32(target + 4, low)
+                    store_i32(target + 8, high)
+                    count += 1
+                    if count - first == _FEW_KEYS:
+                        for earlier in range(first, count):
+                            _remember(table, out, first, earlier)
+                    elif count - first > _FEW_KEYS:
+                        _remember(table, out, first, count - 1)
+            if at >= end:
+                break
+            piece = at
+            while at < end and load_u8(at) != 32:
+                at += 1
+            piece_length = at - piece
+            at += 1
+    store_i64(result, count)
+
+
+def hash_keys(data: ByteArray, rows: ScanRows) -> KeyRows:
+    """Keys of all messages of ``rows``, in row order. Raises :class:`InvalidRequestError` for rows of other data."""
+    rows = np.ascontiguousarray(rows)
+    capacity = 4 * len(rows) + 64
+    scratch = np.empty(_SCRATCH_BYTES, np.uint8)
+    result = np.zeros(2, np.int64)
+    while True:
+        out = np.empty(capacity, KEY_ROW)
+        table = np.zeros(_TABLE_ENTRIES, np.int32)  # fresh pages: costs nothing until a message has many keys
+        _hash_keys(
+            data.ctypes.data, len(data), rows.ctypes.data, len(rows), scratch.ctypes.data, len(scratch),
+            table.ctypes.data, out.ctypes.data, capacity, result.ctypes.data,
+        )  # fmt: skip
+        count, row = int(result[0]), int(result[1])
+        if count >= 0:
+            return out[:count]
+        if count == -2:
+            raise InvalidRequestError(f"row {row} points outside the scanned bytes")
+        capacity *= 4
