@@ -73,6 +73,10 @@ class ColdKeys:
         """A manifest page; ``kind`` says what it holds."""
         return f"{self.store_id}/manifest/{kind}-{version:012d}-{nonce}"
 
+    def state(self, nonce: str) -> str:
+        """Topics and what else a new volume must know."""
+        return f"{self.store_id}/state/{nonce}"
+
 
 _HEAD = re.compile(r"([a-z0-9-]{1,63})/head")
 

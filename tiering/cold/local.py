@@ -19,16 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tiering.clock import Clock
-from tiering.cold.local_files import (
-    DirectoryLock,
-    describe,
-    names_in_key_order,
-    publish,
-    read_range,
-    remember,
-    sync,
-    sync_folders,
-)
+from tiering.cold import local_files as files
 from tiering.cold.object_store import (
     Content,
     ObjectInfo,
@@ -77,7 +68,7 @@ class LocalObjectStore:
         self._tmp = self._root / _TMP
         self._clock = clock
         self._randomness = randomness or SystemRandomness()
-        self._lock = DirectoryLock(self._tmp / "lock")
+        self._lock = files.DirectoryLock(self._tmp / "lock")
         known = self._root
         while not known.exists():
             known = known.parent
@@ -86,7 +77,7 @@ class LocalObjectStore:
                 self._tmp.mkdir(parents=True, exist_ok=True)
             except (FileExistsError, NotADirectoryError) as error:
                 raise InvalidRequestError("this is not a directory", path=str(self._root)) from error
-            sync_folders(self._root, known)
+            files.sync_folders(self._root, known)
 
     def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
@@ -102,8 +93,8 @@ class LocalObjectStore:
     def get(self, key: str) -> tuple[bytes, ObjectInfo]:
         """The object; ChecksumMismatchError if its bytes are no longer those that were written."""
         with self._opened(key) as (fd, status):
-            data = read_range(fd, 0, status.st_size)
-            info = describe(fd, key)
+            data = files.read_range(fd, 0, status.st_size)
+            info = files.describe(fd, key)
         if len(data) != info.size_bytes or zlib.crc32(data) != info.crc32:
             raise ChecksumMismatchError("the object does not match its checksum", path=key)
         return data, info
@@ -116,7 +107,7 @@ class LocalObjectStore:
         """The bytes of the half-open range, all of them."""
         validate_range(start, end)
         with self._opened(key) as (fd, status):
-            data = read_range(fd, start, end) if end <= status.st_size else b""
+            data = files.read_range(fd, start, end) if end <= status.st_size else b""
         if end > status.st_size or len(data) != end - start:
             raise TornRecordError(
                 f"[{start}, {end}) ends outside of {status.st_size} bytes", path=key, position=status.st_size
@@ -126,7 +117,7 @@ class LocalObjectStore:
     def head(self, key: str) -> ObjectInfo:
         """The description of the object."""
         with self._opened(key) as (fd, _):
-            return describe(fd, key)
+            return files.describe(fd, key)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """Walk the folders in key order, one folder's names in memory for each level."""
@@ -149,10 +140,10 @@ class LocalObjectStore:
                 while folder != self._root:
                     folder.rmdir()
                     folder = folder.parent
-            sync_folders(folder, folder)
+            files.sync_folders(folder, folder)
 
     def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
-        """Writes in progress or left by a crash; where its key was lost, it has the key ``""`` for any prefix."""
+        """Writes in progress or left by a crash; one whose key was lost has the key ``""``, for any prefix."""
         validate_prefix(prefix)
         found = []
         with self._translated(prefix):
@@ -235,8 +226,8 @@ class LocalObjectStore:
                 if if_absent:
                     os.link(temporary, target)
                 else:
-                    publish(temporary, target)
-                sync_folders(target.parent, self._root)
+                    files.publish(temporary, target)
+                files.sync_folders(target.parent, self._root)
             return info
         finally:
             with contextlib.suppress(StoreError):  # what is left behind is found by list_uploads
@@ -262,8 +253,8 @@ class LocalObjectStore:
             content.add(piece)
         info = content.info(key, self._clock.now_ms())
         with self._stored_errors(key):
-            remember(fd, info)
-            sync(fd)
+            files.remember(fd, info)
+            files.sync(fd)
         return info
 
     def _check_conditions(self, key: str, target: Path, if_absent: bool, if_match: str | None) -> None:
@@ -282,7 +273,7 @@ class LocalObjectStore:
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
         try:
             with self._translated(folder or str(self._root)):
-                names = names_in_key_order(self._root / folder)
+                names = files.names_in_key_order(self._root / folder)
         except ObjectNotFoundError:
             names = []  # the folder went away with its last object
         if not folder and f"{_TMP}/" not in names:

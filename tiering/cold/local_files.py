@@ -47,7 +47,7 @@ def sync_folders(lowest: Path, highest: Path) -> None:
 
 
 def names_in_key_order(folder: Path) -> list[str]:
-    """The names in a folder, folders with their slash: so they sort as their keys do, ``a-b`` before ``a/b``."""
+    """The names in a folder, folders with a slash: so they sort as keys do, ``a-b`` before ``a/b``."""
     with os.scandir(folder) as entries:
         return sorted(entry.name + "/" * entry.is_dir() for entry in entries)
 

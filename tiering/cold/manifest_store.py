@@ -15,7 +15,7 @@ import numpy as np
 
 from tiering.cold.manifest_tree import ManifestTree
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.reading import ArchiveReader, MetadataCache
+from tiering.cold.reading import ArchiveReader, MetadataCache, ReadBill
 from tiering.errors import (
     ConflictError,
     FencedError,
@@ -85,6 +85,10 @@ class ManifestStore:
         self._head: Head | None = None
         self._etag: str | None = None
         self._epoch: int | None = None
+
+    def reader(self, bill: ReadBill | None = None) -> ArchiveReader:
+        """A reader of this archive's objects on a bill of its own."""
+        return ArchiveReader(self.objects, self.cache, bill)
 
     # the head
 

@@ -1,0 +1,78 @@
+"""Puts rolled segments into the archive: sort, upload, verify, and only then name them in the manifest.
+
+Killed before the commit: objects that nobody names, which the orphan sweep removes; the segment is archived again
+under new names. Killed after it: the watermark says so. Nothing is removed here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiering.cold.manifest_store import ManifestChange, ManifestStore
+from tiering.cold.publishing import put_verified, verify_object
+from tiering.cold.segment_writer import SegmentWriter, scan_segment
+from tiering.errors import StoreError
+from tiering.format.manifest import Head, LogEntry, ObjectRef, StoreState, TopicState
+from tiering.format.queue_rows import encode_queue_rows
+from tiering.hot.commit_log import Segment
+from tiering.hot.store import HotStore
+from tiering.kernels.scan import TopicTable
+from tiering.randomness import Randomness
+
+
+class Archiver:
+    """Archives one store's segments in ascending order; used by one thread at a time, after a claim."""
+
+    def __init__(self, hot: HotStore, manifest: ManifestStore, randomness: Randomness) -> None:
+        self._hot = hot
+        self._manifest = manifest
+        self._randomness = randomness
+
+    def waiting(self, head: Head) -> list[Segment]:
+        """Rolled segments that are not published yet, ascending."""
+        last = self._hot.log.last_base
+        return [segment for segment in self._hot.log.segments() if head.archived_to <= segment.base_offset < last]
+
+    def archive(self, segment: Segment, head: Head) -> Head:
+        """Publish one rolled segment, the first that ``head`` lacks; returns the head that names it."""
+        if segment.base_offset != head.archived_to:
+            raise StoreError(f"segment {segment.base_offset} is not the next to archive ({head.archived_to})")
+        if self._hot.dispatch() < segment.end:
+            raise StoreError(f"segment {segment.base_offset} is not dispatched yet")
+        entry = self._upload(segment, head)
+        change = ManifestChange(log=(entry,), archived_to=segment.end, state=self._state(head))
+        return self._manifest.commit(change, head)
+
+    def _upload(self, segment: Segment, head: Head) -> LogEntry:
+        keys, objects = self._manifest.keys, self._manifest.objects
+        names, ids = self._topics()
+        scanned = scan_segment(segment.data, segment.base_offset, TopicTable(names))
+        writer = SegmentWriter(scanned, names, ids, self._manifest.options)
+        key = keys.segment(segment.base_offset, head.epoch, self._randomness.token_hex(4))
+        objects.upload(key, writer.pieces())
+        summary = writer.summary()
+        verify_object(objects, key, summary.size_bytes, summary.crc32)
+        rows = None
+        if len(summary.queue_rows):
+            data, section = encode_queue_rows(summary.queue_rows)
+            rows_key = keys.queue_rows(segment.base_offset, head.epoch, self._randomness.token_hex(4))
+            rows = ObjectRef(rows_key, len(data), put_verified(objects, rows_key, data), section.head_length)
+        return LogEntry(
+            key, segment.base_offset, len(segment.data), summary.size_bytes, summary.crc32, summary.raw_bytes,
+            summary.records, summary.bounds, summary.sections, rows,
+        )  # fmt: skip
+
+    def _topics(self) -> tuple[list[str], NDArray[np.int32]]:
+        topics = self._hot.topics.all()
+        return [topic.name for topic in topics], np.array([topic.topic_id for topic in topics], np.int32)
+
+    def _state(self, head: Head) -> ObjectRef | None:
+        """A new state object if a topic is not in the last one as it is now."""
+        topics = self._hot.topics.all()
+        state = StoreState(tuple(TopicState(topic.topic_id, topic.name, topic.queues) for topic in topics))
+        if state == self._manifest.state(self._manifest.reader(), head):
+            return None
+        data = state.encode()
+        key = self._manifest.keys.state(self._randomness.token_hex(8))
+        return ObjectRef(key, len(data), put_verified(self._manifest.objects, key, data), len(data))

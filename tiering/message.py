@@ -1,0 +1,48 @@
+"""A message as readers see it: the record, where it was found, and its fields taken apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, indexed_keys, split_keys
+from tiering.format.record import Record
+from tiering.types import Tier, TimeAxis
+
+#: Place in the total order of all answers: (time_ms, store_id, physical_offset).
+Place = tuple[int, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message read back."""
+
+    record: Record
+    store_id: str
+    tier: Tier
+
+    @property
+    def keys(self) -> list[str]:
+        """The application's keys, in their order."""
+        return split_keys(self.record.properties.get(KEYS, ""))
+
+    @property
+    def tag(self) -> str:
+        """The tag, empty if there is none."""
+        return self.record.properties.get(TAGS, "")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Properties other than keys and tag."""
+        return {name: value for name, value in self.record.properties.items() if name not in OWN_FIELDS}
+
+    def has_key(self, key: str) -> bool:
+        """Whether the message is found by this key; the text itself is compared."""
+        return key in indexed_keys(self.record.properties)
+
+    def time_ms(self, axis: TimeAxis) -> int:
+        """One of the message's two times."""
+        return self.record.store_ms if axis is TimeAxis.STORE else self.record.born_ms
+
+    def place(self, axis: TimeAxis) -> Place:
+        """Where the message stands in the total order."""
+        return self.time_ms(axis), self.store_id, self.record.physical_offset

@@ -1,0 +1,37 @@
+"""Decides how far the border may rise; removing is the hot store's (invariant I6)."""
+
+from __future__ import annotations
+
+from tiering.format.manifest import Head
+from tiering.hot.store import HotStore
+from tiering.options import RetentionOptions
+
+
+def safe_border(hot: HotStore, head: Head | None) -> int:
+    """The highest border at which nothing would be lost: published, indexed, and not the active segment.
+
+    ``head`` None means a store with a cold tier that was never reached: nothing may go.
+    """
+    if head is None:
+        return hot.border
+    indexed_segment = head.indexed_to - head.indexed_to % hot.log.segment_bytes
+    return min(head.archived_to, indexed_segment, hot.log.last_base)
+
+
+def due_border(hot: HotStore, options: RetentionOptions, now_ms: int) -> int:
+    """The border that age and size ask for, whatever is safe.
+
+    A segment's newest record is no newer than the first of the next one, which is what age looks at.
+    """
+    segments = hot.log.segments()
+    border = hot.border
+    over = len(segments) * hot.log.segment_bytes - options.hot_max_bytes if options.hot_max_bytes else 0
+    for segment, following in zip(segments[:-1], segments[1:], strict=True):
+        newest_ms = hot.first_store_ms(following)
+        if newest_ms is None:
+            newest_ms = hot.last_store_ms
+        if over <= 0 and now_ms - newest_ms < options.hot_retention_ms:
+            break
+        border = segment.end
+        over -= hot.log.segment_bytes
+    return border
