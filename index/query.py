@@ -1,0 +1,174 @@
+"""What a query asks and what its answer says: the messages found and exactly what was searched for them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+
+from tiering.batch import validate_key, validate_topic
+from tiering.errors import InvalidRequestError
+from tiering.message import Place, StoredMessage
+from tiering.types import END_OF_TIME_MS, Order, TimeAxis, TimeRange
+
+MAX_LIMIT = 10_000
+DEFAULT_LIMIT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One question. ``key`` None asks for every message of the topic in the time range."""
+
+    topic: str
+    key: str | None = None
+    from_ms: int = 0
+    to_ms: int = END_OF_TIME_MS
+    limit: int = DEFAULT_LIMIT
+    axis: TimeAxis = TimeAxis.STORE
+    order: Order = Order.NEWEST
+    cursor: str | None = None
+    max_requests: int | None = None
+    """Stop before asking the object store more often than this."""
+
+    def __post_init__(self) -> None:
+        validate_topic(self.topic)
+        if self.key is not None:
+            validate_key(self.key)
+        if self.from_ms >= self.to_ms:
+            raise InvalidRequestError(f"from ({self.from_ms}) is not before to ({self.to_ms})", hint="times are ms")
+        if not 1 <= self.limit <= MAX_LIMIT:
+            raise InvalidRequestError(f"limit {self.limit} is not between 1 and {MAX_LIMIT}")
+        if self.max_requests is not None and self.max_requests < 0:
+            raise InvalidRequestError("max_requests is negative")
+        if self.cursor is not None:
+            self.after  # noqa: B018  a bad cursor is refused before anything is read
+
+    @property
+    def time_range(self) -> TimeRange:
+        """The half-open range asked for."""
+        return TimeRange(self.from_ms, self.to_ms)
+
+    @property
+    def after(self) -> Place | None:
+        """The place in the order that the page begins behind, from the cursor."""
+        return None if self.cursor is None else decode_cursor(self.cursor, self.axis, self.order)
+
+
+def encode_cursor(place: Place, axis: TimeAxis, order: Order) -> str:
+    """A cursor is only a place in the order; each page takes a new snapshot."""
+    text = json.dumps([1, axis.value, order.value, *place], separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, axis: TimeAxis, order: Order) -> Place:
+    """The place; :class:`InvalidRequestError` for anything but a cursor of this axis and order."""
+    try:
+        raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        version, for_axis, for_order, time_ms, store_id, offset = json.loads(raw)
+        place = (int(time_ms), str(store_id), int(offset))
+    except (ValueError, binascii.Error, TypeError) as error:
+        raise InvalidRequestError("bad cursor", hint="pass next_cursor of an earlier answer unchanged") from error
+    if (version, for_axis, for_order) != (1, axis.value, order.value):
+        raise InvalidRequestError("the cursor belongs to another time axis, order or version")
+    return place
+
+
+@dataclass(slots=True)
+class TierCoverage:
+    """The interval that was searched in one tier, half-open; ``manifest_version`` for the cold tier."""
+
+    from_ms: int
+    to_ms: int
+    manifest_version: int | None = None
+
+
+@dataclass(slots=True)
+class StoreCoverage:
+    """What was searched of one store; a tier that holds nothing to search is None."""
+
+    store_id: str
+    hot: TierCoverage | None = None
+    cold: TierCoverage | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Failure:
+    """One thing that could not be read."""
+
+    object: str
+    error: str
+
+
+@dataclass(slots=True)
+class Coverage:
+    """What an answer covers. ``complete``: the range asked for was searched in full for the page returned."""
+
+    complete: bool = True
+    cut_by: str | None = None
+    stores: list[StoreCoverage] = field(default_factory=list)
+    index_considered: int = 0
+    index_filtered: int = 0
+    index_searched: int = 0
+    index_expired: int = 0
+    index_unreachable: int = 0
+    segments_read: int = 0
+    segments_expired: int = 0
+    segments_erased: int = 0
+    segments_unreachable: int = 0
+    round_trips: int = 0
+    waves: int | None = None
+    requests: int = 0
+    bytes: int = 0
+    cost_usd: float | None = None
+    failures: list[Failure] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, object]:
+        """The ``coverage`` object of an answer."""
+        return {
+            "complete": self.complete,
+            "cut_by": self.cut_by,
+            "stores": [
+                {
+                    "store_id": store.store_id,
+                    "hot": store.hot and {"from_ms": store.hot.from_ms, "to_ms": store.hot.to_ms},
+                    "cold": store.cold
+                    and {
+                        "from_ms": store.cold.from_ms,
+                        "to_ms": store.cold.to_ms,
+                        "manifest_version": store.cold.manifest_version,
+                    },
+                    "error": store.error,
+                }
+                for store in self.stores
+            ],
+            "index_files": {
+                "considered": self.index_considered,
+                "filtered": self.index_filtered,
+                "searched": self.index_searched,
+                "expired": self.index_expired,
+                "unreachable": self.index_unreachable,
+            },
+            "segments": {
+                "read": self.segments_read,
+                "expired": self.segments_expired,
+                "erased": self.segments_erased,
+                "unreachable": self.segments_unreachable,
+            },
+            "round_trips": self.round_trips,
+            "waves": self.waves,
+            "requests": self.requests,
+            "bytes": self.bytes,
+            "cost_usd": self.cost_usd,
+            "failures": [{"object": failure.object, "error": failure.error} for failure in self.failures],
+        }
+
+
+@dataclass(slots=True)
+class Answer:
+    """A page of results in the order asked for."""
+
+    messages: list[StoredMessage]
+    next_cursor: str | None
+    coverage: Coverage
