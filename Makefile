@@ -85,11 +85,11 @@ lock: $(VENV)/dev.stamp ## pin again: requirements/*.txt from pyproject.toml (ta
 	  --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-emit-options"; \
 	echo "lock: requirements/runtime.txt"; \
-	$$compile --all-build-deps -o requirements/runtime.txt pyproject.toml; \
+	$$compile --build-deps-for wheel -o requirements/runtime.txt pyproject.toml; \
 	echo "lock: requirements/dev.txt"; \
-	$$compile --all-build-deps --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml; \
+	$$compile --build-deps-for wheel --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml; \
 	echo "lock: requirements/spark.txt"; \
-	$$compile --all-build-deps --extra spark -c requirements/dev.txt -o requirements/spark.txt pyproject.toml
+	$$compile --build-deps-for wheel --extra spark -c requirements/dev.txt -o requirements/spark.txt pyproject.toml
 
 clean: ## remove the environment, builds and caches; the store in .tierlog/ stays
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

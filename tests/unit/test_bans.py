@@ -65,7 +65,7 @@ def test_builtin_hash_is_used_nowhere() -> None:
         f"{path.relative_to(ROOT)}:{line}"
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
-        for line in _uses_of_builtin_hash(ast.parse(path.read_bytes()))
+        for line in _uses_of_builtin_hash(ast.parse(path.read_bytes(), filename=str(path)))
     ]
     assert found == []
 
