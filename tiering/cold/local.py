@@ -143,7 +143,7 @@ class LocalObjectStore:
             files.sync_folders(folder, folder)
 
     def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
-        """Writes in progress or left by a crash; one whose key was lost has the key ``""``, for any prefix."""
+        """Writes in progress or left by a crash; one whose key was lost has key ``""`` for any prefix."""
         validate_prefix(prefix)
         found = []
         with self._translated(prefix):
