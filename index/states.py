@@ -1,0 +1,75 @@
+"""The folder an index file lies in is its state; this module is the only one that moves a file on.
+
+``writing`` -> ``sealed`` -> ``compacted`` -> ``uploaded``. Names are begin times in ms, decimal.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from enum import StrEnum
+from pathlib import Path
+
+from tiering.fs import FileSystem
+
+_NAME = re.compile(r"0|[1-9]\d{0,18}")
+_SECOND_MS = 1000
+#: Begin times above this would overflow a reader's arithmetic; a nonsense clock is cut here.
+MAX_BEGIN_MS = 1 << 61
+
+
+class IndexState(StrEnum):
+    """States in the order a file goes through them."""
+
+    WRITING = "writing"
+    SEALED = "sealed"
+    COMPACTED = "compacted"
+    UPLOADED = "uploaded"
+
+
+class IndexFolders:
+    """The state folders of one store, and the begin times in use across them."""
+
+    def __init__(self, fs: FileSystem, root: Path) -> None:
+        self._fs = fs
+        self._root = root
+        self._guard = threading.Lock()
+        for state in IndexState:
+            fs.make_dirs(root / state)
+        self._used = {begin for state in IndexState for begin in self.list(state)}
+
+    def path(self, state: IndexState, begin_ms: int) -> Path:
+        """Where the file of a begin time lies in a state."""
+        return self._root / state / str(begin_ms)
+
+    def list(self, state: IndexState) -> list[int]:
+        """Begin times of the files in a state, ascending; other names are left alone."""
+        names = self._fs.list_dir(self._root / state)
+        return sorted(int(name) for name in names if _NAME.fullmatch(name))
+
+    def claim(self, store_ms: int) -> int:
+        """A begin time no other file has: ``store_ms`` floored to a second, seconds added until it is free."""
+        with self._guard:
+            begin_ms = min(max(store_ms, 0), MAX_BEGIN_MS) // _SECOND_MS * _SECOND_MS
+            while begin_ms in self._used:
+                begin_ms += _SECOND_MS
+            self._used.add(begin_ms)
+            return begin_ms
+
+    def release(self, begin_ms: int) -> None:
+        """Let a begin time be used again."""
+        with self._guard:
+            self._used.discard(begin_ms)
+
+    def move(self, begin_ms: int, source: IndexState, target: IndexState) -> Path:
+        """Move a file whose contents are durable on to another state, its new name durable at return."""
+        path = self.path(target, begin_ms)
+        self._fs.rename(self.path(source, begin_ms), path)
+        self._fs.flush_dir(path.parent)
+        self._fs.flush_dir(self._root / source)
+        return path
+
+    def remove(self, state: IndexState, begin_ms: int) -> None:
+        """Unlink a file durably; one already gone is no error."""
+        self._fs.unlink(self.path(state, begin_ms))
+        self._fs.flush_dir(self._root / state)
