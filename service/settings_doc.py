@@ -1,0 +1,87 @@
+"""Writes ``docs/configuration.md`` out of :class:`service.settings.Settings`: ``python -m
+service.settings_doc``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from service.settings import ENV_ALIASES, Settings
+
+_PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+_HEAD = """# Settings
+
+<!-- Made by `python -m service.settings_doc` from service/settings.py. Change it there. -->
+
+A TOML file (`--config FILE`), the environment and flags, in rising order. `hot.retention_ms` is
+`retention_ms` in the file's table `[hot]` and `TIERLOG_HOT_RETENTION_MS` in the environment. An unknown name
+in the file, or below a group in the environment, is an error.
+
+```toml
+advertise = "10.0.0.7:8080"
+
+[hot]
+retention_ms = 86_400_000
+```
+"""
+_FLAGS = {
+    "hot.segment_bytes": "--segment-bytes",
+    "hot.queue_file_units": "--queue-file-units",
+    "index.slots": "--index-slots",
+    "index.items": "--index-items",
+    "serve.host": "--host",
+    "serve.port": "--port",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    groups = [("", "Top level", "Keys outside any table.", _fields(Settings))]
+    for name, field in Settings.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            groups.append((f"{name}.", f"`[{name}]`", str(kind.__doc__), _fields(kind)))
+    return _HEAD + "".join(_section(*group) for group in groups)
+
+
+def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    return [(name, field) for name, field in model.model_fields.items() if field.description]
+
+
+def _section(prefix: str, title: str, text: str, fields: list[tuple[str, FieldInfo]]) -> str:
+    rows = "".join(
+        f"| `{prefix}{name}` | {_default(field)} | {field.description}{_elsewhere(prefix + name)} |\n"
+        for name, field in fields
+    )
+    return f"\n## {title}\n\n{text}\n\n| setting | default | unit, meaning, cost |\n|---|---|---|\n{rows}"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`"
+
+
+def _elsewhere(name: str) -> str:
+    variable = ENV_ALIASES.get(name)
+    texts = [f"flag `{_FLAGS[name]}`"] if name in _FLAGS else []
+    if variable:
+        texts.append(f"also `{variable}`")
+    return f" ({', '.join(texts)})" if texts else ""
+
+
+def main() -> int:
+    """Write the page."""
+    _PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
