@@ -272,6 +272,28 @@ class TestLocal(ObjectStoreContract, FailedStoreContract):
         assert steps[0].startswith("sync /.tmp/")
         assert steps[1:] == ["publish /a/b/c", "sync /a/b", "sync /a", "sync "]
 
+    def test_nobody_writes_between_a_condition_and_its_write(
+        self, local: LocalObjectStore, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another store on the same directory stands for another process: they share the lock file only."""
+        other = LocalObjectStore(directory, ManualClock())
+        etag = local.put("k", b"one").etag
+        publish, refused, patch = local_files.publish, [], pytest.MonkeyPatch()
+
+        def interfere(source: Path, target: Path) -> None:
+            patch.undo()
+            for attempt in (lambda: other.put("k", b"three"), lambda: other.delete("k")):
+                with pytest.raises(ObjectStoreUnavailableError):
+                    attempt()
+                refused.append(attempt)
+            publish(source, target)
+
+        monkeypatch.setattr(local_files, "_LOCK_TRIES", 1)
+        patch.setattr(local_files, "publish", interfere)
+        local.put("k", b"two", if_match=etag)
+        assert len(refused) == 2
+        assert other.get("k")[0] == b"two"
+
     def test_racing_processes_have_one_winner_each_time(self, directory: Path) -> None:
         """Two processes claim the same keys, and count up one object by compare-and-swap."""
         store = LocalObjectStore(directory, SystemClock())
@@ -400,9 +422,26 @@ class TestS3(ObjectStoreContract, FailedStoreContract):
     ) -> None:
         # moto keeps the wish for a checksum among the metadata of the upload; now it does not hear it.
         monkeypatch.setattr("moto.s3.responses.metadata_from_headers", lambda _: {})
-        assert backend.store.upload("k", [bytes(PART_BYTES), b"abc"]).crc32 is None
-        assert backend.store.get("k")[0] == bytes(PART_BYTES) + b"abc"
-        assert list(backend.store.list_uploads("")) == []
+        store = backend.store
+        assert isinstance(store, S3ObjectStore)
+        call, made = store._uploads._call, []
+
+        def record(operation: str, key: str, tolerated: str = "", **arguments: object) -> object:
+            made.append((operation, any(name.startswith("Checksum") for name in arguments)))
+            return call(operation, key, tolerated, **arguments)
+
+        monkeypatch.setattr(store._uploads, "_call", record)
+        for _ in range(2):
+            assert store.upload("k", [bytes(PART_BYTES), b"abc"]).crc32 is None
+        assert backend.raw_get("k") == bytes(PART_BYTES) + b"abc"
+        assert list(store.list_uploads("")) == []
+        plain = [
+            ("create_multipart_upload", False),
+            *[("upload_part", False)] * 2,
+            ("complete_multipart_upload", False),
+        ]
+        asked_once = [("create_multipart_upload", True), ("abort_multipart_upload", False)]
+        assert made == asked_once + plain * 2
 
     def test_a_lost_answer_to_the_end_of_an_upload_is_found_out(
         self, backend: Backend, monkeypatch: pytest.MonkeyPatch
