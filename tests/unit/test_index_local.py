@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,7 +162,7 @@ def test_messages_cross_the_borders_of_small_files(paths: StorePaths, slots: int
     ranges = [(entry.first, entry.next) for entry in index.files()]
     assert ranges[0][0] == 0
     assert ranges[-1][1] == log.end
-    assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(ranges))
     index.compact_sealed()
     assert_all_found(index, log, 2)
     assert len({entry.name for entry in index.files()}) == len(ranges)
@@ -424,6 +425,49 @@ def test_end_above_the_last_record_is_seen(paths: StorePaths) -> None:
     assert index.next_offset() == log.end + 500
     index.seal()
     assert index.files()[0].next == log.end + 500
+
+
+def test_watermark_never_passes_a_file_that_is_not_uploaded(paths: StorePaths) -> None:
+    log = numbered(30)
+    blank = Log([("t", "", T + 9_000)], base=log.end)
+    index = open_index(paths)
+    assert index.published_to() == 0
+    for end in (log.offsets[10], log.offsets[20], log.end):
+        index.on_records(log.range(end=end))
+        index.seal()
+    index.on_records(blank.range())
+    index.seal()
+    assert index.covered_to() == blank.end
+    assert (index.pending(), index.published_to()) == ([], 0)
+    index.compact_sealed()
+    assert index.published_to() == 0
+    ends = []
+    for entry in index.pending():
+        index.mark_uploaded(entry)
+        ends.append(index.published_to())
+    assert ends == [log.offsets[10], log.offsets[20], blank.end]
+    index.set_indexed_to(blank.end)
+    more = Log([("t", "a", T)], base=blank.end)
+    index.on_records(more.range())
+    assert index.published_to() == blank.end
+    assert len(index.files()) == 4
+
+
+def test_watermark_stops_before_a_gap(paths: StorePaths) -> None:
+    log = numbered(30)
+    index = open_index(paths)
+    for end in (log.offsets[10], log.offsets[20], log.end):
+        index.on_records(log.range(end=end))
+        index.seal()
+    index.compact_sealed()
+    index.discard(index.files()[1])
+    index.discard(index.files()[0])
+    assert index.gaps(0, log.end) == [(0, log.offsets[20])]
+    assert (index.pending(), index.published_to()) == ([], 0)
+    derive_all(index, log, log.end)
+    index.compact_sealed()
+    assert len(index.pending()) == 2
+    assert_all_found(index, log)
 
 
 def test_range_that_skips_records_is_refused(paths: StorePaths) -> None:
