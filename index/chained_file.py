@@ -31,8 +31,8 @@ _FIRST_GUESS = 64
 class ChainedIndexFile:
     """A chained file, mapped. One thread puts; any number of threads look up beside it without locks.
 
-    Every check of a chain is made during the walk, so a damaged file gives :class:`CorruptIndexError`, never a crash.
-    The map stays usable after the file was renamed or unlinked.
+    Every check of a chain is made during the walk, so a damaged file gives :class:`CorruptIndexError`, never
+    a crash. The map stays usable after the file was renamed or unlinked.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class ChainedIndexFile:
     def put(self, batch: KeyBatch, start: int, end: int) -> None:
         """Put the keys ``[start, end)`` of a batch, all or none.
 
-        An item can be found once this returns, and not before it is complete. Raises :class:`CapacityError` if they
-        do not fit and :class:`InvalidRequestError` on a sealed file.
+        An item can be found once this returns, and not before it is complete. Raises :class:`CapacityError`
+        if they do not fit and :class:`InvalidRequestError` on a sealed file.
         """
         if self.is_sealed:
             raise InvalidRequestError("index file is sealed", path=str(self.path))
@@ -165,9 +165,9 @@ class ChainedIndexFile:
         # Before the items: a reader that finds one must not have skipped the file by its times.
         self.bounds = added if self.bounds is None else self.bounds.union(added)
         count = put_items(
-            self._data.ctypes.data, len(self._data), self.slots, self.items, self.begin_ms, self._offsets.ctypes.data,
-            batch.rows.ctypes.data, len(batch.rows), batch.topic_ids.ctypes.data, len(batch.topic_ids),
-            batch.keys.ctypes.data, start, end, self._pending.ctypes.data,
+            self._data.ctypes.data, len(self._data), self.slots, self.items, self.begin_ms,
+            self._offsets.ctypes.data, batch.rows.ctypes.data, len(batch.rows), batch.topic_ids.ctypes.data,
+            len(batch.topic_ids), batch.keys.ctypes.data, start, end, self._pending.ctypes.data,
         )  # fmt: skip
         if count < 0:
             what = "item count is out of bounds" if count == FULL else "batch and file do not fit each other"
@@ -175,8 +175,11 @@ class ChainedIndexFile:
         self.item_count = int(count)
 
     def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
-        """Compacted-form items with these hashes, newest first; without ``hash_high`` any second hash matches."""
-        # A chain may already lead to items above the count of a file being written: there the capacity is the bound.
+        """Compacted-form items with these hashes, newest first; without ``hash_high`` any second hash
+        matches.
+        """
+        # A chain may already lead to items above the count of a file being written: there the capacity is the
+        # bound.
         limit = self.item_count if self.is_sealed else self.items - 1
         capacity = _FIRST_GUESS
         while True:
@@ -205,7 +208,8 @@ class ChainedIndexFile:
         return compacted
 
     def seal(self, next_physical: int) -> None:
-        """Close the file for the range ``[first, next_physical)`` and make it durable, name excepted; idempotent.
+        """Close the file for the range ``[first, next_physical)`` and make it durable, name excepted;
+        idempotent.
 
         Raises :class:`InvalidRequestError` for a file without items: an empty file is never sealed.
         """

@@ -1,8 +1,8 @@
 """Index file whose items lie together slot by slot: sealed once and for all, read with one step per look-up.
 
-After the header (``index.header``) each slot is int32 position of its first item, int32 bytes of its items; an empty
-slot holds the position where the next items start, and 0. Then the items, newest first inside a slot, then the trailer
-of a covered layout (``index.cover``). Big-endian.
+After the header (``index.header``) each slot is int32 position of its first item, int32 bytes of its items;
+an empty slot holds the position where the next items start, and 0. Then the items, newest first inside a
+slot, then the trailer of a covered layout (``index.cover``). Big-endian.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class CompactedIndexFile:
         return self._data[self._items_at : end].view(self.layout.compacted)
 
     def slot_items(self, slot: int) -> Items:
-        """The items of one slot, newest first, as a view; :class:`CorruptIndexError` if its entry leaves the file."""
+        """The items of one slot, newest first, as a view; :class:`CorruptIndexError` if its entry leaves the
+        file.
+        """
         at = HEADER_BYTES + SLOT_BYTES * slot
         entry = self._data[at : at + SLOT_BYTES].view(SLOT_ENTRY)[0]
         position, length = int(entry["position"]), int(entry["length"])

@@ -99,9 +99,9 @@ def _compare(source: ChainedIndexFile, compacted: ByteArray) -> None:
     layout, slots = source.layout, source.slots
     pairs = layout.kernel_pairs
     bad = compare_compacted(
-        source.data.ctypes.data, len(source.data), slots, source.item_count, layout.kernel_offsets.ctypes.data,
-        pairs.ctypes.data, len(pairs), compacted.ctypes.data, len(compacted), layout.compacted_bytes,
-    )  # fmt: skip
+        source.data.ctypes.data, len(source.data), slots, source.item_count,
+        layout.kernel_offsets.ctypes.data, pairs.ctypes.data, len(pairs), compacted.ctypes.data,
+        len(compacted), layout.compacted_bytes, )  # fmt: skip
     used = int(np.count_nonzero(compacted[HEADER_BYTES : items_position(slots)].view(SLOT_ENTRY)["length"]))
     if bad >= 0 or used != source.header.used_slots:
         raise CorruptIndexError(

@@ -19,8 +19,9 @@ offset size type   field        meaning
 72     8    bytes  magic        ``TLIDXEND``
 ====== ==== ====== ============ =================================================================
 
-Total 80, at the very end of the file. Torn write: the file has no valid trailer and is discarded; it is derived data.
-Written by: ``index.chained_file``, ``index.compactor``. Read by: ``index.chained_file``, ``index.compacted_file``.
+Total 80, at the very end of the file. Torn write: the file has no valid trailer and is discarded; it is
+derived data. Written by: ``index.chained_file``, ``index.compactor``. Read by: ``index.chained_file``,
+``index.compacted_file``.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Cover:
     def decode(cls, data: bytes | ByteArray, path: str | None = None) -> Cover:
         """Read and check 32 bytes.
 
-        Raises :class:`CorruptIndexError`, or :class:`UnsupportedFormatError` for an intact record of a newer version.
+        Raises :class:`CorruptIndexError`, or :class:`UnsupportedFormatError` for an intact record of a newer
+        version.
         """
         record = bytes(data[:COVER_BYTES])
         if (

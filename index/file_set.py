@@ -1,4 +1,6 @@
-"""The files of one store's index in memory and on disk, kept in step: what writers and state changes go through."""
+"""The files of one store's index in memory and on disk, kept in step: what writers and state changes go
+through.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from tiering.fs import FileSystem
 
 
 class IndexFileSet:
-    """Host of the range writers. The owner holds a lock for every call; readers take :attr:`view` without one."""
+    """Host of the range writers. The owner holds a lock for every call; readers take :attr:`view` without
+    one.
+    """
 
     def __init__(
         self,
@@ -33,7 +37,7 @@ class IndexFileSet:
         #: Replaced as a whole at every change.
         self.view = IndexSnapshot()
 
-    # ---------------------------------------------------------------------- IndexFileHost (index.range_writer)
+    # --------------------------------------------------------------------- IndexFileHost (index.range_writer)
 
     def begin_file(self, store_ms: int, first: int, key_count: int) -> ChainedIndexFile:
         """Make a file of at least ``key_count`` keys and show it to readers."""
@@ -67,7 +71,7 @@ class IndexFileSet:
         """The physical offset that no file may straddle."""
         return self.indexed_to
 
-    # --------------------------------------------------------------------------------------------- state changes
+    # ------------------------------------------------------------------------------------------ state changes
 
     def show(self, entries: tuple[IndexFileEntry, ...]) -> None:
         """Start with files found on disk."""
@@ -121,7 +125,7 @@ class IndexFileSet:
                 straddling.append(entry)
         self.remove(straddling)
 
-    # ------------------------------------------------------------------------------------------------- coverage
+    # ----------------------------------------------------------------------------------------------- coverage
 
     def blank(self) -> list[tuple[int, int]]:
         """Stretches known to have no items."""

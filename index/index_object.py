@@ -1,6 +1,7 @@
 """The index object of the archive: a compacted file in pages, found through a directory. Big-endian.
 
-Sections follow each other: pages, page directory, filter (empty for now), meta; then the tail. A section starts with
+Sections follow each other: pages, page directory, filter (empty for now), meta; then the tail. A section
+starts with
 
 ====== ==== ====== ============== ==========================================
 offset size type   field          meaning
@@ -12,8 +13,8 @@ offset size type   field          meaning
 24     4    uint32 crc            CRC-32 of bytes 0 to 23 and the table
 ====== ==== ====== ============== ==========================================
 
-The table is empty (pages), the directory (``index.object_pages``) or the JSON text (meta). Pages are covered by the
-CRCs of the directory. Tail: int32 length of the meta section, int32 CRC-32 of it, magic ``TLIDXTAI``.
+The table is empty (pages), the directory (``index.object_pages``) or the JSON text (meta). Pages are covered
+by the CRCs of the directory. Tail: int32 length of the meta section, int32 CRC-32 of it, magic ``TLIDXTAI``.
 Written by: the uploader and the merge. Read by: ``IndexObjectReader``.
 """
 
@@ -150,8 +151,8 @@ def build_index_object(
 ) -> IndexObject:
     """Sort a compacted file's items, rewrite their offsets with ``to_cold`` and pack them into pages.
 
-    ``to_cold`` turns distinct physical offsets into cold ones. Raises :class:`CorruptIndexError` if the file's
-    checksum differs, or if the map is not one to one or leaves a segment.
+    ``to_cold`` turns distinct physical offsets into cold ones. Raises :class:`CorruptIndexError` if the
+    file's checksum differs, or if the map is not one to one or leaves a segment.
     """
     reader.verify()
     layout, slots, bounds = reader.layout, reader.slots, reader.bounds
@@ -293,7 +294,9 @@ class IndexObjectReader:
             yield self.page(number).lookup(hash_low % directory.slots, hash_low, hash_high)
 
     def lookup(self, hash_low: int, hash_high: int, limit: int | None = None) -> Items:
-        """Items of a key with cold offsets, newest physical offset first; at least ``limit`` of them if there are."""
+        """Items of a key with cold offsets, newest physical offset first; at least ``limit`` of them if there
+        are.
+        """
         found: list[Items] = []
         count = 0
         for items in self.runs(hash_low, hash_high):

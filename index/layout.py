@@ -13,10 +13,10 @@ previous  int32  4     older item of the same slot, 0 = none; only while chained
 hash_high uint32 4     XXH32 (seed 0) of the UTF-8 of ``topic#key``
 ========= ====== ===== =====================================================================
 
-Fields lie back to back in the layout's order; compaction drops ``previous``. ``rocketmq`` is 32 bytes chained and 28
-compacted, ``tierlog`` 36 and 32: the same fields in the same order, then ``hash_high``. Checksum: none of its own,
-see ``index.cover``. Torn write: an item is linked only when it is complete, and a file that was not sealed is discarded.
-Plain-Python codec, the oracle of ``index.kernels.chains``.
+Fields lie back to back in the layout's order; compaction drops ``previous``. ``rocketmq`` is 32 bytes chained
+and 28 compacted, ``tierlog`` 36 and 32: the same fields in the same order, then ``hash_high``. Checksum: none
+of its own, see ``index.cover``. Torn write: an item is linked only when it is complete, and a file that was
+not sealed is discarded. Plain-Python codec, the oracle of ``index.kernels.chains``.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ class ItemLayout:
 
     @cached_property
     def kernel_offsets(self) -> NDArray[np.int64]:
-        """Positions in a chained item in the order of ``index.kernels.chains``, -1 = absent, then its bytes."""
+        """Positions in a chained item in the order of ``index.kernels.chains``, -1 = absent, then its
+        bytes.
+        """
         return np.array([*(self._chained_at(name) for name in _CODES), self.chained_bytes], np.int64)
 
     @cached_property

@@ -65,7 +65,8 @@ class LocalIndex:
         indexed_to: int,
         log_start: int,
     ) -> LocalIndex:
-        """Open after any stop: drop what was being written, is damaged or double, or straddles ``indexed_to``.
+        """Open after any stop: drop what was being written, is damaged or double, or straddles
+        ``indexed_to``.
 
         ``slots``, ``items`` and ``layout`` hold for new files. Follow with :meth:`discard_above`, then derive
         each of :meth:`gaps`; the dispatcher goes on from :meth:`next_offset`.
@@ -77,7 +78,7 @@ class LocalIndex:
         index._restart_writer()
         return index
 
-    # ---------------------------------------------------------------------------------------- following the log
+    # -------------------------------------------------------------------------------------- following the log
 
     def next_offset(self) -> int:
         """First physical offset not yet seen."""
@@ -119,10 +120,12 @@ class LocalIndex:
             self._set.drop_straddling()
             self._set.settle()
 
-    # ------------------------------------------------------------------------------------------------- recovery
+    # ----------------------------------------------------------------------------------------------- recovery
 
     def discard_above(self, end: int) -> None:
-        """Drop files that cover anything at or above ``end``, where the recovered log ends. Before dispatch."""
+        """Drop files that cover anything at or above ``end``, where the recovered log ends. Before
+        dispatch.
+        """
         with self._lock:
             if self._writer.file is not None:
                 raise InvalidRequestError("files are discarded before the log is dispatched")
@@ -132,7 +135,9 @@ class LocalIndex:
             self._restart_writer()
 
     def gaps(self, border: int, end: int) -> list[tuple[int, int]]:
-        """Half-open ranges in ``[border, end)``, ascending, that neither a file nor the open stretch covers."""
+        """Half-open ranges in ``[border, end)``, ascending, that neither a file nor the open stretch
+        covers.
+        """
         with self._lock:
             return uncovered(self._set.covered(), max(border, self._start), min(end, self._writer.first))
 
@@ -159,7 +164,7 @@ class LocalIndex:
         reached = max((entry.next or 0 for entry in self._set.view.files), default=0)
         self._writer = RangeWriter(self._set, max(self._start, reached))
 
-    # ---------------------------------------------------------------------------- compaction, upload and removal
+    # ------------------------------------------------------------------------- compaction, upload and removal
 
     def compact_sealed(self) -> int:
         """Compact every sealed file, oldest range first; returns how many.
@@ -237,7 +242,9 @@ class LocalIndex:
                     self._set.upload(entry)
 
     def remove_below(self, border: int) -> int:
-        """Unlink files that cover nothing at or above the border; snapshots keep reading. Returns how many."""
+        """Unlink files that cover nothing at or above the border; snapshots keep reading. Returns how
+        many.
+        """
         with self._lock:
             self._start = max(self._start, border)
             old = [entry for entry in self._set.view.files if entry.next is not None and entry.next <= border]
@@ -245,7 +252,7 @@ class LocalIndex:
             self._set.forget_blank_below(border)
             return len(old)
 
-    # -------------------------------------------------------------------------------------------------- reading
+    # ------------------------------------------------------------------------------------------------ reading
 
     def snapshot(self) -> IndexSnapshot:
         """Everything that can be searched now."""

@@ -1,9 +1,10 @@
 """Pages and page directory of an index object. Big-endian. Plain codec; see ``docs/formats/index_object.md``.
 
-Page, before compression: int32 first slot, int32 slots, then 8 bytes a slot (int32 position in the page as laid out
-here, int32 bytes of its items in this page), then items by slot, hash, hash_high, newest first. Slot entries and items
-are each transposed (first bytes of all, then second bytes of all) and the page is compressed as one zstd frame.
-A run of one key is cut only if it alone is longer than a page; then it starts one.
+Page, before compression: int32 first slot, int32 slots, then 8 bytes a slot (int32 position in the page as
+laid out here, int32 bytes of its items in this page), then items by slot, hash, hash_high, newest first. Slot
+entries and items are each transposed (first bytes of all, then second bytes of all) and the page is
+compressed as one zstd frame. A run of one key is cut only if it alone is longer than a page; then it starts
+one.
 
 Directory table: preamble, one row a page, uint32 end of the last page.
 
@@ -83,8 +84,8 @@ def plan_pages(
 ) -> Iterator[PageSpan]:
     """Cut sorted items into pages of at most ``page_bytes`` before compression.
 
-    ``starts`` is the first item of each slot and the number of items; ``run_starts`` the first item of each run of
-    equal keys.
+    ``starts`` is the first item of each slot and the number of items; ``run_starts`` the first item of each
+    run of equal keys.
     """
     room = (page_bytes - PAGE_HEAD_BYTES - SLOT_BYTES) // item_bytes
     if room < 1:
@@ -99,7 +100,8 @@ def plan_pages(
             yield PageSpan(slot, slot_end, item, int(starts[slot_end]))
             slot, item = slot_end, int(starts[slot_end])
             continue
-        # The slot alone is longer than a page: cut it between runs, or, if its first run is too long, anywhere.
+        # The slot alone is longer than a page: cut it between runs, or, if its first run is too long,
+        # anywhere.
         cut = int(run_starts[int(np.searchsorted(run_starts, item + room, "right")) - 1])
         cut = cut if cut > item else min(item + room, count)
         yield PageSpan(slot, slot + 1, item, cut)
@@ -219,7 +221,9 @@ class PageDirectory:
         return start, int(self.rows["position"][page + 1]) if page + 1 < len(self.rows) else self.end
 
     def pages_of(self, hash_low: int, hash_high: int) -> range:
-        """The pages that may hold a key, in the order of its items: one, or all of a run longer than a page."""
+        """The pages that may hold a key, in the order of its items: one, or all of a run longer than a
+        page.
+        """
         target = (hash_low % self.slots, hash_low, hash_high)
         first = bisect_left(range(len(self.rows)), target, key=self._key)
         if first < len(self.rows) and self._key(first) == target:

@@ -20,9 +20,10 @@ def load_entries(
 ) -> tuple[IndexFileEntry, ...]:
     """Open every file to keep and unlink the rest, all of it derived data.
 
-    The file being written goes; so does one whose trailer is invalid, one whose begin time exists in a later state,
-    one whose range overlaps that of a file in a later state, and one that straddles ``indexed_to`` and is not
-    published. Trailers are checked, not whole files: compaction and upload do that before they trust one.
+    The file being written goes; so does one whose trailer is invalid, one whose begin time exists in a later
+    state, one whose range overlaps that of a file in a later state, and one that straddles ``indexed_to`` and
+    is not published. Trailers are checked, not whole files: compaction and upload do that before they trust
+    one.
     """
     for begin_ms in folders.list(IndexState.WRITING):
         _drop(folders, IndexState.WRITING, begin_ms)

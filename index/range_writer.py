@@ -66,8 +66,9 @@ class IndexFileHost(Protocol):
 class RangeWriter:
     """Writes the items of ``[first, limit)``; records come in ascending order and ranges before are no-ops.
 
-    Not thread-safe: the owner holds a lock. All keys of one message lie in one file. A failed call can be repeated,
-    except after a seal failed: what the disk holds is then unknown, and :class:`ReadOnlyError` is all there is.
+    Not thread-safe: the owner holds a lock. All keys of one message lie in one file. A failed call can be
+    repeated, except after a seal failed: what the disk holds is then unknown, and :class:`ReadOnlyError` is
+    all there is.
     """
 
     def __init__(self, host: IndexFileHost, first: int, limit: int | None = None) -> None:

@@ -68,7 +68,9 @@ class IndexFileEntry:
 
 
 class OverlapOrder:
-    """Files by least time with the running maximum of their greatest times: overlap in O(log n + answers), mostly."""
+    """Files by least time with the running maximum of their greatest times: overlap in O(log n + answers),
+    mostly.
+    """
 
     def __init__(self, files: Iterable[tuple[int, int, IndexFileEntry]]) -> None:
         self._files = sorted(files, key=lambda file: file[0])
@@ -78,7 +80,9 @@ class OverlapOrder:
             self._greatest.append(max(end, self._greatest[-1]) if self._greatest else end)
 
     def overlapping(self, from_ms: int, to_ms: int) -> list[IndexFileEntry]:
-        """Files with any instant of their inclusive [least, greatest] in ``[from_ms, to_ms)``, latest start first."""
+        """Files with any instant of their inclusive [least, greatest] in ``[from_ms, to_ms)``, latest start
+        first.
+        """
         found = []
         for place in range(bisect_left(self._starts, to_ms) - 1, -1, -1):
             if self._greatest[place] < from_ms:
@@ -137,8 +141,9 @@ class IndexSnapshot:
     ) -> Candidates:
         """Hits of a key in the selected files, newest file first and newest item first inside a file.
 
-        Topic, key and time must still be compared on the record: hashes may collide, and only on the store axis are
-        items filtered by time, widened by a second. Raises :class:`CorruptIndexError` for a damaged file.
+        Topic, key and time must still be compared on the record: hashes may collide, and only on the store
+        axis are items filtered by time, widened by a second. Raises :class:`CorruptIndexError` for a damaged
+        file.
         """
         low, high = key_hash(topic, key), key_hash_high(topic, key)
         entries = self.select(time_range, axis)

@@ -68,6 +68,14 @@ class Fetcher:
                 end = max(end, hot_first)
             return _collect(messages, offset, min(limit, 10_000), tag, first, end, hot_first)
 
+    def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(least, next) offset of a queue over both tiers; the hot tier's least where the archive cannot be read."""
+        if self._hot is None:
+            answer = self._pull_cold_only(topic, queue_id, -1, 0, None)
+        else:
+            answer = self.pull(topic, queue_id, -1, 0)
+        return answer.min_offset, answer.max_offset
+
     def _pull_cold_only(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None) -> PullResult:
         assert self._manifest is not None
         head = self._manifest.refresh()

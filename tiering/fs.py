@@ -99,6 +99,10 @@ class FileSystem(Protocol):
         """The file's bytes as a writable array; durable after :meth:`File.flush` of the same file."""
         ...
 
+    def map_private(self, path: Path) -> ByteArray:
+        """The file's bytes as a writable array whose changes nobody else sees."""
+        ...
+
     def rename(self, source: Path, target: Path) -> None:
         """Atomically replace ``target``; durable after :meth:`flush_dir` of both folders."""
         ...
@@ -255,21 +259,25 @@ class LocalFileSystem:
 
     def map_read(self, path: Path) -> ByteArray:
         """Map the file read-only."""
-        return self._map(path, os.O_RDONLY, mmap.PROT_READ)
+        return self._map(path, os.O_RDONLY, mmap.ACCESS_READ)
 
     def map_write(self, path: Path) -> ByteArray:
         """Map the file for reading and writing."""
-        return self._map(path, os.O_RDWR, mmap.PROT_READ | mmap.PROT_WRITE)
+        return self._map(path, os.O_RDWR, mmap.ACCESS_WRITE)
+
+    def map_private(self, path: Path) -> ByteArray:
+        """Map the file copy on write."""
+        return self._map(path, os.O_RDONLY, mmap.ACCESS_COPY)
 
     @staticmethod
-    def _map(path: Path, flags: int, protection: int) -> ByteArray:
+    def _map(path: Path, flags: int, access: int) -> ByteArray:
         with _disk_errors(path):
             fd = os.open(path, flags)
             try:
                 size = os.fstat(fd).st_size
                 if size == 0:
                     return np.empty(0, np.uint8)
-                return np.frombuffer(mmap.mmap(fd, size, prot=protection), np.uint8)
+                return np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
             finally:
                 os.close(fd)
 

@@ -1,7 +1,7 @@
 """Puts items into chained index files and walks their chains. ``index.plain`` is the oracle.
 
-Field positions come from ``ItemLayout.kernel_offsets``: hash, topic id, queue id, offset, size, seconds, previous,
-hash_high (-1 = absent), bytes of an item. Nothing read from a file is used before it was checked.
+Field positions come from ``ItemLayout.kernel_offsets``: hash, topic id, queue id, offset, size, seconds,
+previous, hash_high (-1 = absent), bytes of an item. Nothing read from a file is used before it was checked.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def _link(pending: int, count: int, previous_at: int) -> Any:
 def batch_bounds(
     rows: int, row_count: int, topic_count: int, keys: int, start: int, end: int, out: int
 ) -> Any:
-    """Least and greatest store and born time over the messages of keys ``[start, end)``, which are checked on the way."""
+    """Least and greatest store and born time over the messages of keys ``[start, end)``, which are checked on
+    the way.
+    """
     for at in range(start, end):
         number = load_i32(keys + at * _KEY_BYTES)
         if number < 0 or number >= row_count or load_i32(keys + at * _KEY_BYTES + 4) < 0:
@@ -117,10 +119,12 @@ def _seconds(begin_ms: int, store_ms: int) -> Any:
 
 @kernel
 def put_items(
-    file: int, file_bytes: int, slots: int, items: int, begin_ms: int, offsets: int, rows: int, row_count: int,
-    topic_ids: int, topic_count: int, keys: int, start: int, end: int, pending: int,
+    file: int, file_bytes: int, slots: int, items: int, begin_ms: int, offsets: int, rows: int, row_count:
+    int, topic_ids: int, topic_count: int, keys: int, start: int, end: int, pending: int,
 ) -> Any:  # fmt: skip
-    """Put keys ``[start, end)`` into the chained file; returns the new item count, or FULL or BAD_INPUT untouched."""
+    """Put keys ``[start, end)`` into the chained file; returns the new item count, or FULL or BAD_INPUT
+    untouched.
+    """
     hash_at = load_i64(offsets)
     topic_at = load_i64(offsets + 8)
     queue_at = load_i64(offsets + 16)
@@ -199,8 +203,8 @@ def walk_chain(
 ) -> Any:
     """Numbers (int32) of the items with these hashes, newest first; ``high`` < 0 matches any.
 
-    Returns how many there are, of which the first ``capacity`` are stored, or CORRUPT for a chain whose numbers do
-    not fall or leave ``1..limit``.
+    Returns how many there are, of which the first ``capacity`` are stored, or CORRUPT for a chain whose
+    numbers do not fall or leave ``1..limit``.
     """
     hash_at = load_i64(offsets)
     previous_at = load_i64(offsets + 48)
@@ -231,9 +235,11 @@ def compare_compacted(
     chained: int, chained_bytes: int, slots: int, count: int, offsets: int, pairs: int, pair_count: int,
     compacted: int, compacted_bytes: int, compacted_item_bytes: int,
 ) -> Any:  # fmt: skip
-    """Walk every chain beside the compacted file: -1 if each slot holds the same items, else the first bad slot.
+    """Walk every chain beside the compacted file: -1 if each slot holds the same items, else the first bad
+    slot.
 
-    A chain must fall, stay in ``1..count`` and hold only items of its slot; all chains together hold ``count`` items.
+    A chain must fall, stay in ``1..count`` and hold only items of its slot; all chains together hold
+    ``count`` items.
     """
     hash_at = load_i64(offsets)
     previous_at = load_i64(offsets + 48)

@@ -97,7 +97,9 @@ def _hash_keys(
     data: int, data_bytes: int, rows: int, row_count: int, scratch: int, scratch_bytes: int, table: int,
     out: int, capacity: int, result: int,
 ) -> None:  # fmt: skip
-    """``result``: keys emitted, or -1 if ``out`` is too small, -2 if a row points outside the data; then the row."""
+    """``result``: keys emitted, or -1 if ``out`` is too small, -2 if a row points outside the data; then the
+    row.
+    """
     count = int64(0)
     seed = int64(0)
     topic_length = int64(-1)
@@ -159,7 +161,9 @@ def _hash_keys(
 
 
 def hash_keys(data: ByteArray, rows: ScanRows) -> KeyRows:
-    """Keys of all messages of ``rows``, in row order. Raises :class:`InvalidRequestError` for rows of other data."""
+    """Keys of all messages of ``rows``, in row order. Raises :class:`InvalidRequestError` for rows of other
+    data.
+    """
     rows = np.ascontiguousarray(rows)
     capacity = 4 * len(rows) + 64
     scratch = np.empty(_SCRATCH_BYTES, np.uint8)

@@ -137,7 +137,7 @@ class ManifestStore:
             self._epoch = head.epoch
             return head
 
-    def check_owner(self, owner: Ownership, *, log_end: int) -> None:
+    def check_owner(self, owner: Ownership, *, log_end: int | None = None) -> None:
         """Look whether ``owner`` may write, without writing; no archive yet is fine."""
         with self._lock:
             try:
@@ -146,7 +146,7 @@ class ManifestStore:
                 return
             self._check_owner(head, owner, log_end)
 
-    def _check_owner(self, head: Head, owner: Ownership, log_end: int) -> None:
+    def _check_owner(self, head: Head, owner: Ownership, log_end: int | None) -> None:
         if head.volume_id != owner.volume_id:
             raise StoreMismatchError(
                 f"the archive of store {head.store_id} belongs to volume {head.volume_id}, not to {owner.volume_id}",
@@ -155,7 +155,7 @@ class ManifestStore:
             )
         if head.open_id not in owner.head_open_ids:
             raise FencedError("a copy of this volume has written to the archive since", path=self.keys.head)
-        if log_end < head.archived_to:
+        if log_end is not None and log_end < head.archived_to:
             raise StoreMismatchError(
                 f"the log ends at {log_end}, below {head.archived_to}, up to which it was archived",
                 path=self.keys.head,

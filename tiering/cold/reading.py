@@ -14,8 +14,13 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from tiering.cold.object_store import ObjectStore
+from tiering.errors import StoreError
 
 T = TypeVar("T")
+
+
+class BudgetSpentError(StoreError):
+    """The next request would exceed what the query may ask for."""
 
 
 @dataclass(slots=True)
@@ -24,6 +29,7 @@ class ReadBill:
 
     requests: int = 0
     bytes: int = 0
+    max_requests: int | None = None
     stages: set[str] = field(default_factory=set)
     """Kinds of objects that needed at least one request: with each kind depending on the one before, their number is
     the depth of the round trips."""
@@ -62,7 +68,9 @@ class ArchiveReader:
         self.bill = bill or ReadBill()
 
     def fetch(self, key: str, start: int, end: int, stage: str) -> bytes:
-        """One ranged GET."""
+        """One ranged GET; :class:`BudgetSpentError` instead of one too many."""
+        if self.bill.max_requests is not None and self.bill.requests >= self.bill.max_requests:
+            raise BudgetSpentError(f"the budget of {self.bill.max_requests} requests is spent", path=key)
         self.bill.requests += 1
         self.bill.stages.add(stage)
         data = self._objects.get_range(key, start, end)

@@ -26,7 +26,7 @@ from tiering.format.sorted_segment import (
     decode_seek_table,
     decompress_frame,
 )
-from tiering.types import TimeAxis, TimeRange
+from tiering.types import TimeAxis, TimeBounds, TimeRange
 
 _SIZE_AND_OFFSET = struct.Struct(">i24xq")
 
@@ -47,11 +47,14 @@ class DirectoryRow:
     min_born_ms: int
     max_born_ms: int
 
+    @property
+    def bounds(self) -> TimeBounds:
+        """Least and greatest of both times."""
+        return TimeBounds(self.min_store_ms, self.max_store_ms, self.min_born_ms, self.max_born_ms)
+
     def overlaps(self, axis: TimeAxis, time_range: TimeRange) -> bool:
         """Whether the run may hold a time of the range."""
-        if axis is TimeAxis.STORE:
-            return time_range.overlaps(self.min_store_ms, self.max_store_ms)
-        return time_range.overlaps(self.min_born_ms, self.max_born_ms)
+        return time_range.overlaps(*self.bounds.on(axis))
 
 
 class SegmentReader:

@@ -52,7 +52,8 @@ QueueRows = NDArray[np.void]
 
 def encode_queue_rows(rows: QueueRows) -> tuple[bytes, SectionRef]:
     """The object that holds these rows, sorted, and its reference."""
-    rows = np.sort(rows, order=_ORDER)
+    # numpy's concatenate gives native byte order, so the order of the format is stated here
+    rows = np.sort(rows, order=_ORDER).astype(QUEUE_ROW)
     pages = []
     for start in range(0, len(rows), PAGE_ROWS):
         piece = rows[start : start + PAGE_ROWS]

@@ -60,7 +60,7 @@ class StoreIdentity:
         return replace(self, head_open_ids=(self.open_id,))
 
 
-def open_identity(
+def plan_identity(
     fs: FileSystem,
     paths: StorePaths,
     randomness: Randomness,
@@ -70,43 +70,20 @@ def open_identity(
     segment_bytes: int | None,
     queue_file_units: int | None,
 ) -> StoreIdentity:
-    """Read or make the identity and give this open a fresh id, durably.
+    """The identity of this open, with a fresh open id; nothing is durable before :meth:`StoreIdentity.save`.
 
     None leaves a value as the store was made (or at its default). Raises :class:`StoreMismatchError` for a value
     that contradicts the store.
     """
     found = StoreIdentity.read(fs, paths)
+    open_id = randomness.token_hex(8)
     if found is None:
         if store_id is not None and not _STORE_ID.fullmatch(store_id):
             raise InvalidRequestError(f"bad store id {store_id!r}", hint="use 1 to 63 of a-z, 0-9 and -")
-        open_id = randomness.token_hex(8)
-        identity = StoreIdentity(
+        return StoreIdentity(
             store_id or randomness.token_hex(8), randomness.token_hex(8), open_id, (open_id,), cold_url,
             segment_bytes or DEFAULT_SEGMENT_BYTES, queue_file_units or DEFAULT_QUEUE_FILE_UNITS,
         )  # fmt: skip
-    else:
-        check_identity(
-            found, paths, store_id=store_id, cold_url=cold_url,
-            segment_bytes=segment_bytes, queue_file_units=queue_file_units,
-        )  # fmt: skip
-        open_id = randomness.token_hex(8)
-        identity = replace(
-            found, open_id=open_id, head_open_ids=(*found.head_open_ids, open_id), cold_url=found.cold_url or cold_url
-        )
-    identity.save(fs, paths)
-    return identity
-
-
-def check_identity(
-    found: StoreIdentity,
-    paths: StorePaths,
-    *,
-    store_id: str | None,
-    cold_url: str | None,
-    segment_bytes: int | None,
-    queue_file_units: int | None,
-) -> None:
-    """Raise :class:`StoreMismatchError` if a given value contradicts the store."""
     for name, asked, kept in (
         ("store id", store_id, found.store_id),
         ("cold URL", cold_url, found.cold_url),
@@ -119,3 +96,6 @@ def check_identity(
                 path=str(paths.root),
                 hint="leave the option out, or open another directory",
             )
+    return replace(
+        found, open_id=open_id, head_open_ids=(*found.head_open_ids, open_id), cold_url=found.cold_url or cold_url
+    )

@@ -1,0 +1,159 @@
+"""The cold half of a store's search: index objects and frames, or queue rows, directories and frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+import numpy as np
+
+from index.index_object import DIRECTORY, IndexObjectReader, SectionRef
+from index.query import Query
+from index.search import ALL_TIME, SearchContext, Work, in_groups
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.segment_reader import DirectoryRow, SegmentReader
+from tiering.errors import CorruptionError
+from tiering.format.hashing import key_hash, key_hash_high
+from tiering.format.manifest import Head, IndexEntry, LogEntry
+from tiering.message import StoredMessage
+from tiering.types import Tier, TimeAxis, TimeRange
+
+_GROUP = 64
+_SECOND_MS = 1000
+
+
+class ColdSearch:
+    """Work on the archive of one store for one query, below ``border``, at the version of ``head``."""
+
+    def __init__(self, store_id: str, manifest: ManifestStore, head: Head, border: int, context: SearchContext) -> None:
+        self._store_id = store_id
+        self._manifest = manifest
+        self._head = head
+        self._border = border
+        self._context = context
+        self._reader = manifest.reader(context.bill)
+
+    def topic_id(self, topic: str) -> int | None:
+        """The archive's id of a topic, or None if it never saw one."""
+        for state in self._manifest.state(self._reader, self._head).topics:
+            if state.name == topic:
+                return state.topic_id
+        return None
+
+    def plan(self, query: Query, within: TimeRange, topic_id: int) -> Iterator[Work]:
+        """Work that finds every archived message of the query inside ``within``."""
+        if query.key is None:
+            yield from self._by_time(query, within, topic_id, 0)
+            return
+        for entry in self._manifest.index_entries(self._reader, self._head, query.axis, within):
+            if entry.first < self._border:
+                self._context.coverage.index_considered += 1
+                yield self._index_work(entry, query, within)
+        # what is archived but not indexed yet is searched record by record
+        yield from self._by_time(query, within, topic_id, self._head.indexed_to)
+
+    # by key
+
+    def _index_work(self, entry: IndexEntry, query: Query, within: TimeRange) -> Work:
+        assert entry.bounds is not None and query.key is not None
+        key = query.key
+        low, high = entry.bounds.on(query.axis)
+
+        def run() -> Iterator[Work]:
+            items = self._open(entry).lookup(key_hash(query.topic, key), key_hash_high(query.topic, key))
+            self._context.coverage.index_searched += 1
+            seconds = entry.begin_ms + items["seconds"].astype(np.int64) * 1000
+            offsets = items["offset"].astype(np.int64)
+            inside = offsets < self._border
+            if query.axis is TimeAxis.STORE:
+                inside &= (seconds > within.from_ms - 2 * _SECOND_MS) & (seconds < within.to_ms + _SECOND_MS)
+            pairs = list(zip(seconds[inside].tolist(), offsets[inside].tolist(), strict=True))
+            for group in in_groups(pairs, _GROUP):
+                bounds = ALL_TIME
+                if query.axis is TimeAxis.STORE:
+                    bounds = (group[-1][0] - _SECOND_MS, group[0][0] + _SECOND_MS)
+                yield from self._hits(bounds, [offset for _, offset in group], query)
+
+        return Work((low, high), entry.key, "index_unreachable", run)
+
+    def _open(self, entry: IndexEntry) -> IndexObjectReader:
+        """A reader that keeps the page directory in memory and fetches pages."""
+        sections = {
+            name: SectionRef(ref.position, ref.length, ref.crc32) for name, ref in entry.sections.items()
+        }
+        directory = sections[DIRECTORY].position, sections[DIRECTORY].position + sections[DIRECTORY].length
+
+        def fetch(start: int, end: int) -> bytes:
+            if (start, end) == directory:
+                return self._reader.metadata(entry.key, start, end, "page directory", bytes)
+            return self._reader.fetch(entry.key, start, end, "index page")
+
+        return IndexObjectReader(fetch, sections)
+
+    def _hits(self, bounds: tuple[int, int], offsets: Iterable[int], query: Query) -> Iterator[Work]:
+        """One piece of work a segment."""
+        segment_bytes = self._segment_bytes()
+        for base, group in groupby(sorted(offsets), key=lambda offset: offset - offset % segment_bytes):
+            entry = self._manifest.log_entry(self._reader, self._head, base)
+            if entry is None:
+                raise CorruptionError(f"an index object points into segment {base}, which the manifest lacks")
+            yield self._hit_work(entry, bounds, list(group), query)
+
+    def _hit_work(self, entry: LogEntry, bounds: tuple[int, int], offsets: list[int], query: Query) -> Work:
+        def run() -> Iterator[StoredMessage]:
+            for _, record in SegmentReader(self._reader, entry).records_at(offsets):
+                message = StoredMessage(record, self._store_id, Tier.COLD)
+                if record.topic == query.topic and (query.key is None or message.has_key(query.key)):
+                    yield message
+            self._context.segments_read.add((self._store_id, Tier.COLD, entry.base))
+
+        return Work(bounds, entry.key, "segments_unreachable", run)
+
+    def _segment_bytes(self) -> int:
+        for entry in self._head.log or self._manifest.log_entries(self._reader, self._head):
+            return entry.segment_bytes
+        raise CorruptionError("the manifest names index objects but no segment")
+
+    # by time
+
+    def _by_time(self, query: Query, within: TimeRange, topic_id: int, from_offset: int) -> Iterator[Work]:
+        """Segments from ``from_offset`` to the border that hold the topic in the range."""
+        if from_offset >= min(self._border, self._head.archived_to):
+            return
+        rows = self._manifest.queue_rows(self._reader, self._head, topic_id)
+        low, high = ("min_store_ms", "max_store_ms")
+        if query.axis is TimeAxis.BORN:
+            low, high = ("min_born_ms", "max_born_ms")
+        rows = rows[(rows["segment"] < self._border) & (rows[low] < within.to_ms) & (rows[high] >= within.from_ms)]
+        for base in np.unique(rows["segment"]).tolist():
+            entry = self._manifest.log_entry(self._reader, self._head, base)
+            if entry is None:
+                raise CorruptionError(f"queue rows name segment {base}, which the manifest lacks")
+            if entry.next > from_offset:
+                mine = rows[rows["segment"] == base]
+                bounds = int(mine[low].min()), int(mine[high].max())
+                yield self._segment_work(entry, bounds, query, within)
+
+    def _segment_work(self, entry: LogEntry, bounds: tuple[int, int], query: Query, within: TimeRange) -> Work:
+        def run() -> Iterator[Work]:
+            rows = SegmentReader(self._reader, entry).directory_rows(query.topic)
+            rows = [row for row in rows if row.overlaps(query.axis, within)]
+            for _, group in groupby(sorted(rows, key=lambda row: row.frame), key=lambda row: row.frame):
+                yield self._frame_work(entry, list(group), query)
+
+        return Work(bounds, entry.key, "segments_unreachable", run)
+
+    def _frame_work(self, entry: LogEntry, rows: list[DirectoryRow], query: Query) -> Work:
+        bounds = [row.bounds.on(query.axis) for row in rows]
+
+        def run() -> Iterator[StoredMessage]:
+            for record in SegmentReader(self._reader, entry).records_of(rows):
+                message = StoredMessage(record, self._store_id, Tier.COLD)
+                if query.key is None or message.has_key(query.key):
+                    yield message
+            self._context.segments_read.add((self._store_id, Tier.COLD, entry.base))
+
+        return Work(
+            (min(low for low, _ in bounds), max(high for _, high in bounds)),
+            entry.key, "segments_unreachable", run,
+        )  # fmt: skip

@@ -1,0 +1,110 @@
+"""The hot half of a store's search: index files or consume queues, within one snapshot."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from index.local_index import LocalIndex
+from index.query import Query
+from index.search import ALL_TIME, SearchContext, Work, in_groups
+from index.snapshot import IndexSnapshot
+from tiering.format.record import SysFlag
+from tiering.hot.consume_queue import QueueView
+from tiering.hot.store import HotSnapshot, HotStore
+from tiering.message import StoredMessage
+from tiering.types import Tier, TimeAxis, TimeRange
+
+_GROUP = 64
+_SECOND_MS = 1000
+_STEP = 256
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+
+
+class HotSearch:
+    """Work on the hot tier of one store for one query."""
+
+    def __init__(self, store_id: str, hot: HotStore, index: LocalIndex, snapshot: HotSnapshot) -> None:
+        self._store_id = store_id
+        self._hot = hot
+        self._files: IndexSnapshot = index.snapshot()
+        self._snapshot = snapshot
+
+    def plan(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
+        """Work that finds every hot message of the query inside ``within``."""
+        if query.key is not None:
+            yield Work(ALL_TIME, f"{self._store_id}/index", "index_unreachable", partial(self._by_key, query, within, context))
+        else:
+            yield from self._by_time(query, within, context)
+
+    # by key
+
+    def _by_key(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
+        entries = self._files.select(within, query.axis)
+        context.coverage.index_considered += len(entries)
+        context.coverage.index_searched += len(entries)
+        assert query.key is not None
+        hits = self._files.candidates(query.topic, query.key, within, query.axis)
+        offsets = hits["physical_offset"]
+        inside = (offsets >= self._snapshot.border) & (offsets < self._snapshot.end)
+        pairs = list(zip(hits["second_ms"][inside].tolist(), offsets[inside].tolist(), strict=True))
+        for group in in_groups(pairs, _GROUP):
+            bounds = ALL_TIME
+            if query.axis is TimeAxis.STORE:
+                bounds = (group[-1][0] - _SECOND_MS, group[0][0] + _SECOND_MS)
+            yield self._work(bounds, [offset for _, offset in group], query, context)
+
+    # by time
+
+    def _by_time(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
+        topic = self._hot.topics.get(query.topic)
+        for view in self._hot.queue_views(topic).values():
+            first = view.first_at_or_above(self._snapshot.border)
+            last = self._bisect(view, first, view.next, lambda offset: offset < self._snapshot.end)
+            if query.axis is TimeAxis.STORE:
+                first = self._by_store_time(view, first, last, within.from_ms)
+                last = self._by_store_time(view, first, last, within.to_ms)
+            for start in range(first, last, _STEP):
+                offsets = view.units(start, min(start + _STEP, last))["physical_offset"].tolist()
+                bounds = ALL_TIME
+                if query.axis is TimeAxis.STORE:  # store times never step back inside a queue
+                    bounds = (self._store_ms(offsets[0]), self._store_ms(offsets[-1]))
+                yield self._work(bounds, offsets, query, context)
+
+    def _by_store_time(self, view: QueueView, first: int, last: int, time_ms: int) -> int:
+        return self._bisect(view, first, last, lambda offset: self._store_ms(offset) < time_ms)
+
+    @staticmethod
+    def _bisect(view: QueueView, first: int, last: int, is_before: Callable[[int], bool]) -> int:
+        """The first queue offset in ``[first, last)`` whose record is not before the place looked for."""
+        while first < last:
+            middle = (first + last) // 2
+            if is_before(int(view.units(middle, middle + 1)["physical_offset"][0])):
+                first = middle + 1
+            else:
+                last = middle
+        return first
+
+    def _store_ms(self, physical_offset: int) -> int:
+        """A record's store time without decoding the rest of it."""
+        segment = self._snapshot.segments[physical_offset - physical_offset % self._snapshot.segment_bytes]
+        head = bytes(segment.data[physical_offset - segment.base_offset :][:76])
+        wide = _I32.unpack_from(head, 36)[0] & SysFlag.BORN_HOST_V6
+        return int(_I64.unpack_from(head, 68 if wide else 56)[0])
+
+    # both
+
+    def _work(self, bounds: tuple[int, int], offsets: list[int], query: Query, context: SearchContext) -> Work:
+        def run() -> Iterator[StoredMessage]:
+            segments = np.unique(np.array(offsets, np.int64) // self._snapshot.segment_bytes)
+            context.segments_read.update((self._store_id, Tier.HOT, int(number)) for number in segments)
+            for offset in offsets:
+                message = StoredMessage(self._snapshot.record(offset), self._store_id, Tier.HOT)
+                if message.record.topic == query.topic and (query.key is None or message.has_key(query.key)):
+                    yield message
+
+        return Work(bounds, f"{self._store_id}/commitlog", "segments_unreachable", run)

@@ -1,0 +1,96 @@
+"""Publishes compacted index files as index objects and raises ``indexed_to`` (invariant I5).
+
+Killed before the commit: an object nobody names. Killed after it: the watermark says that the file is published, and
+the local file moves to its folder at the next open.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.compacted_file import CompactedIndexFile
+from index.index_object import IndexMeta, build_index_object
+from index.local_index import LocalIndex
+from index.snapshot import IndexFileEntry
+from tiering.cold.manifest_store import ManifestChange, ManifestStore
+from tiering.cold.publishing import verify_object
+from tiering.cold.segment_reader import SegmentReader
+from tiering.errors import CorruptionError
+from tiering.format.manifest import Head, IndexEntry
+from tiering.format.section import SectionRef
+from tiering.randomness import Randomness
+
+
+class IndexPublisher:
+    """Publishes one store's index files in ascending order; used by one thread at a time, after a claim."""
+
+    def __init__(self, index: LocalIndex, manifest: ManifestStore, randomness: Randomness) -> None:
+        self._index = index
+        self._manifest = manifest
+        self._randomness = randomness
+
+    def publish(self, head: Head, topic_names: dict[int, str]) -> tuple[Head, int]:
+        """Publish every compacted file whose segments are all archived; the new head and how many objects."""
+        published = 0
+        for entry in self._index.pending():
+            assert entry.next is not None
+            if entry.next > head.archived_to:
+                break
+            indexed = self._upload(entry, head, topic_names)
+            head = self._manifest.commit(ManifestChange(index=(indexed,), indexed_to=entry.next), head)
+            self._index.mark_uploaded(entry)
+            self._index.set_indexed_to(head.indexed_to)
+            published += 1
+        waiting = self._index.pending()
+        reached = min(waiting[0].first if waiting else self._index.covered_to(), head.archived_to)
+        if reached > head.indexed_to:  # a range without items needs no object
+            head = self._manifest.commit(ManifestChange(indexed_to=reached), head)
+            self._index.set_indexed_to(head.indexed_to)
+        return head, published
+
+    def _upload(self, entry: IndexFileEntry, head: Head, topic_names: dict[int, str]) -> IndexEntry:
+        assert isinstance(entry.reader, CompactedIndexFile) and entry.next is not None
+        segments = _SegmentMaps(self._manifest, head)
+        meta = IndexMeta(self._manifest.keys.store_id, segments.segment_bytes, topic_names)
+        built = build_index_object(entry.reader, segments.to_cold, meta)
+        key = self._manifest.keys.index(0, entry.begin_ms, entry.first, head.epoch, self._randomness.token_hex(4))
+        self._manifest.objects.upload(key, [built.data])
+        crc = zlib.crc32(built.data)
+        verify_object(self._manifest.objects, key, len(built.data), crc)
+        return IndexEntry(
+            key, 0, entry.first, entry.next, entry.begin_ms, len(built.data), crc, entry.items,
+            entry.reader.slots, entry.reader.layout.name, entry.bounds,
+            {name: SectionRef(ref.position, ref.length, ref.length, ref.crc) for name, ref in built.sections.items()},
+        )  # fmt: skip
+
+
+class _SegmentMaps:
+    """Physical to cold offsets through the archived segments' own maps."""
+
+    def __init__(self, manifest: ManifestStore, head: Head) -> None:
+        self._manifest = manifest
+        self._head = head
+        self._reader = manifest.reader()
+        first = next(iter(head.log), None) or next(manifest.log_entries(self._reader, head), None)
+        if first is None:
+            raise CorruptionError("nothing is archived, but an index file is to be published")
+        self.segment_bytes = first.segment_bytes
+
+    def to_cold(self, physical: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The cold offset of each record; :class:`CorruptionError` for an offset that is no archived record."""
+        cold = np.empty_like(physical)
+        bases = physical - physical % self.segment_bytes
+        for base in np.unique(bases).tolist():
+            mine = bases == base
+            entry = self._manifest.log_entry(self._reader, self._head, base)
+            if entry is None:
+                raise CorruptionError(f"segment {base} is not archived, but index items point into it")
+            known, cold_of = SegmentReader(self._reader, entry).offset_map()
+            place = np.searchsorted(known, physical[mine])
+            if not len(known) or (known[np.minimum(place, len(known) - 1)] != physical[mine]).any():
+                raise CorruptionError(f"index items point to no record of segment {base}", path=entry.key)
+            cold[mine] = cold_of[place]
+        return cold

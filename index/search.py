@@ -1,0 +1,222 @@
+"""Answers queries over both tiers of any number of stores.
+
+A query becomes pieces of work, each with bounds on the times it can yield. The piece that may hold the next result in
+the order asked for is taken first; taking it gives messages or smaller pieces. The search ends when the results on
+hand are certain: no piece left can yield anything that belongs before them. One result more than the limit is
+looked for, so that a cursor is given exactly when there is a next page.
+
+Every hit is verified on its record: topic, key and time. A piece that fails makes the answer incomplete, never short
+in silence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from index.query import (
+    Answer,
+    Coverage,
+    Failure,
+    Query,
+    StoreCoverage,
+    TierCoverage,
+    encode_cursor,
+)
+from tiering.cold.reading import BudgetSpentError, ReadBill
+from tiering.errors import CorruptionError, NotFoundError, StoreError, TopicNotFoundError, UnavailableError
+from tiering.message import Place, StoredMessage
+from tiering.types import END_OF_TIME_MS, Order, TimeRange
+
+ALL_TIME = (-END_OF_TIME_MS, END_OF_TIME_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A piece of work: inclusive bounds of the times it may yield, and how to do it.
+
+    ``name`` says what is read, for the failure list; ``counter`` is the coverage field that counts a failure.
+    """
+
+    bounds: tuple[int, int]
+    name: str
+    counter: str
+    run: Callable[[], Iterable[StoredMessage | Work]]
+
+
+class StoreSearch:
+    """What a store must be able to do to be searched; one instance serves one query."""
+
+    store_id: str
+
+    def plan(self, query: Query, within: TimeRange, context: SearchContext) -> Iterable[Work]:
+        """Pin a snapshot in ``context.stack`` and list the work for ``within``; :class:`TopicNotFoundError`."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class SearchContext:
+    """What all pieces of one query share."""
+
+    bill: ReadBill
+    coverage: Coverage
+    stack: contextlib.ExitStack
+    segments_read: set[tuple[str, str, int]] = field(default_factory=set)
+
+    def failed(self, name: str, counter: str, error: Exception) -> None:
+        """Note what could not be read."""
+        self.coverage.complete = False
+        self.coverage.failures.append(Failure(name, str(error)))
+        setattr(self.coverage, counter, getattr(self.coverage, counter) + 1)
+
+
+def search(stores: Sequence[StoreSearch], query: Query) -> Answer:
+    """One page of answers over all ``stores``. Raises :class:`TopicNotFoundError` if none of them knows the topic."""
+    coverage = Coverage()
+    within = _after_cursor(query)
+    bill = ReadBill(max_requests=query.max_requests)
+    with contextlib.ExitStack() as stack:
+        context = SearchContext(bill, coverage, stack)
+        queue = _Queue(query.order)
+        unknown: list[TopicNotFoundError] = []
+        for store in stores:
+            try:
+                for work in store.plan(query, within, context):
+                    queue.push(work)
+            except TopicNotFoundError as error:
+                unknown.append(error)
+                coverage.stores.append(StoreCoverage(store.store_id))
+            except BudgetSpentError:
+                _spent(coverage)
+        if len(unknown) == len(stores):
+            raise unknown[0] if unknown else TopicNotFoundError(f"no store holds topic {query.topic!r}")
+        found = _collect(queue, query, within, context)
+    page = found[: query.limit]
+    cursor = None
+    if len(found) > query.limit:
+        cursor = encode_cursor(page[-1].place(query.axis), query.axis, query.order)
+        coverage.cut_by = coverage.cut_by or "limit"
+        _narrow(coverage, query.order, page[-1].time_ms(query.axis))
+    coverage.segments_read = len(context.segments_read)
+    coverage.requests, coverage.bytes, coverage.round_trips = bill.requests, bill.bytes, len(bill.stages)
+    return Answer(page, cursor, coverage)
+
+
+def _after_cursor(query: Query) -> TimeRange:
+    after = query.after
+    if after is None:
+        return query.time_range
+    if query.order is Order.NEWEST:
+        return TimeRange(query.from_ms, min(query.to_ms, after[0] + 1))
+    return TimeRange(max(query.from_ms, after[0]), query.to_ms)
+
+
+def _narrow(coverage: Coverage, order: Order, time_ms: int) -> None:
+    """A page cut by the limit covers the range only as far as its last message."""
+    for store in coverage.stores:
+        for tier in (store.hot, store.cold):
+            if tier is not None:
+                if order is Order.NEWEST:
+                    tier.from_ms = max(tier.from_ms, time_ms)
+                else:
+                    tier.to_ms = min(tier.to_ms, time_ms + 1)
+
+
+def _spent(coverage: Coverage) -> None:
+    coverage.cut_by = "budget"
+    coverage.complete = False
+
+
+class _Queue:
+    """Work in the order in which it may yield the next result."""
+
+    def __init__(self, order: Order) -> None:
+        self._newest = order is Order.NEWEST
+        self._heap: list[tuple[int, int, Work]] = []
+        self._tie = count()
+
+    def push(self, work: Work) -> None:
+        first = -work.bounds[1] if self._newest else work.bounds[0]
+        heapq.heappush(self._heap, (first, next(self._tie), work))
+
+    def pop_unless_behind(self, time_ms: int | None) -> Work | None:
+        """The next piece, unless nothing that is left can yield a time at or before ``time_ms`` in the order."""
+        if not self._heap:
+            return None
+        if time_ms is not None and self._heap[0][0] > (-time_ms if self._newest else time_ms):
+            return None
+        return heapq.heappop(self._heap)[2]
+
+
+def _collect(queue: _Queue, query: Query, within: TimeRange, context: SearchContext) -> list[StoredMessage]:
+    results = _Results(query, within)
+    while (work := queue.pop_unless_behind(results.certain_time())) is not None:
+        try:
+            for item in work.run():
+                if isinstance(item, Work):
+                    queue.push(item)
+                else:
+                    results.add(item)
+        except BudgetSpentError:
+            _spent(context.coverage)
+            break
+        except (UnavailableError, CorruptionError, NotFoundError, StoreError, OSError) as error:
+            context.failed(work.name, work.counter, error)
+    return results.page()
+
+
+class _Results:
+    """Verified messages, each once, the best ones known so far."""
+
+    def __init__(self, query: Query, within: TimeRange) -> None:
+        self._query = query
+        self._within = within
+        self._after = query.after
+        self._newest = query.order is Order.NEWEST
+        self._found: dict[tuple[str, int], StoredMessage] = {}
+        self._certain: int | None = None
+        self._fresh = False
+
+    def add(self, message: StoredMessage) -> None:
+        place = message.place(self._query.axis)
+        if not self._within.contains(place[0]) or not self._is_behind_cursor(place):
+            return
+        self._found[message.store_id, message.record.physical_offset] = message
+        self._fresh = True
+
+    def _is_behind_cursor(self, place: Place) -> bool:
+        if self._after is None:
+            return True
+        return place < self._after if self._newest else place > self._after
+
+    def page(self) -> list[StoredMessage]:
+        """At most one message more than the limit, in order."""
+        ordered = sorted(
+            self._found.values(), key=lambda item: item.place(self._query.axis), reverse=self._newest
+        )
+        return ordered[: self._query.limit + 1]
+
+    def certain_time(self) -> int | None:
+        """Time of the last message wanted, if there are enough; work that can only yield later ones may rest."""
+        wanted = self._query.limit + 1
+        if self._fresh and len(self._found) >= wanted:
+            page = self.page()
+            self._certain = page[-1].time_ms(self._query.axis)
+            self._found = {(item.store_id, item.record.physical_offset): item for item in page}
+        self._fresh = False
+        return self._certain
+
+
+def tier_coverage(within: TimeRange, manifest_version: int | None = None) -> TierCoverage:
+    """Coverage of a tier whose part of ``within`` is searched in full."""
+    return TierCoverage(within.from_ms, within.to_ms, manifest_version)
+
+
+def in_groups(items: Sequence[tuple[int, int]], size: int) -> Iterator[Sequence[tuple[int, int]]]:
+    """(least time, place) pairs, newest first, in groups that are read together."""
+    ordered = sorted(items, reverse=True)
+    for start in range(0, len(ordered), size):
+        yield ordered[start : start + size]

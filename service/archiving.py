@@ -1,0 +1,212 @@
+"""The way from the hot tier to the archive: claim, archive, publish the index, raise the border, remove.
+
+One step at a time under one lock, whoever asks: the background loop, a command, a request. Every step can be cut off
+anywhere; the watermarks in the manifest say where to go on.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from index.local_index import LocalIndex
+from index.publish import IndexPublisher
+from tiering.archive import Archiver
+from tiering.clock import Clock
+from tiering.cold.manifest_store import ManifestStore, Ownership
+from tiering.errors import ClosedError, FencedError, ReadOnlyError, StoreMismatchError
+from tiering.format.manifest import Head
+from tiering.fs import FileSystem, replace_file
+from tiering.hot.identity import StoreIdentity
+from tiering.hot.store import HotStore
+from tiering.options import RetentionOptions
+from tiering.paths import StorePaths
+from tiering.randomness import Randomness
+from tiering.retention import due_border, safe_border
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class ArchiveReport:
+    """What one archiving round did and where the watermarks are now."""
+
+    segments: int = 0
+    index_objects: int = 0
+    bytes_raw: int = 0
+    bytes_stored: int = 0
+    archived_to: int = 0
+    indexed_to: int = 0
+    border: int = 0
+
+
+def saved_watermarks(fs: FileSystem, paths: StorePaths) -> tuple[int, int]:
+    """(archived_to, indexed_to) of the last head this store saw, from ``tierlog/head.json``; zeros before the first."""
+    if not fs.exists(paths.head_json):
+        return 0, 0
+    document = json.loads(fs.read(paths.head_json))
+    return int(document["archived_to"]), int(document["indexed_to"])
+
+
+class ColdWay:
+    """Moves one open store's data to its archive."""
+
+    def __init__(
+        self,
+        hot: HotStore,
+        index: LocalIndex,
+        manifest: ManifestStore,
+        identity: StoreIdentity,
+        fs: FileSystem,
+        paths: StorePaths,
+        clock: Clock,
+        randomness: Randomness,
+        retention: RetentionOptions,
+        stopping: threading.Event,
+    ) -> None:
+        self._hot = hot
+        self._index = index
+        self._manifest = manifest
+        self._identity = identity
+        self._fs = fs
+        self._paths = paths
+        self._clock = clock
+        self._retention = retention
+        self._stopping = stopping
+        self._archiver = Archiver(hot, manifest, randomness)
+        self._publisher = IndexPublisher(index, manifest, randomness)
+        self._lock = threading.Lock()
+        self._claimed = False
+
+    def owner(self) -> Ownership:
+        """Who we are to the manifest."""
+        return Ownership(self._identity.volume_id, self._identity.open_id, self._identity.head_open_ids)
+
+    def archive(
+        self,
+        *,
+        until_ms: int | None = None,
+        everything: bool = False,
+        drop_hot: bool = False,
+        progress: Progress | None = None,
+    ) -> ArchiveReport:
+        """Publish rolled segments and sealed index files; with ``drop_hot`` remove what is safe to remove.
+
+        ``everything`` rolls and seals first; ``until_ms`` does so only if the active segment holds older records,
+        and stops at the first segment without one.
+        """
+        with self._lock:
+            head = self._claim()
+            if everything or (until_ms is not None and self._active_begins_before(until_ms)):
+                self._hot.roll()
+                self._hot.dispatch()
+                self._index.seal()
+            report = ArchiveReport()
+            head = self._archive_segments(head, report, until_ms, progress)
+            head = self._publish_index(head, report)
+            if drop_hot:
+                self._remove_below(safe_border(self._hot, head))
+            report.archived_to, report.indexed_to, report.border = (
+                head.archived_to, head.indexed_to, self._hot.border,
+            )  # fmt: skip
+            return report
+
+    def round(self) -> None:
+        """One turn of the background loop: roll and seal by age, archive what waits, remove what is due."""
+        with self._lock:
+            self._roll_by_age()
+            due = due_border(self._hot, self._retention, self._clock.now_ms())
+            if self._hot.border < due and self._index.covered_to() < due:
+                self._index.seal()
+            head = self._manifest.head if self._claimed else None
+            if head is None or self._archiver.waiting(head) or self._index.files():
+                head = self._claim()
+                head = self._archive_segments(head, ArchiveReport(), None, None)
+                head = self._publish_index(head, ArchiveReport())
+            self._remove_below(min(due, safe_border(self._hot, head)))
+
+    def _claim(self) -> Head:
+        self._check_going_on()
+        if self._claimed:
+            assert self._manifest.head is not None
+            return self._manifest.head
+        try:
+            head = self._manifest.claim(
+                self.owner(), log_begin=self._hot.log.begin, log_end=self._hot.log.end
+            )
+        except (FencedError, StoreMismatchError) as error:
+            self._hot.turn_read_only(str(error))
+            raise
+        self._identity = self._identity.published()
+        self._identity.save(self._fs, self._paths)
+        self._index.set_indexed_to(head.indexed_to)
+        for first, end in self._index.gaps(self._hot.border, self._hot.log.end):
+            self._hot.derive(self._index.derive(first, end), first, end)
+        self._remember(head)
+        self._claimed = True
+        return head
+
+    def _check_going_on(self) -> None:
+        if self._stopping.is_set():
+            raise ClosedError("the store is closing")
+        if self._hot.read_only_reason is not None:
+            raise ReadOnlyError(f"the store is read-only: {self._hot.read_only_reason}")
+
+    def _archive_segments(
+        self, head: Head, report: ArchiveReport, until_ms: int | None, progress: Progress | None
+    ) -> Head:
+        waiting = self._archiver.waiting(head)
+        if until_ms is not None:
+            waiting = [segment for segment in waiting if (self._hot.first_store_ms(segment) or 0) < until_ms]
+        for number, segment in enumerate(waiting):
+            self._check_going_on()
+            head = self._fenced(lambda at=segment, seen=head: self._archiver.archive(at, seen))
+            self._remember(head)
+            report.segments += 1
+            report.bytes_raw += head.log[-1].raw_bytes
+            report.bytes_stored += head.log[-1].size_bytes
+            if progress is not None:
+                progress(number + 1, len(waiting))
+        return head
+
+    def _publish_index(self, head: Head, report: ArchiveReport) -> Head:
+        self._check_going_on()
+        self._index.compact_sealed()
+        names = {topic.topic_id: topic.name for topic in self._hot.topics.all()}
+        head, objects = self._fenced(lambda: self._publisher.publish(head, names))
+        report.index_objects += objects
+        self._remember(head)
+        return head
+
+    def _fenced(self, step: Callable[[], T]) -> T:
+        try:
+            return step()
+        except FencedError as error:
+            self._hot.turn_read_only(str(error))
+            raise
+
+    def _remember(self, head: Head) -> None:
+        self._check_going_on()
+        document = {"version": head.version, "epoch": head.epoch, "archived_to": head.archived_to,
+                    "indexed_to": head.indexed_to, "cold_min": head.cold_min}  # fmt: skip
+        replace_file(self._fs, self._paths.head_json, (json.dumps(document) + "\n").encode(), self._paths.tmp)
+
+    def _roll_by_age(self) -> None:
+        old = self._clock.now_ms() - self._retention.roll_age_ms
+        if self._active_begins_before(old):
+            self._hot.roll()
+            self._hot.dispatch()
+            self._index.seal()
+
+    def _active_begins_before(self, time_ms: int) -> bool:
+        first_ms = self._hot.first_store_ms(self._hot.log.segments()[-1])
+        return first_ms is not None and first_ms < time_ms
+
+    def _remove_below(self, border: int) -> None:
+        if border > self._hot.border:
+            self._check_going_on()
+            self._hot.remove_below(border, forget=self._index.remove_below)

@@ -1,0 +1,125 @@
+"""What runs beside requests: flushing, dispatching, checkpoints, and the way to the archive.
+
+Two daemon threads: one for the disk, one for the object store, so that a dead bucket never delays a flush or the
+close. A failure is logged once until it changes, counted, and shown by readiness.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from index.local_index import LocalIndex
+from service.archiving import ColdWay
+from service.settings import Settings
+from tiering.clock import Clock
+from tiering.errors import ClosedError, ReadOnlyError, StoreError
+from tiering.hot.store import HotStore
+
+_LOG = logging.getLogger("tierlog")
+_ROUND_S = 1.0
+_JOIN_S = 3.0
+
+
+class Background:
+    """The threads of one open store."""
+
+    def __init__(
+        self,
+        hot: HotStore,
+        index: LocalIndex,
+        cold_way: ColdWay | None,
+        settings: Settings,
+        clock: Clock,
+        stopping: threading.Event,
+        cold_error: str | None,
+    ) -> None:
+        self._hot = hot
+        self._index = index
+        self._cold_way = cold_way
+        self._settings = settings
+        self._clock = clock
+        self._stopping = stopping
+        self._dirty = threading.Event()
+        self._arrivals = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        #: The last failure of the way to the archive; None after a round that went well.
+        self.cold_error = cold_error
+
+    def start(self) -> None:
+        """Start the threads."""
+        loops = [("tierlog-disk", self._disk_loop)]
+        if self._cold_way is not None:
+            loops.append(("tierlog-archive", self._archive_loop))
+        for name, loop in loops:
+            thread = threading.Thread(target=loop, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Ask the threads to end and wait for them, a few seconds at most.
+
+        One that hangs in a call to a dead bucket is left: it is a daemon, and checks before every local change
+        whether the store is closing.
+        """
+        self._stopping.set()
+        self._dirty.set()
+        with self._arrivals:
+            self._arrivals.notify_all()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+        self._threads.clear()
+
+    def appended(self) -> None:
+        """Tell waiting readers, and wake the flusher early if much is unflushed."""
+        if self._hot.log.end - self._hot.log.flushed >= self._settings.hot.flush_dirty_bytes:
+            self._dirty.set()
+        with self._arrivals:
+            self._arrivals.notify_all()
+
+    def wait_until(self, arrived: Callable[[], bool], timeout_s: float) -> None:
+        """Wait for a condition that an append or a flush may bring about."""
+        deadline = self._clock.monotonic_s() + timeout_s
+        with self._arrivals:
+            while not arrived() and not self._stopping.is_set():
+                left = deadline - self._clock.monotonic_s()
+                if left <= 0 or not self._arrivals.wait(left):
+                    return
+
+    def _disk_loop(self) -> None:
+        checkpoint_at = 0.0
+        failing = False
+        while not self._stopping.is_set():
+            self._clock.wait(self._dirty, self._settings.hot.flush_interval_ms / 1000)
+            self._dirty.clear()
+            try:
+                if self._hot.read_only_reason is None:
+                    self._hot.flush()
+                    self._hot.dispatch()
+                    if self._clock.monotonic_s() >= checkpoint_at:
+                        self._hot.checkpoint()
+                        checkpoint_at = self._clock.monotonic_s() + self._settings.hot.checkpoint_interval_ms / 1000
+                failing = False
+            except (StoreError, OSError):
+                if not failing:
+                    _LOG.exception("the disk loop failed; the store is read-only")
+                failing = True
+            with self._arrivals:
+                self._arrivals.notify_all()
+
+    def _archive_loop(self) -> None:
+        assert self._cold_way is not None
+        while not self._stopping.is_set():
+            pause_s = _ROUND_S
+            try:
+                self._cold_way.round()
+                self.cold_error = None
+            except ClosedError:
+                return
+            except (StoreError, OSError) as error:
+                if str(error) != self.cold_error and not isinstance(error, ReadOnlyError):
+                    _LOG.warning("archiving failed, will try again: %s", error, exc_info=True)
+                self.cold_error = str(error)
+                pause_s = self._settings.cold.retry_interval_ms / 1000
+            self._clock.wait(self._stopping, pause_s)

@@ -1,0 +1,138 @@
+"""Verifies what must always hold of a store (invariants I1 to I6) and says every exception in one line.
+
+Never edits. Tests, ``tierlog check`` and metrics use these same functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.publishing import verify_object
+from tiering.cold.segment_reader import SegmentReader
+from tiering.errors import CorruptionError, StoreError
+from tiering.format.manifest import Head, LogEntry
+from tiering.format.record import TRANSACTION_MASK, SysFlag
+from tiering.hot.commit_log import Segment
+from tiering.hot.store import HotStore
+from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
+
+
+def check_store(hot: HotStore) -> list[str]:
+    """Log, queues and floors of the hot tier."""
+    return list(_check_store(hot))
+
+
+def segment_rows(hot: HotStore, segment: Segment, end: int) -> ScanRows:
+    """Every record of a segment below ``end`` with all checks; :class:`CorruptionError` where they fail."""
+    topics = TopicTable([topic.name for topic in hot.topics.all()])
+    pieces, position = [], 0
+    limit = min(segment.end, end) - segment.base_offset
+    while position < limit:
+        found = scan(segment.data, position, limit, segment.base_offset, topics, check_crc=True)
+        if found.stop in (ScanStop.INVALID, ScanStop.UNKNOWN_TOPIC):
+            raise CorruptionError(
+                f"record is {found.stop.name.lower().replace('_', ' ')}",
+                path="commitlog",
+                position=segment.base_offset + found.position,
+            )
+        pieces.append(found.rows)
+        if found.stop is ScanStop.BLANK:
+            break
+        position = found.position
+    if not pieces:
+        pieces.append(scan(segment.data, 0, 0, 0, topics, check_crc=False).rows)
+    return np.concatenate(pieces)
+
+
+def _check_store(hot: HotStore) -> Iterator[str]:
+    if hot.read_only_reason is not None:
+        yield f"the store is read-only: {hot.read_only_reason}"
+    names = [topic.name for topic in hot.topics.all()]
+    with hot.snapshot() as snapshot:
+        seen: dict[tuple[int, int], int] = {}
+        last_ms = 0
+        for base, segment in sorted(snapshot.segments.items()):
+            try:
+                rows = segment_rows(hot, segment, snapshot.end)
+            except CorruptionError as error:
+                yield f"I1 log: {error}"
+                continue
+            if len(rows) and (int(rows["store_ms"][0]) < last_ms or (np.diff(rows["store_ms"]) < 0).any()):
+                yield f"I1 log: store times step back in segment {base}"
+            last_ms = int(rows["store_ms"][-1]) if len(rows) else last_ms
+            yield from _check_units(hot, names, rows, seen)
+        for topic in hot.topics.all():
+            for queue_id in range(topic.queues):
+                expected = seen.get((topic.topic_id, queue_id))
+                reached = hot.next_offset(topic, queue_id)
+                if expected is not None and reached != expected:
+                    yield f"I3 queue {topic.name}/{queue_id}: ends at {reached}, the log says {expected}"
+
+
+def _check_units(
+    hot: HotStore, names: list[str], rows: ScanRows, seen: dict[tuple[int, int], int]
+) -> Iterator[str]:
+    transaction = rows["sys_flag"] & TRANSACTION_MASK
+    rows = rows[(transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)]
+    for number, queue_id in np.unique(rows[["topic_number", "queue_id"]]).tolist():
+        topic = hot.topics.get(names[number])
+        mine = rows[(rows["topic_number"] == number) & (rows["queue_id"] == queue_id)]
+        name, key = f"{topic.name}/{queue_id}", (topic.topic_id, queue_id)
+        first = int(mine["queue_offset"][0])
+        if (np.diff(mine["queue_offset"]) != 1).any() or seen.get(key, first) != first:
+            yield f"I2 queue {name}: offsets are not consecutive near {seen.get(key, first)}"
+        seen[key] = int(mine["queue_offset"][-1]) + 1
+        view = hot.queue_views(topic).get(queue_id)
+        units = view.units(first, first + len(mine)) if view else None
+        if units is None or len(units) != len(mine):
+            yield f"I3 queue {name}: units are missing from {first} on"
+            continue
+        for field in ("physical_offset", "size", "tag_hash"):
+            wrong = np.flatnonzero(units[field] != mine[field])
+            if len(wrong):
+                yield f"I3 queue {name}: {field} of unit {first + int(wrong[0])} differs from the log"
+
+
+def check_archive(manifest: ManifestStore, hot: HotStore | None, *, deep: bool) -> list[str]:
+    """Manifest and objects; ``deep`` reads every segment back and compares it with the hot copy where there is one."""
+    try:
+        head = manifest.refresh()
+        return list(_check_archive(manifest, hot, head, deep=deep))
+    except StoreError as error:
+        if manifest.head is None and hot is not None and hot.border == 0:
+            return []  # no archive yet, and nothing that would need one
+        return [f"archive: {error}"]
+
+
+def _check_archive(manifest: ManifestStore, hot: HotStore | None, head: Head, *, deep: bool) -> Iterator[str]:
+    reader = manifest.reader()
+    if not head.cold_min <= head.indexed_to <= head.archived_to:
+        yield f"watermarks out of order: {head.cold_min}, {head.indexed_to}, {head.archived_to}"
+    if hot is not None and hot.border > head.archived_to:
+        yield f"I6 border {hot.border} lies above archived_to {head.archived_to}"
+    expected = head.cold_min
+    for entry in manifest.log_entries(reader, head):
+        if entry.base != expected:
+            yield f"I4 archive: segment {expected} is missing before {entry.base}"
+        expected = entry.next
+        yield from _check_segment(manifest, hot, entry, deep=deep)
+    if expected != head.archived_to:
+        yield f"archive: segments reach {expected}, archived_to is {head.archived_to}"
+
+
+def _check_segment(manifest: ManifestStore, hot: HotStore | None, entry: LogEntry, *, deep: bool) -> Iterator[str]:
+    try:
+        if not deep:
+            if manifest.objects.head(entry.key).size_bytes != entry.size_bytes:
+                yield f"I5 archive: {entry.key} has another size than the manifest says"
+            return
+        verify_object(manifest.objects, entry.key, entry.size_bytes, entry.crc32)
+        restored = SegmentReader(manifest.reader(), entry).restore()
+        kept = {segment.base_offset: segment for segment in hot.log.segments()} if hot else {}
+        if entry.base in kept and restored != bytes(kept[entry.base].data):
+            yield f"I2 archive: {entry.key} differs from the hot copy"
+    except StoreError as error:
+        yield f"archive: {entry.key}: {error}"
