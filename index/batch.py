@@ -53,9 +53,7 @@ class KeyBatch:
         return max(start, int(np.searchsorted(self.keys["row"], self.keys["row"][end], "left")))
 
     def bounds(self, start: int, end: int) -> TimeBounds:
-        """Least and greatest times over the messages of the keys ``[start, end)``, which must not be
-        empty.
-        """
+        """Least and greatest times over the messages of the keys ``[start, end)``, of which there is one."""
         out = np.zeros(4, np.int64)
         status = batch_bounds(
             self.rows.ctypes.data, len(self.rows), len(self.topic_ids), self.keys.ctypes.data, start, end,

@@ -175,11 +175,8 @@ class ChainedIndexFile:
         self.item_count = int(count)
 
     def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
-        """Compacted-form items with these hashes, newest first; without ``hash_high`` any second hash
-        matches.
-        """
-        # A chain may already lead to items above the count of a file being written: there the capacity is the
-        # bound.
+        """Compacted-form items with these hashes, newest first; ``hash_high`` None matches any."""
+        # In a file being written a chain may lead above the count that was read: there the capacity bounds.
         limit = self.item_count if self.is_sealed else self.items - 1
         capacity = _FIRST_GUESS
         while True:
@@ -208,15 +205,12 @@ class ChainedIndexFile:
         return compacted
 
     def seal(self, next_physical: int) -> None:
-        """Close the file for the range ``[first, next_physical)`` and make it durable, name excepted;
-        idempotent.
+        """Close the file for ``[first, next_physical)`` and make it durable, name excepted; idempotent.
 
         Raises :class:`InvalidRequestError` for a file without items: an empty file is never sealed.
         """
         if self.bounds is None or next_physical <= self.first:
-            raise InvalidRequestError(
-                "an index file is sealed with items and a range only", path=str(self.path)
-            )
+            raise InvalidRequestError("an index file is sealed with items and a range only", path=str(self.path))
         if self.is_sealed:
             return
         data = self._data

@@ -27,9 +27,7 @@ SLOT_ENTRY = np.dtype([("position", ">i4"), ("length", ">i4")])
 class CompactedIndexFile:
     """A compacted file, mapped read-only; usable by any number of threads and after the file was unlinked."""
 
-    def __init__(
-        self, path: Path, data: ByteArray, layout: ItemLayout, slots: int, trailer: Trailer | None
-    ) -> None:
+    def __init__(self, path: Path, data: ByteArray, layout: ItemLayout, slots: int, trailer: Trailer | None) -> None:
         header = FileHeader.decode(data, str(path))
         expected = compacted_bytes(layout, slots, header.item_count) + (TRAILER_BYTES if trailer else 0)
         if header.magic != END_MAGIC or header.item_count < 1 or len(data) != expected:
@@ -57,9 +55,7 @@ class CompactedIndexFile:
         trailer = Trailer.decode(data[-TRAILER_BYTES:] if len(data) >= TRAILER_BYTES else data, name)
         layout = layouts.get(trailer.cover.layout_number)
         if layout is None or not layout.covered:
-            raise CorruptIndexError(
-                f"index file of an unknown layout {trailer.cover.layout_number}", path=name
-            )
+            raise CorruptIndexError(f"index file of an unknown layout {trailer.cover.layout_number}", path=name)
         file = cls(path, data, layout, trailer.cover.slots, trailer)
         if file.item_count >= trailer.cover.items:
             raise CorruptIndexError("compacted index file holds more items than its source could", path=name)
@@ -107,9 +103,7 @@ class CompactedIndexFile:
         return self._data[self._items_at : end].view(self.layout.compacted)
 
     def slot_items(self, slot: int) -> Items:
-        """The items of one slot, newest first, as a view; :class:`CorruptIndexError` if its entry leaves the
-        file.
-        """
+        """The items of one slot, newest first, as a view; :class:`CorruptIndexError` for a bad entry."""
         at = HEADER_BYTES + SLOT_BYTES * slot
         entry = self._data[at : at + SLOT_BYTES].view(SLOT_ENTRY)[0]
         position, length = int(entry["position"]), int(entry["length"])
@@ -117,9 +111,7 @@ class CompactedIndexFile:
         start, odd = divmod(position - self._items_at, width)
         count, rest = divmod(length, width)
         if odd or rest or start < 0 or count < 0 or start + count > self.item_count:
-            raise CorruptIndexError(
-                "slot of a compacted index file is damaged", path=str(self.path), position=at
-            )
+            raise CorruptIndexError("slot of a compacted index file is damaged", path=str(self.path), position=at)
         return self.all_items()[start : start + count]
 
     def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:

@@ -101,7 +101,8 @@ def _compare(source: ChainedIndexFile, compacted: ByteArray) -> None:
     bad = compare_compacted(
         source.data.ctypes.data, len(source.data), slots, source.item_count,
         layout.kernel_offsets.ctypes.data, pairs.ctypes.data, len(pairs), compacted.ctypes.data,
-        len(compacted), layout.compacted_bytes, )  # fmt: skip
+        len(compacted), layout.compacted_bytes,
+    )  # fmt: skip
     used = int(np.count_nonzero(compacted[HEADER_BYTES : items_position(slots)].view(SLOT_ENTRY)["length"]))
     if bad >= 0 or used != source.header.used_slots:
         raise CorruptIndexError(

@@ -20,8 +20,8 @@ offset size type   field        meaning
 ====== ==== ====== ============ =================================================================
 
 Total 80, at the very end of the file. Torn write: the file has no valid trailer and is discarded; it is
-derived data. Written by: ``index.chained_file``, ``index.compactor``. Read by: ``index.chained_file``,
-``index.compacted_file``.
+derived data.
+Written by: ``index.chained_file``, ``index.compactor``. Read by: those and ``index.compacted_file``.
 """
 
 from __future__ import annotations
@@ -66,20 +66,14 @@ class Cover:
     def decode(cls, data: bytes | ByteArray, path: str | None = None) -> Cover:
         """Read and check 32 bytes.
 
-        Raises :class:`CorruptIndexError`, or :class:`UnsupportedFormatError` for an intact record of a newer
-        version.
+        Raises :class:`CorruptIndexError`, or :class:`UnsupportedFormatError` for an intact newer one.
         """
         record = bytes(data[:COVER_BYTES])
-        if (
-            len(record) < COVER_BYTES
-            or zlib.crc32(record[: _COVER.size]) != _U32.unpack_from(record, _COVER.size)[0]
-        ):
+        if len(record) < COVER_BYTES or zlib.crc32(record[: _COVER.size]) != _U32.unpack_from(record, _COVER.size)[0]:
             raise CorruptIndexError("cover record of an index file is damaged", path=path)
         cover = cls(*_COVER.unpack_from(record))
         if cover.version != VERSION:
-            raise UnsupportedFormatError(
-                f"index file version {cover.version}", path=path, hint="upgrade tierlog"
-            )
+            raise UnsupportedFormatError(f"index file version {cover.version}", path=path, hint="upgrade tierlog")
         if not 0 <= cover.first < cover.next or cover.slots < 1 or cover.items < 2:
             raise CorruptIndexError("cover record of an index file contradicts itself", path=path)
         return cover

@@ -1,6 +1,4 @@
-"""The files of one store's index in memory and on disk, kept in step: what writers and state changes go
-through.
-"""
+"""The files of one store's index in memory and on disk, kept in step through every change."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from tiering.fs import FileSystem
 
 
 class IndexFileSet:
-    """Host of the range writers. The owner holds a lock for every call; readers take :attr:`view` without
-    one.
-    """
+    """Host of the range writers. The owner holds a lock for every call; readers just take :attr:`view`."""
 
     def __init__(
         self,
@@ -77,15 +73,11 @@ class IndexFileSet:
         """Start with files found on disk."""
         self.view = IndexSnapshot(entries)
 
-    def replace(
-        self, old: IndexFileEntry, state: IndexState, reader: ChainedIndexFile | CompactedIndexFile
-    ) -> None:
+    def replace(self, old: IndexFileEntry, state: IndexState, reader: ChainedIndexFile | CompactedIndexFile) -> None:
         """Show a file in another state; the disk was changed before."""
         path = self.folders.path(state, old.begin_ms)
         new = IndexFileEntry(state, old.begin_ms, path, old.first, old.next, reader)
-        self.view = IndexSnapshot(
-            tuple(new if entry is old else entry for entry in self.view.files), self.view.writing
-        )
+        self.view = IndexSnapshot(tuple(new if entry is old else entry for entry in self.view.files), self.view.writing)
 
     def remove(self, entries: Iterable[IndexFileEntry]) -> None:
         """Hide files, then unlink them; snapshots taken before keep reading them."""

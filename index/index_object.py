@@ -206,8 +206,7 @@ def build_index_object(
         "segments": segments.tolist(),
         "topics": {str(number): name for number, name in sorted(meta.topics.items())},
         "sections": {
-            name: {"position": ref.position, "length": ref.length, "crc": ref.crc}
-            for name, ref in sections.items()
+            name: {"position": ref.position, "length": ref.length, "crc": ref.crc} for name, ref in sections.items()
         },
     }
     append(META, json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode(), [])
@@ -222,9 +221,7 @@ class IndexObjectReader:
     :class:`ChecksumMismatchError` or :class:`CorruptIndexError`.
     """
 
-    def __init__(
-        self, fetch: Fetch, sections: Sections, *, layouts: Mapping[int, ItemLayout] = LAYOUTS
-    ) -> None:
+    def __init__(self, fetch: Fetch, sections: Sections, *, layouts: Mapping[int, ItemLayout] = LAYOUTS) -> None:
         self._fetch = fetch
         self._layouts = layouts
         self._directory: PageDirectory | None = None
@@ -294,9 +291,7 @@ class IndexObjectReader:
             yield self.page(number).lookup(hash_low % directory.slots, hash_low, hash_high)
 
     def lookup(self, hash_low: int, hash_high: int, limit: int | None = None) -> Items:
-        """Items of a key with cold offsets, newest physical offset first; at least ``limit`` of them if there
-        are.
-        """
+        """Items of a key with cold offsets, newest physical offset first; stops after ``limit`` or a little more."""
         found: list[Items] = []
         count = 0
         for items in self.runs(hash_low, hash_high):

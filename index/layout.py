@@ -16,7 +16,8 @@ hash_high uint32 4     XXH32 (seed 0) of the UTF-8 of ``topic#key``
 Fields lie back to back in the layout's order; compaction drops ``previous``. ``rocketmq`` is 32 bytes chained
 and 28 compacted, ``tierlog`` 36 and 32: the same fields in the same order, then ``hash_high``. Checksum: none
 of its own, see ``index.cover``. Torn write: an item is linked only when it is complete, and a file that was
-not sealed is discarded. Plain-Python codec, the oracle of ``index.kernels.chains``.
+not sealed is discarded.
+Plain-Python codec, the oracle of ``index.kernels.chains``.
 """
 
 from __future__ import annotations
@@ -130,9 +131,7 @@ class ItemLayout:
 
     def decode_chained(self, data: bytes | bytearray | memoryview, position: int = 0) -> IndexItem:
         """The chained item at ``position``; the caller has checked the bounds."""
-        return IndexItem(
-            **dict(zip(self.fields, self._chained_struct.unpack_from(data, position), strict=True))
-        )
+        return IndexItem(**dict(zip(self.fields, self._chained_struct.unpack_from(data, position), strict=True)))
 
     def encode_compacted(self, item: IndexItem) -> bytes:
         """The item's bytes in a compacted file; ``previous`` is dropped."""
@@ -145,9 +144,7 @@ class ItemLayout:
 
     @cached_property
     def kernel_offsets(self) -> NDArray[np.int64]:
-        """Positions in a chained item in the order of ``index.kernels.chains``, -1 = absent, then its
-        bytes.
-        """
+        """Positions in a chained item in the order of ``index.kernels.chains``, -1 = absent; its bytes."""
         return np.array([*(self._chained_at(name) for name in _CODES), self.chained_bytes], np.int64)
 
     @cached_property
@@ -156,10 +153,7 @@ class ItemLayout:
         fields = self.compacted.fields
         assert fields is not None
         return np.array(
-            [
-                (self._chained_at(name), fields[name][1], fields[name][0].itemsize)
-                for name in self.compacted_fields
-            ],
+            [(self._chained_at(name), fields[name][1], fields[name][0].itemsize) for name in self.compacted_fields],
             np.int64,
         )
 
@@ -174,9 +168,7 @@ ROCKETMQ = ItemLayout("rocketmq", 1, _ROCKETMQ_FIELDS, covered=False)
 TIERLOG = ItemLayout("tierlog", 2, (*_ROCKETMQ_FIELDS, "hash_high"), covered=True)
 
 #: Layouts a reader knows, by the number that files store.
-LAYOUTS: Mapping[int, ItemLayout] = MappingProxyType(
-    {layout.number: layout for layout in (ROCKETMQ, TIERLOG)}
-)
+LAYOUTS: Mapping[int, ItemLayout] = MappingProxyType({layout.number: layout for layout in (ROCKETMQ, TIERLOG)})
 
 
 def seconds_after(begin_ms: int, store_ms: int) -> int:

@@ -65,8 +65,7 @@ class LocalIndex:
         indexed_to: int,
         log_start: int,
     ) -> LocalIndex:
-        """Open after any stop: drop what was being written, is damaged or double, or straddles
-        ``indexed_to``.
+        """Open after any stop: drop what is unfinished, damaged, double or straddles ``indexed_to``.
 
         ``slots``, ``items`` and ``layout`` hold for new files. Follow with :meth:`discard_above`, then derive
         each of :meth:`gaps`; the dispatcher goes on from :meth:`next_offset`.
@@ -123,21 +122,15 @@ class LocalIndex:
     # ----------------------------------------------------------------------------------------------- recovery
 
     def discard_above(self, end: int) -> None:
-        """Drop files that cover anything at or above ``end``, where the recovered log ends. Before
-        dispatch.
-        """
+        """Before dispatch: drop files that cover anything at or above ``end``, where the log now ends."""
         with self._lock:
             if self._writer.file is not None:
                 raise InvalidRequestError("files are discarded before the log is dispatched")
-            self._set.remove(
-                [entry for entry in self._set.view.files if entry.next is None or entry.next > end]
-            )
+            self._set.remove([entry for entry in self._set.view.files if entry.next is None or entry.next > end])
             self._restart_writer()
 
     def gaps(self, border: int, end: int) -> list[tuple[int, int]]:
-        """Half-open ranges in ``[border, end)``, ascending, that neither a file nor the open stretch
-        covers.
-        """
+        """Half-open ranges in ``[border, end)``, ascending, that no file and no open stretch covers."""
         with self._lock:
             return uncovered(self._set.covered(), max(border, self._start), min(end, self._writer.first))
 
@@ -242,9 +235,7 @@ class LocalIndex:
                     self._set.upload(entry)
 
     def remove_below(self, border: int) -> int:
-        """Unlink files that cover nothing at or above the border; snapshots keep reading. Returns how
-        many.
-        """
+        """Unlink files that cover nothing at or above the border; returns how many."""
         with self._lock:
             self._start = max(self._start, border)
             old = [entry for entry in self._set.view.files if entry.next is not None and entry.next <= border]

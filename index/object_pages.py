@@ -3,8 +3,8 @@
 Page, before compression: int32 first slot, int32 slots, then 8 bytes a slot (int32 position in the page as
 laid out here, int32 bytes of its items in this page), then items by slot, hash, hash_high, newest first. Slot
 entries and items are each transposed (first bytes of all, then second bytes of all) and the page is
-compressed as one zstd frame. A run of one key is cut only if it alone is longer than a page; then it starts
-one.
+compressed as one zstd frame. A run of one key is cut only if it alone is longer than a page; it then starts a
+page.
 
 Directory table: preamble, one row a page, uint32 end of the last page.
 
@@ -47,9 +47,7 @@ PAGE_HEAD_BYTES = 8
 _PAGE_HEAD = struct.Struct(">ii")
 _PREAMBLE = struct.Struct(">iiqhhi")
 _END = struct.Struct(">I")
-PAGE_ROW = np.dtype(
-    [("slot", ">i4"), ("hash", ">i4"), ("hash_high", ">u4"), ("crc", ">u4"), ("position", ">u4")]
-)
+PAGE_ROW = np.dtype([("slot", ">i4"), ("hash", ">i4"), ("hash_high", ">u4"), ("crc", ">u4"), ("position", ">u4")])
 _MAX_SECTION_BYTES = (1 << 32) - 1
 _LEVEL = 3
 
@@ -100,8 +98,7 @@ def plan_pages(
             yield PageSpan(slot, slot_end, item, int(starts[slot_end]))
             slot, item = slot_end, int(starts[slot_end])
             continue
-        # The slot alone is longer than a page: cut it between runs, or, if its first run is too long,
-        # anywhere.
+        # The slot alone is longer than a page: cut it between runs, a run too long for a page anywhere.
         cut = int(run_starts[int(np.searchsorted(run_starts, item + room, "right")) - 1])
         cut = cut if cut > item else min(item + room, count)
         yield PageSpan(slot, slot + 1, item, cut)
@@ -145,12 +142,7 @@ class IndexPage:
             raise CorruptIndexError("index page cannot be decompressed") from error
         first_slot, slots = _PAGE_HEAD.unpack_from(raw)
         items_at = PAGE_HEAD_BYTES + SLOT_BYTES * slots
-        if (
-            first_slot < 0
-            or slots < 1
-            or items_at > len(raw)
-            or (len(raw) - items_at) % layout.compacted_bytes
-        ):
+        if first_slot < 0 or slots < 1 or items_at > len(raw) or (len(raw) - items_at) % layout.compacted_bytes:
             raise CorruptIndexError("index page contradicts its own lengths")
         entries = _untranspose(raw[PAGE_HEAD_BYTES:items_at], SLOT_BYTES).view(SLOT_ENTRY)
         items = _untranspose(raw[items_at:], layout.compacted_bytes).view(layout.compacted)
@@ -192,9 +184,7 @@ class PageDirectory:
 
     def encode(self) -> bytes:
         """The table's bytes."""
-        preamble = _PREAMBLE.pack(
-            self.slots, self.page_bytes, self.begin_ms, self.layout.number, 0, len(self.rows)
-        )
+        preamble = _PREAMBLE.pack(self.slots, self.page_bytes, self.begin_ms, self.layout.number, 0, len(self.rows))
         return preamble + self.rows.tobytes() + _END.pack(self.end)
 
     @classmethod
@@ -221,9 +211,7 @@ class PageDirectory:
         return start, int(self.rows["position"][page + 1]) if page + 1 < len(self.rows) else self.end
 
     def pages_of(self, hash_low: int, hash_high: int) -> range:
-        """The pages that may hold a key, in the order of its items: one, or all of a run longer than a
-        page.
-        """
+        """The pages that may hold a key, in item order: one, or all those of a run longer than a page."""
         target = (hash_low % self.slots, hash_low, hash_high)
         first = bisect_left(range(len(self.rows)), target, key=self._key)
         if first < len(self.rows) and self._key(first) == target:
@@ -264,8 +252,6 @@ def encode_pages(
         pages.append(page)
         position += len(page)
         if position > _MAX_SECTION_BYTES:
-            raise InvalidRequestError(
-                "an index object has at most 4 GiB of pages", hint="cut it by slot range"
-            )
+            raise InvalidRequestError("an index object has at most 4 GiB of pages", hint="cut it by slot range")
     directory = PageDirectory(slots, page_bytes, begin_ms, layout, np.array(rows, PAGE_ROW), position)
     return pages, directory

@@ -69,6 +69,5 @@ def _unwanted(entry: IndexFileEntry, kept: Mapping[int, IndexFileEntry], indexed
     if entry.state is not IndexState.UPLOADED and entry.first < indexed_to < entry.next:
         return True
     return any(
-        other.first < entry.next and other.next is not None and entry.first < other.next
-        for other in kept.values()
+        other.first < entry.next and other.next is not None and entry.first < other.next for other in kept.values()
     )

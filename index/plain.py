@@ -77,9 +77,7 @@ class PlainChainedFile:
         return True
 
     def lookup(self, hash_low: int, hash_high: int | None = None) -> list[IndexItem]:
-        """Items with these hashes, newest first; :class:`CorruptIndexError` for a chain that does not
-        fall.
-        """
+        """Items with these hashes, newest first; :class:`CorruptIndexError` for a bad chain."""
         found = []
         above = self.header.item_count + 1
         number = self._i32(HEADER_BYTES + SLOT_BYTES * (hash_low % self.slots))

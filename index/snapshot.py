@@ -68,9 +68,7 @@ class IndexFileEntry:
 
 
 class OverlapOrder:
-    """Files by least time with the running maximum of their greatest times: overlap in O(log n + answers),
-    mostly.
-    """
+    """Files by least time with the running maximum of their greatest times: O(log n + answers) mostly."""
 
     def __init__(self, files: Iterable[tuple[int, int, IndexFileEntry]]) -> None:
         self._files = sorted(files, key=lambda file: file[0])
@@ -80,9 +78,7 @@ class OverlapOrder:
             self._greatest.append(max(end, self._greatest[-1]) if self._greatest else end)
 
     def overlapping(self, from_ms: int, to_ms: int) -> list[IndexFileEntry]:
-        """Files with any instant of their inclusive [least, greatest] in ``[from_ms, to_ms)``, latest start
-        first.
-        """
+        """Files with any instant of their inclusive [least, greatest] in ``[from_ms, to_ms)``, latest first."""
         found = []
         for place in range(bisect_left(self._starts, to_ms) - 1, -1, -1):
             if self._greatest[place] < from_ms:
@@ -117,9 +113,7 @@ class IndexSnapshot:
         object.__setattr__(snapshot, "_orders", self._orders)
         return snapshot
 
-    def select(
-        self, time_range: TimeRange | None = None, axis: TimeAxis = TimeAxis.STORE
-    ) -> list[IndexFileEntry]:
+    def select(self, time_range: TimeRange | None = None, axis: TimeAxis = TimeAxis.STORE) -> list[IndexFileEntry]:
         """Files that may hold a message in the range, newest first; all of them without a range."""
         if time_range is None:
             return [*self.writing, *reversed(self.files)]

@@ -48,9 +48,7 @@ class IndexFolders:
         return sorted(int(name) for name in names if _NAME.fullmatch(name))
 
     def claim(self, store_ms: int) -> int:
-        """A begin time no other file has: ``store_ms`` floored to a second, seconds added until it is
-        free.
-        """
+        """A begin time no other file has: ``store_ms`` floored to a second, plus seconds until free."""
         with self._guard:
             begin_ms = min(max(store_ms, 0), MAX_BEGIN_MS) // _SECOND_MS * _SECOND_MS
             while begin_ms in self._used:

@@ -83,12 +83,8 @@ def _link(pending: int, count: int, previous_at: int) -> Any:
 
 
 @kernel
-def batch_bounds(
-    rows: int, row_count: int, topic_count: int, keys: int, start: int, end: int, out: int
-) -> Any:
-    """Least and greatest store and born time over the messages of keys ``[start, end)``, which are checked on
-    the way.
-    """
+def batch_bounds(rows: int, row_count: int, topic_count: int, keys: int, start: int, end: int, out: int) -> Any:
+    """Least and greatest store and born time over the messages of keys ``[start, end)``; checks them."""
     for at in range(start, end):
         number = load_i32(keys + at * _KEY_BYTES)
         if number < 0 or number >= row_count or load_i32(keys + at * _KEY_BYTES + 4) < 0:
@@ -119,12 +115,10 @@ def _seconds(begin_ms: int, store_ms: int) -> Any:
 
 @kernel
 def put_items(
-    file: int, file_bytes: int, slots: int, items: int, begin_ms: int, offsets: int, rows: int, row_count:
-    int, topic_ids: int, topic_count: int, keys: int, start: int, end: int, pending: int,
+    file: int, file_bytes: int, slots: int, items: int, begin_ms: int, offsets: int, rows: int,
+    row_count: int, topic_ids: int, topic_count: int, keys: int, start: int, end: int, pending: int,
 ) -> Any:  # fmt: skip
-    """Put keys ``[start, end)`` into the chained file; returns the new item count, or FULL or BAD_INPUT
-    untouched.
-    """
+    """Put keys ``[start, end)`` into the file; the new item count, or FULL or BAD_INPUT, nothing changed."""
     hash_at = load_i64(offsets)
     topic_at = load_i64(offsets + 8)
     queue_at = load_i64(offsets + 16)
@@ -235,8 +229,7 @@ def compare_compacted(
     chained: int, chained_bytes: int, slots: int, count: int, offsets: int, pairs: int, pair_count: int,
     compacted: int, compacted_bytes: int, compacted_item_bytes: int,
 ) -> Any:  # fmt: skip
-    """Walk every chain beside the compacted file: -1 if each slot holds the same items, else the first bad
-    slot.
+    """Walk every chain beside the compacted file: -1 if all slots hold the same, else the first bad slot.
 
     A chain must fall, stay in ``1..count`` and hold only items of its slot; all chains together hold
     ``count`` items.

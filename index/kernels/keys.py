@@ -65,9 +65,7 @@ def _inside(row: int, span: int, data_bytes: int) -> Any:
 def _remember(table: int, out: int, first: int, number: int) -> None:
     """Enter output row ``number`` into the hash table of the message that starts at output row ``first``."""
     place = load_u32(out + number * _KEY_BYTES + 8) & (_TABLE_ENTRIES - 1)
-    while (
-        load_i32(table + 4 * place) > first
-    ):  # entries are row + 1; lower ones are left from earlier messages
+    while load_i32(table + 4 * place) > first:  # entries are row + 1; lower ones are left from earlier messages
         place = (place + 1) & (_TABLE_ENTRIES - 1)
     store_i32(table + 4 * place, number + 1)
 
@@ -97,9 +95,7 @@ def _hash_keys(
     data: int, data_bytes: int, rows: int, row_count: int, scratch: int, scratch_bytes: int, table: int,
     out: int, capacity: int, result: int,
 ) -> None:  # fmt: skip
-    """``result``: keys emitted, or -1 if ``out`` is too small, -2 if a row points outside the data; then the
-    row.
-    """
+    """``result``: keys emitted, or -1 if ``out`` is too small, -2 if a row leaves the data; then that row."""
     count = int64(0)
     seed = int64(0)
     topic_length = int64(-1)
@@ -161,9 +157,7 @@ def _hash_keys(
 
 
 def hash_keys(data: ByteArray, rows: ScanRows) -> KeyRows:
-    """Keys of all messages of ``rows``, in row order. Raises :class:`InvalidRequestError` for rows of other
-    data.
-    """
+    """Keys of all messages of ``rows``, in row order; :class:`InvalidRequestError` for rows of other data."""
     rows = np.ascontiguousarray(rows)
     capacity = 4 * len(rows) + 64
     scratch = np.empty(_SCRATCH_BYTES, np.uint8)

@@ -31,9 +31,7 @@ HOST = encode_host(bytes([10, 0, 0, 1]), 9876)
 FS = LocalFileSystem()
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
-text = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12
-)
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12)
 key_lists = st.lists(st.sampled_from(["a", "b", "key-1", "中文", "😀", "Aa", "BB", ""]) | text, max_size=25)
 messages = st.tuples(
     st.sampled_from(["t", "orders", "中"]), key_lists, text | st.none(), st.sampled_from([0, 4, 8, 12]),
@@ -76,17 +74,13 @@ def test_hashed_keys_equal_the_plain_ones(batch: list[Message]) -> None:
 def test_thousands_of_keys_in_one_message_equal_the_plain_ones() -> None:
     keys = [f"{i % 4000:x}" for i in range(6000)]
     batch = [("t", keys, "u", 0, T), ("t", keys[:20], None, 0, T), ("t", keys, None, 8, T)]
-    records, hashed = key_batch(
-        [(topic, list(some), unique, flags, ms) for topic, some, unique, flags, ms in batch]
-    )
+    records, hashed = key_batch([(topic, list(some), unique, flags, ms) for topic, some, unique, flags, ms in batch])
     assert [tuple(row) for row in hashed.keys.tolist()] == plain_keys(records)
 
 
 @QUICK
 @given(batches, st.integers(1, 9), st.sampled_from([ROCKETMQ, TIERLOG]))
-def test_file_and_its_compaction_equal_the_plain_codec(
-    batch: list[Message], slots: int, layout: ItemLayout
-) -> None:
+def test_file_and_its_compaction_equal_the_plain_codec(batch: list[Message], slots: int, layout: ItemLayout) -> None:
     records, hashed = key_batch(batch)
     topics = list(dict.fromkeys(topic for topic, *_ in batch))
     items = len(hashed) + 3
@@ -100,8 +94,8 @@ def test_file_and_its_compaction_equal_the_plain_codec(
         for row, low, high in plain_keys(records):
             record = records[row]
             item = IndexItem(
-                low, 50 + topics.index(record.topic), 3, record.physical_offset, int(hashed.rows["size"][row]),
-                seconds_after(T, record.store_ms), high,
+                low, 50 + topics.index(record.topic), 3, record.physical_offset,
+                int(hashed.rows["size"][row]), seconds_after(T, record.store_ms), high,
             )  # fmt: skip
             assert plain.put(item, record.store_ms)
         assert bytes(file.data[: len(plain.data)]) == bytes(plain.data)
@@ -150,9 +144,7 @@ def test_arbitrary_bytes_never_crash_a_decoder(junk: bytes, low: int) -> None:
             ChainedIndexFile.open_sealed(FS, path)
         with contextlib.suppress(*refused):
             CompactedIndexFile.open(FS, path)
-        path.write_bytes(
-            bytes.fromhex("bcc50285") + bytes(20) + (2).to_bytes(4, "big") + junk[:80].ljust(80, b"\1")
-        )
+        path.write_bytes(bytes.fromhex("bcc50285") + bytes(20) + (2).to_bytes(4, "big") + junk[:80].ljust(80, b"\1"))
         with contextlib.suppress(*refused):
             CompactedIndexFile.open_bare(FS, path, ROCKETMQ, 3).lookup(low)
     with contextlib.suppress(*refused):

@@ -157,9 +157,7 @@ def test_five_topics_use_five_slots(fs: LocalFileSystem, tmp_path: Path) -> None
     assert found == [0, 0, 3]
 
 
-def test_tierlog_items_without_their_last_four_bytes_are_rocketmq_items(
-    fs: LocalFileSystem, tmp_path: Path
-) -> None:
+def test_tierlog_items_without_their_last_four_bytes_are_rocketmq_items(fs: LocalFileSystem, tmp_path: Path) -> None:
     for name, layout in (("r", ROCKETMQ), ("t", TIERLOG)):
         file = chained(fs, tmp_path / name, layout, PUTS_A11)
         (tmp_path / f"{name}.open").write_bytes((tmp_path / name).read_bytes())
@@ -198,10 +196,7 @@ def test_every_layout_equals_the_plain_codec(fs: LocalFileSystem, tmp_path: Path
         opened = CompactedIndexFile.open_bare(fs, tmp_path / "g", layout, 7)
     for key in {put[3] for put in puts}:
         low, high = key_hash("t", key), key_hash_high("t", key)
-        expected = [
-            layout.encode_compacted(item)
-            for item in plain.lookup(low, high if layout.has_hash_high else None)
-        ]
+        expected = [layout.encode_compacted(item) for item in plain.lookup(low, high if layout.has_hash_high else None)]
         assert expected
         assert [item.tobytes() for item in file.lookup(low, high)] == expected
         assert [item.tobytes() for item in opened.lookup(low, high)] == expected
@@ -235,9 +230,7 @@ def test_sealed_file_opens_with_its_range_and_bounds(fs: LocalFileSystem, tmp_pa
     assert opened.bounds == TimeBounds(T - 2500, T + 9000, T - 2507, T + 8993)
     assert opened.header.magic == END_MAGIC
     assert opened.room == 0
-    assert opened.lookup(key_hash("TopicTest", "k1"), key_hash_high("TopicTest", "k1"))[
-        "offset"
-    ].tolist() == [338, 0]
+    assert opened.lookup(key_hash("TopicTest", "k1"), key_hash_high("TopicTest", "k1"))["offset"].tolist() == [338, 0]
     assert len(opened.lookup(key_hash("TopicTest", "k1"), 1)) == 0
     with pytest.raises(InvalidRequestError):
         opened.put(batch_of(PUTS_A11), 0, 1)
@@ -255,9 +248,7 @@ def test_capacity_beyond_32_bit_positions_is_refused(fs: LocalFileSystem, tmp_pa
             ChainedIndexFile.create(fs, tmp_path / "f", TIERLOG, slots, items, T, 0)
 
 
-def test_every_flipped_byte_of_a_sealed_or_compacted_file_is_noticed(
-    fs: LocalFileSystem, tmp_path: Path
-) -> None:
+def test_every_flipped_byte_of_a_sealed_or_compacted_file_is_noticed(fs: LocalFileSystem, tmp_path: Path) -> None:
     file = chained(fs, tmp_path / "f", TIERLOG, PUTS_A11)
     file.seal(676)
     compact(fs, file, tmp_path / "g", tmp_path / "tmp")

@@ -49,8 +49,8 @@ class Log:
             text = encode_properties({KEYS: keys} if keys else {})
             raw += encode_record(
                 Record(
-                    0, RecordVersion.V1, 0, 0, 0, at, base + len(raw), sys_flag, store_ms - 5, HOST, store_ms, HOST,
-                    0, 0, b"body", topic, text,
+                    0, RecordVersion.V1, 0, 0, 0, at, base + len(raw), sys_flag, store_ms - 5, HOST, store_ms,
+                    HOST, 0, 0, b"body", topic, text,
                 )
             )  # fmt: skip
         self.base = base
@@ -112,9 +112,7 @@ def states(index: LocalIndex) -> list[tuple[str, int, int | None]]:
 
 
 def names(paths: StorePaths) -> dict[str, list[str]]:
-    return {
-        state.value: sorted(item.name for item in (paths.index / state).iterdir()) for state in IndexState
-    }
+    return {state.value: sorted(item.name for item in (paths.index / state).iterdir()) for state in IndexState}
 
 
 def assert_all_found(index: LocalIndex, log: Log, keys: int = 1) -> None:
@@ -263,9 +261,7 @@ def test_reopening_keeps_every_complete_state(paths: StorePaths, state: IndexSta
 
 @pytest.mark.parametrize("state", [IndexState.SEALED, IndexState.COMPACTED, IndexState.UPLOADED])
 @pytest.mark.parametrize("damage", ["cut", "magic", "empty", "renamed"])
-def test_damaged_file_is_dropped_and_its_range_derived_again(
-    paths: StorePaths, state: IndexState, damage: str
-) -> None:
+def test_damaged_file_is_dropped_and_its_range_derived_again(paths: StorePaths, state: IndexState, damage: str) -> None:
     log = numbered(30)
     index = open_index(paths)
     for end in (log.offsets[10], log.offsets[20], log.end):
@@ -522,9 +518,7 @@ def test_file_created_before_from_that_holds_later_messages_is_found(paths: Stor
     for _ in range(3):
         assert hits(index, "late", TimeRange(T + 80_000_000, T + 100_000_000)) == [log.offsets[1]]
         assert hits(index, "old", TimeRange(T + 80_000_000, T + 100_000_000)) == []
-        assert hits(index, "late", TimeRange(T + 89_999_995, T + 89_999_996), TimeAxis.BORN) == [
-            log.offsets[1]
-        ]
+        assert hits(index, "late", TimeRange(T + 89_999_995, T + 89_999_996), TimeAxis.BORN) == [log.offsets[1]]
         assert hits(index, "late", TimeRange(T + 91_000_000, T + 92_000_000), TimeAxis.BORN) == []
         index.seal()
         index.compact_sealed()
