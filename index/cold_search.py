@@ -78,9 +78,7 @@ class ColdSearch:
 
     def _open(self, entry: IndexEntry) -> IndexObjectReader:
         """A reader that keeps the page directory in memory and fetches pages."""
-        sections = {
-            name: SectionRef(ref.position, ref.length, ref.crc32) for name, ref in entry.sections.items()
-        }
+        sections = {name: SectionRef(ref.position, ref.length, ref.crc32) for name, ref in entry.sections.items()}
         directory = sections[DIRECTORY].position, sections[DIRECTORY].position + sections[DIRECTORY].length
 
         def fetch(start: int, end: int) -> bytes:

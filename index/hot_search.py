@@ -37,7 +37,9 @@ class HotSearch:
     def plan(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
         """Work that finds every hot message of the query inside ``within``."""
         if query.key is not None:
-            yield Work(ALL_TIME, f"{self._store_id}/index", "index_unreachable", partial(self._by_key, query, within, context))
+            yield Work(
+                ALL_TIME, f"{self._store_id}/index", "index_unreachable", partial(self._by_key, query, within, context)
+            )
         else:
             yield from self._by_time(query, within, context)
 

@@ -194,9 +194,7 @@ class _Results:
 
     def page(self) -> list[StoredMessage]:
         """At most one message more than the limit, in order."""
-        ordered = sorted(
-            self._found.values(), key=lambda item: item.place(self._query.axis), reverse=self._newest
-        )
+        ordered = sorted(self._found.values(), key=lambda item: item.place(self._query.axis), reverse=self._newest)
         return ordered[: self._query.limit + 1]
 
     def certain_time(self) -> int | None:

@@ -19,9 +19,7 @@ from tiering.types import TimeRange
 class TieredStoreSearch(StoreSearch):
     """A store with a hot tier, and an archive if it has one."""
 
-    def __init__(
-        self, store_id: str, hot: HotStore, index: LocalIndex, manifest: ManifestStore | None
-    ) -> None:
+    def __init__(self, store_id: str, hot: HotStore, index: LocalIndex, manifest: ManifestStore | None) -> None:
         self.store_id = store_id
         self._hot = hot
         self._index = index
@@ -80,9 +78,7 @@ class ArchiveSearch(StoreSearch):
         yield from work
 
 
-def _unreachable(
-    covered: StoreCoverage, context: SearchContext, manifest: ManifestStore, error: StoreError
-) -> None:
+def _unreachable(covered: StoreCoverage, context: SearchContext, manifest: ManifestStore, error: StoreError) -> None:
     covered.cold = None
     covered.error = str(error)
     context.failed(manifest.keys.head, "segments_unreachable", error)

@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from index.local_index import LocalIndex
@@ -135,9 +136,7 @@ class ColdWay:
             assert self._manifest.head is not None
             return self._manifest.head
         try:
-            head = self._manifest.claim(
-                self.owner(), log_begin=self._hot.log.begin, log_end=self._hot.log.end
-            )
+            head = self._manifest.claim(self.owner(), log_begin=self._hot.log.begin, log_end=self._hot.log.end)
         except (FencedError, StoreMismatchError) as error:
             self._hot.turn_read_only(str(error))
             raise
@@ -164,7 +163,7 @@ class ColdWay:
             waiting = [segment for segment in waiting if (self._hot.first_store_ms(segment) or 0) < until_ms]
         for number, segment in enumerate(waiting):
             self._check_going_on()
-            head = self._fenced(lambda at=segment, seen=head: self._archiver.archive(at, seen))
+            head = self._fenced(partial(self._archiver.archive, segment, head))
             self._remember(head)
             report.segments += 1
             report.bytes_raw += head.log[-1].raw_bytes
@@ -177,7 +176,7 @@ class ColdWay:
         self._check_going_on()
         self._index.compact_sealed()
         names = {topic.topic_id: topic.name for topic in self._hot.topics.all()}
-        head, objects = self._fenced(lambda: self._publisher.publish(head, names))
+        head, objects = self._fenced(partial(self._publisher.publish, head, names))
         report.index_objects += objects
         self._remember(head)
         return head

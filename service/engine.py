@@ -163,21 +163,19 @@ class Engine:
 
     # writing
 
-    def append(
-        self, messages: Sequence[Message], durability: Durability = Durability.FLUSHED
-    ) -> list[Appended]:
+    def append(self, messages: Sequence[Message], durability: Durability = Durability.FLUSHED) -> list[Appended]:
         """Append a batch, all of it or, if one message is wrong, nothing; see :class:`Durability` for the promise."""
         self._check_writable()
         if not self._settings.create_topics:
             for name in {message.topic for message in messages}:
                 self._hot.topics.get(name)
-        batch = MessageBatch.of(
-            messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes
-        )
+        batch = MessageBatch.of(messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes)
         result = self._hot.append(batch, durability)
         self._background.appended()
         return [
-            Appended((self._store_host + int(offset).to_bytes(8)).hex().upper(), queue_id, queue_offset, result.store_ms)
+            Appended(
+                (self._store_host + int(offset).to_bytes(8)).hex().upper(), queue_id, queue_offset, result.store_ms
+            )
             for offset, queue_id, queue_offset in zip(
                 result.physical_offset.tolist(), result.queue_id.tolist(), result.queue_offset.tolist(), strict=True
             )
@@ -212,9 +210,7 @@ class Engine:
         self._check_writable()
         if self._cold_way is None:
             raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
-        return self._cold_way.archive(
-            until_ms=until_ms, everything=everything, drop_hot=drop_hot, progress=progress
-        )
+        return self._cold_way.archive(until_ms=until_ms, everything=everything, drop_hot=drop_hot, progress=progress)
 
     def _check_writable(self) -> None:
         if self._read_only:
@@ -246,10 +242,7 @@ class Engine:
             TopicInfo(
                 topic.name,
                 topic.topic_id,
-                [
-                    QueueInfo(queue_id, *self._fetcher.offsets(topic.name, queue_id))
-                    for queue_id in range(topic.queues)
-                ],
+                [QueueInfo(queue_id, *self._fetcher.offsets(topic.name, queue_id)) for queue_id in range(topic.queues)],
             )
             for topic in self._hot.topics.all()
         ]

@@ -23,4 +23,6 @@ def _first_address() -> bytes:
     except OSError:
         found = []
     addresses = [ipaddress.IPv4Address(info[4][0]) for info in found]
-    return next((address for address in addresses if not address.is_loopback), ipaddress.IPv4Address("127.0.0.1")).packed
+    return next(
+        (address for address in addresses if not address.is_loopback), ipaddress.IPv4Address("127.0.0.1")
+    ).packed

@@ -40,9 +40,7 @@ def validate_topic(topic: str) -> str:
 def validate_key(key: str) -> str:
     """Return a key that can be indexed or raise :class:`InvalidRequestError`."""
     if not key or _KEY_FORBIDDEN.search(key):
-        raise InvalidRequestError(
-            f"bad key {key[:100]!r}", hint="a key is not empty and has no space, 0x01 or 0x02"
-        )
+        raise InvalidRequestError(f"bad key {key[:100]!r}", hint="a key is not empty and has no space, 0x01 or 0x02")
     return key
 
 
@@ -127,9 +125,7 @@ class MessageBatch:
                 properties.append(encode_properties(_without_own_fields(message.properties)))
                 _check_sizes(message, max_body_bytes, keys[-1], tags[-1], properties[-1])
             except InvalidRequestError as error:
-                raise type(error)(
-                    f"message {place}: {error.message}", position=place, hint=error.hint
-                ) from error
+                raise type(error)(f"message {place}: {error.message}", position=place, hint=error.hint) from error
         return cls(
             tuple(topics),
             np.array([topics[item.topic] for item in items], np.int32),

@@ -72,9 +72,7 @@ def _check_store(hot: HotStore) -> Iterator[str]:
                     yield f"I3 queue {topic.name}/{queue_id}: ends at {reached}, the log says {expected}"
 
 
-def _check_units(
-    hot: HotStore, names: list[str], rows: ScanRows, seen: dict[tuple[int, int], int]
-) -> Iterator[str]:
+def _check_units(hot: HotStore, names: list[str], rows: ScanRows, seen: dict[tuple[int, int], int]) -> Iterator[str]:
     transaction = rows["sys_flag"] & TRANSACTION_MASK
     rows = rows[(transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)]
     for number, queue_id in np.unique(rows[["topic_number", "queue_id"]]).tolist():

@@ -128,9 +128,7 @@ class Fetcher:
                 raise CorruptionError(f"queue rows name segment {base}, which the manifest lacks")
             segment = SegmentReader(reader, entry)
             runs = [
-                run
-                for run in segment.directory_rows(topic, queue_id)
-                if run.first_queue_offset + run.records > offset
+                run for run in segment.directory_rows(topic, queue_id) if run.first_queue_offset + run.records > offset
             ]
             for record in segment.records_of(runs):
                 if record.queue_offset >= offset:

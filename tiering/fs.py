@@ -17,9 +17,9 @@ import mmap
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,11 +142,11 @@ def _disk_errors(path: Path) -> Iterator[None]:
         raise DiskFailedError(f"the disk refused: {error.strerror}", path=str(path)) from error
 
 
-def _libc_fallocate() -> ctypes._CFuncPtr | None:
-    function = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+def _libc_fallocate() -> Callable[..., int] | None:
+    function: Any = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
     if function is not None:
         function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    return function
+    return function  # type: ignore[no-any-return]
 
 
 class _LocalFile:
@@ -155,7 +155,7 @@ class _LocalFile:
         self._fd = fd
 
     def write_at(self, position: int, data: bytes | bytearray | memoryview | ByteArray) -> None:
-        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        view = data.data if isinstance(data, np.ndarray) else memoryview(data)
         with _disk_errors(self._path):
             while view.nbytes:  # pwrite may write less than asked, for example at a signal
                 written = os.pwrite(self._fd, view, position)
@@ -190,7 +190,7 @@ class _LocalFile:
 class LocalFileSystem:
     """The machine's own file system."""
 
-    _held: set[Path] = set()
+    _held: ClassVar[set[Path]] = set()
     _held_guard = threading.Lock()
 
     def exists(self, path: Path) -> bool:

@@ -24,7 +24,7 @@ class _OverlayFile:
         self._path = path
 
     def write_at(self, position: int, data: bytes | bytearray | memoryview | ByteArray) -> None:
-        source = np.frombuffer(memoryview(data), np.uint8) if len(data) else np.empty(0, np.uint8)
+        source = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
         self._owner.writable(self._path, position + len(source))[position : position + len(source)] = source
 
     def read_at(self, position: int, length: int) -> bytes:

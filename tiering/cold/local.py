@@ -61,9 +61,7 @@ class LocalObjectStore:
     trusted to answer.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str], clock: Clock, randomness: Randomness | None = None
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str], clock: Clock, randomness: Randomness | None = None) -> None:
         self._root = Path(os.path.abspath(directory))  # and not Path.absolute, which keeps ".."
         self._tmp = self._root / _TMP
         self._clock = clock
@@ -79,9 +77,7 @@ class LocalObjectStore:
                 raise InvalidRequestError("this is not a directory", path=str(self._root)) from error
             files.sync_folders(self._root, known)
 
-    def put(
-        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
-    ) -> ObjectInfo:
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
         """Store ``data``; after it returns, the object survives a crash of the machine."""
         validate_conditions(if_absent, if_match)
         return self._write(key, (data,), if_absent=if_absent, if_match=if_match)
@@ -147,9 +143,7 @@ class LocalObjectStore:
         validate_prefix(prefix)
         found = []
         with self._translated(prefix):
-            for upload_id in sorted(
-                {path.stem for path in self._tmp.iterdir() if path.suffix in (".key", ".data")}
-            ):
+            for upload_id in sorted({path.stem for path in self._tmp.iterdir() if path.suffix in (".key", ".data")}):
                 with contextlib.suppress(FileNotFoundError):  # it has just ended
                     key_path = self._tmp / f"{upload_id}.key"
                     there = key_path if key_path.exists() else self._tmp / f"{upload_id}.data"

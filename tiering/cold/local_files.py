@@ -82,9 +82,7 @@ class DirectoryLock:
                 pause.wait(_LOCK_WAIT_S)  # real time whatever the clock says: the holder is another process
             else:
                 return
-        raise ObjectStoreUnavailableError(
-            "another process keeps the object store locked", path=str(self._path)
-        )
+        raise ObjectStoreUnavailableError("another process keeps the object store locked", path=str(self._path))
 
 
 def remember(fd: int, info: ObjectInfo) -> None:

@@ -282,9 +282,7 @@ class ManifestStore:
         ref = head.state
         if ref is None:
             return StoreState()
-        return reader.metadata(
-            ref.key, 0, ref.size_bytes, "state", lambda data: StoreState.decode(data, path=ref.key)
-        )
+        return reader.metadata(ref.key, 0, ref.size_bytes, "state", lambda data: StoreState.decode(data, path=ref.key))
 
     def _entries(
         self,
@@ -310,9 +308,7 @@ class ManifestStore:
             lambda data: decode_page(data, kind, node.level, path=ref.key),
         )  # fmt: skip
 
-    def _rows_of(
-        self, reader: ArchiveReader, ref: ObjectRef, topic_id: int, queue_id: int | None
-    ) -> QueueRows:
+    def _rows_of(self, reader: ArchiveReader, ref: ObjectRef, topic_id: int, queue_id: int | None) -> QueueRows:
         head = reader.metadata(
             ref.key, 0, ref.head_length, "queue rows", lambda data: decode_queue_rows_head(data, path=ref.key)
         )
@@ -326,4 +322,5 @@ class ManifestStore:
         pieces = [page_rows(page) for page in pages_of(head, topic_id, queue_id)]
         rows = np.concatenate(pieces) if pieces else np.empty(0, QUEUE_ROW)
         rows = rows[rows["topic_id"] == topic_id]
-        return rows if queue_id is None else rows[rows["queue_id"] == queue_id]
+        kept: QueueRows = rows if queue_id is None else rows[rows["queue_id"] == queue_id]
+        return kept

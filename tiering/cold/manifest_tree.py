@@ -28,9 +28,7 @@ from tiering.types import TimeBounds
 class ManifestTree:
     """Writes pages for one committer."""
 
-    def __init__(
-        self, objects: ObjectStore, keys: ColdKeys, randomness: Randomness, options: ColdOptions
-    ) -> None:
+    def __init__(self, objects: ObjectStore, keys: ColdKeys, randomness: Randomness, options: ColdOptions) -> None:
         self._objects = objects
         self._keys = keys
         self._randomness = randomness
@@ -46,7 +44,8 @@ class ManifestTree:
         if excess <= 0:
             return head
         count = excess + limit // 2
-        by_age = sorted([*head.log, *head.index], key=lambda entry: (entry.added, entry.first))
+        entries: list[Entry] = [*head.log, *head.index]
+        by_age = sorted(entries, key=lambda entry: (entry.added, entry.first))
         oldest = {entry.key for entry in by_age[:count]}
         old_log = [entry for entry in head.log if entry.key in oldest]
         old_index = [entry for entry in head.index if entry.key in oldest]

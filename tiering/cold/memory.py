@@ -38,9 +38,7 @@ class MemoryObjectStore:
         self._uploads: dict[str, PendingUpload] = {}
         self._upload_count = 0
 
-    def put(
-        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
-    ) -> ObjectInfo:
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
         """Store ``data``; a condition is checked and the object replaced in one step."""
         validate_key(key)
         validate_conditions(if_absent, if_match)
@@ -88,9 +86,7 @@ class MemoryObjectStore:
         validate_range(start, end)
         data, _ = self.get(key)
         if end > len(data):
-            raise TornRecordError(
-                f"[{start}, {end}) ends outside of {len(data)} bytes", path=key, position=len(data)
-            )
+            raise TornRecordError(f"[{start}, {end}) ends outside of {len(data)} bytes", path=key, position=len(data))
         return data[start:end]
 
     def head(self, key: str) -> ObjectInfo:
@@ -102,9 +98,7 @@ class MemoryObjectStore:
         validate_prefix(prefix)
         validate_after(after)
         with self._lock:
-            infos = [
-                info for key, (_, info) in self._objects.items() if key.startswith(prefix) and key > after
-            ]
+            infos = [info for key, (_, info) in self._objects.items() if key.startswith(prefix) and key > after]
         # Text order is the order of code points, which UTF-8 keeps.
         return iter(sorted(infos, key=lambda info: info.key))
 

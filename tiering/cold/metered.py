@@ -73,9 +73,7 @@ class Meter:
         with self._lock:
             return MeterReading(self._requests, self._bytes_read, self._bytes_written, self._failures)
 
-    def count(
-        self, *, requests: int = 0, bytes_read: int = 0, bytes_written: int = 0, failures: int = 0
-    ) -> None:
+    def count(self, *, requests: int = 0, bytes_read: int = 0, bytes_written: int = 0, failures: int = 0) -> None:
         """Raise the counters."""
         with self._lock:
             self._requests += requests
@@ -91,9 +89,7 @@ class MeteredObjectStore:
         self._inner = inner
         self._meter = meter
 
-    def put(
-        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
-    ) -> ObjectInfo:
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
         """Count one request and the bytes."""
         with self._request():
             info = self._inner.put(key, data, if_absent=if_absent, if_match=if_match)

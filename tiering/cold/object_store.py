@@ -73,9 +73,7 @@ class ObjectStore(Protocol):
     unchanged.
     """
 
-    def put(
-        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
-    ) -> ObjectInfo:
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
         """Store ``data`` under ``key``, on a condition if one is given (never both).
 
         Raises PreconditionFailedError when the condition does not hold, or when the store cannot tell whether

@@ -91,9 +91,7 @@ class S3ObjectStore:
         self._uploads = MultipartUploads(self._call)
         self._client = _make_client(endpoint_url, connect_timeout_s, read_timeout_s, max_attempts)
 
-    def put(
-        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
-    ) -> ObjectInfo:
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
         """Store ``data`` in one request.
 
         The SDK repeats a request whose answer was lost, so PreconditionFailedError may also mean that *this*
@@ -135,9 +133,7 @@ class S3ObjectStore:
 
     def get_if_changed(self, key: str, etag: str) -> tuple[bytes, ObjectInfo] | None:
         """The object, or None if the server says that it still has this etag."""
-        answer = self._call(
-            "get_object", key, "304", Key=self._full(key), IfNoneMatch=etag, ChecksumMode="ENABLED"
-        )
+        answer = self._call("get_object", key, "304", Key=self._full(key), IfNoneMatch=etag, ChecksumMode="ENABLED")
         return None if answer is None else self._whole(key, answer)
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
@@ -146,17 +142,13 @@ class S3ObjectStore:
         if start == end:  # HTTP has no empty range
             size_bytes = self.head(key).size_bytes
             if end > size_bytes:
-                raise TornRecordError(
-                    f"{end} is outside of {size_bytes} bytes", path=key, position=size_bytes
-                )
+                raise TornRecordError(f"{end} is outside of {size_bytes} bytes", path=key, position=size_bytes)
             return b""
         answer = self._call("get_object", key, Key=self._full(key), Range=f"bytes={start}-{end - 1}")
         served = answer.get("ContentRange", "")
         if not served.startswith(f"bytes {start}-"):
             answer["Body"].close()
-            raise ObjectStoreUnavailableError(
-                f"asked for [{start}, {end}), the server gave {served!r}", path=key
-            )
+            raise ObjectStoreUnavailableError(f"asked for [{start}, {end}), the server gave {served!r}", path=key)
         if answer["ContentLength"] != end - start:
             answer["Body"].close()
             raise TornRecordError(f"[{start}, {end}) ends outside of the object: {served}", path=key)
@@ -165,9 +157,7 @@ class S3ObjectStore:
     def head(self, key: str) -> ObjectInfo:
         """Describe the object; its CRC-32 only if it is one of the full object."""
         try:
-            return object_info(
-                key, self._call("head_object", key, Key=self._full(key), ChecksumMode="ENABLED")
-            )
+            return object_info(key, self._call("head_object", key, Key=self._full(key), ChecksumMode="ENABLED"))
         except ObjectNotFoundError:
             # The answer to HEAD has no body, so that a missing bucket looks like a missing object.
             if not self._bucket_seen:
@@ -250,9 +240,7 @@ class S3ObjectStore:
         return ObjectInfo(key, size_bytes, answer["ETag"], full_object_crc32(answer), modified_ms)
 
 
-def _make_client(
-    endpoint_url: str | None, connect_timeout_s: float, read_timeout_s: float, max_attempts: int
-) -> Any:
+def _make_client(endpoint_url: str | None, connect_timeout_s: float, read_timeout_s: float, max_attempts: int) -> Any:
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError

@@ -32,9 +32,7 @@ def list_multipart(call: Call, root: str, prefix: str) -> Iterator[PendingUpload
                 yield PendingUpload(key, entry["UploadId"], to_ms(entry["Initiated"]))
 
 
-def _pages(
-    call: Call, operation: str, prefix: str, arguments: dict[str, str], *markers: str
-) -> Iterator[Any]:
+def _pages(call: Call, operation: str, prefix: str, arguments: dict[str, str], *markers: str) -> Iterator[Any]:
     """All pages; ``markers`` name the arguments that ``Next...`` of an answer is for."""
     while True:
         page = call(operation, prefix, **arguments)

@@ -131,9 +131,7 @@ class SegmentWriter:
         for first, last in zip(frames[:-1], frames[1:], strict=True):
             length = int(sizes[first:last].sum())
             raw = gather(self._segment.data, positions, sizes, int(first), int(last), length)
-            yield account(
-                compressor.compress(memoryview(raw)), length, xxhash.xxh64_intdigest(raw) & 0xFFFFFFFF
-            )
+            yield account(compressor.compress(raw.data), length, xxhash.xxh64_intdigest(raw.data) & 0xFFFFFFFF)
 
         sections: dict[str, SectionRef] = {}
         for name, magic, (content, ref) in (
@@ -299,8 +297,6 @@ def _cut_frames(groups: NDArray[np.int64], sizes: NDArray[np.int64], frame_bytes
         while first < end:
             before = int(ends[first - 1]) if first else 0
             frames.append(first)
-            first = min(
-                int(end), max(first + 1, int(np.searchsorted(ends, before + frame_bytes, side="right")))
-            )
+            first = min(int(end), max(first + 1, int(np.searchsorted(ends, before + frame_bytes, side="right"))))
         open_bytes = total if total <= frame_bytes else 0
     return np.array([*frames, len(sizes)], np.int64)

@@ -89,9 +89,7 @@ def _parse(url: str) -> _Place:
         try:
             validate_key(prefix)
         except StoreError as error:
-            raise InvalidRequestError(
-                f"{url!r} has a prefix that no key can have: {error.message}"
-            ) from error
+            raise InvalidRequestError(f"{url!r} has a prefix that no key can have: {error.message}") from error
     return _Place(scheme, bucket, prefix)
 
 

@@ -36,9 +36,7 @@ class Checkpoint:
 
     def encode(self) -> bytes:
         """The file's 4096 bytes."""
-        fields = _FIELDS.pack(
-            self.physic_ms, self.logics_ms, self.index_ms, self.master_flushed, self.confirm_offset
-        )
+        fields = _FIELDS.pack(self.physic_ms, self.logics_ms, self.index_ms, self.master_flushed, self.confirm_offset)
         return fields.ljust(CHECKPOINT_BYTES, b"\0")
 
     @classmethod

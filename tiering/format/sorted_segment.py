@@ -103,9 +103,7 @@ def _starts(lengths: NDArray[np.uint32]) -> NDArray[np.int64]:
 def encode_map_page(sizes: NDArray[np.int64], cold: NDArray[np.int64]) -> bytes:
     """One page of the offset map: record sizes, then steps of the cold position, of records in physical order."""
     steps = np.diff(cold, prepend=cold[:1])
-    return zstandard.ZstdCompressor(level=3).compress(
-        sizes.astype(">i4").tobytes() + steps.astype(">i4").tobytes()
-    )
+    return zstandard.ZstdCompressor(level=3).compress(sizes.astype(">i4").tobytes() + steps.astype(">i4").tobytes())
 
 
 def decode_map_page(
@@ -150,5 +148,3 @@ def decompress_frame(data: bytes, length: int, *, path: str, position: int) -> b
     if len(raw) != length:
         raise TornRecordError(f"frame of {len(raw)} bytes, expected {length}", path=path, position=position)
     return raw
-
-

@@ -112,7 +112,8 @@ class CommitLog:
 
     def segment_of(self, offset: int) -> Segment:
         """The segment that holds a physical offset; KeyError outside the log."""
-        return self._segments[offset - offset % self.segment_bytes]
+        found: Segment = self._segments[offset - offset % self.segment_bytes]
+        return found
 
     def add_segment(self, base_offset: int) -> None:
         """Create the segment, durable and pre-written with zeros.

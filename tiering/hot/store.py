@@ -66,9 +66,7 @@ class HotSnapshot:
     def record(self, physical_offset: int) -> Record:
         """Decode and check one record."""
         segment = self.segments[physical_offset - physical_offset % self.segment_bytes]
-        return decode_record(
-            memoryview(segment.data), physical_offset - segment.base_offset, physical_offset=physical_offset
-        )
+        return decode_record(segment.data.data, physical_offset - segment.base_offset, physical_offset=physical_offset)
 
 
 class HotStore:
@@ -334,7 +332,7 @@ class HotStore:
         """Store time of a segment's first record, None while it has none."""
         if segment.base_offset >= self.log.end:
             return None
-        return decode_record(memoryview(segment.data), 0, physical_offset=segment.base_offset).store_ms
+        return decode_record(segment.data.data, 0, physical_offset=segment.base_offset).store_ms
 
     @property
     def last_store_ms(self) -> int:
@@ -343,7 +341,7 @@ class HotStore:
 
     # removing
 
-    def remove_below(self, border: int, *, forget: Callable[[int], None]) -> None:
+    def remove_below(self, border: int, *, forget: Callable[[int], object]) -> None:
         """Raise the border to a segment start and remove the hot copies below it (invariant I6).
 
         The caller guarantees that every segment below is published and indexed, or that retention alone decides.

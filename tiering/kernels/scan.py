@@ -121,9 +121,7 @@ class TopicTable:
             size *= 2
         self._mask = size - 1
         self._slots = np.full(size, -1, np.int64)
-        _fill_topics(
-            self._slots.ctypes.data, self._mask, self._data.ctypes.data, self._starts.ctypes.data, len(names)
-        )
+        _fill_topics(self._slots.ctypes.data, self._mask, self._data.ctypes.data, self._starts.ctypes.data, len(names))
 
     def arguments(self) -> tuple[int, int, int, int]:
         """Addresses for the kernel; valid while this object lives."""

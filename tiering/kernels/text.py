@@ -9,9 +9,7 @@ from numba import int32, int64, uint32
 
 from tiering.kernels.primitives import called, inlined, load_u8, load_u32
 
-_P1, _P2, _P3, _P4, _P5 = (
-    uint32(prime) for prime in (2654435761, 2246822519, 3266489917, 668265263, 374761393)
-)
+_P1, _P2, _P3, _P4, _P5 = (uint32(prime) for prime in (2654435761, 2246822519, 3266489917, 668265263, 374761393))
 
 
 @inlined
