@@ -1,17 +1,6 @@
 """The index object of the archive: a compacted file in pages, found through a directory. Big-endian.
 
-Sections follow each other: pages, page directory, filter (empty for now), meta; then the tail. A section
-starts with
-
-====== ==== ====== ============== ==========================================
-offset size type   field          meaning
-====== ==== ====== ============== ==========================================
-0      8    bytes  magic          ``TLIDXPAG``, ``TLIDXDIR`` or ``TLIDXMET``
-8      4    uint32 version        1
-12     4    uint32 table_length   bytes of the table after this header
-16     8    uint64 section_length header, table and what follows it
-24     4    uint32 crc            CRC-32 of bytes 0 to 23 and the table
-====== ==== ====== ============== ==========================================
+Sections follow each other: pages, page directory, filter (empty for now), meta; then the tail.
 
 The table is empty (pages), the directory (``index.object_pages``) or the JSON text (meta). Pages are covered
 by the CRCs of the directory. Tail: int32 length of the meta section, int32 CRC-32 of it, magic ``TLIDXTAI``.
@@ -21,7 +10,6 @@ Written by: the uploader and the merge. Read by: ``IndexObjectReader``.
 from __future__ import annotations
 
 import json
-import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,35 +21,27 @@ from numpy.typing import NDArray
 from index.errors import CorruptIndexError
 from index.layout import LAYOUTS, ItemLayout, Items
 from index.object_pages import IndexPage, PageDirectory, encode_pages, highs
-from tiering.errors import BadMagicError, ChecksumMismatchError, InvalidRequestError, UnsupportedFormatError
+from index.object_sections import (
+    DIRECTORY,
+    FILTER,
+    META,
+    PAGES,
+    SECTION_HEAD_BYTES,
+    TAIL,
+    TAIL_BYTES,
+    TAIL_MAGIC,
+    SectionRef,
+    Sections,
+    encode_section,
+    open_section,
+)
+from tiering.errors import BadMagicError, ChecksumMismatchError, InvalidRequestError
 from tiering.types import TimeBounds
 
-VERSION = 1
-PAGES, DIRECTORY, FILTER, META = "pages", "directory", "filter", "meta"
 DEFAULT_PAGE_BYTES = 64 << 10
-
-_MAGICS = {PAGES: b"TLIDXPAG", DIRECTORY: b"TLIDXDIR", META: b"TLIDXMET"}
-_HEAD = struct.Struct(">8sIIQ")
-_CRC = struct.Struct(">I")
-SECTION_HEAD_BYTES = _HEAD.size + _CRC.size
-_TAIL = struct.Struct(">iI8s")
-TAIL_BYTES = _TAIL.size
-TAIL_MAGIC = b"TLIDXTAI"
 
 #: Bytes ``[start, end)`` of one object.
 Fetch = Callable[[int, int], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class SectionRef:
-    """Where a section lies in its object; ``crc`` is the CRC-32 of all its bytes."""
-
-    position: int
-    length: int
-    crc: int
-
-
-Sections = Mapping[str, SectionRef]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,29 +88,6 @@ class CompactedSource(Protocol):
         ...
 
 
-def _section(name: str, table: bytes, rest: list[bytes]) -> list[bytes]:
-    length = SECTION_HEAD_BYTES + len(table) + sum(len(part) for part in rest)
-    head = _HEAD.pack(_MAGICS[name], VERSION, len(table), length)
-    return [head, _CRC.pack(zlib.crc32(table, zlib.crc32(head))), table, *rest]
-
-
-def _open_section(name: str, data: bytes) -> bytes:
-    """The table of a section of which at least header and table were fetched."""
-    if len(data) < SECTION_HEAD_BYTES:
-        raise CorruptIndexError(f"{name} section is cut short")
-    magic, version, table_length, length = _HEAD.unpack_from(data)
-    if magic != _MAGICS[name]:
-        raise BadMagicError(f"not a {name} section")
-    table = data[SECTION_HEAD_BYTES : SECTION_HEAD_BYTES + table_length]
-    if zlib.crc32(table, zlib.crc32(data[: _HEAD.size])) != _CRC.unpack_from(data, _HEAD.size)[0]:
-        raise ChecksumMismatchError(f"checksum of a {name} section differs")
-    if version != VERSION:
-        raise UnsupportedFormatError(f"{name} section of version {version}", hint="upgrade tierlog")
-    if len(table) != table_length or length < SECTION_HEAD_BYTES + table_length:
-        raise CorruptIndexError(f"{name} section contradicts its own lengths")
-    return table
-
-
 def _cold_offsets(
     physical: NDArray[np.int64], to_cold: Callable[[NDArray[np.int64]], NDArray[np.int64]], segment_bytes: int
 ) -> NDArray[np.int64]:
@@ -175,7 +132,7 @@ def build_index_object(
 
     def append(name: str, table: bytes, rest: list[bytes]) -> None:
         nonlocal position
-        added = _section(name, table, rest)
+        added = encode_section(name, table, rest)
         crc = 0
         for part in added:
             crc = zlib.crc32(part, crc)
@@ -210,7 +167,7 @@ def build_index_object(
         },
     }
     append(META, json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode(), [])
-    parts.append(_TAIL.pack(sections[META].length, sections[META].crc, TAIL_MAGIC))
+    parts.append(TAIL.pack(sections[META].length, sections[META].crc, TAIL_MAGIC))
     return IndexObject(b"".join(parts), sections, described)
 
 
@@ -235,7 +192,7 @@ class IndexObjectReader:
         if size < TAIL_BYTES:
             raise CorruptIndexError("index object is cut short")
         tail = _exactly(fetch, size - TAIL_BYTES, size)
-        length, crc, magic = _TAIL.unpack(tail)
+        length, crc, magic = TAIL.unpack(tail)
         if magic != TAIL_MAGIC:
             raise BadMagicError("not an index object", position=size - TAIL_BYTES)
         start = size - TAIL_BYTES - length
@@ -245,7 +202,7 @@ class IndexObjectReader:
         if zlib.crc32(section) != crc:
             raise ChecksumMismatchError("checksum of an index object's meta differs", position=start)
         try:
-            meta = json.loads(_open_section(META, section))
+            meta = json.loads(open_section(META, section))
             sections = {
                 str(name): SectionRef(int(ref["position"]), int(ref["length"]), int(ref["crc"]))
                 for name, ref in meta["sections"].items()
@@ -262,7 +219,7 @@ class IndexObjectReader:
             data = _exactly(self._fetch, ref.position, ref.position + ref.length)
             if zlib.crc32(data) != ref.crc:
                 raise ChecksumMismatchError("checksum of a page directory differs", position=ref.position)
-            directory = PageDirectory.decode(_open_section(DIRECTORY, data), self._layouts)
+            directory = PageDirectory.decode(open_section(DIRECTORY, data), self._layouts)
             if SECTION_HEAD_BYTES + directory.end != self._section_ref(PAGES).length:
                 raise CorruptIndexError("page directory and pages have different lengths")
             self._directory = directory

@@ -16,10 +16,11 @@ from index.chained_file import ChainedIndexFile
 from index.compacted_file import CompactedIndexFile
 from index.compactor import compact
 from index.errors import CorruptIndexError
-from index.index_object import IndexObjectReader, SectionRef
+from index.index_object import IndexObjectReader
 from index.kernels.keys import hash_keys
 from index.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout, seconds_after
 from index.object_pages import IndexPage, PageDirectory
+from index.object_sections import SectionRef
 from index.plain import PlainChainedFile, plain_keys
 from tiering.errors import CorruptionError, UnsupportedFormatError
 from tiering.format.record import Record, RecordVersion, encode_host, encode_record

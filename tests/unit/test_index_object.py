@@ -13,20 +13,11 @@ from index.chained_file import ChainedIndexFile
 from index.compacted_file import CompactedIndexFile
 from index.compactor import compact
 from index.errors import CorruptIndexError
-from index.index_object import (
-    DIRECTORY,
-    FILTER,
-    META,
-    PAGES,
-    SECTION_HEAD_BYTES,
-    IndexMeta,
-    IndexObject,
-    IndexObjectReader,
-    build_index_object,
-)
+from index.index_object import IndexMeta, IndexObject, IndexObjectReader, build_index_object
 from index.kernels.keys import KEY_ROW
 from index.layout import TIERLOG
 from index.object_pages import IndexPage
+from index.object_sections import DIRECTORY, FILTER, META, PAGES, SECTION_HEAD_BYTES
 from tiering.errors import CorruptionError, InvalidRequestError
 from tiering.fs import LocalFileSystem
 from tiering.kernels.scan import SCAN_ROW
