@@ -38,6 +38,21 @@ from index.object_sections import (
 from tiering.errors import BadMagicError, ChecksumMismatchError, InvalidRequestError
 from tiering.types import TimeBounds
 
+__all__ = [
+    "DEFAULT_PAGE_BYTES",
+    "DIRECTORY",
+    "FILTER",
+    "META",
+    "PAGES",
+    "Fetch",
+    "IndexMeta",
+    "IndexObject",
+    "IndexObjectReader",
+    "SectionRef",
+    "Sections",
+    "build_index_object",
+]
+
 DEFAULT_PAGE_BYTES = 64 << 10
 
 #: Bytes ``[start, end)`` of one object.
@@ -67,17 +82,17 @@ class CompactedSource(Protocol):
     """What the builder reads: ``CompactedIndexFile``, or a merge that looks like one."""
 
     @property
-    def layout(self) -> ItemLayout: ...  # noqa: D102
+    def layout(self) -> ItemLayout: ...
     @property
-    def slots(self) -> int: ...  # noqa: D102
+    def slots(self) -> int: ...
     @property
-    def begin_ms(self) -> int: ...  # noqa: D102
+    def begin_ms(self) -> int: ...
     @property
-    def first(self) -> int: ...  # noqa: D102
+    def first(self) -> int: ...
     @property
-    def next(self) -> int: ...  # noqa: D102
+    def next(self) -> int: ...
     @property
-    def bounds(self) -> TimeBounds | None: ...  # noqa: D102
+    def bounds(self) -> TimeBounds | None: ...
 
     def verify(self) -> None:
         """Check all bytes."""

@@ -54,10 +54,10 @@ _TIME_LIMIT = 1 << 61
 
 
 @intrinsic
-def _publish_be32(typing_context, address, value):  # type: ignore[no-untyped-def]
+def _publish_be32(typing_context, address, value):
     """Store an aligned int32 after everything stored before it, as seen by every other thread."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         word = ir.IntType(32)
         stored = builder.bswap(builder.trunc(args[1], word))
         builder.store_atomic(stored, builder.inttoptr(args[0], word.as_pointer()), "release", 4)

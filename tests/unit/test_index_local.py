@@ -628,3 +628,69 @@ def test_unique_key_is_indexed_first(paths: StorePaths) -> None:
     index = open_index(paths)
     index.on_records(Range(data, 0, 0, len(data), rows, np.array([7], np.int32)))
     assert hits(index, "u 1") == hits(index, "a") == hits(index, "b") == [0]
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+class CrashingDisk(LocalFileSystem):
+    """Dies at the n-th change of the disk."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def _count(self) -> None:
+        if self.left == 0:
+            raise Crash
+        self.left -= 1
+
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+        self._count()
+        super().create(path, size_bytes, prewrite=prewrite)
+
+    def open(self, path: Path) -> File:
+        self._count()
+        return super().open(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._count()
+        super().unlink(path)
+
+    def flush_dir(self, path: Path) -> None:
+        self._count()
+        super().flush_dir(path)
+
+
+def test_no_key_is_lost_or_doubled_whichever_step_a_crash_interrupts(tmp_path: Path) -> None:
+    log = numbered(12)
+    crashes = 0
+    for steps in range(1000):
+        paths = StorePaths(tmp_path / str(steps))
+        open_index(paths)
+        try:
+            index = open_index(paths, slots=3, items=6, fs=CrashingDisk(steps))
+            index.on_records(log.range(end=log.offsets[8]))
+            index.seal()
+            index.compact_sealed()
+            index.on_records(log.range())
+            for entry in index.pending():
+                index.mark_uploaded(entry)
+            index.seal()
+            index.remove_below(log.offsets[1])
+        except Crash:
+            crashes += 1
+        else:
+            break
+        again = open_index(paths, slots=3, items=6)
+        derive_all(again, log, log.end)
+        again.seal()
+        assert again.covered_to() == log.end
+        assert_all_found(again, log)
+        again.compact_sealed()
+        assert_all_found(again, log)
+    assert crashes > 30
