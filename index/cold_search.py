@@ -12,7 +12,7 @@ from index.query import Query
 from index.search import ALL_TIME, SearchContext, Work, in_groups
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment_reader import DirectoryRow, SegmentReader
-from tiering.errors import CorruptionError
+from tiering.errors import CorruptionError, TopicNotFoundError
 from tiering.format.hashing import key_hash, key_hash_high
 from tiering.format.manifest import Head, IndexEntry, LogEntry
 from tiering.message import StoredMessage
@@ -33,12 +33,12 @@ class ColdSearch:
         self._context = context
         self._reader = manifest.reader(context.bill)
 
-    def topic_id(self, topic: str) -> int | None:
-        """The archive's id of a topic, or None if it never saw one."""
+    def topic_id(self, topic: str) -> int:
+        """The archive's id of a topic; :class:`TopicNotFoundError` if it never saw one."""
         for state in self._manifest.state(self._reader, self._head).topics:
             if state.name == topic:
                 return state.topic_id
-        return None
+        raise TopicNotFoundError(f"no such topic {topic!r} in the archive")
 
     def plan(self, query: Query, within: TimeRange, topic_id: int) -> Iterator[Work]:
         """Work that finds every archived message of the query inside ``within``."""
@@ -55,7 +55,8 @@ class ColdSearch:
     # by key
 
     def _index_work(self, entry: IndexEntry, query: Query, within: TimeRange) -> Work:
-        assert entry.bounds is not None and query.key is not None
+        assert entry.bounds is not None
+        assert query.key is not None
         key = query.key
         low, high = entry.bounds.on(query.axis)
 

@@ -52,7 +52,8 @@ class IndexPublisher:
         return head, published
 
     def _upload(self, entry: IndexFileEntry, head: Head, topic_names: dict[int, str]) -> IndexEntry:
-        assert isinstance(entry.reader, CompactedIndexFile) and entry.next is not None
+        assert isinstance(entry.reader, CompactedIndexFile)
+        assert entry.next is not None
         segments = _SegmentMaps(self._manifest, head)
         meta = IndexMeta(self._manifest.keys.store_id, segments.segment_bytes, topic_names)
         built = build_index_object(entry.reader, segments.to_cold, meta)

@@ -64,8 +64,6 @@ class ArchiveSearch(StoreSearch):
             head = self._manifest.refresh()
             cold = ColdSearch(self.store_id, self._manifest, head, head.archived_to, context)
             topic_id = cold.topic_id(query.topic)
-            if topic_id is None:
-                raise TopicNotFoundError(f"no such topic {query.topic!r} in the archive")
             covered.cold = tier_coverage(within, head.version)
             work = list(cold.plan(query, within, topic_id))
         except (TopicNotFoundError, BudgetSpentError):

@@ -80,7 +80,7 @@ class FileSystem(Protocol):
         ...
 
     def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
-        """Create a durable file of zeros; ``prewrite`` allocates real blocks by writing them, otherwise reserves them."""
+        """Create a durable file of zeros; ``prewrite`` writes its blocks, otherwise they are reserved."""
         ...
 
     def open(self, path: Path) -> File:
@@ -120,7 +120,7 @@ class FileSystem(Protocol):
         ...
 
     def lock(self, path: Path) -> contextlib.AbstractContextManager[None]:
-        """Hold ``path`` exclusively, across processes, until the context ends; :class:`StoreLockedError` at once if held."""
+        """Hold ``path`` exclusively, across processes, until the context ends; :class:`StoreLockedError` if held."""
         ...
 
     def free_bytes(self, path: Path) -> int:

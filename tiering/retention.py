@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tiering.format.manifest import Head
 from tiering.hot.store import HotStore
 from tiering.options import RetentionOptions
@@ -26,7 +28,7 @@ def due_border(hot: HotStore, options: RetentionOptions, now_ms: int) -> int:
     segments = hot.log.segments()
     border = hot.border
     over = len(segments) * hot.log.segment_bytes - options.hot_max_bytes if options.hot_max_bytes else 0
-    for segment, following in zip(segments[:-1], segments[1:], strict=True):
+    for segment, following in pairwise(segments):
         newest_ms = hot.first_store_ms(following)
         if newest_ms is None:
             newest_ms = hot.last_store_ms

@@ -69,8 +69,7 @@ class ManifestTree:
         else:
             items = []
         items += entries
-        for page in _split(items, self._options.page_entries):
-            leaves.append(self._store(kind, 0, page, version))
+        leaves += [self._store(kind, 0, page, version) for page in _split(items, self._options.page_entries)]
         pages = [self._store(kind, 1, page, version) for page in _split(leaves, self._options.page_entries)]
         return (*tree[:-1], *pages)
 

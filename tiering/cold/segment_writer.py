@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -128,7 +129,7 @@ class SegmentWriter:
             level=self._options.compression_level, write_checksum=True, write_content_size=True
         )
         positions = rows["position"].astype(np.int64)
-        for first, last in zip(frames[:-1], frames[1:], strict=True):
+        for first, last in pairwise(frames):
             length = int(sizes[first:last].sum())
             raw = gather(self._segment.data, positions, sizes, int(first), int(last), length)
             yield account(compressor.compress(raw.data), length, xxhash.xxh64_intdigest(raw.data) & 0xFFFFFFFF)

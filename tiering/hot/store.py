@@ -290,14 +290,13 @@ class HotStore:
 
         Killed before the checkpoint is replaced: recovery derives a little more again, with the same result.
         """
-        with self._dispatch_lock:
-            with self._writing("checkpoint"):
-                confirm = self.queues.flush()
-                if confirm != self._checkpointed:
-                    last_ms = self.queues.last_store_ms
-                    checkpoint = Checkpoint(physic_ms=last_ms, logics_ms=last_ms, confirm_offset=confirm)
-                    replace_file(self._fs, self._paths.checkpoint, checkpoint.encode(), self._paths.tmp)
-                    self._checkpointed = confirm
+        with self._dispatch_lock, self._writing("checkpoint"):
+            confirm = self.queues.flush()
+            if confirm != self._checkpointed:
+                last_ms = self.queues.last_store_ms
+                checkpoint = Checkpoint(physic_ms=last_ms, logics_ms=last_ms, confirm_offset=confirm)
+                replace_file(self._fs, self._paths.checkpoint, checkpoint.encode(), self._paths.tmp)
+                self._checkpointed = confirm
 
     # reading
 

@@ -14,7 +14,6 @@ from tiering.kernels.primitives import (
     store_be16,
     store_be32,
     store_be64,
-    store_i64,
     store_u8,
 )
 

@@ -224,9 +224,8 @@ def _scan(tables, log, position, limit, base, check_crc, slots, mask, topics, st
         properties_length = load_be16(properties_at - 2)
         if properties_at + properties_length != at + size:
             break
-        if check_crc and body_length > 0:
-            if crc32(tables, at + fixed, body_length) & 0x7FFFFFFF != load_be32(at + 8):
-                break
+        if check_crc and body_length > 0 and crc32(tables, at + fixed, body_length) & 0x7FFFFFFF != load_be32(at + 8):
+            break
         number = _topic_number(slots, mask, topics, starts, topic_at, topic_length)
         row = rows + count * _ROW_BYTES
         _store_span(row + _TOPIC_AT, topic_at - log, topic_length)

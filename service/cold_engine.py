@@ -1,0 +1,147 @@
+"""Reads an archive with no service and no store directory: one store's, or all below a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from index.query import Answer, Query
+from index.search import search
+from index.store_search import ArchiveSearch
+from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
+from service.engine import open_archive
+from service.settings import Settings
+from tiering.check import check_archive
+from tiering.clock import Clock, SystemClock
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.object_store import ObjectStore
+from tiering.cold.reading import MetadataCache
+from tiering.cold.urls import canonical_url
+from tiering.errors import InvalidRequestError, NotFoundError, TopicNotFoundError
+from tiering.fetch import Fetcher, PullResult
+from tiering.paths import ColdKeys, store_of_head
+from tiering.randomness import SystemRandomness
+
+
+class ColdEngine:
+    """The stores of one archive, read only. Thread safe."""
+
+    def __init__(self, objects: ObjectStore, manifests: dict[str, ManifestStore], cold_url: str) -> None:
+        """Use :meth:`open`."""
+        self._objects = objects
+        self._manifests = manifests
+        self.cold_url = cold_url
+
+    @classmethod
+    def open(
+        cls,
+        cold_url: str,
+        *,
+        settings: Settings,
+        store_id: str | None = None,
+        clock: Clock | None = None,
+        objects: ObjectStore | None = None,
+    ) -> ColdEngine:
+        """Find the stores below ``cold_url``, or take the one named.
+
+        Raises :class:`NotFoundError` if there is none, the object store's error if it cannot be asked.
+        """
+        url = canonical_url(cold_url)
+        objects = objects or open_archive(url, settings, clock or SystemClock())
+        store_ids = [store_id] if store_id else list(_stores(objects))
+        if not store_ids:
+            raise NotFoundError("no archive of any store here", path=url)
+        cache = MetadataCache(settings.cold.cache_bytes)
+        manifests = {
+            found: ManifestStore(objects, ColdKeys(found), SystemRandomness(), settings.cold_options(), cache)
+            for found in store_ids
+        }
+        for manifest in manifests.values():
+            manifest.refresh()
+        return cls(objects, manifests, url)
+
+    @property
+    def store_ids(self) -> list[str]:
+        """The stores found, in order."""
+        return sorted(self._manifests)
+
+    def query(self, query: Query) -> Answer:
+        """Search every store's archive; what is still hot is not searched and not claimed."""
+        return search([ArchiveSearch(store_id, self._manifests[store_id]) for store_id in self.store_ids], query)
+
+    def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
+        """Read a queue of the one store that has it; several need a store id at :meth:`open`."""
+        if len(self._manifests) > 1:
+            raise InvalidRequestError(
+                f"{len(self._manifests)} stores lie here and a queue belongs to one", hint="name it with --store-id"
+            )
+        ((store_id, manifest),) = self._manifests.items()
+        return Fetcher(store_id, None, manifest).pull(topic, queue_id, offset, limit, tag)
+
+    def topics(self) -> list[TopicInfo]:
+        """Topics of all stores; a name that several have is listed once for each."""
+        found = []
+        for store_id in self.store_ids:
+            manifest = self._manifests[store_id]
+            head, reader, fetcher = manifest.refresh(), manifest.reader(), Fetcher(store_id, None, manifest)
+            for state in manifest.state(reader, head).topics:
+                queues = [QueueInfo(queue, *fetcher.offsets(state.name, queue)) for queue in range(state.queues)]
+                found.append(TopicInfo(state.name, state.topic_id, queues))
+        return found
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; :class:`TopicNotFoundError`."""
+        for info in self.topics():
+            if info.name == name:
+                return info
+        raise TopicNotFoundError(f"no such topic {name!r} in the archive")
+
+    def files(self) -> list[FileInfo]:
+        """Published segments and index objects of all stores."""
+        return [
+            info
+            for store_id in self.store_ids
+            for info in cold_files(self._manifests[store_id], self._manifests[store_id].refresh())
+        ]
+
+    def stats(self) -> dict[str, object]:
+        """Watermarks of each store."""
+        heads = {store_id: self._manifests[store_id].refresh() for store_id in self.store_ids}
+        return {
+            "cold_url": self.cold_url,
+            "stores": {
+                store_id: {
+                    "archived_to": head.archived_to,
+                    "indexed_to": head.indexed_to,
+                    "manifest_version": head.version,
+                    "epoch": head.epoch,
+                }
+                for store_id, head in heads.items()
+            },
+        }
+
+    def check(self, *, deep: bool = False) -> list[str]:
+        """Verify every store's manifest and objects."""
+        return [
+            f"{store_id}: {finding}"
+            for store_id in self.store_ids
+            for finding in check_archive(self._manifests[store_id], None, deep=deep)
+        ]
+
+    def close(self) -> None:
+        """Give connections back."""
+        self._objects.close()
+
+
+def _stores(objects: ObjectStore) -> Iterable[str]:
+    """Store ids below the prefix, found by one listing request a store: each jump skips a store's other objects."""
+    after = ""
+    while True:
+        key = next((info.key for info in objects.list("", after)), None)
+        if key is None:
+            return
+        folder = key.partition("/")[0]
+        for info in objects.list(f"{folder}/head"):
+            if store_of_head(info.key) is not None:
+                yield folder
+            break
+        after = f"{folder}/\U0010ffff"
