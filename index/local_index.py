@@ -9,6 +9,7 @@ from index.chained_file import ChainedIndexFile
 from index.compacted_file import CompactedIndexFile
 from index.compactor import compact
 from index.file_set import IndexFileSet
+from index.header import check_capacity
 from index.layout import LAYOUTS, ItemLayout
 from index.opening import load_entries
 from index.range_writer import LogRange, RangeWriter
@@ -40,6 +41,7 @@ class LocalIndex:
     ) -> None:
         if not layout.covered:
             raise InvalidRequestError(f"layout {layout.name!r} is for import and export only")
+        check_capacity(layout, slots, items)
         self._fs = fs
         self._tmp = paths.tmp
         self._layouts = {**LAYOUTS, layout.number: layout}

@@ -620,6 +620,11 @@ def test_layout_for_export_cannot_be_a_stores_own(paths: StorePaths) -> None:
         )
 
 
+def test_capacity_that_no_file_can_have_is_refused_at_open(paths: StorePaths) -> None:
+    with pytest.raises(InvalidRequestError):
+        open_index(paths, slots=5_000_000, items=500_000_000)
+
+
 def test_unique_key_is_indexed_first(paths: StorePaths) -> None:
     text = encode_properties({KEYS: "a b", UNIQ_KEY: "u 1"})
     record = Record(0, RecordVersion.V2, 0, 0, 0, 0, 0, 0, T, HOST, T, HOST, 0, 0, b"x", "t", text)
