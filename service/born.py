@@ -64,9 +64,7 @@ class BornTimes:
             else:
                 ms = self._parse_format(text)
         except ValueError as error:
-            raise InvalidRequestError(
-                f"cannot read the born time {text[:60]!r}: {error}", hint=_HINT
-            ) from error
+            raise InvalidRequestError(f"cannot read the born time {text[:60]!r}: {error}", hint=_HINT) from error
         if ms < 0:
             raise InvalidRequestError(f"the born time {text[:60]!r} is before 1970")
         return ms

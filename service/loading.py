@@ -66,9 +66,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise InvalidRequestError(
-            f"bad pattern {text!r}: {error}", hint="Python's regular expressions"
-        ) from error
+        raise InvalidRequestError(f"bad pattern {text!r}: {error}", hint="Python's regular expressions") from error
 
 
 def load(
@@ -181,11 +179,7 @@ def _message(body: bytes, rules: LineRules) -> Message:
     return Message(
         rules.topic,
         body,
-        keys=list(
-            dict.fromkeys(
-                _readable(found, "key") for pattern in rules.keys for found in _found(pattern, text)
-            )
-        ),
+        keys=list(dict.fromkeys(_readable(found, "key") for pattern in rules.keys for found in _found(pattern, text))),
         tag=_readable(next(_found(rules.tag, text), ""), "tag") if rules.tag else "",
         born_ms=rules.born.of_line(text) if rules.born else None,
     )

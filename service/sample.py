@@ -60,9 +60,7 @@ class _Shop:
         if event == 0:
             return [self._said("INFO", "ledger.Settlement", "settled " + " ".join(self._recent(100)))]
         if event == 1:
-            return [
-                self._said("WARN", "shop.Audit", "request dump " + dice.hex(2 * (1500 + dice.below(1500))))
-            ]
+            return [self._said("WARN", "shop.Audit", "request dump " + dice.hex(2 * (1500 + dice.below(1500))))]
         if event < 6:
             return self._trace()
         if event < 10:
@@ -80,9 +78,7 @@ class _Shop:
             f"10.{dice.below(4)}.{dice.below(8)}.{1 + dice.below(60)}",
         )
         self._open = [*self._open[-199:], order]
-        what = (
-            f"order {order[0]} accepted from {order[2]}: {1 + dice.below(9)} items to {dice.one_of(_CITIES)}"
-        )
+        what = f"order {order[0]} accepted from {order[2]}: {1 + dice.below(9)} items to {dice.one_of(_CITIES)}"
         return self._said("INFO", "shop.OrderService", what)
 
     def _followed(self, event: int) -> str:
@@ -92,12 +88,8 @@ class _Shop:
         if event < 800:
             return self._said("INFO", "shop.Warehouse", f"{order} picked, shelf {self._dice.below(400)}")
         if event < 970:
-            return self._said(
-                "INFO", "http.Access", f"{address} GET /orders/{order} 200 {self._dice.below(90)} ms"
-            )
-        return self._said(
-            "WARN", "shop.Payments", f"payment {payment} refused, {order} retried from {address}"
-        )
+            return self._said("INFO", "http.Access", f"{address} GET /orders/{order} 200 {self._dice.below(90)} ms")
+        return self._said("WARN", "shop.Payments", f"payment {payment} refused, {order} retried from {address}")
 
     def _trace(self) -> list[str]:
         order, payment, _ = self._open[-1] if self._open else ("ord-0", "pay-000000000000", "")

@@ -10,6 +10,7 @@ in the file, or below a group in the environment, is an error and not a silent d
 
 from __future__ import annotations
 
+import ipaddress
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,9 +111,7 @@ class HotSettings(_Group):
     max_bytes: int = Field(
         default=0,
         ge=0,
-        description=(
-            "Bytes of commit log above which the oldest archived segments are removed early; 0 = no limit."
-        ),
+        description=("Bytes of commit log above which the oldest archived segments are removed early; 0 = no limit."),
     )
 
 
@@ -158,9 +157,7 @@ class ColdSettings(_Group):
         default=200,
         ge=2,
         le=200,
-        description=(
-            "Manifest entries kept inside the head object; more move into pages. Fewer make more requests."
-        ),
+        description=("Manifest entries kept inside the head object; more move into pages. Fewer make more requests."),
     )
     page_entries: int = Field(
         default=256, ge=2, le=256, description="Entries, or page references, in one manifest page."
@@ -168,9 +165,7 @@ class ColdSettings(_Group):
     cache_bytes: int = Field(
         default=256 << 20,
         ge=0,
-        description=(
-            "Bytes of memory for directories, seek tables and manifest pages. Less asks the archive again."
-        ),
+        description=("Bytes of memory for directories, seek tables and manifest pages. Less asks the archive again."),
     )
     s3_endpoint: str | None = Field(
         default=None,
@@ -179,9 +174,7 @@ class ColdSettings(_Group):
             "usual AWS variables."
         ),
     )
-    connect_timeout_s: float = Field(
-        default=5.0, gt=0, le=300, description="Seconds to wait for a connection to S3."
-    )
+    connect_timeout_s: float = Field(default=5.0, gt=0, le=300, description="Seconds to wait for a connection to S3.")
     read_timeout_s: float = Field(
         default=20.0,
         gt=0,
@@ -202,9 +195,7 @@ class ServeSettings(_Group):
     host: str = Field(
         default="127.0.0.1", min_length=1, description="Address to listen on; `0.0.0.0` is every interface."
     )
-    port: int = Field(
-        default=8080, ge=0, le=65_535, description="TCP port; 0 takes a free one and prints it."
-    )
+    port: int = Field(default=8080, ge=0, le=65_535, description="TCP port; 0 takes a free one and prints it.")
     max_request_bytes: int = Field(
         default=64 << 20,
         ge=1024,
@@ -230,7 +221,7 @@ class Settings(BaseSettings):
     advertise: str | None = Field(
         default=None,
         description=(
-            "`host:port` (IPv4 or IPv6 address) written into every record as the store host, and so "
+            "`address:port` (IPv4 or IPv6) written into every record as the store host, and so "
             "part of every message id; unset = the first non-loopback IPv4 address and the service's "
             "port."
         ),
@@ -249,7 +240,8 @@ class Settings(BaseSettings):
     def _host_and_port(cls, value: str | None) -> str | None:
         if value is not None:
             host, _, port = value.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            ipaddress.ip_address(host.strip("[]"))
+            if not port.isdecimal() or not 0 < int(port) < 65_536:
                 raise ValueError("not host:port")
         return value
 
@@ -283,13 +275,9 @@ class Settings(BaseSettings):
         try:
             return cls.model_validate(merged)
         except ValidationError as error:
-            raise InvalidRequestError(
-                _describe(error), hint="docs/configuration.md lists every setting"
-            ) from error
+            raise InvalidRequestError(_describe(error), hint="docs/configuration.md lists every setting") from error
 
-    def hot_options(
-        self, segment_bytes: int | None = None, queue_file_units: int | None = None
-    ) -> HotOptions:
+    def hot_options(self, segment_bytes: int | None = None, queue_file_units: int | None = None) -> HotOptions:
         """Options of the hot tier; the arguments are what an existing store was made with, and win."""
         sizes = {
             "segment_bytes": segment_bytes or self.hot.segment_bytes,
@@ -324,9 +312,7 @@ def _read_toml(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidRequestError(
-            f"cannot read the settings file: {error.strerror}", path=str(path)
-        ) from error
+        raise InvalidRequestError(f"cannot read the settings file: {error.strerror}", path=str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"the settings file is not TOML: {error}", path=str(path)) from error
 

@@ -1,0 +1,35 @@
+"""The REST API as an ASGI application over one open engine."""
+
+from __future__ import annotations
+
+import threading
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI
+
+from service.api import errors
+from service.api.limits import BodyLimit
+from service.api.routes import admin, health, messages, page, produce, topics
+from service.engine import Engine
+from service.settings import Settings
+
+
+def create_app(engine: Engine, settings: Settings, stopping: threading.Event | None = None) -> FastAPI:
+    """The application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early."""
+    # no /docs: its page would load scripts from another site
+    app = FastAPI(title="tierlog", version=_version(), docs_url=None, redoc_url=None)
+    app.state.engine = engine
+    app.state.settings = settings
+    app.state.stopping = stopping or threading.Event()
+    errors.install(app)
+    app.add_middleware(BodyLimit, max_bytes=settings.serve.max_request_bytes)
+    for module in (produce, messages, topics, admin, health, page):
+        app.include_router(module.router)
+    return app
+
+
+def _version() -> str:
+    try:
+        return version("tierlog")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,31 @@
+"""What routes are handed: the engine, the settings, and the flag that ends long polls."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from service.engine import Engine
+from service.settings import Settings
+
+
+def _engine(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+def _settings(request: Request) -> Settings:
+    settings: Settings = request.app.state.settings
+    return settings
+
+
+def _stopping(request: Request) -> threading.Event:
+    stopping: threading.Event = request.app.state.stopping
+    return stopping
+
+
+TheEngine = Annotated[Engine, Depends(_engine)]
+TheSettings = Annotated[Settings, Depends(_settings)]
+Stopping = Annotated[threading.Event, Depends(_stopping)]

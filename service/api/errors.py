@@ -1,0 +1,109 @@
+"""One table from error class to HTTP status, and one body for all of them: problem+json (RFC 9457)."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from index.errors import CorruptIndexError
+from service.problems import problem_title, problem_type
+from tiering import errors
+
+_LOG = logging.getLogger("tierlog")
+_RETRY_S = 5
+
+#: Every class of the tree stands here by itself; a test walks the tree.
+STATUS: dict[type[errors.StoreError], int] = {
+    errors.StoreError: 500,
+    errors.InvalidRequestError: 400,
+    errors.MessageTooLargeError: 413,
+    errors.NotFoundError: 404,
+    errors.TopicNotFoundError: 404,
+    errors.MessageNotFoundError: 404,
+    errors.ObjectNotFoundError: 500,  # an object that ought to be there, not what the client asked for
+    errors.CorruptionError: 500,
+    errors.ChecksumMismatchError: 500,
+    errors.BadMagicError: 500,
+    errors.TornRecordError: 500,
+    CorruptIndexError: 500,
+    errors.UnsupportedFormatError: 500,
+    errors.ConflictError: 409,
+    errors.PreconditionFailedError: 409,
+    errors.StoreLockedError: 409,
+    errors.StoreMismatchError: 409,
+    errors.UnavailableError: 503,
+    errors.ObjectStoreUnavailableError: 503,
+    errors.ThrottledError: 503,
+    errors.FencedError: 409,
+    errors.ReadOnlyError: 503,
+    errors.DiskFailedError: 503,
+    errors.CapacityError: 507,
+    errors.DiskFullError: 507,
+    errors.ClosedError: 503,
+}
+
+
+def problem(
+    status: int, title: str, detail: str, *, uri: str = "about:blank", hint: str | None = None, **extra: object
+) -> JSONResponse:
+    """A problem body; ``hint`` and what else is known are members of their own, left out if there is none."""
+    body: dict[str, object] = {"type": uri, "title": title, "status": status, "detail": detail}
+    body.update({name: value for name, value in {"hint": hint, **extra}.items() if value is not None})
+    headers = {"Retry-After": str(_RETRY_S)} if status in (429, 503) else None
+    return JSONResponse(body, status, headers, media_type="application/problem+json")
+
+
+def install(app: FastAPI) -> None:
+    """Answer every failure with a problem body."""
+    app.add_exception_handler(errors.StoreError, _store_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _store_error(request: Request, error: Any) -> JSONResponse:
+    kind = type(error)
+    status = STATUS.get(kind, 500)
+    if status == 500:
+        _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(
+        status,
+        problem_title(kind),
+        error.message,
+        uri=problem_type(kind),
+        hint=error.hint,
+        path=error.path,
+        position=error.position,
+    )
+
+
+def _validation_error(request: Request, error: Any) -> JSONResponse:
+    """400 for an argument of the URL, 422 for a body that is not what it should be."""
+    found = error.errors()
+    detail = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in found[:5])
+    if any(one["loc"][:1] == ("body",) for one in found):
+        return problem(422, "unprocessable body", detail, hint="/openapi.json describes the body")
+    return problem(400, "bad argument", detail, hint="/openapi.json lists the arguments")
+
+
+def _http_error(request: Request, error: Any) -> JSONResponse:
+    title = HTTPStatus(error.status_code).phrase.lower()
+    detail = str(error.detail)
+    if error.status_code == 404:
+        detail = f"there is nothing at {request.url.path}"
+    elif error.status_code == 405:
+        detail = f"{request.method} is not possible at {request.url.path}"
+    answer = problem(error.status_code, title, detail, hint="/openapi.json lists every call")
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    """The server logs the traceback; the client learns only that it was not at fault."""
+    return problem(500, "internal error", "an unexpected error, see the service's log")

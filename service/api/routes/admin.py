@@ -1,0 +1,39 @@
+"""What an operator asks for: archive, flush and check now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body
+from fastapi.responses import JSONResponse
+
+from service.api.deps import TheEngine
+from service.api.schemas import ArchiveIn, CheckIn
+from service.wire import report_json
+from tiering.errors import InvalidRequestError
+
+router = APIRouter(prefix="/v1/admin", tags=["admin"])
+
+
+@router.post("/archive")
+def archive(engine: TheEngine, wanted: Annotated[ArchiveIn | None, Body()] = None) -> JSONResponse:
+    """Roll, seal and publish now; answered when published. ``drop_hot`` then removes the hot copies."""
+    wanted = wanted or ArchiveIn()
+    if wanted.all and wanted.until is not None:
+        raise InvalidRequestError("give either until or all")
+    return JSONResponse(
+        report_json(engine.archive(until_ms=wanted.until, everything=wanted.all, drop_hot=wanted.drop_hot))
+    )
+
+
+@router.post("/flush")
+def flush(engine: TheEngine) -> JSONResponse:
+    """Make everything acknowledged so far durable."""
+    engine.flush()
+    return JSONResponse({"flushed": True})
+
+
+@router.post("/check")
+def check(engine: TheEngine, wanted: Annotated[CheckIn | None, Body()] = None) -> JSONResponse:
+    """Verify the invariants; an empty list of findings is what everybody wants."""
+    return JSONResponse({"findings": engine.check(deep=(wanted or CheckIn()).deep)})

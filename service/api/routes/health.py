@@ -1,0 +1,29 @@
+"""Health: alive means that requests are answered, ready that messages are taken."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from service.api.deps import TheEngine
+from service.api.errors import problem
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez")
+async def livez() -> JSONResponse:
+    """200 as long as the process answers."""
+    return JSONResponse({"status": "alive"})
+
+
+@router.get("/readyz")
+async def readyz(engine: TheEngine) -> JSONResponse:
+    """200 if messages can be appended, else 503 with the reason.
+
+    An archive that cannot be reached is shown as ``cold_error`` and leaves the store ready: appends and hot
+    reads go on without it.
+    """
+    if engine.read_only_reason is not None:
+        return problem(503, "not ready", f"read-only: {engine.read_only_reason}", hint="repair the disk, then restart")
+    return JSONResponse({"status": "ready", "cold_error": engine.cold_error})

@@ -1,0 +1,175 @@
+"""What requests carry. Answers are made by ``service.wire``; their shapes are described here for OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from index.query import DEFAULT_LIMIT, MAX_LIMIT
+from service.times import parse_time
+from service.wire import decode_base64
+from tiering.types import END_OF_TIME_MS, Order, TimeAxis
+
+SHARDING_KEY = "__SHARDINGKEY"
+MAX_WAIT_MS = 60_000
+
+
+def _time(value: object) -> int:
+    return parse_time(str(value))
+
+
+#: ms since the epoch or RFC 3339.
+Time = Annotated[int, BeforeValidator(_time, json_schema_input_type=str)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class MessageIn(_Strict):
+    """A message to append: ``body`` (text) or ``body_base64``, exactly one of them."""
+
+    body: str | None = None
+    body_base64: str | None = None
+    keys: list[str] = []
+    tag: str = ""
+    properties: dict[str, str] = {}
+    born_ms: int | None = Field(default=None, ge=0)
+    queue_id: int | None = Field(default=None, ge=0, le=0x7FFFFFFF, description="absent: spread round robin")
+    sharding_key: str | None = Field(
+        default=None, min_length=1, description="messages of one key go to one queue, kept as a property"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> MessageIn:
+        if (self.body is None) == (self.body_base64 is None):
+            raise ValueError("give either body or body_base64")
+        if self.queue_id is not None and self.sharding_key is not None:
+            raise ValueError("give either queue_id or sharding_key")
+        self.body_bytes()
+        return self
+
+    def body_bytes(self) -> bytes:
+        """The body as it is stored."""
+        if self.body_base64 is not None:
+            return decode_base64(self.body_base64)
+        return (self.body or "").encode()
+
+
+class MessagesIn(_Strict):
+    """A batch to append; all of it or nothing."""
+
+    messages: list[MessageIn] = Field(min_length=1)
+
+
+class QueryIn(_Strict):
+    """What a query asks for; times are ms or RFC 3339, the range is half-open."""
+
+    key: str | None = None
+    from_ms: Time = Field(default=0, alias="from")
+    to_ms: Time = Field(default=END_OF_TIME_MS, alias="to")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
+    axis: TimeAxis = Field(default=TimeAxis.STORE, alias="time")
+    order: Order = Order.NEWEST
+    cursor: str | None = None
+    max_requests: int | None = Field(default=None, ge=0)
+
+
+class PullIn(_Strict):
+    """Where to read a queue; ``wait_ms`` waits for a message if there is none yet."""
+
+    offset: int = Field(default=0, ge=0)
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
+    wait_ms: int = Field(default=0, ge=0, le=MAX_WAIT_MS)
+    tag: str | None = None
+
+
+class TopicIn(_Strict):
+    """A topic to make, or to give more queues."""
+
+    queues: int = Field(default=8, ge=1, le=1024)
+
+
+class ArchiveIn(_Strict):
+    """What to archive: rolled segments; or all; or what is older than ``until``."""
+
+    until: Time | None = None
+    all: bool = False
+    drop_hot: bool = False
+
+
+class CheckIn(_Strict):
+    """How thorough to be: ``deep`` reads every byte of the archive."""
+
+    deep: bool = False
+
+
+class AppendedOut(BaseModel):
+    """Where one message went."""
+
+    message_id: str
+    queue_id: int
+    queue_offset: int
+    store_ms: int
+
+
+class AppendedListOut(BaseModel):
+    """In the order of the request."""
+
+    results: list[AppendedOut]
+
+
+class MessageOut(BaseModel):
+    """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``."""
+
+    message_id: str
+    store_id: str
+    physical_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    keys: list[str]
+    tag: str
+    properties: dict[str, str]
+    born_ms: int
+    store_ms: int
+    tier: Literal["hot", "cold"]
+    size_bytes: int
+    body: str | None = None
+    body_base64: str | None = None
+
+
+class QueryOut(BaseModel):
+    """A page; ``coverage`` says what was searched for it."""
+
+    messages: list[MessageOut]
+    next_cursor: str | None
+    coverage: dict[str, object]
+
+
+class PullOut(BaseModel):
+    """Messages of a queue in order; go on at ``next_offset``."""
+
+    status: Literal["FOUND", "NO_NEW_MESSAGE", "NO_MATCHED_MESSAGE", "OFFSET_TOO_SMALL", "OFFSET_TOO_LARGE"]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[MessageOut]
+
+
+class QueueOut(BaseModel):
+    """``max_offset`` is the next message's."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+class TopicOut(BaseModel):
+    """A topic; ``queues`` is their number."""
+
+    topic: str
+    topic_id: int
+    queues: int
+    offsets: list[QueueOut]

@@ -1,0 +1,47 @@
+"""Answers as Arrow: the schema of messages, and record batches out of their JSON shapes."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from service.wire import Json, body_bytes
+
+_TIME = pa.int64()
+_FIELDS = (
+    ("message_id", pa.string()),
+    ("store_id", pa.string()),
+    ("physical_offset", pa.int64()),
+    ("topic", pa.string()),
+    ("queue_id", pa.int32()),
+    ("queue_offset", pa.int64()),
+    ("keys", pa.list_(pa.string())),
+    ("tag", pa.string()),
+    ("properties", pa.map_(pa.string(), pa.string())),
+    ("born_ms", _TIME),
+    ("store_ms", _TIME),
+    ("tier", pa.string()),
+    ("size_bytes", pa.int64()),
+    ("body", pa.binary()),
+)
+MESSAGE_SCHEMA = pa.schema(_FIELDS)
+
+
+def message_batch(messages: Sequence[Json], schema: pa.Schema = MESSAGE_SCHEMA) -> pa.RecordBatch:
+    """Messages of an answer as one record batch."""
+    columns: dict[str, list[object]] = {name: [message.get(name) for message in messages] for name, _ in _FIELDS}
+    columns["properties"] = [list(message["properties"].items()) for message in messages]
+    columns["body"] = [body_bytes(message) for message in messages]
+    return pa.record_batch([pa.array(columns[name], kind) for name, kind in _FIELDS], schema=schema)
+
+
+def answer_stream(page: Json) -> bytes:
+    """A query's answer as an IPC stream; cursor and coverage are JSON in the schema's metadata."""
+    schema = MESSAGE_SCHEMA.with_metadata({name: json.dumps(page[name]) for name in ("next_cursor", "coverage")})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(message_batch(page["messages"], schema))
+    return sink.getvalue()

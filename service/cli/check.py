@@ -1,0 +1,30 @@
+"""``tierlog check``: verify every invariant."""
+
+from __future__ import annotations
+
+import argparse
+
+from service.cli.arguments import add_target
+from service.cli.errors import DONE, NOTHING, say
+from service.cli.stopping import interruptible
+from service.cli.targets import open_reader
+
+HELP = "verify every invariant, read only; one line per finding"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where and how thoroughly."""
+    parser.add_argument("--deep", action="store_true", help="read every byte of the archive too")
+    add_target(parser, writes=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 without findings, 1 with; nothing is changed, so the store may be in use."""
+    with interruptible(), open_reader(arguments, read_only=True) as target:
+        findings = target.check(deep=arguments.deep)
+    for finding in findings:
+        print(finding)
+    if findings:
+        say(f"{len(findings)} findings")
+        return NOTHING
+    return DONE

@@ -1,0 +1,150 @@
+"""``tierlog load``: text lines to messages."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from service.cli.arguments import add_target
+from service.cli.errors import DONE, exit_code, say
+from service.cli.stopping import Stopped, stop_flag
+from service.cli.targets import Writer, open_writer, settings_of
+from tiering.clock import SystemClock
+from tiering.errors import InvalidRequestError, StoreError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from service.loading import Batch, LineRules, LoadReport
+    from service.settings import Settings
+
+HELP = "append the lines of text files as messages"
+_QUEUES = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which files, and how a line becomes a message."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="text file, or - for standard input")
+    parser.add_argument("--topic", required=True, metavar="T")
+    parser.add_argument(
+        "--key", action="append", default=[], metavar="REGEX",
+        help="keys of a line: the first group of every match, or all of it; may be given several times",
+    )  # fmt: skip
+    parser.add_argument("--tag", metavar="REGEX", help="tag of a line: the first match")
+    parser.add_argument("--born", metavar="REGEX", help="where a line says when it was written")
+    parser.add_argument(
+        "--born-format", metavar="FMT",
+        help="how it says that: a strptime format, epoch_s or epoch_ms; UTC unless the format has a zone",
+    )  # fmt: skip
+    parser.add_argument("--year", type=int, metavar="N", help="the year, for a format without one")
+    parser.add_argument("--queues", type=int, metavar="N", help=f"queues of the topic, {_QUEUES} for a new one")
+    add_target(parser, writes=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a JSON summary last, also when a bad line ends the load: what it counts is acknowledged and stays."""
+    from service.loading import LoadReport, check_files
+
+    clock = SystemClock()
+    settings = settings_of(arguments)
+    rules = _rules(arguments, settings, clock.now_ms())
+    total = check_files(arguments.files)
+    report, began_s = LoadReport(), clock.monotonic_s()
+    failure: StoreError | None = None
+    with stop_flag() as stop, open_writer(arguments, make=True, start=True) as target:
+        try:
+            with _bar(total) as read:
+                _load(target, arguments, rules, settings, report, stop, read)
+        except StoreError as error:
+            failure = error
+        except Stopped:
+            failure = StoreError("stopped", hint="load the rest of the lines to go on")
+    summary: dict[str, object] = {
+        "messages": report.messages,
+        "skipped_empty": report.skipped_empty,
+        "batches": report.batches,
+        "bytes": report.bytes,
+        "seconds": round(clock.monotonic_s() - began_s, 3),
+    }
+    if failure is not None:
+        summary["error"] = str(failure)
+        say(f"{failure}; {report.messages} messages before were acknowledged and stay")
+    print(json.dumps(summary))
+    return DONE if failure is None else exit_code(failure)
+
+
+def _rules(arguments: argparse.Namespace, settings: Settings, now_ms: int) -> LineRules:
+    from service.born import BornTimes
+    from service.loading import LineRules, compile_pattern
+
+    if (arguments.born is None) != (arguments.born_format is None):
+        raise InvalidRequestError("--born and --born-format go together")
+    if arguments.year is not None and arguments.born is None:
+        raise InvalidRequestError("--year needs --born and --born-format")
+    if arguments.queues is not None and not 1 <= arguments.queues <= 1024:
+        raise InvalidRequestError(f"a topic has 1 to 1024 queues, not {arguments.queues}")
+    born = None
+    if arguments.born is not None:
+        pattern = compile_pattern(arguments.born)
+        born = BornTimes(pattern, arguments.born_format, year=arguments.year, now_ms=now_ms)
+    return LineRules(
+        arguments.topic,
+        [compile_pattern(text) for text in arguments.key],
+        None if arguments.tag is None else compile_pattern(arguments.tag),
+        born,
+        settings.hot.max_body_bytes,
+    )
+
+
+def _load(
+    target: Writer,
+    arguments: argparse.Namespace,
+    rules: LineRules,
+    settings: Settings,
+    report: LoadReport,
+    stop: threading.Event,
+    read: Callable[[int], None],
+) -> None:
+    from service.loading import batches_of, check_batch, load
+    from tiering.batch import Message
+
+    def until_stopped() -> Iterator[Batch]:
+        for batch in batches_of(arguments.files, rules, report, read):
+            if stop.is_set():
+                raise Stopped
+            if not report.batches:
+                # found before the topic is made: a load that is refused at once has changed nothing
+                check_batch(batch, rules.max_body_bytes)
+                _prepare_topic(target, arguments, settings)
+            yield batch
+
+    def append(messages: Sequence[Message]) -> object:
+        return target.append(messages)
+
+    load(until_stopped(), append, report=report)
+
+
+def _prepare_topic(target: Writer, arguments: argparse.Namespace, settings: Settings) -> None:
+    queues = target.queues_of(arguments.topic)
+    if arguments.queues is not None:
+        if queues != arguments.queues:
+            target.create_topic(arguments.topic, arguments.queues)
+    elif queues is None:
+        if not settings.create_topics:
+            raise TopicNotFoundError(f"no such topic {arguments.topic!r}", hint="make it with --queues N")
+        target.create_topic(arguments.topic, _QUEUES)
+
+
+@contextlib.contextmanager
+def _bar(total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar of bytes on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="B", unit_scale=True, mininterval=0.3) as bar:
+        yield lambda count: (bar.update(count), None)[1]

@@ -1,0 +1,139 @@
+"""``tierlog query``: find messages by key and by time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from service.cli.arguments import add_format, add_target
+from service.cli.errors import DONE, INCOMPLETE, NOTHING, say
+from service.cli.output import chosen_format, messages_out
+from service.cli.stopping import interruptible
+from service.cli.targets import Reader, open_reader
+from service.times import parse_time
+from service.wire import Json
+from tiering.types import END_OF_TIME_MS, Order, TimeAxis
+
+if TYPE_CHECKING:
+    from index.query import Query
+
+HELP = "find messages by key and by time, in both tiers"
+_ALL_PAGE = 10_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to find."""
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("--key", metavar="K", help="only messages with this key")
+    parser.add_argument("--from", dest="from_time", metavar="T", help="first ms of the range; ms or RFC 3339")
+    parser.add_argument("--to", dest="to_time", metavar="T", help="end of the range, exclusive")
+    parser.add_argument("--limit", type=int, metavar="N", help="messages of a page, 32 unless told, at most 10000")
+    parser.add_argument("--time", choices=[axis.value for axis in TimeAxis], default="store", help="which time")
+    parser.add_argument("--order", choices=[order.value for order in Order], default="newest")
+    parser.add_argument("--max-requests", type=int, metavar="N", help="ask the object store at most this often")
+    parser.add_argument("--coverage", action="store_true", help="show what was searched")
+    parser.add_argument("--all", action="store_true", help="follow the cursor to the end")
+    parser.add_argument("--cursor", metavar="C", help="go on behind an earlier page")
+    add_format(parser)
+    add_target(parser, writes=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 with messages, 1 without any, 4 if not everything asked for was searched."""
+    with interruptible(), open_reader(arguments) as target:
+        return _show(target, arguments)
+
+
+def _show(target: Reader, arguments: argparse.Namespace) -> int:
+    out = messages_out(arguments.format)
+    cursor: str | None = arguments.cursor
+    coverage: Json = {}
+    found = 0
+    while True:
+        page = target.query(_question(arguments, cursor))
+        found += len(page["messages"])
+        out.write(page["messages"])
+        coverage = _merged(coverage, page["coverage"])
+        cursor = page["next_cursor"]
+        if not arguments.all or cursor is None:
+            break
+    beside = {"next_cursor": cursor, "coverage": coverage}
+    form = chosen_format(arguments.format)
+    out.end(**beside)
+    if arguments.coverage and form != "json":
+        # where rows have one shape, the coverage would be a row of another: it goes beside them
+        stream = sys.stdout if form == "ndjson" else sys.stderr
+        print(json.dumps(beside, indent=2 if form == "table" else None), file=stream, flush=True)
+    if not coverage["complete"]:
+        say(_incomplete(coverage))
+        return INCOMPLETE
+    if not found:
+        say("nothing found")
+        return NOTHING
+    if cursor is not None:
+        say(f"cut by the limit; more with --all, or with --cursor {cursor}")
+    return DONE
+
+
+def _question(arguments: argparse.Namespace, cursor: str | None) -> Query:
+    from index.query import DEFAULT_LIMIT, Query
+
+    limit = arguments.limit
+    if limit is None:
+        limit = _ALL_PAGE if arguments.all else DEFAULT_LIMIT
+    return Query(
+        arguments.topic,
+        arguments.key,
+        0 if arguments.from_time is None else parse_time(arguments.from_time),
+        END_OF_TIME_MS if arguments.to_time is None else parse_time(arguments.to_time),
+        limit,
+        TimeAxis(arguments.time),
+        Order(arguments.order),
+        cursor,
+        arguments.max_requests,
+    )
+
+
+def _merged(before: Json, page: Json) -> Json:
+    """Coverage of several pages: numbers add up, intervals grow together, complete only if every page is."""
+    if not before:
+        return page
+    merged = dict(page)
+    merged["complete"] = before["complete"] and page["complete"]
+    if not before["complete"]:
+        merged["cut_by"] = before["cut_by"]
+    for name in ("index_files", "segments"):
+        merged[name] = {part: before[name][part] + value for part, value in page[name].items()}
+    for name in ("round_trips", "waves", "requests", "bytes", "cost_usd"):
+        if page[name] is not None and before[name] is not None:
+            merged[name] = before[name] + page[name]
+    merged["failures"] = before["failures"] + page["failures"]
+    merged["stores"] = _merged_stores(before["stores"], page["stores"])
+    return merged
+
+
+def _merged_stores(before: list[Json], page: list[Json]) -> list[Json]:
+    stores = {store["store_id"]: dict(store) for store in before}
+    for store in page:
+        known = stores.setdefault(store["store_id"], dict(store))
+        known["error"] = known["error"] or store["error"]
+        for tier in ("hot", "cold"):
+            old, new = known[tier], store[tier]
+            if old and new:
+                grown = {
+                    "from_ms": min(old["from_ms"], new["from_ms"]),
+                    "to_ms": max(old["to_ms"], new["to_ms"]),
+                }
+                known[tier] = {**new, **grown}
+            else:
+                known[tier] = old or new
+    return list(stores.values())
+
+
+def _incomplete(coverage: Json) -> str:
+    reasons = [f"cut by {coverage['cut_by']}"] if coverage["cut_by"] else []
+    reasons += [f"{store['store_id']}: {store['error']}" for store in coverage["stores"] if store["error"]]
+    reasons += [f"{failure['object']}: {failure['error']}" for failure in coverage["failures"][:3]]
+    return "the answer is incomplete: " + ("; ".join(reasons) or "not all of the range was searched")

@@ -1,0 +1,141 @@
+"""A running service as the target of a command. One connection, no retries: a repeated append would append twice."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import quote, urlencode, urlsplit
+
+from service.problems import error_class
+from service.wire import Json, produced_json
+from tiering.errors import (
+    InvalidRequestError,
+    StoreError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from index.query import Query
+    from tiering.batch import Message
+
+_TIMEOUT_S = 600.0
+_REFUSED = {400, 404, 405, 413, 415, 422}
+
+
+class RemoteTarget:
+    """Speaks the REST API at one URL and raises the errors that the service answered with."""
+
+    def __init__(self, url: str) -> None:
+        """Connects at the first request. Raises :class:`InvalidRequestError` for anything but an http(s) URL."""
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise InvalidRequestError(f"{url!r} has no valid port") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequestError(f"{url!r} is not the URL of a service", hint="for example http://127.0.0.1:8080")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._url = f"{parts.scheme}://{parts.netloc}"
+        self._prefix = parts.path.rstrip("/")
+        self._connection = kind(parts.hostname, port, timeout=_TIMEOUT_S)
+
+    def query(self, query: Query) -> Json:
+        """A page of results."""
+        asked: dict[str, object] = {
+            "from": query.from_ms,
+            "to": query.to_ms,
+            "limit": query.limit,
+            "time": query.axis.value,
+            "order": query.order.value,
+        }
+        optional = {"key": query.key, "cursor": query.cursor, "max_requests": query.max_requests}
+        asked.update({name: value for name, value in optional.items() if value is not None})
+        return self._call("GET", f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(asked)}")
+
+    def pull(self, topic: str, queue_id: int, offset: int, limit: int, wait_ms: int = 0) -> Json:
+        """Messages of a queue in order; waits up to ``wait_ms`` at its end."""
+        asked = urlencode({"offset": offset, "limit": limit, "wait_ms": wait_ms})
+        return self._call("GET", f"/v1/topics/{quote(topic, safe='')}/queues/{queue_id}/messages?{asked}")
+
+    def topics(self) -> list[Json]:
+        """Topics with their queues."""
+        found: list[Json] = self._call("GET", "/v1/topics")["topics"]
+        return found
+
+    def files(self) -> list[Json]:
+        """Segments and index files."""
+        found: list[Json] = self._call("GET", "/v1/files")["files"]
+        return found
+
+    def stats(self) -> Json:
+        """Sizes and lags."""
+        return self._call("GET", "/v1/stats")
+
+    def check(self, *, deep: bool) -> list[str]:
+        """Findings."""
+        found: list[str] = self._call("POST", "/v1/admin/check", {"deep": deep})["findings"]
+        return found
+
+    def append(self, messages: Sequence[Message]) -> Json:
+        """Append a batch, all of one topic, and make it durable."""
+        path = f"/v1/topics/{quote(messages[0].topic, safe='')}/messages"
+        return self._call("POST", path, {"messages": [produced_json(message) for message in messages]})
+
+    def queues_of(self, topic: str) -> int | None:
+        """How many queues a topic has, None if there is no such topic."""
+        try:
+            return int(self._call("GET", f"/v1/topics/{quote(topic, safe='')}")["queues"])
+        except TopicNotFoundError:
+            return None
+
+    def create_topic(self, name: str, queues: int) -> None:
+        """Make a topic or give it more queues."""
+        self._call("PUT", f"/v1/topics/{quote(name, safe='')}", {"queues": queues})
+
+    def archive(self, *, until_ms: int | None, everything: bool, drop_hot: bool, progress: object) -> Json:
+        """Archive now; answers when published."""
+        wanted: Json = {"all": everything, "drop_hot": drop_hot}
+        if until_ms is not None:
+            wanted["until"] = until_ms
+        return self._call("POST", "/v1/admin/archive", wanted)
+
+    def flush(self) -> None:
+        """Make durable now."""
+        self._call("POST", "/v1/admin/flush")
+
+    def _call(self, method: str, path: str, body: Json | None = None) -> Json:
+        data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if data else {})
+        try:
+            self._connection.request(method, self._prefix + path, data, headers)
+            answer = self._connection.getresponse()
+            content = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise UnavailableError(
+                f"no answer from {self._url}: {str(error) or type(error).__name__}", hint="is `tierlog serve` running?"
+            ) from error
+        try:
+            document: Any = json.loads(content)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise UnavailableError(f"{self._url} answered {answer.status} without JSON; is it tierlog?")
+        if answer.status >= 400:
+            _raise(answer.status, document)
+        return document
+
+
+def _raise(status: int, problem: Json) -> NoReturn:
+    kind = error_class(str(problem.get("type")))
+    if kind is None:
+        kind = InvalidRequestError if status in _REFUSED else UnavailableError if status == 503 else StoreError
+    raise kind(
+        str(problem.get("detail") or problem.get("title") or f"status {status}"),
+        path=problem.get("path"),
+        position=problem.get("position"),
+        hint=problem.get("hint"),
+    )

@@ -1,0 +1,230 @@
+"""Where a command works: a store opened here, an archive read directly, or a running service. All answer as JSON."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from service.cli.arguments import overrides
+from service.wire import (
+    Json,
+    answer_json,
+    appended_json,
+    file_json,
+    pull_json,
+    report_json,
+    topic_json,
+)
+from tiering.errors import InvalidRequestError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from index.query import Query
+    from service.cold_engine import ColdEngine
+    from service.engine import Engine
+    from service.settings import Settings
+    from tiering.batch import Message
+
+Progress = Callable[[int, int], None]
+
+
+class Reader(Protocol):
+    """What commands that look may ask."""
+
+    def query(self, query: Query) -> Json:
+        """A page of results."""
+        ...
+
+    def pull(self, topic: str, queue_id: int, offset: int, limit: int, wait_ms: int = 0) -> Json:
+        """Messages of a queue in order; only a running service waits."""
+        ...
+
+    def topics(self) -> list[Json]:
+        """Topics with their queues."""
+        ...
+
+    def files(self) -> list[Json]:
+        """Segments and index files."""
+        ...
+
+    def stats(self) -> Json:
+        """Sizes and lags."""
+        ...
+
+    def check(self, *, deep: bool) -> list[str]:
+        """Findings."""
+        ...
+
+
+class Writer(Reader, Protocol):
+    """What commands that change something may ask."""
+
+    def append(self, messages: Sequence[Message]) -> Json:
+        """Append a batch and make it durable."""
+        ...
+
+    def queues_of(self, topic: str) -> int | None:
+        """How many queues a topic has, None if there is no such topic."""
+        ...
+
+    def create_topic(self, name: str, queues: int) -> None:
+        """Make a topic or give it more queues."""
+        ...
+
+    def archive(self, *, until_ms: int | None, everything: bool, drop_hot: bool, progress: Progress | None) -> Json:
+        """Archive now; only a store opened here tells its progress."""
+        ...
+
+    def flush(self) -> None:
+        """Make durable now."""
+        ...
+
+
+class LocalReader:
+    """An engine in this process."""
+
+    def __init__(self, engine: Engine | ColdEngine) -> None:
+        self._reading = engine
+
+    def query(self, query: Query) -> Json:
+        """A page of results."""
+        return answer_json(self._reading.query(query))
+
+    def pull(self, topic: str, queue_id: int, offset: int, limit: int, wait_ms: int = 0) -> Json:
+        """Messages of a queue in order."""
+        return pull_json(self._reading.pull(topic, queue_id, offset, limit))
+
+    def topics(self) -> list[Json]:
+        """Topics with their queues."""
+        return [topic_json(topic) for topic in self._reading.topics()]
+
+    def files(self) -> list[Json]:
+        """Segments and index files."""
+        return [file_json(file) for file in self._reading.files()]
+
+    def stats(self) -> Json:
+        """Sizes and lags."""
+        return dict(self._reading.stats())
+
+    def check(self, *, deep: bool) -> list[str]:
+        """Findings."""
+        return self._reading.check(deep=deep)
+
+
+class LocalWriter(LocalReader):
+    """A store opened for writing in this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._engine = engine
+
+    def append(self, messages: Sequence[Message]) -> Json:
+        """Append a batch and make it durable."""
+        return appended_json(self._engine.append(messages))
+
+    def queues_of(self, topic: str) -> int | None:
+        """How many queues a topic has."""
+        try:
+            return len(self._engine.topic(topic).queues)
+        except TopicNotFoundError:
+            return None
+
+    def create_topic(self, name: str, queues: int) -> None:
+        """Make a topic or give it more queues."""
+        self._engine.create_topic(name, queues)
+
+    def archive(self, *, until_ms: int | None, everything: bool, drop_hot: bool, progress: Progress | None) -> Json:
+        """Archive now."""
+        report = self._engine.archive(until_ms=until_ms, everything=everything, drop_hot=drop_hot, progress=progress)
+        return report_json(report)
+
+    def flush(self) -> None:
+        """Make durable now."""
+        self._engine.flush()
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """File, environment and flags."""
+    from service.settings import Settings
+
+    return Settings.load(arguments.config, overrides(arguments))
+
+
+@contextmanager
+def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> Iterator[Reader]:
+    """The target of a command that only looks; a store that does not exist is not made."""
+    _one_target(arguments)
+    if arguments.url is not None:
+        from service.cli.remote import RemoteTarget
+
+        yield RemoteTarget(arguments.url)
+    elif arguments.root is not None:
+        with _engine(arguments, make=False, read_only=read_only or arguments.read_only) as engine:
+            yield LocalReader(engine)
+    else:
+        from service.cold_engine import ColdEngine
+
+        cold = ColdEngine.open(arguments.cold, settings=settings_of(arguments), store_id=arguments.store_id)
+        try:
+            yield LocalReader(cold)
+        finally:
+            cold.close()
+
+
+@contextmanager
+def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: bool = False) -> Iterator[Writer]:
+    """The target of a command that changes something; ``make`` allows a new store, ``start`` runs its threads."""
+    _one_target(arguments, writes=True)
+    if arguments.url is not None:
+        from service.cli.remote import RemoteTarget
+
+        yield RemoteTarget(arguments.url)
+        return
+    with _engine(arguments, make=make, read_only=False) as engine:
+        if start:
+            engine.start()
+        yield LocalWriter(engine)
+
+
+@contextmanager
+def _engine(arguments: argparse.Namespace, *, make: bool, read_only: bool) -> Iterator[Engine]:
+    root: Path = arguments.root
+    settings = settings_of(arguments)
+    if not make:
+        _check_store(root)
+    from service.engine import Engine
+
+    engine = Engine.open(
+        root,
+        cold_url=arguments.cold,
+        store_id=arguments.store_id,
+        read_only=read_only,
+        settings=settings,
+    )
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _check_store(root: Path) -> None:
+    from tiering.paths import StorePaths
+
+    if not StorePaths(root).store_json.is_file():
+        raise InvalidRequestError(
+            "there is no store in this directory",
+            path=str(root),
+            hint="`tierlog load` and `tierlog serve` make one",
+        )
+
+
+def _one_target(arguments: argparse.Namespace, *, writes: bool = False) -> None:
+    """Exactly one of a root (with or without its archive), a service, and an archive alone."""
+    places = "--root DIR or --url URL" if writes else "--root DIR, --url URL or --cold URL"
+    if arguments.url is not None:
+        if arguments.root is not None or arguments.cold is not None:
+            raise InvalidRequestError("--url stands alone", hint=f"give {places}")
+    elif arguments.root is None and (writes or arguments.cold is None):
+        raise InvalidRequestError("no target", hint=f"give {places}")

@@ -1,0 +1,161 @@
+"""One process that serves one store: opens it, answers requests, and ends within 10 s of being asked to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from service.api.app import create_app
+from service.cli.errors import FAILED
+from service.engine import Engine
+from service.settings import Settings
+from tiering.errors import InvalidRequestError
+
+#: Requests that are being answered get this long after the stop.
+_GRACE_S = 2
+#: The whole way out gets this long; then the process ends as it stands, which a store survives like a kill.
+_EXIT_S = 9.0
+_BACKLOG = 2048
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(
+    root: Path,
+    settings: Settings,
+    *,
+    cold_url: str | None = None,
+    store_id: str | None = None,
+    prepare: Callable[[Engine], None] = lambda engine: None,
+    ready: Callable[[str], None] = lambda url: print(f"tierlog: serving {url}", file=sys.stderr, flush=True),
+) -> None:
+    """Serve the store until SIGTERM or SIGINT, then stop accepting, flush, and close. In the main thread
+    only.
+
+    A stop before requests are taken raises KeyboardInterrupt once the store is closed. ``prepare`` runs on
+    the open store before requests are taken; ``ready`` is told the URL once they are. Raises what
+    :meth:`Engine.open` raises, and :class:`InvalidRequestError` if the address cannot be listened on.
+    """
+    stopping = threading.Event()
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
+    try:
+        # the port first: of two services started by mistake, the second touches nothing
+        with _listen(settings.serve.host, settings.serve.port) as listener:
+            engine = Engine.open(root, cold_url=cold_url, store_id=store_id, settings=settings)
+            try:
+                engine.start()
+                prepare(engine)
+                _answer(engine, settings, listener, stopping, ready)
+            finally:
+                _last_resort(stopping)
+                engine.close()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    _end_if_threads_hang()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise InvalidRequestError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="choose another with --port"
+        ) from error
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Tells long polls of the stop at once, and the world of the start."""
+
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+        self._tell = started
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        _last_resort(self._stopping)
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._tell()
+
+
+def _answer(
+    engine: Engine,
+    settings: Settings,
+    listener: socket.socket,
+    stopping: threading.Event,
+    ready: Callable[[str], None],
+) -> None:
+    config = uvicorn.Config(
+        create_app(engine, settings, stopping),
+        timeout_graceful_shutdown=_GRACE_S,
+        log_level="warning",
+        lifespan="off",
+        server_header=False,
+    )
+    server = _Server(config, stopping, lambda: ready(_url(listener)))
+    # the server hands on the signal that ended it, once the handlers before its own are back: those do nothing
+    for number in _SIGNALS:
+        signal.signal(number, _ignore)
+    server.run(sockets=[listener])
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Not SIG_IGN, which children would inherit."""
+
+
+def _last_resort(stopping: threading.Event) -> None:
+    """From the first stop on, the clock runs: whatever hangs, the process ends in time."""
+    if not stopping.is_set():
+        stopping.set()
+        timer = threading.Timer(_EXIT_S, _give_up)
+        timer.daemon = True
+        timer.start()
+
+
+def _give_up() -> None:
+    print("tierlog: closing took too long, leaving as after a kill", file=sys.stderr, flush=True)
+    os._exit(FAILED)
+
+
+def _end_if_threads_hang() -> None:
+    """Leave without waiting for threads that a dead object store holds; the store is closed by now."""
+    hanging = [
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread() and not thread.daemon and thread.is_alive()
+    ]
+    for thread in hanging:
+        thread.join(0.5)
+    if any(thread.is_alive() for thread in hanging):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

@@ -1,0 +1,134 @@
+"""The JSON shapes of answers, one place for the REST API and the command line."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from index.query import Answer
+    from service.archiving import ArchiveReport
+    from service.catalogue import FileInfo, TopicInfo
+    from service.engine import Appended
+    from tiering.batch import Message
+    from tiering.fetch import PullResult
+    from tiering.message import StoredMessage
+
+Json = dict[str, Any]
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+NDJSON = "application/x-ndjson"
+
+
+def message_json(message: StoredMessage) -> Json:
+    """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``."""
+    record = message.record
+    found: Json = {
+        "message_id": record.message_id,
+        "store_id": message.store_id,
+        "physical_offset": record.physical_offset,
+        "topic": record.topic,
+        "queue_id": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "keys": message.keys,
+        "tag": message.tag,
+        "properties": message.properties,
+        "born_ms": record.born_ms,
+        "store_ms": record.store_ms,
+        "tier": message.tier.value,
+        "size_bytes": record.size,
+    }
+    try:
+        found["body"] = record.body.decode()
+    except UnicodeDecodeError:
+        found["body_base64"] = base64.b64encode(record.body).decode()
+    return found
+
+
+def body_bytes(message: Json) -> bytes:
+    """The body of a message in an answer, whichever way it was written."""
+    text = message.get("body")
+    return text.encode() if isinstance(text, str) else base64.b64decode(message["body_base64"])
+
+
+def answer_json(answer: Answer) -> Json:
+    """A page of a query."""
+    return {
+        "messages": [message_json(message) for message in answer.messages],
+        "next_cursor": answer.next_cursor,
+        "coverage": answer.coverage.to_json(),
+    }
+
+
+def pull_json(result: PullResult) -> Json:
+    """An answer of a pull."""
+    return {
+        "status": result.status.value,
+        "next_offset": result.next_offset,
+        "min_offset": result.min_offset,
+        "max_offset": result.max_offset,
+        "messages": [message_json(message) for message in result.messages],
+    }
+
+
+def topic_json(topic: TopicInfo) -> Json:
+    """A topic; ``queues`` is their number, as in the request that makes one."""
+    return {
+        "topic": topic.name,
+        "topic_id": topic.topic_id,
+        "queues": len(topic.queues),
+        "offsets": [asdict(queue) for queue in topic.queues],
+    }
+
+
+def file_json(file: FileInfo) -> Json:
+    """A segment or an index file."""
+    return {**asdict(file), "tier": str(file.tier)}
+
+
+def report_json(report: ArchiveReport) -> Json:
+    """What archiving did."""
+    return asdict(report)
+
+
+def appended_json(results: Iterable[Appended]) -> Json:
+    """Where messages went, in their order."""
+    return {"results": [asdict(result) for result in results]}
+
+
+def produced_json(message: Message) -> Json:
+    """A message as a client sends it."""
+    found: Json = {"keys": list(message.keys), "tag": message.tag, "properties": dict(message.properties)}
+    if message.born_ms is not None:
+        found["born_ms"] = message.born_ms
+    if message.queue_id >= 0:
+        found["queue_id"] = message.queue_id
+    try:
+        found["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        found["body_base64"] = base64.b64encode(message.body).decode()
+    return found
+
+
+def decode_base64(text: str) -> bytes:
+    """Strict base64; ValueError for anything else."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from error
+
+
+def ndjson_line(value: Json) -> str:
+    """One line of NDJSON with its line end."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def messages_ndjson(page: Json) -> Iterable[str]:
+    """A query's answer as lines: a message each, last the cursor and the coverage."""
+    for message in page["messages"]:
+        yield ndjson_line(message)
+    yield ndjson_line({"next_cursor": page["next_cursor"], "coverage": page["coverage"]})
