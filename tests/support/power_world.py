@@ -1,0 +1,293 @@
+"""A seeded workload on a whole store, and what must be true of that store after any power cut.
+
+:class:`PowerWorld` runs a store on a :class:`~tests.support.crash_fs.CrashFileSystem` and a memory object store, and
+notes beside it, in plain dictionaries, what was asked for and what was promised. A :class:`Wreck` is the world at one
+moment of that run with the power gone; :func:`verify` opens one and compares it with the notes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from index.query import Query
+from service.engine import Engine
+from service.settings import ColdSettings, HotSettings, IndexSettings, Settings
+from tests.support.crash_fs import CrashFileSystem
+from tiering.batch import Message
+from tiering.clock import ManualClock
+from tiering.cold.memory import MemoryObjectStore
+from tiering.cold.object_store import ObjectInfo
+from tiering.message import StoredMessage
+from tiering.randomness import SeededRandomness
+from tiering.types import Durability, Order, PullStatus, TimeAxis
+
+ROOT = Path("/store")
+COLD_URL = "memory://archive"
+TOPICS = ("orders", "pay-ments", "%RETRY%group_1", "%DLQ%" + "w" * 140)
+KEYS = tuple(f"key-{number}" for number in range(12))
+Place = tuple[str, int, int]
+
+
+def tiny_settings(segment_bytes: int = 8192) -> Settings:
+    """Sizes at which a few hundred messages cross every border."""
+    return Settings(
+        advertise="10.0.0.1:7777",
+        hot=HotSettings(segment_bytes=segment_bytes, queue_file_units=60, default_queues=2),
+        index=IndexSettings(slots=100, items=400),
+        cold=ColdSettings(frame_bytes=4096, max_inline_entries=4, page_entries=3),
+    )
+
+
+class CountedObjectStore(MemoryObjectStore):
+    """An object store in memory whose writes are places where the power may go, before and after."""
+
+    def __init__(self, clock: ManualClock, fs: CrashFileSystem | None = None) -> None:
+        super().__init__(clock)
+        self._fs = fs
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
+        self._count("before put", key)
+        info = super().put(key, data, if_absent=if_absent, if_match=if_match)
+        self._count("after put", key)
+        return info
+
+    def upload(self, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
+        self._count("before upload", key)
+        info = super().upload(key, pieces)
+        self._count("after upload", key)
+        return info
+
+    def copy(self, fs: CrashFileSystem | None = None) -> CountedObjectStore:
+        """Another server with the same objects."""
+        copied = CountedObjectStore(ManualClock(), fs)
+        with self._lock:
+            copied._objects = dict(self._objects)
+        return copied
+
+    def _count(self, operation: str, key: str) -> None:
+        if self._fs is not None:
+            self._fs.outside_call(operation, key)
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What was asked for and what was promised."""
+
+    attempted: dict[bytes, Message]
+    durable: dict[bytes, Place]
+    """Acknowledged as flushed, or seen by a reader."""
+
+
+@dataclass(frozen=True)
+class Wreck:
+    """The world at call ``number``, the power gone."""
+
+    number: int
+    call: str
+    fs: CrashFileSystem
+    objects: CountedObjectStore
+    notes: Notes
+    seed: int
+    now_ms: int
+
+
+class PowerWorld:
+    """One run of the seeded workload."""
+
+    def __init__(self, seed: int, *, segment_bytes: int = 8192) -> None:
+        self.clock = ManualClock()
+        self.fs = CrashFileSystem(seed=seed)
+        self.fs.make_dirs(ROOT.parent)
+        self.objects = CountedObjectStore(self.clock, self.fs)
+        self.attempted: dict[bytes, Message] = {}
+        self.durable: dict[bytes, Place] = {}
+        self._settings = tiny_settings(segment_bytes)
+        self._unflushed: dict[bytes, Place] = {}
+        self._random = random.Random(seed)
+        self._seed = seed
+        self._opens = 0
+        self._count = 0
+        self._steps: dict[str, int] = {}
+
+    def watch(self, wanted: Callable[[int, str], bool], take: Callable[[Wreck], None]) -> None:
+        """Hand a wreck of every wanted call to ``take`` while the run goes on."""
+
+        def on_call(number: int, operation: str, path: Path) -> None:
+            if wanted(number, operation):
+                crash_seed = self._seed * 1_000_003 + number
+                notes = Notes(dict(self.attempted), dict(self.durable))
+                after = self.fs.crash(crash_seed, lose_everything=number % 5 == 0)
+                call = f"{operation} {path}"
+                take(Wreck(number, call, after, self.objects.copy(), notes, crash_seed, self.clock.now_ms()))
+
+        self.fs.on_call = on_call
+
+    def run(self, steps: int) -> dict[str, int]:
+        """The workload; returns how often each kind of step was made."""
+        engine = self._open()
+        weighted: list[tuple[int, Callable[[Engine], Engine | None]]] = [
+            (10, self._append_flushed), (9, self._append_async), (3, self._flush), (2, self._read),
+            (2, self._archive), (2, self._archive_everything), (2, self._drop_hot), (1, self._reopen),
+            (1, self._kill), (1, self._clock_steps), (1, self._create_topic),
+        ]  # fmt: skip
+        kinds = [kind for weight, kind in weighted for _ in range(weight)]
+        for _ in range(steps):
+            kind = self._random.choice(kinds)
+            self._steps[kind.__name__] = self._steps.get(kind.__name__, 0) + 1
+            self.clock.advance(self._random.randrange(400))
+            engine = kind(engine) or engine
+        engine.close()
+        return self._steps
+
+    def _open(self) -> Engine:
+        self._opens += 1
+        return Engine.open(
+            ROOT, settings=self._settings, cold_url=COLD_URL, clock=self.clock, fs=self.fs,
+            randomness=SeededRandomness(self._seed * 1000 + self._opens), objects=self.objects,
+        )  # fmt: skip
+
+    def _append_flushed(self, engine: Engine) -> None:
+        places = self._append(engine, Durability.FLUSHED)
+        self.durable.update(self._unflushed | places)
+        self._unflushed.clear()
+
+    def _append_async(self, engine: Engine) -> None:
+        self._unflushed.update(self._append(engine, Durability.ASYNC))
+
+    def _append(self, engine: Engine, durability: Durability) -> dict[bytes, Place]:
+        messages = [self._message() for _ in range(self._random.choice((1, 1, 2, 3, 8, 30)))]
+        self.attempted.update({message.body: message for message in messages})
+        results = engine.append(messages, durability)
+        return {
+            message.body: (message.topic, result.queue_id, result.queue_offset)
+            for message, result in zip(messages, results, strict=True)
+        }
+
+    def _message(self) -> Message:
+        self._count += 1
+        chance = self._random
+        size = chance.choice((1, 20, 60, 60, 200, 200, 700, 2500))
+        body = b"%d:" % self._count + chance.randbytes(size)
+        queue_id = chance.choice((-1, -1, -1, 0, 1, 3))
+        keys = [*chance.sample(KEYS, chance.choice((0, 1, 1, 2, 3)))]
+        return Message(
+            chance.choice(TOPICS), body, keys, chance.choice(("", "TagA", "TagB")), {"n": str(self._count)},
+            self.clock.now_ms() - chance.randrange(5000), queue_id,
+        )  # fmt: skip
+
+    def _flush(self, engine: Engine) -> None:
+        engine.flush()
+        self.durable.update(self._unflushed)
+        self._unflushed.clear()
+
+    def _read(self, engine: Engine) -> None:
+        """What a reader saw must not change either."""
+        for place, message in everything(engine).items():
+            self.durable[message.record.body] = place
+
+    def _archive(self, engine: Engine) -> None:
+        engine.archive()
+
+    def _archive_everything(self, engine: Engine) -> None:
+        engine.archive(everything=True)
+
+    def _drop_hot(self, engine: Engine) -> None:
+        engine.archive(everything=True, drop_hot=True)
+
+    def _reopen(self, engine: Engine) -> Engine:
+        engine.close()
+        self.durable.update(self._unflushed)
+        self._unflushed.clear()
+        return self._open()
+
+    def _kill(self, engine: Engine) -> Engine:
+        """A killed process loses nothing that it had written, but it had promised nothing either."""
+        self.fs.kill()
+        return self._open()
+
+    def _clock_steps(self, engine: Engine) -> None:
+        self.clock.step(self._random.choice((-3_600_000, -1, 5, 60_000)))
+
+    def _create_topic(self, engine: Engine) -> None:
+        engine.create_topic(f"made-{self._count}", self._random.randrange(1, 4))
+
+
+def everything(engine: Engine) -> dict[Place, StoredMessage]:
+    """Every message that pulls give, queue offsets checked to be consecutive from 0 on."""
+    found: dict[Place, StoredMessage] = {}
+    for topic in engine.topics():
+        for queue in topic.queues:
+            offset = queue.min_offset
+            assert offset == 0, f"{topic.name}/{queue.queue_id} begins at {offset}"
+            while True:
+                pulled = engine.pull(topic.name, queue.queue_id, offset, 1000)
+                for message in pulled.messages:
+                    assert message.record.queue_offset == offset, f"{topic.name}/{queue.queue_id}: gap at {offset}"
+                    found[topic.name, queue.queue_id, offset] = message
+                    offset += 1
+                if pulled.status is not PullStatus.FOUND:
+                    assert pulled.status is PullStatus.NO_NEW_MESSAGE, f"{topic.name}/{queue.queue_id}: {pulled}"
+                    break
+    return found
+
+
+def verify_engine(engine: Engine, notes: Notes, *, deep: bool = False) -> dict[Place, StoredMessage]:
+    """Compare an open store with the notes; returns what it holds."""
+    assert engine.read_only_reason is None
+    assert engine.check(deep=deep) == []
+    found = everything(engine)
+    places: dict[bytes, Place] = {}
+    for place, message in found.items():
+        body = message.record.body
+        assert body in notes.attempted, f"nobody sent the message at {place}"
+        assert body not in places, f"the message at {place} is at {places[body]} as well"
+        places[body] = place
+        asked = notes.attempted[body]
+        assert (message.record.topic, message.keys, message.tag, message.properties, message.record.born_ms) == (
+            asked.topic, list(asked.keys), asked.tag, asked.properties, asked.born_ms,
+        )  # fmt: skip
+    for body, place in notes.durable.items():
+        assert places.get(body) == place, f"promised at {place}, found at {places.get(body)}"
+    _verify_queries(engine, found)
+    return found
+
+
+def _verify_queries(engine: Engine, found: dict[Place, StoredMessage]) -> None:
+    known = {info.name for info in engine.topics()}
+    for topic in (name for name in TOPICS if name in known):
+        mine = [message.record for (name, _, _), message in found.items() if name == topic]
+        for key in KEYS[::3]:
+            expected = sorted(
+                (message.record.store_ms, message.record.physical_offset)
+                for (name, _, _), message in found.items()
+                if name == topic and key in message.keys
+            )
+            assert _answers(engine, Query(topic, key, limit=10_000, order=Order.OLDEST)) == expected, (topic, key)
+        if mine:
+            times = sorted(record.born_ms for record in mine)
+            low, high = times[len(times) // 4], times[-1 - len(times) // 4] + 1
+            inside = sorted((r.store_ms, r.physical_offset) for r in mine if low <= r.born_ms < high)
+            query = Query(topic, None, low, high, 10_000, TimeAxis.BORN, Order.OLDEST)
+            assert sorted(_answers(engine, query)) == inside, topic
+            stored = sorted((r.store_ms, r.physical_offset) for r in mine)
+            assert _answers(engine, Query(topic, limit=10_000, order=Order.OLDEST)) == stored, topic
+
+
+def _answers(engine: Engine, query: Query) -> list[tuple[int, int]]:
+    answer = engine.query(query)
+    assert answer.coverage.complete, answer.coverage
+    assert answer.next_cursor is None
+    return [(message.record.store_ms, message.record.physical_offset) for message in answer.messages]
+
+
+def reopen(
+    wreck: Wreck, fs: CrashFileSystem, objects: CountedObjectStore, salt: int = 0, *, segment_bytes: int = 8192
+) -> Engine:
+    """Start the store again on what the power cut left."""
+    return Engine.open(
+        ROOT, settings=tiny_settings(segment_bytes), cold_url=COLD_URL, clock=ManualClock(wreck.now_ms + 1000),
+        fs=fs, randomness=SeededRandomness(wreck.seed * 31 + salt), objects=objects,
+    )  # fmt: skip
