@@ -208,8 +208,11 @@ class ConsumeQueues:
             if not queue.files and at > base:
                 data = PREFILL * (at - base) + data
                 position = 0
+            # renamed into place, so that a file that exists has its size: a kill while it is made leaves no stump
+            temporary = self._paths.tmp / f"queue-{path.name}"
             self._fs.make_dirs(path.parent)
-            self._fs.create(path, self._file_units * UNIT_BYTES, prewrite=False)
+            self._fs.create(temporary, self._file_units * UNIT_BYTES, prewrite=False)
+            self._fs.rename(temporary, path)
             self._fs.flush_dir(path.parent)
         file = self._fs.open(path)
         try:
