@@ -98,17 +98,23 @@ def check_batch(batch: Batch, max_body_bytes: int) -> None:
 
 
 def batches_of(
-    files: Sequence[str], rules: LineRules, report: LoadReport, read: Callable[[int], None]
+    files: Sequence[str],
+    rules: LineRules,
+    report: LoadReport,
+    read: Callable[[int], None] = lambda count: None,
 ) -> Iterator[Batch]:
-    """Batches of at most 2,000 lines and about 4 MiB of bodies, over all files in order.
+    """Batches over all files in order; ``read`` is told the bytes of every line, so that a bar can move."""
+    return batches_of_lines(_lines(files, rules.max_body_bytes, read), rules, report)
 
-    ``read`` is told the raw bytes of every line, so that a bar can move. Raises :class:`InvalidRequestError`
-    naming the first bad line; :class:`MessageTooLargeError` for one over the limit, of which no more than
-    that is read.
+
+def batches_of_lines(lines: Iterable[tuple[str, int, bytes]], rules: LineRules, report: LoadReport) -> Iterator[Batch]:
+    """Batches of at most 2,000 lines and about 4 MiB of bodies out of (file, line number, line with its end).
+
+    Raises :class:`InvalidRequestError` naming the first bad line; :class:`MessageTooLargeError` for one over the
+    limit, of which no more than that is read.
     """
     batch, size = Batch(), 0
-    for name, number, raw in _lines(files, rules.max_body_bytes):
-        read(len(raw))
+    for name, number, raw in lines:
         body = _strip_end(raw)
         if len(body) > rules.max_body_bytes:
             raise MessageTooLargeError(
@@ -146,13 +152,14 @@ def check_files(files: Sequence[str]) -> int | None:
     return total
 
 
-def _lines(files: Sequence[str], max_body_bytes: int) -> Iterator[tuple[str, int, bytes]]:
+def _lines(files: Sequence[str], max_body_bytes: int, read: Callable[[int], None]) -> Iterator[tuple[str, int, bytes]]:
     for name in files:
         with _opened(name) as stream:
             number = 0
             # A body of the limit, CR and LF; a longer read shows the line to be too long, wherever it ends.
             while raw := stream.readline(max_body_bytes + 2):
                 number += 1
+                read(len(raw))
                 yield name, number, raw
 
 

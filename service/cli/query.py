@@ -64,7 +64,7 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
     out.end(**beside)
     if arguments.coverage and form != "json":
         # where rows have one shape, the coverage would be a row of another: it goes beside them
-        stream = sys.stdout if form == "ndjson" else sys.stderr
+        stream = sys.stdout if form in ("ndjson", "table") else sys.stderr
         print(json.dumps(beside, indent=2 if form == "table" else None), file=stream, flush=True)
     if not coverage["complete"]:
         say(_incomplete(coverage))

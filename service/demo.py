@@ -1,0 +1,113 @@
+"""``make run``: a service on a store of its own in ``./.tierlog``, with a sample in both tiers to look at."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from service.born import BornTimes
+from service.cli.errors import DONE, FAILED, exit_code, say
+from service.engine import Engine
+from service.loading import Batch, LineRules, LoadReport, batches_of_lines, load
+from service.sample import BORN_FORMAT, BORN_PATTERN, DEFAULT_LINES, KEY_PATTERNS, TAG_PATTERN, sample_log
+from service.serving import serve
+from service.settings import Settings
+from tiering.clock import SystemClock
+from tiering.errors import StoreError
+from tiering.paths import StorePaths
+
+TOPIC = "shop"
+_HOME = Path(".tierlog")
+_COLD_URL = f"file://./{_HOME}/cold"
+_QUEUES = 4
+#: Sizes for a laptop; a store of its own keeps the defaults of docs/configuration.md.
+_SIZES: dict[str, object] = {"hot.segment_bytes": 16 << 20, "hot.queue_file_units": 20_000}
+_INDEX: dict[str, object] = {"index.slots": 50_000, "index.items": 200_000}
+
+
+def main() -> int:
+    """Serve until stopped."""
+    parser = argparse.ArgumentParser(prog="make run RUN_ARGS=…", description=__doc__)
+    parser.add_argument("--host", metavar="H")
+    parser.add_argument("--port", type=int, metavar="N")
+    arguments = parser.parse_args()
+    root = _HOME / "store"
+    try:
+        sizes = {} if StorePaths(root).store_json.exists() else _SIZES
+        settings = Settings.load(None, {**sizes, **_INDEX, "serve.host": arguments.host, "serve.port": arguments.port})
+        serve(root, settings, cold_url=_COLD_URL, prepare=load_sample, ready=_announce)
+    except StoreError as error:
+        say(str(error))
+        return exit_code(error)
+    except KeyboardInterrupt:
+        say("stopped")
+        return FAILED
+    return DONE
+
+
+def load_sample(engine: Engine, lines: int = DEFAULT_LINES) -> None:
+    """On the first start: the older half of the sample into the archive alone, the newer half into the hot tier."""
+    if any(topic.name == TOPIC for topic in engine.topics()):
+        return
+    say(f"first start: loading a sample of {lines} lines into topic {TOPIC}")
+    clock = SystemClock()
+    rules = LineRules(
+        TOPIC,
+        [re.compile(pattern) for pattern in KEY_PATTERNS],
+        re.compile(TAG_PATTERN),
+        BornTimes(re.compile(BORN_PATTERN), BORN_FORMAT, year=None, now_ms=clock.now_ms()),
+    )
+    report = LoadReport()
+    pieces = iter(_lines(lines))
+    engine.create_topic(TOPIC, _QUEUES)
+    load(_batches(islice(pieces, lines // 2), rules, report), engine.append, report=report)
+    archived = engine.archive(everything=True, drop_hot=True)
+    load(_batches(pieces, rules, report), engine.append, report=report)
+    say(
+        f"{report.messages} messages; the older half is in the archive only: "
+        f"{archived.bytes_raw} bytes became {archived.bytes_stored}"
+    )
+
+
+def _lines(lines: int) -> Iterator[bytes]:
+    """Whole lines of the sample, with their ends."""
+    return iter(b"".join(sample_log(lines)).splitlines(keepends=True))
+
+
+def _batches(lines: Iterator[bytes], rules: LineRules, report: LoadReport) -> Iterator[Batch]:
+    numbered = (("sample", number, line) for number, line in enumerate(lines, 1))
+    return batches_of_lines(numbered, rules, report)
+
+
+def _key_in_both_halves(lines: int = DEFAULT_LINES) -> str:
+    """The order that is mentioned most often on both sides of the border."""
+    halves = (Counter[str](), Counter[str]())
+    for number, piece in enumerate(sample_log(lines)):
+        halves[number >= lines // 2].update(re.findall(KEY_PATTERNS[0], piece.decode()))
+    older, newer = halves
+    return max(older, key=lambda key: (min(older[key], newer[key]), key))
+
+
+def _announce(url: str) -> None:
+    command = Path(sys.executable).parent / "tierlog"
+    tierlog = os.path.relpath(command) if command.exists() else f"{sys.executable} -m service.cli.main"
+    key = shlex.quote(_key_in_both_halves())
+    print(
+        f"\nThe page: {url}/   (Ctrl-C stops)\n\n"
+        "Three commands to try in another shell:\n"
+        f"  {tierlog} query {TOPIC} --key {key} --order oldest --url {url}\n"
+        f"  {tierlog} query {TOPIC} --time born --from 2026-03-01T06:00:00Z --to 2026-03-01T06:00:03Z --url {url}\n"
+        f"  {tierlog} files --url {url}\n",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
