@@ -44,8 +44,7 @@ class IndexPublisher:
             self._index.mark_uploaded(entry)
             self._index.set_indexed_to(head.indexed_to)
             published += 1
-        waiting = self._index.pending()
-        reached = min(waiting[0].first if waiting else self._index.covered_to(), head.archived_to)
+        reached = min(self._index.published_to(), head.archived_to)
         if reached > head.indexed_to:  # a range without items needs no object
             head = self._manifest.commit(ManifestChange(indexed_to=reached), head)
             self._index.set_indexed_to(head.indexed_to)

@@ -1,0 +1,127 @@
+"""A process that works on a store and kills itself with SIGKILL at a chosen call to the disk or the archive.
+
+``python -m tests.support.kill_worker`` reads one JSON request a line, forks a child for each (everything is imported
+and compiled by then), and answers with the child's wait status once it is dead. The child appends batches that nobody
+sent before, writes down what was acknowledged, archives, removes hot copies, and goes on until it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from service.engine import Engine
+from tiering.batch import Message
+from tiering.clock import SystemClock
+from tiering.cold.local import LocalObjectStore
+from tiering.fs import LocalFileSystem
+
+from tests.support.engines import tiny_settings
+
+TOPIC = "log"
+_CHANGING_FILES = {"write_at", "zero", "flush"}
+_CHANGING = {"create", "open", "rename", "unlink", "flush_dir", "make_dirs", "put", "upload", "head", "get_range"}
+
+
+class Countdown:
+    """Kills this process at the given number of calls."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Counted:
+    """Delegates everything and counts the calls that change something, files opened here included."""
+
+    def __init__(self, inner: Any, countdown: Countdown, names: set[str]) -> None:
+        self._inner, self._countdown, self._names = inner, countdown, names
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return partial(self._call, name, found) if name in self._names else found
+
+    def _call(self, name: str, found: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._countdown.step()
+        result = found(*args, **kwargs)
+        return Counted(result, self._countdown, _CHANGING_FILES) if name == "open" else result
+
+
+def work(folder: Path, lines_file: Path, seed: int, kill_at: int) -> None:
+    """Go on where the file ``sent`` says, until killed or all lines were sent."""
+    chance = random.Random(seed)
+    lines = [json.loads(line) for line in lines_file.read_text().splitlines()]
+    countdown = Countdown(kill_at)
+    sent = _Numbers(folder / "sent")
+    acknowledged = _Numbers(folder / "acknowledged")
+    clock = SystemClock()
+    engine = Engine.open(
+        folder / "store",
+        settings=tiny_settings(),
+        cold_url=f"file://{folder}/cold",
+        fs=Counted(LocalFileSystem(), countdown, _CHANGING),
+        objects=Counted(LocalObjectStore(folder / "cold", clock), countdown, _CHANGING),
+    )
+    at = sent.last()
+    while at < len(lines):
+        end = min(at + chance.randrange(1, 10), len(lines))
+        sent.add(end)
+        engine.append([Message(TOPIC, bytes.fromhex(body), keys) for body, keys in lines[at:end]])
+        acknowledged.add((at, end))
+        at = end
+        what = chance.randrange(10)
+        if what == 0:
+            engine.archive(everything=True, drop_hot=chance.random() < 0.7)
+        elif what == 1:
+            engine.archive(drop_hot=chance.random() < 0.5)
+        elif what == 2:
+            engine.flush()
+    engine.archive(everything=True, drop_hot=True)
+    engine.close()
+
+
+class _Numbers:
+    """A file of JSON lines, each written in one go: what was written before a kill is there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, value: object) -> None:
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(fd, (json.dumps(value) + "\n").encode())
+        os.close(fd)
+
+    def last(self) -> int:
+        return int(self._path.read_text().splitlines()[-1]) if self._path.exists() else 0
+
+
+def main() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                work(Path(request["folder"]), Path(request["lines"]), request["seed"], request["kill_at"])
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
