@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 
-from index.index_object import DIRECTORY, IndexObjectReader, SectionRef
+from index.index_object import DIRECTORY, IndexObjectReader
 from index.query import Query
 from index.search import ALL_TIME, SearchContext, Work, in_groups
 from tiering.cold.manifest_store import ManifestStore
@@ -79,15 +79,15 @@ class ColdSearch:
 
     def _open(self, entry: IndexEntry) -> IndexObjectReader:
         """A reader that keeps the page directory in memory and fetches pages."""
-        sections = {name: SectionRef(ref.position, ref.length, ref.crc32) for name, ref in entry.sections.items()}
-        directory = sections[DIRECTORY].position, sections[DIRECTORY].position + sections[DIRECTORY].length
+        ref = entry.sections[DIRECTORY]
+        directory = ref.position, ref.position + ref.length
 
         def fetch(start: int, end: int) -> bytes:
             if (start, end) == directory:
                 return self._reader.metadata(entry.key, start, end, "page directory", bytes)
             return self._reader.fetch(entry.key, start, end, "index page")
 
-        return IndexObjectReader(fetch, sections)
+        return IndexObjectReader(fetch, entry.sections)
 
     def _hits(self, bounds: tuple[int, int], offsets: Iterable[int], query: Query) -> Iterator[Work]:
         """One piece of work a segment."""

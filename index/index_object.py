@@ -30,12 +30,12 @@ from index.object_sections import (
     TAIL,
     TAIL_BYTES,
     TAIL_MAGIC,
-    SectionRef,
     Sections,
     encode_section,
     open_section,
 )
 from tiering.errors import BadMagicError, ChecksumMismatchError, InvalidRequestError
+from tiering.format.section import SectionRef
 from tiering.types import TimeBounds
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "IndexMeta",
     "IndexObject",
     "IndexObjectReader",
-    "SectionRef",
     "Sections",
     "build_index_object",
 ]
@@ -152,13 +151,13 @@ def build_index_object(
         for part in added:
             crc = zlib.crc32(part, crc)
         length = sum(len(part) for part in added)
-        sections[name] = SectionRef(position, length, crc)
+        sections[name] = SectionRef(position, length, length, crc)
         parts.extend(added)
         position += length
 
     append(PAGES, b"", pages)
     append(DIRECTORY, directory.encode(), [])
-    sections[FILTER] = SectionRef(position, 0, 0)
+    sections[FILTER] = SectionRef(position, 0, 0, 0)
     described = {
         "store_id": meta.store_id,
         "layout": layout.name,
@@ -178,11 +177,11 @@ def build_index_object(
         "segments": segments.tolist(),
         "topics": {str(number): name for number, name in sorted(meta.topics.items())},
         "sections": {
-            name: {"position": ref.position, "length": ref.length, "crc": ref.crc} for name, ref in sections.items()
+            name: {"position": ref.position, "length": ref.length, "crc": ref.crc32} for name, ref in sections.items()
         },
     }
     append(META, json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode(), [])
-    parts.append(TAIL.pack(sections[META].length, sections[META].crc, TAIL_MAGIC))
+    parts.append(TAIL.pack(sections[META].length, sections[META].crc32, TAIL_MAGIC))
     return IndexObject(b"".join(parts), sections, described)
 
 
@@ -219,12 +218,12 @@ class IndexObjectReader:
         try:
             meta = json.loads(open_section(META, section))
             sections = {
-                str(name): SectionRef(int(ref["position"]), int(ref["length"]), int(ref["crc"]))
+                str(name): SectionRef(int(ref["position"]), int(ref["length"]), int(ref["length"]), int(ref["crc"]))
                 for name, ref in meta["sections"].items()
             }
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptIndexError("meta of an index object is unreadable", position=start) from error
-        sections[META] = SectionRef(start, length, crc)
+        sections[META] = SectionRef(start, length, length, crc)
         return cls(fetch, sections, layouts=layouts), meta
 
     def page_directory(self) -> PageDirectory:
@@ -232,7 +231,7 @@ class IndexObjectReader:
         if self._directory is None:
             ref = self._section_ref(DIRECTORY)
             data = _exactly(self._fetch, ref.position, ref.position + ref.length)
-            if zlib.crc32(data) != ref.crc:
+            if zlib.crc32(data) != ref.crc32:
                 raise ChecksumMismatchError("checksum of a page directory differs", position=ref.position)
             directory = PageDirectory.decode(open_section(DIRECTORY, data), self._layouts)
             if SECTION_HEAD_BYTES + directory.end != self._section_ref(PAGES).length:

@@ -20,7 +20,6 @@ from tiering.cold.publishing import verify_object
 from tiering.cold.segment_reader import SegmentReader
 from tiering.errors import CorruptionError
 from tiering.format.manifest import Head, IndexEntry
-from tiering.format.section import SectionRef
 from tiering.randomness import Randomness
 
 
@@ -63,7 +62,7 @@ class IndexPublisher:
         return IndexEntry(
             key, 0, entry.first, entry.next, entry.begin_ms, len(built.data), crc, entry.items,
             entry.reader.slots, entry.reader.layout.name, entry.bounds,
-            {name: SectionRef(ref.position, ref.length, ref.length, ref.crc) for name, ref in built.sections.items()},
+            dict(built.sections),
         )  # fmt: skip
 
 

@@ -20,10 +20,10 @@ from index.index_object import IndexObjectReader
 from index.kernels.keys import hash_keys
 from index.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout, seconds_after
 from index.object_pages import IndexPage, PageDirectory
-from index.object_sections import SectionRef
 from index.plain import PlainChainedFile, plain_keys
 from tiering.errors import CorruptionError, UnsupportedFormatError
 from tiering.format.record import Record, RecordVersion, encode_host, encode_record
+from tiering.format.section import SectionRef
 from tiering.fs import LocalFileSystem
 from tiering.kernels.scan import TopicTable, scan
 
@@ -154,7 +154,7 @@ def test_arbitrary_bytes_never_crash_a_decoder(junk: bytes, low: int) -> None:
         IndexPage.decode(junk, TIERLOG, 65536)
     with contextlib.suppress(*refused):
         IndexObjectReader.from_tail(lambda start, end: junk[start:end], len(junk))
-    sections = {"pages": SectionRef(0, 100, 0), "directory": SectionRef(100, 100, 0)}
+    sections = {"pages": SectionRef(0, 100, 100, 0), "directory": SectionRef(100, 100, 100, 0)}
     with contextlib.suppress(*refused):
         IndexObjectReader(lambda start, end: junk[start:end], sections).lookup(low, 0)
 

@@ -68,6 +68,12 @@ class PageRef:
     info: JsonObject
 
 
+def encode_head(magic: bytes, version: int, table: bytes, rest_length: int) -> bytes:
+    """Header and table of a section of which ``rest_length`` bytes follow; the table need not be JSON."""
+    covered = HEADER.pack(magic, version, len(table), HEADER.size + len(table) + rest_length, 0)[:_COVERED]
+    return covered + struct.pack(">I", zlib.crc32(table, zlib.crc32(covered))) + table
+
+
 def encode_section(
     magic: bytes, version: int, table: Mapping[str, Any], pages: Sequence[tuple[bytes, Mapping[str, Any]]] = ()
 ) -> tuple[bytes, SectionRef]:
@@ -80,12 +86,11 @@ def encode_section(
     for data, info in pages:
         entries.append({**info, "position": position, "length": len(data), "crc32": zlib.crc32(data)})
         position += len(data)
-    text = json.dumps({**table, "pages": entries}, separators=(",", ":")).encode()
-    head_length = HEADER.size + len(text)
-    covered = HEADER.pack(magic, version, len(text), head_length + position, 0)[:_COVERED]
-    head = covered + struct.pack(">I", zlib.crc32(text, zlib.crc32(covered))) + text
+    head = encode_head(
+        magic, version, json.dumps({**table, "pages": entries}, separators=(",", ":")).encode(), position
+    )
     section = head + b"".join(data for data, _ in pages)
-    return section, SectionRef(0, len(section), head_length, zlib.crc32(head))
+    return section, SectionRef(0, len(section), len(head), zlib.crc32(head))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,13 @@ class SectionHead:
 
 
 def decode_head(data: bytes, magic: bytes, version: int, *, path: str) -> SectionHead:
-    """Check and decode a section's header and table from its first bytes."""
+    """Check and decode a section's header and JSON table from its first bytes."""
+    table, length = decode_table(data, magic, version, path=path)
+    return SectionHead(json.loads(table), HEADER.size + len(table), length)
+
+
+def decode_table(data: bytes, magic: bytes, version: int, *, path: str | None = None) -> tuple[bytes, int]:
+    """Check a section's first bytes; its table and the length of the whole section."""
     if len(data) < HEADER.size:
         raise TornRecordError("section cut short", path=path)
     found, found_version, table_length, length, crc = HEADER.unpack_from(data)
@@ -117,10 +128,10 @@ def decode_head(data: bytes, magic: bytes, version: int, *, path: str) -> Sectio
     head_length = HEADER.size + table_length
     if len(data) < head_length or length < head_length:
         raise TornRecordError(f"section {magic!r} cut short", path=path)
-    text = data[HEADER.size : head_length]
-    if zlib.crc32(text, zlib.crc32(data[:_COVERED])) != crc:
-        raise ChecksumMismatchError(f"head of section {magic!r}", path=path)
-    return SectionHead(json.loads(text), head_length, length)
+    table = data[HEADER.size : head_length]
+    if zlib.crc32(table, zlib.crc32(data[:_COVERED])) != crc:
+        raise ChecksumMismatchError(f"checksum of section {magic!r} differs", path=path)
+    return table, length
 
 
 def check_page(data: bytes, page: PageRef, *, path: str) -> bytes:
