@@ -24,6 +24,8 @@ ANY_QUEUE = -1
 _TOPIC = re.compile(r"[%|_\-A-Za-z0-9]+")
 _LONG_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
 _KEY_FORBIDDEN = re.compile("[ \x01\x02]")
+#: Recovery takes a disk sector of zeros in a text for one that a power cut has lost.
+_LOST_SECTOR = bytes(512)
 
 
 def validate_topic(topic: str) -> str:
@@ -169,6 +171,8 @@ def _check_sizes(message: Message, max_body_bytes: int, *texts: bytes) -> None:
             f"property text of {total} bytes is over the limit of {MAX_PROPERTIES_BYTES}",
             hint="keys and tag are part of it",
         )
+    if any(_LOST_SECTOR in text for text in texts):
+        raise InvalidRequestError(f"a key, tag or property has {len(_LOST_SECTOR)} zero bytes in a row")
     if message.queue_id < ANY_QUEUE or message.queue_id > 0x7FFFFFFF:
         raise InvalidRequestError(f"bad queue id {message.queue_id}")
     if message.born_ms is not None and not 0 <= message.born_ms < 1 << 62:

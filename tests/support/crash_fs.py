@@ -189,10 +189,9 @@ class CrashFileSystem:
                 names.pop(path, None)
         kept = {id(inode) for inode in names.values()}
         durable = {id(inode) for inode in self._durable_names.values()}
-        for path, inode in self._names.items():  # a rename is done or undone, never half
-            if id(inode) in durable and id(inode) not in kept:
-                names[path] = inode
-        return names
+        # a rename is done or undone, never half
+        half = {path: each for path, each in self._names.items() if id(each) in durable and id(each) not in kept}
+        return names | half
 
     # ---- names
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.errors import CorruptionError
+from tiering.errors import CorruptionError, InvalidRequestError
 from tiering.fs import ByteArray
 from tiering.hot.commit_log import CommitLog
 from tiering.hot.topics import TopicRegistry
@@ -68,28 +68,32 @@ class Dispatcher:
 
         Raises :class:`CorruptionError` where they are not: the disk changed what it had kept.
         """
-        reached = self._run(self.position(), end, check_crc=False)
+        reached = self._run(self.position(), end, recovering=False)
         if reached < end:
             raise CorruptionError("the log is damaged below its flushed position", path="commitlog", position=reached)
 
     def recover(self, end: int) -> int:
         """Dispatch every valid record below ``end`` and return where the first invalid byte lies."""
-        return self._run(self.position(), end, check_crc=True)
+        return self._run(self.position(), end, recovering=True)
 
-    def _run(self, position: int, end: int, *, check_crc: bool) -> int:
+    def _run(self, position: int, end: int, *, recovering: bool) -> int:
         while position < end:
             segment = self._log.segment_of(position)
             limit = min(end, segment.end)
             table = self._topic_table()
             found = scan(
                 segment.data, position - segment.base_offset, limit - segment.base_offset,
-                segment.base_offset, table, check_crc=check_crc,
+                segment.base_offset, table, check_crc=recovering, check_torn=recovering,
             )  # fmt: skip
             rows = found.rows
             reached = segment.base_offset + found.position
+            is_valid = found.stop is not ScanStop.INVALID
             if found.stop is ScanStop.UNKNOWN_TOPIC:
-                self._topics.create(topic_at_stop(segment.data, found))
                 rows = rows[:-1]
+                try:
+                    self._topics.create(topic_at_stop(segment.data, found))
+                except InvalidRequestError:  # no checksum covers the name: a power cut may have torn it
+                    is_valid = False
             elif found.stop is ScanStop.BLANK:
                 reached = segment.end
             if reached > position:
@@ -98,7 +102,7 @@ class Dispatcher:
                     if subscriber.next_offset() < reached:
                         subscriber.on_records(piece)
                 position = reached
-            if found.stop is ScanStop.INVALID:
+            if not is_valid:
                 return position
         return position
 

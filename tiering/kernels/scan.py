@@ -102,6 +102,7 @@ class ScanResult:
     stop: ScanStop
 
 
+_SECTOR_BYTES = 512
 _BLANK = -875286124
 _V1 = -626843481
 _V2 = -626843477
@@ -183,8 +184,23 @@ def _find_properties(address, length, row, origin):
         at += 1
 
 
+@called
+def _lost_sector(address, length, offset):
+    """Whether a disk sector that begins inside a text is zero for as far as the text reaches."""
+    at = (_SECTOR_BYTES - offset % _SECTOR_BYTES) % _SECTOR_BYTES
+    while at < length:
+        end = min(at + _SECTOR_BYTES, length)
+        zeros = at
+        while zeros < end and load_u8(address + zeros) == 0:
+            zeros += 1
+        if zeros == end:
+            return True
+        at += _SECTOR_BYTES
+    return False
+
+
 @kernel
-def _scan(tables, log, position, limit, base, check_crc, slots, mask, topics, starts, rows, max_rows, out):
+def _scan(tables, log, position, limit, base, check_crc, check_torn, slots, mask, topics, starts, rows, max_rows, out):
     """Scan ``[position, limit)`` of the bytes at ``log``; out: rows, position, stop."""
     count = 0
     stop = 1
@@ -226,6 +242,8 @@ def _scan(tables, log, position, limit, base, check_crc, slots, mask, topics, st
             break
         if check_crc and body_length > 0 and crc32(tables, at + fixed, body_length) & 0x7FFFFFFF != load_be32(at + 8):
             break
+        if check_torn and _lost_sector(properties_at, properties_length, base + properties_at - log):
+            break
         number = _topic_number(slots, mask, topics, starts, topic_at, topic_length)
         row = rows + count * _ROW_BYTES
         _store_span(row + _TOPIC_AT, topic_at - log, topic_length)
@@ -266,20 +284,24 @@ def scan(
     topics: TopicTable,
     *,
     check_crc: bool,
+    check_torn: bool = False,
     max_rows: int = 65_536,
 ) -> ScanResult:
     """Scan records of ``data[position:limit]``, whose first array byte has physical offset ``base_offset``.
 
     Stops before the first record that is not whole and valid, at a blank record, after ``max_rows``, or at a topic
     that ``topics`` lacks; :func:`topic_at_stop` then names it.
+
+    No checksum covers property text. ``check_torn`` refuses a record of whose text a power cut has lost a sector:
+    what was never written reads as zeros there, and :class:`~tiering.batch.MessageBatch` lets no such text in.
     """
     if not 0 <= position <= limit <= len(data):
         raise ValueError(f"scan range {position}..{limit} outside {len(data)} bytes")
     rows: ScanRows = np.empty(max(1, min(max_rows, (limit - position) // 91 + 1)), SCAN_ROW)
     out = np.empty(3, np.int64)
     _scan(
-        CRC_TABLES, data.ctypes.data, position, limit, base_offset, int(check_crc), *topics.arguments(),
-        rows.ctypes.data, len(rows), out.ctypes.data,
+        CRC_TABLES, data.ctypes.data, position, limit, base_offset, int(check_crc), int(check_torn),
+        *topics.arguments(), rows.ctypes.data, len(rows), out.ctypes.data,
     )  # fmt: skip
     count, end, stop = (int(value) for value in out)
     if stop == ScanStop.UNKNOWN_TOPIC:
