@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from index.errors import CorruptIndexError
 from service.problems import problem_title, problem_type
 from tiering import errors
+from tiering.cold.reading import BudgetSpentError
 
 _LOG = logging.getLogger("tierlog")
 _RETRY_S = 5
@@ -40,6 +41,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.UnavailableError: 503,
     errors.ObjectStoreUnavailableError: 503,
     errors.ThrottledError: 503,
+    BudgetSpentError: 429,
     errors.FencedError: 409,
     errors.ReadOnlyError: 503,
     errors.DiskFailedError: 503,

@@ -1,0 +1,382 @@
+"""The REST API over a real engine on the loopback: what interface.md promises, right and wrong requests alike."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+import uvicorn
+
+from service.api.app import create_app
+from service.api.errors import STATUS, problem
+from service.api.schemas import SHARDING_KEY
+from service.engine import Engine
+from service.problems import error_class, error_classes, problem_type
+from service.settings import Settings
+from tiering.format.hashing import java_hash
+
+SIZES = {
+    "hot.segment_bytes": 65_536,
+    "hot.queue_file_units": 60,
+    "index.slots": 100,
+    "index.items": 400,
+    "hot.max_body_bytes": 10_000,
+    "serve.max_request_bytes": 100_000,
+}
+
+
+@dataclass
+class Service:
+    """A served engine and a client of it."""
+
+    engine: Engine
+    port: int
+    stopping: threading.Event
+
+    def ask(
+        self, method: str, path: str, body: bytes | str | None = None, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, named)
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def json(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body)
+        status, _, content = self.ask(method, path, data, content_type="application/json")
+        return status, json.loads(content)
+
+    def produce(self, topic: str, *messages: Mapping[str, object], query: str = "") -> Any:
+        status, answer = self.json("POST", f"/v1/topics/{topic}/messages{query}", {"messages": messages})
+        assert status == 200, answer
+        return answer["results"]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    settings = Settings.load(None, SIZES)
+    engine = Engine.open(tmp_path / "store", cold_url=f"file://{tmp_path}/cold", settings=settings)
+    engine.start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    stopping = threading.Event()
+    app = create_app(engine, settings, stopping)
+    config = uvicorn.Config(app, lifespan="off", log_level="critical", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield Service(engine, listener.getsockname()[1], stopping)
+    finally:
+        stopping.set()
+        server.should_exit = True
+        thread.join()
+        listener.close()
+        findings = engine.check()
+        engine.close()
+    assert findings == []
+
+
+def test_what_is_produced_is_found_by_key_by_time_and_by_offset(service: Service) -> None:
+    raw = b"\xff\x00raw"
+    results = service.produce(
+        "orders",
+        {"body": "grüße", "keys": ["k1", "k2"], "tag": "t", "properties": {"p": "v"}, "born_ms": 5, "queue_id": 0},
+        {"body_base64": base64.b64encode(raw).decode(), "keys": ["k2"], "queue_id": 0},
+    )
+    assert [one["queue_offset"] for one in results] == [0, 1]
+    status, page = service.json("GET", "/v1/topics/orders/messages?key=k2&order=oldest")
+    assert status == 200
+    first, second = page["messages"]
+    assert set(first) == {
+        "message_id", "store_id", "physical_offset", "topic", "queue_id", "queue_offset", "keys", "tag", "properties",
+        "born_ms", "store_ms", "tier", "size_bytes", "body",
+    }  # fmt: skip
+    assert (first["body"], first["keys"], first["tag"], first["properties"]) == ("grüße", ["k1", "k2"], "t", {"p": "v"})
+    assert (first["born_ms"], first["tier"], first["message_id"]) == (5, "hot", results[0]["message_id"])
+    assert base64.b64decode(second["body_base64"]) == raw
+    assert "body" not in second
+    assert page["next_cursor"] is None
+    assert page["coverage"]["complete"] is True
+    for path in ("time=born&from=5&to=6", f"from={first['store_ms']}&to={second['store_ms'] + 1}&key=k1"):
+        _, page = service.json("GET", f"/v1/topics/orders/messages?{path}")
+        assert [one["body"] for one in page["messages"]] == ["grüße"]
+    status, pulled = service.json("GET", "/v1/topics/orders/queues/0/messages?offset=1")
+    assert (status, pulled["status"], pulled["next_offset"]) == (200, "FOUND", 2)
+    assert (pulled["min_offset"], pulled["max_offset"]) == (0, 2)
+    assert [one["queue_offset"] for one in pulled["messages"]] == [1]
+
+
+def test_the_answer_is_the_same_after_archiving_and_dropping_the_hot_copy(service: Service) -> None:
+    service.produce("orders", *({"body": f"b{n}", "keys": [f"k{n % 7}"]} for n in range(500)))
+    _, before = service.json("GET", "/v1/topics/orders/messages?key=k3&limit=100")
+    status, report = service.json("POST", "/v1/admin/archive", {"all": True, "drop_hot": True})
+    assert status == 200
+    assert report["segments"] >= 1
+    assert report["border"] == report["archived_to"] > 0
+    _, after = service.json("GET", "/v1/topics/orders/messages?key=k3&limit=100")
+    assert {one["tier"] for one in after["messages"]} == {"cold"}
+    assert [one | {"tier": ""} for one in after["messages"]] == [one | {"tier": ""} for one in before["messages"]]
+    assert len(after["messages"]) == len([n for n in range(500) if n % 7 == 3])
+
+
+def test_pages_follow_the_cursor_without_loss_or_repeat(service: Service) -> None:
+    service.produce("orders", *({"body": f"b{n}", "keys": ["k"]} for n in range(25)))
+    found, cursor = [], None
+    while True:
+        asked = "/v1/topics/orders/messages?key=k&limit=10" + (f"&cursor={quote(cursor)}" if cursor else "")
+        _, page = service.json("GET", asked)
+        found += [one["body"] for one in page["messages"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+        assert page["coverage"]["cut_by"] == "limit"
+        assert page["coverage"]["complete"] is True
+    assert found == [f"b{n}" for n in reversed(range(25))]
+
+
+def test_ndjson_goes_in_and_comes_out_with_the_coverage_last(service: Service) -> None:
+    lines = "".join(json.dumps({"body": body, "keys": ["k"]}) + "\n" for body in "ab") + "\n"
+    status, _, _ = service.ask("POST", "/v1/topics/t/messages", lines, content_type="application/x-ndjson")
+    assert status == 200
+    status, headers, content = service.ask(
+        "GET", "/v1/topics/t/messages?key=k&order=oldest", accept="application/x-ndjson"
+    )
+    assert headers["content-type"].startswith("application/x-ndjson")
+    *messages, last = [json.loads(line) for line in content.splitlines()]
+    assert [one["body"] for one in messages] == ["a", "b"]
+    assert last["coverage"]["complete"] is True
+
+
+def test_an_arrow_stream_holds_the_bodies_as_bytes_and_the_coverage_in_its_schema(service: Service) -> None:
+    service.produce("t", {"body_base64": "/w==", "keys": ["k", "l"], "properties": {"p": "v"}})
+    kind = "application/vnd.apache.arrow.stream"
+    status, headers, content = service.ask("GET", "/v1/topics/t/messages?key=k", accept=kind)
+    assert (status, headers["content-type"]) == (200, kind)
+    table = pa.ipc.open_stream(content).read_all()
+    assert table["body"].to_pylist() == [b"\xff"]
+    assert table["keys"].to_pylist() == [["k", "l"]]
+    assert table["properties"].to_pylist() == [[("p", "v")]]
+    assert json.loads(table.schema.metadata[b"coverage"])["complete"] is True
+
+
+def test_messages_of_one_sharding_key_share_a_queue_and_keep_the_key(service: Service) -> None:
+    service.json("PUT", "/v1/topics/t", {"queues": 5})
+    keys = ["a", "b", "polygenelubricants", "ü"]
+    results = service.produce("t", *({"body": "x", "keys": ["k"], "sharding_key": key} for key in keys * 2))
+    assert [one["queue_id"] for one in results] == [abs(java_hash(key)) % 5 for key in keys] * 2
+    _, page = service.json("GET", "/v1/topics/t/messages?key=k&limit=1&order=oldest")
+    assert page["messages"][0]["properties"] == {SHARDING_KEY: "a"}
+
+
+def test_a_new_topic_has_the_queues_that_were_asked_for_and_never_fewer(service: Service) -> None:
+    assert service.json("GET", "/v1/topics/t")[0] == 404
+    status, made = service.json("PUT", "/v1/topics/t", {"queues": 3})
+    assert (status, made["queues"], len(made["offsets"])) == (201, 3, 3)
+    assert service.json("PUT", "/v1/topics/t", {"queues": 5})[0] == 200
+    assert service.json("PUT", "/v1/topics/t", {"queues": 4})[0] == 409
+    assert service.json("GET", "/v1/topics/t")[1]["queues"] == 5
+    assert [one["topic"] for one in service.json("GET", "/v1/topics")[1]["topics"]] == ["t"]
+
+
+def test_a_long_poll_returns_when_a_message_comes(service: Service) -> None:
+    service.produce("t", {"body": "first", "queue_id": 0})
+    answers: list[Any] = []
+    path = "/v1/topics/t/queues/0/messages?offset=1&wait_ms=60000"
+    waiting = threading.Thread(target=lambda: answers.append(service.json("GET", path)))
+    waiting.start()
+    service.produce("t", {"body": "second", "queue_id": 0})
+    waiting.join()
+    ((status, page),) = answers
+    assert (status, page["status"]) == (200, "FOUND")
+    assert [one["body"] for one in page["messages"]] == ["second"]
+
+
+def test_a_stop_ends_long_polls(service: Service) -> None:
+    service.produce("t", {"body": "first", "queue_id": 0})
+    answers: list[Any] = []
+    path = "/v1/topics/t/queues/0/messages?offset=1&wait_ms=60000"
+    waiting = threading.Thread(target=lambda: answers.append(service.json("GET", path)))
+    waiting.start()
+    service.stopping.set()
+    waiting.join(30)
+    assert answers[0][1]["status"] == "NO_NEW_MESSAGE"
+
+
+@pytest.mark.parametrize(("offset", "status"), [(0, "FOUND"), (1, "NO_NEW_MESSAGE"), (2, "OFFSET_TOO_LARGE")])
+def test_a_pull_says_where_it_stands(service: Service, offset: int, status: str) -> None:
+    service.produce("t", {"body": "first", "queue_id": 0})
+    answer = service.json("GET", f"/v1/topics/t/queues/0/messages?offset={offset}")
+    assert (answer[0], answer[1]["status"]) == (200, status)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/v1/topics/nope/messages?key=k", None, 404),
+        ("GET", "/v1/topics/nope/queues/0/messages", None, 404),
+        ("GET", "/v1/topics/t/queues/99/messages", None, 404),
+        ("GET", "/v1/nope", None, 404),
+        ("DELETE", "/v1/files", None, 405),
+        ("GET", "/v1/topics/t/messages?from=5&to=5", None, 400),
+        ("GET", "/v1/topics/t/messages?from=yesterday", None, 400),
+        ("GET", "/v1/topics/t/messages?limit=10001", None, 400),
+        ("GET", "/v1/topics/t/messages?limit=0", None, 400),
+        ("GET", "/v1/topics/t/messages?time=soon", None, 400),
+        ("GET", "/v1/topics/t/messages?form=5", None, 400),
+        ("GET", "/v1/topics/t/messages?key=a%20b", None, 400),
+        ("GET", "/v1/topics/t/messages?cursor=xyz", None, 400),
+        ("GET", "/v1/topics/t/queues/x/messages", None, 400),
+        ("GET", "/v1/topics/t/queues/0/messages?offset=-1", None, 400),
+        ("GET", "/v1/topics/b%C3%A4d/messages", None, 400),
+        ("POST", "/v1/topics/b%20ad/messages", {"messages": [{"body": "x"}]}, 400),
+        ("POST", f"/v1/topics/{'t' * 128}/messages", {"messages": [{"body": "x"}]}, 400),
+        ("POST", "/v1/topics/t/messages?durability=sometimes", {"messages": [{"body": "x"}]}, 400),
+        ("POST", "/v1/topics/t/messages?durability=archived", {"messages": [{"body": "x"}]}, 400),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": ""}]}, 400),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x", "keys": ["a b"]}]}, 400),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x", "keys": [""]}]}, 400),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x", "properties": {"KEYS": "x"}}]}, 400),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x" * 10_001}]}, 413),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x", "properties": {"p": "v" * 33_000}}]}, 413),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x" * 100_000}]}, 413),
+        ("POST", "/v1/topics/t/messages", {"messages": []}, 422),
+        ("POST", "/v1/topics/t/messages", {"messages": [{}]}, 422),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x", "body_base64": "eA=="}]}, 422),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body_base64": "?"}]}, 422),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x", "kees": []}]}, 422),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x", "queue_id": 1, "sharding_key": "a"}]}, 422),
+        ("POST", "/v1/topics/t/messages", {"messages": "x"}, 422),
+        ("POST", "/v1/topics/t/messages", {"messages": [{"body": "good"}, {"body": ""}]}, 400),
+        ("PUT", "/v1/topics/t", {"queues": 0}, 422),
+        ("POST", "/v1/admin/archive", {"all": True, "until": "2026-03-01"}, 400),
+        ("POST", "/v1/admin/archive", {"untill": 5}, 422),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_gets_a_problem_and_changes_nothing(
+    service: Service, method: str, path: str, body: object, status: int
+) -> None:
+    service.produce("t", {"body": "first", "keys": ["k"], "queue_id": 0})
+    before = service.json("GET", "/v1/topics")[1]
+    data = None if body is None else json.dumps(body)
+    got, headers, content = service.ask(method, path, data, content_type="application/json")
+    found = json.loads(content)
+    assert got == status, found
+    assert headers["content-type"] == "application/problem+json"
+    assert {"type", "title", "status", "detail"} <= set(found)
+    assert found["status"] == status
+    assert found["detail"]
+    assert service.json("GET", "/v1/topics")[1] == before
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"{", "application/json", 422),
+        (b"\xff", "application/json", 422),
+        (b'{"messages":[{"body":"\\ud800"}]}', "application/json", 422),
+        (b"", "application/x-ndjson", 422),
+        (b'{"body":"x"}\n{"body":', "application/x-ndjson", 422),
+        (b"", "application/vnd.apache.arrow.stream", 415),
+        (b"body=x", "application/x-www-form-urlencoded", 415),
+    ],
+)
+def test_a_body_that_is_not_what_it_should_be_is_refused(
+    service: Service, content: bytes, kind: str, status: int
+) -> None:
+    got, headers, answer = service.ask("POST", "/v1/topics/t/messages", content, content_type=kind)
+    assert (got, headers["content-type"]) == (status, "application/problem+json"), answer
+    assert service.json("GET", "/v1/topics")[1] == {"topics": []}
+
+
+def test_a_body_without_announced_length_is_refused_once_it_is_over_the_limit(service: Service) -> None:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
+        connection.sendall(
+            b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n" + b"8000\r\n" + b"x" * 0x8000 + b"\r\n" * 1
+        )
+        for _ in range(3):
+            connection.sendall(b"8000\r\n" + b"x" * 0x8000 + b"\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 413"
+
+
+def test_idempotency_is_not_promised_in_silence(service: Service) -> None:
+    status, _, _ = service.ask(
+        "POST", "/v1/topics/t/messages", '{"messages":[{"body":"x"}]}', content_type="application/json",
+        idempotency_key="a",
+    )  # fmt: skip
+    assert status == 501
+
+
+def test_health_files_and_stats_answer(service: Service) -> None:
+    service.produce("t", {"body": "first", "keys": ["k"]})
+    assert service.json("GET", "/livez")[0] == 200
+    assert service.json("GET", "/readyz") == (200, {"status": "ready", "cold_error": None})
+    assert service.json("POST", "/v1/admin/flush") == (200, {"flushed": True})
+    assert service.json("POST", "/v1/admin/check", {"deep": True}) == (200, {"findings": []})
+    files = service.json("GET", "/v1/files")[1]["files"]
+    assert {(one["kind"], one["tier"]) for one in files} >= {("segment", "hot"), ("index", "hot")}
+    assert service.json("GET", "/v1/stats")[1]["store_id"] == service.engine.store_id
+    assert "/v1/topics/{topic}/messages" in service.json("GET", "/openapi.json")[1]["paths"]
+
+
+def test_a_store_that_cannot_write_is_alive_but_not_ready(tmp_path: Path) -> None:
+    settings = Settings.load(None, SIZES)
+    Engine.open(tmp_path / "store", settings=settings).close()
+    engine = Engine.open(tmp_path / "store", settings=settings, read_only=True)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(engine, settings), lifespan="off", log_level="critical"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        service = Service(engine, listener.getsockname()[1], threading.Event())
+        assert service.json("GET", "/livez")[0] == 200
+        status, headers, content = service.ask("GET", "/readyz")
+        assert (status, "read-only" in json.loads(content)["detail"]) == (503, True)
+        assert "retry-after" in headers
+        assert service.json("POST", "/v1/topics/t/messages", {"messages": [{"body": "x"}]})[0] == 503
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+        engine.close()
+
+
+def test_the_page_needs_nothing_from_elsewhere(service: Service) -> None:
+    status, headers, content = service.ask("GET", "/")
+    text = content.decode()
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "://" not in text.replace("e.g. http://", "")
+    assert '<html lang="en">' in text
+    assert "innerHTML" not in text
+
+
+def test_every_class_of_the_error_tree_has_a_status_of_its_own() -> None:
+    kinds = list(error_classes())
+    assert [kind for kind in kinds if kind.__module__.startswith(("tiering", "index")) and kind not in STATUS] == []
+    assert all(400 <= status < 600 for status in STATUS.values())
+
+
+def test_every_class_of_the_error_tree_survives_the_wire() -> None:
+    for kind in STATUS:
+        assert error_class(problem_type(kind)) is kind
+    assert error_class("about:blank") is None
+
+
+def test_a_problem_that_may_pass_says_when_to_come_back() -> None:
+    assert problem(503, "t", "d").headers["retry-after"].isdigit()
+    assert "retry-after" not in problem(400, "t", "d").headers
