@@ -16,10 +16,10 @@ import fcntl
 import mmap
 import os
 import socket
-import threading
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from tiering.errors import DiskFailedError, DiskFullError, NotFoundError, StoreE
 ByteArray = NDArray[np.uint8]
 
 _ZEROS = bytes(1 << 20)
+#: struct flock: type, whence, start, length, pid.
+_FLOCK = struct.Struct("hhqqi4x")
 _FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 
 
@@ -190,9 +192,6 @@ class _LocalFile:
 class LocalFileSystem:
     """The machine's own file system."""
 
-    _held: ClassVar[set[Path]] = set()
-    _held_guard = threading.Lock()
-
     def exists(self, path: Path) -> bool:
         """Whether something has this name."""
         with _disk_errors(path):
@@ -307,33 +306,28 @@ class LocalFileSystem:
 
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[None]:
-        """Lock byte 0 of the file with a POSIX record lock, as RocketMQ does, so that the two exclude each other.
+        """Lock byte 0 of the file, as RocketMQ does, so that the two exclude each other.
 
-        POSIX locks belong to the process, so a second opener inside this process is caught by a set of held paths.
+        The lock belongs to the open file, not to the process: a second opener in this process meets it too, and
+        somebody who merely reads the file cannot drop it.
         """
-        path = Path(os.path.realpath(path))
-        with self._held_guard:
-            if path in self._held:
-                raise StoreLockedError("the store is already open in this process", path=str(path))
-            self._held.add(path)
-        try:
-            with _disk_errors(path), open(path, "r+b" if path.exists() else "x+b") as file:
+        with _disk_errors(path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
                 try:
-                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
                 except (BlockingIOError, PermissionError):
-                    holder = file.read(200).decode("utf-8", "replace").partition("\n")[2].strip()
+                    holder = os.pread(fd, 200, 0).decode("utf-8", "replace").partition("\n")[2].strip()
                     raise StoreLockedError(
                         f"another process holds the store: {holder or 'unknown holder'}",
                         path=str(path),
                         hint="stop it, or use --url to talk to it",
                     ) from None
-                file.truncate(0)
-                file.write(f"lock\npid {os.getpid()} on {socket.gethostname()}\n".encode())
-                file.flush()
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"lock\npid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
                 yield
-        finally:
-            with self._held_guard:
-                self._held.discard(path)
+            finally:
+                os.close(fd)
 
     def free_bytes(self, path: Path) -> int:
         """Space an unprivileged writer may still take."""

@@ -107,8 +107,8 @@ class OverlayFileSystem:
         return bytes(self._files[path]) if path in self._files else self._base.read(self._present(path))
 
     def map_read(self, path: Path) -> ByteArray:
-        """The file's bytes as they are here."""
-        return self._files[path] if path in self._files else self._base.map_read(self._present(path))
+        """The file's bytes as they are here; mapped privately, so that they follow later private writes."""
+        return self.writable(self._present(path), 0)
 
     def map_write(self, path: Path) -> ByteArray:
         """The file's private bytes."""

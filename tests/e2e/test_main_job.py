@@ -127,7 +127,9 @@ def assert_queues_are_whole(job: Job) -> None:
 
 
 @contextmanager
-def opened_cold(kind: str, folder: Path, server: S3Server | None) -> Iterator[tuple[str, MemoryObjectStore | None, str]]:
+def opened_cold(
+    kind: str, folder: Path, server: S3Server | None
+) -> Iterator[tuple[str, MemoryObjectStore | None, str]]:
     """(cold URL, object store to hand in, S3 endpoint) of one kind of cold tier."""
     if kind == "memory":
         yield "memory://main-job", MemoryObjectStore(ManualClock()), ""

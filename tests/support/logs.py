@@ -22,13 +22,17 @@ class LogRules:
 
 _ISO_COMMA = r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})"
 _RULES = {
-    "Apache": LogRules((r"child (\d+)", r"/etc/\S+"), r"^\[(\w{3} \w{3} \d\d [\d:]{8} \d{4})\]", "%a %b %d %H:%M:%S %Y"),
+    "Apache": LogRules(
+        (r"child (\d+)", r"/etc/\S+"), r"^\[(\w{3} \w{3} \d\d [\d:]{8} \d{4})\]", "%a %b %d %H:%M:%S %Y"
+    ),
     "HDFS": LogRules((r"blk_-?\d+",), r"^(\d{6} \d{6})", "%y%m%d %H%M%S"),
     "Hadoop": LogRules((r"attempt_[\d_mr]+\d", r"task_[\d_mr]+\d"), _ISO_COMMA, "%Y-%m-%d %H:%M:%S,%f"),
     "HealthApp": LogRules((r"^[^|]*\|([^|]+)\|", r"\d{4,}$"), r"^([\d-]+:\d+:\d+:\d+)\|", "%Y%m%d-%H:%M:%S:%f"),
     "OpenSSH": LogRules((r"\d{1,3}(?:\.\d{1,3}){3}",), r"^(\w{3} +\d+ [\d:]{8})", "%b %d %H:%M:%S", 2017),
     "OpenStack": LogRules(
-        (r"req-[0-9a-f-]{36}", r"instance: ([0-9a-f-]{36})"), r" (\d{4}-\d\d-\d\d [\d:]{8}\.\d{3})", "%Y-%m-%d %H:%M:%S.%f"
+        (r"req-[0-9a-f-]{36}", r"instance: ([0-9a-f-]{36})"),
+        r" (\d{4}-\d\d-\d\d [\d:]{8}\.\d{3})",
+        "%Y-%m-%d %H:%M:%S.%f",
     ),
     "Spark": LogRules((r"rdd_\d+_\d+", r"TID (\d+)"), r"^(\d\d/\d\d/\d\d [\d:]{8})", "%y/%m/%d %H:%M:%S"),
     "Zookeeper": LogRules((r"0x[0-9a-f]+", r"\d+(?:\.\d+){3}"), _ISO_COMMA, "%Y-%m-%d %H:%M:%S,%f"),
@@ -68,7 +72,9 @@ def scan_plainly(path: Path, rules: LogRules) -> PlainScan:
         if not body:
             continue
         text = body.decode("utf-8", "surrogateescape")
-        found = [match.group(1) if match.groups() else match.group() for p in rules.keys for match in re.finditer(p, text)]
+        found = [
+            match.group(1) if match.groups() else match.group() for p in rules.keys for match in re.finditer(p, text)
+        ]
         keys = tuple(dict.fromkeys(found))
         match = re.search(rules.born, text) if rules.born else None
         if match is not None and rules.born_format:
