@@ -27,9 +27,7 @@ from tiering.cold.urls import canonical_url, open_object_store
 from tiering.errors import (
     ConflictError,
     InvalidRequestError,
-    ObjectNotFoundError,
     ReadOnlyError,
-    StoreError,
     TopicNotFoundError,
     UnavailableError,
 )
@@ -41,6 +39,8 @@ from tiering.overlay import OverlayFileSystem
 from tiering.paths import ColdKeys, StorePaths
 from tiering.randomness import Randomness, SystemRandomness
 from tiering.types import Durability
+
+_FIRST_LOOK_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,15 +317,33 @@ def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore
 
 
 def _look_at_archive(manifest: ManifestStore | None, identity: StoreIdentity) -> str | None:
-    """Refuse an archive of another volume before anything is written; returns why it could not be reached."""
+    """Refuse an archive of another volume before anything is written; returns why it could not be reached.
+
+    A dead bucket delays the opening by seconds only: the volume that owns the archive opens without asking, and
+    every commit checks again.
+    """
     if manifest is None:
         return None
-    owner = Ownership(identity.volume_id, identity.open_id, identity.head_open_ids)
-    try:
-        manifest.check_owner(owner)
-    except (UnavailableError, ObjectNotFoundError) as error:
+    outcome: list[Exception | None] = []
+
+    def look() -> None:
+        try:
+            manifest.check_owner(Ownership(identity.volume_id, identity.open_id, identity.head_open_ids))
+            outcome.append(None)
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=look, name="tierlog-first-look", daemon=True)
+    thread.start()
+    thread.join(_FIRST_LOOK_S)
+    if not outcome:
+        return f"the archive did not answer within {_FIRST_LOOK_S} s"
+    error = outcome[0]
+    if error is None:
+        return None
+    if isinstance(error, UnavailableError):
         return str(error)
-    return None
+    raise error
 
 
 def _recover(hot: HotStore, index: LocalIndex) -> None:
@@ -336,6 +354,3 @@ def _recover(hot: HotStore, index: LocalIndex) -> None:
     hot.dispatch()
     for first, end in index.gaps(hot.border, hot.log.end):
         hot.derive(index.derive(first, end), first, end)
-
-
-__all__ = ["Appended", "Engine", "StoreError", "open_archive"]

@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from index.query import Query
 from service.engine import Engine
-from tiering.types import Order
-
 from tests.conftest import ROOT
 from tests.support.engines import tiny_settings
 from tests.support.kill_worker import TOPIC
 from tests.support.logs import PlainScan, real_logs, rules_for, scan_plainly, write_sample
+from tiering.types import Order
 
 KILLS = 50
 

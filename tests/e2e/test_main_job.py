@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from index.query import Query
 from service.born import BornTimes
 from service.cold_engine import ColdEngine
 from service.engine import Engine
 from service.loading import LineRules, LoadReport, batches_of, compile_pattern
 from service.settings import Settings
+from tests.support.engines import tiny_settings
+from tests.support.logs import LogRules, PlainScan, real_logs, rules_for, scan_plainly, write_sample
+from tests.support.s3_server import S3Server
 from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.types import Order, PullStatus, TimeAxis
-
-from tests.support.engines import tiny_settings
-from tests.support.logs import LogRules, PlainScan, real_logs, rules_for, scan_plainly, write_sample
-from tests.support.s3_server import S3Server
 
 TOPIC = "log"
 _ASKED = [0]

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from index.query import Query
 from service.engine import Engine
+from tests.conftest import ROOT
+from tests.support.engines import tiny_settings
 from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.errors import (
@@ -23,9 +26,6 @@ from tiering.errors import (
     StoreMismatchError,
     TopicNotFoundError,
 )
-
-from tests.conftest import ROOT
-from tests.support.engines import tiny_settings
 
 
 def everything_below(folder: Path) -> dict[str, str]:

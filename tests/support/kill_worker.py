@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from service.engine import Engine
+from tests.support.engines import tiny_settings
 from tiering.batch import Message
 from tiering.clock import SystemClock
 from tiering.cold.local import LocalObjectStore
 from tiering.fs import LocalFileSystem
-
-from tests.support.engines import tiny_settings
 
 TOPIC = "log"
 _CHANGING_FILES = {"write_at", "zero", "flush"}
