@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from service.api import errors
 from service.api.limits import BodyLimit
 from service.api.routes import admin, health, messages, page, produce, topics
+from service.api.stops import AnswerWhenStopped
 from service.engine import Engine
 from service.settings import Settings
 
@@ -20,9 +21,10 @@ def create_app(engine: Engine, settings: Settings, stopping: threading.Event | N
     app = FastAPI(title="tierlog", version=_version(), docs_url=None, redoc_url=None)
     app.state.engine = engine
     app.state.settings = settings
-    app.state.stopping = stopping or threading.Event()
+    app.state.stopping = stopping = stopping or threading.Event()
     errors.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.serve.max_request_bytes)
+    app.add_middleware(AnswerWhenStopped, stopping=stopping)
     for module in (produce, messages, topics, admin, health, page):
         app.include_router(module.router)
     return app

@@ -9,7 +9,10 @@ from service.api.errors import problem
 
 
 class BodyLimit:
-    """ASGI middleware: 413 for a body of more than ``max_bytes``, announced or not."""
+    """ASGI middleware: 413 for a body of more than ``max_bytes``, announced or not.
+
+    The framework has a limit too, but answers in plain text where everything else is a problem body.
+    """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app

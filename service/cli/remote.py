@@ -1,10 +1,16 @@
-"""A running service as the target of a command. One connection, no retries: a repeated append would append twice."""
+"""A running service as the target of a command.
+
+No retries, because a repeated append would append twice; and a connection for each request, because one that the
+service closed for being idle cannot be told from one that it closed while it was appending.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
 from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -29,7 +35,7 @@ class RemoteTarget:
     """Speaks the REST API at one URL and raises the errors that the service answered with."""
 
     def __init__(self, url: str) -> None:
-        """Connects at the first request. Raises :class:`InvalidRequestError` for anything but an http(s) URL."""
+        """Connects to nothing yet. Raises :class:`InvalidRequestError` for anything but an http(s) URL."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             port = parts.port
@@ -40,7 +46,7 @@ class RemoteTarget:
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._url = f"{parts.scheme}://{parts.netloc}"
         self._prefix = parts.path.rstrip("/")
-        self._connection = kind(parts.hostname, port, timeout=_TIMEOUT_S)
+        self._connect = partial(kind, parts.hostname, port, timeout=_TIMEOUT_S)
 
     def query(self, query: Query) -> Json:
         """A page of results."""
@@ -108,13 +114,15 @@ class RemoteTarget:
 
     def _call(self, method: str, path: str, body: Json | None = None) -> Json:
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        headers = {"Accept": "application/json"} | ({"Content-Type": "application/json"} if data else {})
+        headers = {"Accept": "application/json", "Connection": "close"} | (
+            {"Content-Type": "application/json"} if data else {}
+        )
         try:
-            self._connection.request(method, self._prefix + path, data, headers)
-            answer = self._connection.getresponse()
-            content = answer.read()
+            with closing(self._connect()) as connection:
+                connection.request(method, self._prefix + path, data, headers)
+                answer = connection.getresponse()
+                content = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
             raise UnavailableError(
                 f"no answer from {self._url}: {str(error) or type(error).__name__}", hint="is `tierlog serve` running?"
             ) from error
