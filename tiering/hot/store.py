@@ -125,7 +125,7 @@ class HotStore:
         self.log.flush_files(self._durable)
         self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *subscribers])
         last = self.log.segments()[-1].end
-        end = self._dispatcher.recover(last)
+        end = min(self._dispatcher.recover(last), last)
         if end < self._durable:
             raise CorruptionError("the log is damaged below its checkpoint", path="commitlog", position=end)
         self.log.start_at(end)
