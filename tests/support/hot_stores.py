@@ -81,6 +81,11 @@ class HotWorld:
         hot.recover([])
         return hot
 
+    def open_again(self, hot: HotStore) -> HotStore:
+        """Close cleanly and open."""
+        hot.close()
+        return self.open()
+
 
 def append(hot: HotStore, *messages: Message, durability: Durability = Durability.FLUSHED) -> AppendResult:
     """Append as one batch."""

@@ -74,15 +74,18 @@ def test_no_rows() -> None:
     assert decode_queue_rows_head(data, path="p").pages == []
 
 
+def read_all(data: bytes) -> None:
+    for page in decode_queue_rows_head(data, path="p").pages:
+        decode_rows_page(data[page.position :][: page.length], page, path="p")
+
+
 def test_every_flipped_byte_is_noticed() -> None:
     data, _ = encode_queue_rows(rows(7))
     for place in range(len(data)):
         damaged = bytearray(data)
         damaged[place] ^= 4
         with pytest.raises(StoreError):
-            head = decode_queue_rows_head(bytes(damaged), path="p")
-            for page in head.pages:
-                decode_rows_page(bytes(damaged[page.position :][: page.length]), page, path="p")
+            read_all(bytes(damaged))
 
 
 def test_page_with_another_number_of_rows_is_refused() -> None:

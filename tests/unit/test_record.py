@@ -30,6 +30,7 @@ BORN_V4 = encode_host(bytes([10, 1, 2, 3]), 54321)
 STORE_V4 = encode_host(bytes([127, 0, 0, 1]), 10911)
 V6 = bytes.fromhex("20010db8") + bytes(11)
 BORN_V6, STORE_V6 = encode_host(V6 + b"\x01", 54321), encode_host(V6 + b"\x02", 10911)
+CRC = b"__CRC32#\x01%s\x02"
 P = b"KEYS\x01k1 k2\x02UNIQ_KEY\x017F0000010000000000000000000A0001\x02TAGS\x01TagA\x02"
 T = 1_700_000_000_000
 
@@ -94,19 +95,19 @@ VECTORS = {
     ),
     "A.3": (
         A3,
-        vector(queue_offset=7, physical_offset=4096, store_ms=T + 789, properties_text=P + b"__CRC32#\x019498552421\x02"),
+        vector(queue_offset=7, physical_offset=4096, store_ms=T + 789, properties_text=P + CRC % b"9498552421"),
         188,
         "7F00000100002A9F0000000000001000",
     ),
     "A.4": (
         A4,
-        vector(store_ms=T + 789, properties_text=b"__CRC32#\x018277209021\x02"),
+        vector(store_ms=T + 789, properties_text=CRC % b"8277209021"),
         125,
         "7F00000100002A9F0000000000000000",
     ),
     "A.5": (
         A5,
-        vector(store_ms=T + 789, properties_text=b"TAGS\x01TagA\x02__CRC32#\x010760771571\x02"),
+        vector(store_ms=T + 789, properties_text=b"TAGS\x01TagA\x02" + CRC % b"0760771571"),
         135,
         "7F00000100002A9F0000000000000000",
     ),

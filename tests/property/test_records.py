@@ -1,0 +1,211 @@
+"""The record kernels against the plain codec: any batch encodes the same, any bytes scan the same."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.support.hot_stores import NOW_MS, STORE_HOST, STORE_HOST_V6, array, record
+from tiering.batch import BytesColumn, Message, MessageBatch
+from tiering.errors import StoreError
+from tiering.format.hashing import tag_hash
+from tiering.format.properties import KEYS, TAGS, UNIQ_KEY, encode_properties
+from tiering.format.record import MAGIC_BLANK, Record, RecordVersion, decode_record, encode_record
+from tiering.fs import ByteArray
+from tiering.kernels.checksum import CRC_TABLES
+from tiering.kernels.encode import encode_records
+from tiering.kernels.scan import ScanStop, TopicTable, scan
+
+TOPIC_NAMES = ["orders", "a", "%RETRY%group", "%DLQ%" + "w" * 200, "T" * 127]
+TOPICS = TopicTable(TOPIC_NAMES)
+_NAMES = np.frombuffer(b"KEYSTAGS", np.uint8)
+
+words = st.text(st.characters(exclude_characters=" \x00\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=8)
+messages = st.builds(
+    Message,
+    topic=st.sampled_from(TOPIC_NAMES),
+    body=st.binary(min_size=1, max_size=70),
+    keys=st.lists(words, max_size=3),
+    tag=st.one_of(st.just(""), words),
+    properties=st.dictionaries(words.filter(lambda name: name not in (KEYS, TAGS)), words, max_size=2),
+    born_ms=st.integers(0, (1 << 62) - 1),
+    queue_id=st.integers(0, 5),
+)
+
+
+def encoded(batch: MessageBatch, host: bytes, physical: int) -> bytes:
+    """What the kernel makes of a batch; queue offsets count up from 100."""
+    sizes = batch.record_sizes(8 + len(host))
+    out = np.full(int(sizes.sum()) + 16, 0xEE, np.uint8)
+    born_host = np.zeros(8, np.uint8)
+    store_host = np.frombuffer(host, np.uint8)
+    queue_offsets = 100 + np.arange(len(batch))
+    names = BytesColumn.of([topic.encode() for topic in batch.topics])
+    columns = (names, batch.body, batch.keys, batch.tags, batch.properties)
+    topics, body, keys, tags, properties = ((each.data.ctypes.data, each.starts.ctypes.data) for each in columns)
+    written = encode_records(
+        CRC_TABLES, out.ctypes.data, physical, NOW_MS, born_host.ctypes.data, 8, store_host.ctypes.data, len(host),
+        _NAMES.ctypes.data, 0, len(batch), sizes.ctypes.data, batch.topic_index.ctypes.data, *topics,
+        batch.queue_id.ctypes.data, queue_offsets.ctypes.data, batch.born_ms.ctypes.data, *body, *keys, *tags,
+        *properties,
+    )  # fmt: skip
+    assert written == sizes.sum()
+    assert (out[written:] == 0xEE).all(), "the kernel wrote past the batch"
+    return bytes(out[:written])
+
+
+def plain(messages: list[Message], host: bytes, physical: int) -> list[Record]:
+    """The records that the batch should become."""
+    records, at = [], physical
+    for number, message in enumerate(messages):
+        own = {KEYS: " ".join(message.keys), TAGS: message.tag}
+        text = encode_properties({name: value for name, value in own.items() if value})
+        records.append(
+            record(
+                version=RecordVersion.V2 if len(message.topic) > 127 else RecordVersion.V1, queue_id=message.queue_id,
+                queue_offset=100 + number, physical_offset=at, born_ms=message.born_ms, store_host=host,
+                body=message.body, topic=message.topic,
+                properties_text=text + encode_properties(message.properties),
+            )
+        )  # fmt: skip
+        at += len(encode_record(records[-1]))
+    return records
+
+
+@settings(max_examples=120)
+@given(st.lists(messages, min_size=1, max_size=6), st.sampled_from([STORE_HOST, STORE_HOST_V6]))
+def test_encode_kernel_is_encode_record(given_messages: list[Message], host: bytes) -> None:
+    batch = MessageBatch.of(given_messages, now_ms=NOW_MS, max_body_bytes=1000)
+    physical = 4096 * 77
+    data = encoded(batch, host, physical)
+    records = plain(given_messages, host, physical)
+    assert data == b"".join(encode_record(each) for each in records)
+    assert len(data) == batch.record_sizes(8 + len(host)).sum()
+    assert_scan_is_decode(data, physical)
+
+
+def oracle(
+    data: bytes, position: int, limit: int, base: int, *, names: list[str]
+) -> tuple[list[Record], int, ScanStop]:
+    """Records that the plain decoder finds, where it stops and why."""
+    found: list[Record] = []
+    while position < limit:
+        left = data[position:limit]
+        if len(left) >= 8 and int.from_bytes(left[4:8], signed=True) == MAGIC_BLANK:
+            return found, position, ScanStop.BLANK if int.from_bytes(left[:4], signed=True) >= 8 else ScanStop.INVALID
+        try:
+            decoded = decode_record(left, physical_offset=base + position)
+        except (StoreError, UnicodeDecodeError):
+            return found, position, ScanStop.INVALID
+        if decoded.topic not in names:
+            return found, position, ScanStop.UNKNOWN_TOPIC
+        found.append(decoded)
+        position += decoded.size
+    return found, position, ScanStop.END
+
+
+def assert_scan_is_decode(data: bytes, base: int, *, limit: int | None = None) -> None:
+    """Compare kernel and decoder; what lies behind the limit is poison that changes between two scans."""
+    limit = len(data) if limit is None else limit
+    wanted, position, stop = oracle(data, 0, limit, base, names=TOPIC_NAMES)
+    for poison in (0x00, 0xDA):
+        room = np.full(limit + 64, poison, np.uint8)
+        room[:limit] = array(data)[:limit]
+        found = scan(room, 0, limit, base, TOPICS, check_crc=True)
+        rows = found.rows[:-1] if found.stop is ScanStop.UNKNOWN_TOPIC else found.rows
+        if found.stop is ScanStop.UNKNOWN_TOPIC and stop is ScanStop.INVALID:
+            stop = found.stop  # a name that is no UTF-8 is damage to the one and unknown to the other
+        assert (found.stop, found.position, len(rows)) == (stop, position, len(wanted))
+        for row, each in zip(rows, wanted, strict=True):
+            assert_row(room, row, each)
+
+
+def assert_row(data: ByteArray, row: np.void, wanted: Record) -> None:
+    properties = wanted.properties
+    assert (
+        int(row["physical_offset"]), int(row["queue_offset"]), int(row["store_ms"]), int(row["born_ms"]),
+        int(row["size"]), int(row["queue_id"]), int(row["sys_flag"]), TOPIC_NAMES[int(row["topic_number"])],
+    ) == (
+        wanted.physical_offset, wanted.queue_offset, wanted.store_ms, wanted.born_ms, wanted.size, wanted.queue_id,
+        wanted.sys_flag, wanted.topic,
+    )  # fmt: skip
+    for field, name in (("keys", KEYS), ("unique", UNIQ_KEY), ("tags", TAGS)):
+        at, length = int(row[f"{field}_at"]), int(row[f"{field}_length"])
+        assert bytes(data[at : at + length]).decode("utf-8", "replace") == properties.get(name, "")
+    if b"\xff" not in wanted.properties_text:
+        assert int(row["tag_hash"]) == tag_hash(properties.get(TAGS, ""))
+
+
+def log(count: int = 4) -> bytes:
+    """Some records back to back, the last in version 2."""
+    data = b""
+    for number in range(count):
+        last = number == count - 1
+        data += encode_record(
+            record(
+                physical_offset=4096 + len(data), queue_offset=number, body=b"hello %d" % number,
+                properties_text=encode_properties({KEYS: "k1 k2", TAGS: "tag", UNIQ_KEY: "u"}),
+                topic=TOPIC_NAMES[3] if last else "orders", version=RecordVersion.V2 if last else RecordVersion.V1,
+            )
+        )  # fmt: skip
+    return data
+
+
+LOG = log()
+
+
+@settings(max_examples=400)
+@given(st.integers(0, len(LOG) - 1), st.integers(1, 255))
+def test_flipped_byte(place: int, flip: int) -> None:
+    data = bytearray(LOG)
+    data[place] ^= flip
+    assert_scan_is_decode(bytes(data), 4096)
+
+
+def test_cut_anywhere() -> None:
+    for limit in range(len(LOG) + 1):
+        assert_scan_is_decode(LOG, 4096, limit=limit)
+
+
+@settings(max_examples=200)
+@given(st.integers(0, len(LOG)), st.integers(1, 600))
+def test_zeroed_run(start: int, length: int) -> None:
+    data = bytearray(LOG)
+    end = min(start + length, len(data))
+    data[start:end] = bytes(end - start)
+    assert_scan_is_decode(bytes(data), 4096)
+
+
+_head = st.sampled_from([b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab", b"\xcb\xd4\x31\x94"])
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(st.binary(max_size=40), _head, st.integers(-5, 300), st.binary(max_size=250))
+@example(b"", b"\xda\xa3\x20\xa7", 91, bytes(83))
+def test_arbitrary_bytes_behind_a_likely_head(before: bytes, magic: bytes, size: int, after: bytes) -> None:
+    data = size.to_bytes(4, signed=True) + magic + after
+    # the right position, so that the lengths behind it are looked at as well
+    data = data[:28] + (4096).to_bytes(8) + data[36:]
+    assert_scan_is_decode(data, 4096)
+    assert_scan_is_decode(before, 4096)
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=60))
+def test_arbitrary_property_text(text: bytes) -> None:
+    data = encode_record(record(properties_text=text))
+    found = scan(array(data), 0, len(data), 0, TOPICS, check_crc=True)
+    assert (found.stop, len(found.rows)) == (ScanStop.END, 1)
+    pieces = decode_record(data).properties
+    row = found.rows[0]
+    for field, name in (("keys", KEYS), ("unique", UNIQ_KEY), ("tags", TAGS)):
+        at, length = int(row[f"{field}_at"]), int(row[f"{field}_length"])
+        assert 0 <= at <= at + length <= len(data)
+        assert data[at : at + length].decode("utf-8", "replace") == pieces.get(name, "")
+
+
+@settings(max_examples=100)
+@given(st.lists(st.sampled_from([b"KEYS", b"TAGS", b"UNIQ_KEY", b"\x01", b"\x02", b"v", b"KEY", b"\xff"]), max_size=14))
+def test_property_text_of_likely_pieces(pieces: list[bytes]) -> None:
+    assert_scan_is_decode(encode_record(record(properties_text=b"".join(pieces))), 0)
