@@ -76,8 +76,10 @@ def assert_finds_everything(job: Job, ask: Callable[[Query], list[bytes]], seed:
     assert ask(Query(TOPIC, "no-such-key")) == []
     chance = random.Random(seed)
     born = [line.born_ms for line in lines]
-    axes = {TimeAxis.STORE: job.store_ms, **({} if None in born else {TimeAxis.BORN: born})}
-    for axis, times in axes.items():
+    axes: list[tuple[TimeAxis, list[int | None]]] = [(TimeAxis.STORE, list(job.store_ms))]
+    if None not in born:
+        axes.append((TimeAxis.BORN, born))
+    for axis, times in axes:
         for order in Order:
             for _ in range(6):
                 start, end = sorted(chance.choices([time for time in times if time is not None], k=2))

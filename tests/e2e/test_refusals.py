@@ -13,6 +13,7 @@ import pytest
 
 from index.query import Query
 from service.engine import Engine
+from service.settings import Settings
 from tests.conftest import ROOT
 from tests.support.engines import tiny_settings
 from tiering.batch import Message
@@ -37,9 +38,9 @@ def everything_below(folder: Path) -> dict[str, str]:
     }
 
 
-def open_engine(folder: Path, name: str = "store", **settings: object) -> Engine:
+def open_engine(folder: Path, name: str = "store", settings: Settings | None = None) -> Engine:
     return Engine.open(
-        folder / name, settings=tiny_settings(**settings), cold_url=f"file://{folder}/cold", clock=ManualClock()
+        folder / name, settings=settings or tiny_settings(), cold_url=f"file://{folder}/cold", clock=ManualClock()
     )
 
 
@@ -144,7 +145,7 @@ def test_store_opened_with_other_sizes_is_refused_unchanged(
     engine.close()
     before = everything_below(tmp_path)
     with pytest.raises(StoreMismatchError, match="the store was made with"):
-        open_engine(tmp_path, **settings)
+        open_engine(tmp_path, settings=tiny_settings(**settings))
     assert everything_below(tmp_path) | {"store/lock": ""} == before | {"store/lock": ""}
 
 
