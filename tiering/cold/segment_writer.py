@@ -42,6 +42,7 @@ from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
 from tiering.options import ColdOptions
 from tiering.types import TimeBounds
 
+_TAIL_PIECE_BYTES = 1 << 20
 _TIME_COLUMNS = {"store": "store_ms", "born": "born_ms"}
 
 
@@ -220,7 +221,7 @@ class SegmentWriter:
         """What restoring the segment needs besides the records: its blank record and any bytes after it."""
         segment = self._segment
         tail_at = segment.blank_position + BLANK_BYTES
-        tail = bytes(np.trim_zeros(segment.data[tail_at:], "b"))
+        tail = _without_trailing_zeros(segment.data[tail_at:])
         blank_length, magic = BLANK.unpack(bytes(segment.data[segment.blank_position : tail_at]))
         if magic != MAGIC_BLANK:
             raise CorruptionError("segment does not end in a blank record", position=segment.blank_position)
@@ -247,6 +248,18 @@ class SegmentWriter:
                 bounds.min_store_ms, bounds.max_store_ms, bounds.min_born_ms, bounds.max_born_ms,
             )  # fmt: skip
         return found
+
+
+def _without_trailing_zeros(data: ByteArray) -> bytes:
+    """Looked at from the end in pieces: the rest of a segment rolled early is a hole of up to 1 GiB."""
+    end = len(data)
+    while end:
+        start = max(0, end - _TAIL_PIECE_BYTES)
+        found = np.flatnonzero(data[start:end])
+        if len(found):
+            return bytes(data[: start + int(found[-1]) + 1])
+        end = start
+    return b""
 
 
 def _place(table: pa.Table, row: int) -> list[object]:
@@ -288,7 +301,7 @@ def _cut_frames(groups: NDArray[np.int64], sizes: NDArray[np.int64], frame_bytes
     ends = np.cumsum(sizes)
     frames: list[int] = []
     open_bytes = 0  # bytes of an open frame that so far holds whole runs only; 0 = none is open
-    for start, end in zip(groups, np.append(groups[1:], len(sizes)), strict=True):
+    for start, end in zip(groups, np.append(groups, len(sizes))[1:], strict=True):
         before = int(ends[start - 1]) if start else 0
         total = int(ends[end - 1]) - before
         if open_bytes and open_bytes + total <= frame_bytes:
