@@ -14,9 +14,8 @@ import ipaddress
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -24,183 +23,13 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from service.setting_groups import ColdSettings, HotSettings, IndexSettings, ServeSettings
 from tiering.errors import InvalidRequestError
 from tiering.options import ColdOptions, HotOptions, RetentionOptions
 
 ENV_PREFIX = "TIERLOG_"
 #: Variables that do not follow the rule of the prefix and the group.
 ENV_ALIASES = {"cold.s3_endpoint": "TIERLOG_S3_ENDPOINT"}
-_DAY_MS = 86_400_000
-
-
-class _Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class HotSettings(_Group):
-    """The hot tier: commit log and consume queues on the volume."""
-
-    segment_bytes: int | None = Field(
-        default=None,
-        ge=4096,
-        le=1 << 30,
-        multiple_of=4096,
-        description=(
-            "Bytes of one commit-log segment, a multiple of 4096 up to 1 GiB. Fixed when a store is "
-            "made; unset = as the store was made, 1 GiB for a new one. Smaller segments are archived "
-            "sooner and make more objects."
-        ),
-    )
-    queue_file_units: int | None = Field(
-        default=None,
-        ge=1,
-        le=100_000_000,
-        description=(
-            "20-byte units in one consume-queue file. Fixed when a store is made; unset = as the "
-            "store was made, 300,000 for a new one. Every queue keeps at least one file of this size."
-        ),
-    )
-    flush_interval_ms: int = Field(
-        default=500,
-        ge=1,
-        le=60_000,
-        description=(
-            "ms. `async` appends lose at most this much when the machine crashes, nothing when the "
-            "process does. Shorter costs more flushes."
-        ),
-    )
-    flush_dirty_bytes: int = Field(
-        default=4 << 20,
-        ge=1,
-        description="Unflushed bytes at which an `async` append wakes the flusher early.",
-    )
-    checkpoint_interval_ms: int = Field(
-        default=5_000,
-        ge=10,
-        le=3_600_000,
-        description="ms between recovery points. Longer makes reopening after a kill slower, never lossy.",
-    )
-    max_body_bytes: int = Field(
-        default=4 << 20,
-        ge=1,
-        le=512 << 20,
-        description="Bytes. A larger message body is refused; so is a record that does not fit a segment.",
-    )
-    default_queues: int = Field(
-        default=8,
-        ge=1,
-        le=1024,
-        description="Queues of a topic that is made by its first message.",
-    )
-    roll_age_ms: int = Field(
-        default=3_600_000,
-        ge=1,
-        description=(
-            "ms. With a cold tier, a segment whose first record is older is rolled, so that a quiet "
-            "store is archived too. Shorter makes more and smaller objects."
-        ),
-    )
-    retention_ms: int = Field(
-        default=3 * _DAY_MS,
-        ge=0,
-        description=(
-            "ms. Hot copies whose newest record is older are removed once they are archived and "
-            "indexed (without a cold tier: removed for good). Longer needs more disk."
-        ),
-    )
-    max_bytes: int = Field(
-        default=0,
-        ge=0,
-        description=("Bytes of commit log above which the oldest archived segments are removed early; 0 = no limit."),
-    )
-
-
-class IndexSettings(_Group):
-    """Key index files. May change between starts: each file carries its own sizes."""
-
-    slots: int = Field(
-        default=5_000_000,
-        ge=1,
-        le=500_000_000,
-        description="Hash slots of a new index file, 4 bytes each on disk. Fewer make longer chains.",
-    )
-    items: int = Field(
-        default=20_000_000,
-        ge=2,
-        le=500_000_000,
-        description=(
-            "Items of a new index file, 36 bytes each on disk. Smaller files are published sooner and "
-            "make more objects for a query to ask."
-        ),
-    )
-    layout: Literal["tierlog"] = Field(
-        default="tierlog", description="Item layout of new files. `tierlog` keeps 63 bits of hash per key."
-    )
-
-
-class ColdSettings(_Group):
-    """The cold tier: the archive in a directory or a bucket."""
-
-    frame_bytes: int = Field(
-        default=64 << 10,
-        ge=4096,
-        le=16 << 20,
-        description=(
-            "Record bytes in one compressed frame. A read of one message fetches one frame; larger "
-            "frames compress a little better."
-        ),
-    )
-    compression_level: int = Field(
-        default=1, ge=1, le=19, description="zstd level of frames. Higher is slower and a little smaller."
-    )
-    max_inline_entries: int = Field(
-        default=200,
-        ge=2,
-        le=200,
-        description=("Manifest entries kept inside the head object; more move into pages. Fewer make more requests."),
-    )
-    page_entries: int = Field(
-        default=256, ge=2, le=256, description="Entries, or page references, in one manifest page."
-    )
-    cache_bytes: int = Field(
-        default=256 << 20,
-        ge=0,
-        description=("Bytes of memory for directories, seek tables and manifest pages. Less asks the archive again."),
-    )
-    s3_endpoint: str | None = Field(
-        default=None,
-        description=(
-            "URL of an S3-compatible server; unset = Amazon S3. Credentials and region come from the "
-            "usual AWS variables."
-        ),
-    )
-    connect_timeout_s: float = Field(default=5.0, gt=0, le=300, description="Seconds to wait for a connection to S3.")
-    read_timeout_s: float = Field(
-        default=20.0,
-        gt=0,
-        le=3600,
-        description="Seconds to wait for S3 to go on answering. Shorter gives up on slow servers.",
-    )
-    retry_interval_ms: int = Field(
-        default=10_000,
-        ge=10,
-        le=3_600_000,
-        description="ms between attempts to reach an archive that failed, and between looks at its head.",
-    )
-
-
-class ServeSettings(_Group):
-    """Where `tierlog serve` listens."""
-
-    host: str = Field(
-        default="127.0.0.1", min_length=1, description="Address to listen on; `0.0.0.0` is every interface."
-    )
-    port: int = Field(default=8080, ge=0, le=65_535, description="TCP port; 0 takes a free one and prints it.")
-    max_request_bytes: int = Field(
-        default=64 << 20,
-        ge=1024,
-        description="Bytes. A larger request body is refused with 413 before it is read whole.",
-    )
 
 
 class Settings(BaseSettings):

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
+
 if TYPE_CHECKING:
     from index.query import Answer
     from service.archiving import ArchiveReport
@@ -27,6 +29,7 @@ NDJSON = "application/x-ndjson"
 def message_json(message: StoredMessage) -> Json:
     """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``."""
     record = message.record
+    properties = record.properties  # taken apart once: this runs for every message of an answer
     found: Json = {
         "message_id": record.message_id,
         "store_id": message.store_id,
@@ -34,9 +37,9 @@ def message_json(message: StoredMessage) -> Json:
         "topic": record.topic,
         "queue_id": record.queue_id,
         "queue_offset": record.queue_offset,
-        "keys": message.keys,
-        "tag": message.tag,
-        "properties": message.properties,
+        "keys": split_keys(properties.get(KEYS, "")),
+        "tag": properties.get(TAGS, ""),
+        "properties": {name: value for name, value in properties.items() if name not in OWN_FIELDS},
         "born_ms": record.born_ms,
         "store_ms": record.store_ms,
         "tier": message.tier.value,
@@ -97,7 +100,17 @@ def report_json(report: ArchiveReport) -> Json:
 
 def appended_json(results: Iterable[Appended]) -> Json:
     """Where messages went, in their order."""
-    return {"results": [asdict(result) for result in results]}
+    return {
+        "results": [
+            {
+                "message_id": result.message_id,
+                "queue_id": result.queue_id,
+                "queue_offset": result.queue_offset,
+                "store_ms": result.store_ms,
+            }
+            for result in results
+        ]
+    }
 
 
 def produced_json(message: Message) -> Json:

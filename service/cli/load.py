@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from service.cli.arguments import add_target
@@ -109,7 +109,6 @@ def _load(
     read: Callable[[int], None],
 ) -> None:
     from service.loading import batches_of, check_batch, load
-    from tiering.batch import Message
 
     def until_stopped() -> Iterator[Batch]:
         for batch in batches_of(arguments.files, rules, report, read):
@@ -121,10 +120,7 @@ def _load(
                 _prepare_topic(target, arguments, settings)
             yield batch
 
-    def append(messages: Sequence[Message]) -> object:
-        return target.append(messages)
-
-    load(until_stopped(), append, report=report)
+    load(until_stopped(), target.append, report=report)
 
 
 def _prepare_topic(target: Writer, arguments: argparse.Namespace, settings: Settings) -> None:

@@ -85,10 +85,10 @@ class RemoteTarget:
         found: list[str] = self._call("POST", "/v1/admin/check", {"deep": deep})["findings"]
         return found
 
-    def append(self, messages: Sequence[Message]) -> Json:
+    def append(self, messages: Sequence[Message]) -> None:
         """Append a batch, all of one topic, and make it durable."""
         path = f"/v1/topics/{quote(messages[0].topic, safe='')}/messages"
-        return self._call("POST", path, {"messages": [produced_json(message) for message in messages]})
+        self._call("POST", path, {"messages": [produced_json(message) for message in messages]})
 
     def queues_of(self, topic: str) -> int | None:
         """How many queues a topic has, None if there is no such topic."""

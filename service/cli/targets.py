@@ -12,7 +12,6 @@ from service.cli.arguments import overrides
 from service.wire import (
     Json,
     answer_json,
-    appended_json,
     file_json,
     pull_json,
     report_json,
@@ -61,7 +60,7 @@ class Reader(Protocol):
 class Writer(Reader, Protocol):
     """What commands that change something may ask."""
 
-    def append(self, messages: Sequence[Message]) -> Json:
+    def append(self, messages: Sequence[Message]) -> None:
         """Append a batch and make it durable."""
         ...
 
@@ -120,9 +119,9 @@ class LocalWriter(LocalReader):
         super().__init__(engine)
         self._engine = engine
 
-    def append(self, messages: Sequence[Message]) -> Json:
+    def append(self, messages: Sequence[Message]) -> None:
         """Append a batch and make it durable."""
-        return appended_json(self._engine.append(messages))
+        self._engine.append(messages)
 
     def queues_of(self, topic: str) -> int | None:
         """How many queues a topic has."""
