@@ -66,11 +66,16 @@ def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
     random.setstate(state)
 
 
+def shared_data_folder() -> Path:
+    """Where real logs and RocketMQ stores lie: ``TIERLOG_DATA``, else ``../shared/data`` beside the checkout."""
+    given = os.environ.get("TIERLOG_DATA", "")
+    return Path(given) if given else ROOT.parent / "shared" / "data"
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real logs and RocketMQ stores: ``TIERLOG_DATA``, else ``../shared/data`` beside the checkout."""
-    given = os.environ.get("TIERLOG_DATA", "")
-    folder = Path(given) if given else ROOT.parent / "shared" / "data"
+    """The folder of :func:`shared_data_folder`, or a skip."""
+    folder = shared_data_folder()
     if not folder.is_dir():
         pytest.skip("no shared data: set TIERLOG_DATA, or put it into ../shared/data beside the checkout")
     return folder

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.conftest import S3Server
+from tests.support.s3_server import S3Server
 from tests.contract.object_store_contract import PART_BYTES, Backend, FailedStoreContract, ObjectStoreContract
 from tests.support.faulty_store import FaultyObjectStore
 from tiering.clock import ManualClock, SystemClock

@@ -13,10 +13,10 @@ import pytest
 
 from index.query import Query
 from service.engine import Engine
-from tests.conftest import ROOT
+from tests.conftest import ROOT, shared_data_folder
 from tests.support.engines import tiny_settings
 from tests.support.kill_worker import TOPIC
-from tests.support.logs import PlainScan, real_logs, rules_for, scan_plainly, write_sample
+from tests.support.logs import PlainScan, real_log, real_log_names, rules_for, scan_plainly, write_sample
 from tiering.types import Order
 
 KILLS = 50
@@ -126,7 +126,8 @@ def test_sample_survives_fifty_seeded_kills(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_every_real_log_survives_fifty_seeded_kills(shared_data: Path, tmp_path: Path, seed: int) -> None:
-    for number, path in enumerate(real_logs(shared_data)):
-        scan = numbered(scan_plainly(path, rules_for(path)))
-        print(path.name, kill_again_and_again(scan, tmp_path / path.stem, seed + number, KILLS))
+@pytest.mark.parametrize("name", real_log_names(shared_data_folder()))
+def test_real_log_survives_fifty_seeded_kills(name: str, shared_data: Path, tmp_path: Path, seed: int) -> None:
+    path = real_log(shared_data, name)
+    scan = numbered(scan_plainly(path, rules_for(path)))
+    print(name, kill_again_and_again(scan, tmp_path / "job", seed, KILLS))

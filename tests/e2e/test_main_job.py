@@ -20,8 +20,9 @@ from service.cold_engine import ColdEngine
 from service.engine import Engine
 from service.loading import LineRules, LoadReport, batches_of, compile_pattern
 from service.settings import Settings
+from tests.conftest import shared_data_folder
 from tests.support.engines import tiny_settings
-from tests.support.logs import LogRules, PlainScan, real_logs, rules_for, scan_plainly, write_sample
+from tests.support.logs import LogRules, PlainScan, real_log, real_log_names, rules_for, scan_plainly, write_sample
 from tests.support.s3_server import S3Server
 from tiering.batch import Message
 from tiering.clock import ManualClock
@@ -195,17 +196,15 @@ def test_sample_log_is_found_again_from_every_cold_tier(
     print(run_main_job(write_sample(tmp_path, lines), tmp_path, kind, s3_server, seed))
 
 
-def test_every_real_log_is_found_again_line_by_line(shared_data: Path, tmp_path: Path, seed: int) -> None:
-    logs = real_logs(shared_data)
-    assert logs
-    for path in logs:
-        print(run_main_job(path, tmp_path / path.stem, "file", None, seed))
+@pytest.mark.parametrize("name", real_log_names(shared_data_folder()))
+def test_every_line_of_a_real_log_is_found_again(name: str, shared_data: Path, tmp_path: Path, seed: int) -> None:
+    print(run_main_job(real_log(shared_data, name), tmp_path, "file", None, seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "s3"])
-def test_every_real_log_is_found_again_from_other_cold_tiers(
-    kind: str, shared_data: Path, tmp_path: Path, s3_server: S3Server, seed: int
+@pytest.mark.parametrize("name", real_log_names(shared_data_folder()))
+def test_every_line_of_a_real_log_is_found_again_from_other_cold_tiers(
+    name: str, kind: str, shared_data: Path, tmp_path: Path, s3_server: S3Server, seed: int
 ) -> None:
-    for path in real_logs(shared_data):
-        print(run_main_job(path, tmp_path / path.stem, kind, s3_server, seed))
+    print(run_main_job(real_log(shared_data, name), tmp_path, kind, s3_server, seed))

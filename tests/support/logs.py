@@ -87,9 +87,14 @@ def scan_plainly(path: Path, rules: LogRules) -> PlainScan:
     return scan
 
 
-def real_logs(shared_data: Path) -> list[Path]:
-    """Whatever logs lie in the shared folder."""
-    return sorted((shared_data / "loghub").glob("*.log"))
+def real_log_names(shared_data: Path) -> list[str]:
+    """Names of whatever logs lie in the shared folder; one made-up name where it is absent, for a test to skip on."""
+    return sorted(path.name for path in (shared_data / "loghub").glob("*.log")) or ["no-log"]
+
+
+def real_log(shared_data: Path, name: str) -> Path:
+    """One of them."""
+    return shared_data / "loghub" / name
 
 
 def write_sample(folder: Path, lines: int = 1_500) -> Path:
