@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import ArchiveReader
 from tiering.cold.segment_reader import SegmentReader
-from tiering.errors import CorruptionError, TopicNotFoundError, UnavailableError
+from tiering.errors import CorruptionError, ObjectNotFoundError, TopicNotFoundError, UnavailableError
 from tiering.format.hashing import tag_hash
 from tiering.format.manifest import Head
 from tiering.format.queue_rows import QueueRows
 from tiering.hot.consume_queue import QueueView
 from tiering.hot.store import HotSnapshot, HotStore
+from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
 from tiering.types import PullStatus, Tier
 
+_ColdRows = tuple[tuple[ArchiveReader, Head], QueueRows]
 _MAX_BYTES = 4 << 20
 _HOT_STEP = 256
 
@@ -48,15 +50,13 @@ class Fetcher:
         """
         if self._hot is None:
             return self._pull_cold_only(topic, queue_id, offset, limit, tag)
-        found = self._hot.topics.get(topic)
-        if not 0 <= queue_id < found.queues:
-            raise TopicNotFoundError(f"topic {topic!r} has no queue {queue_id}")
+        found = self._topic(self._hot, topic, queue_id)
         with self._hot.snapshot() as snapshot:
             view = self._hot.queue_views(found).get(queue_id)
             end = self._hot.next_offset(found, queue_id)
             hot_first = view.first_at_or_above(snapshot.border) if view else end
             rows = self._rows_below(snapshot.border, found.topic_id, queue_id, needed=offset < hot_first)
-            first = int(rows[1]["first_queue_offset"][0]) if rows and len(rows[1]) else hot_first
+            first = _first(rows, hot_first)
             edge = _edge(offset, first, end)
             if edge is not None:
                 return edge
@@ -72,9 +72,20 @@ class Fetcher:
         """(least, next) offset of a queue over both tiers; the hot tier's least where the archive cannot be read."""
         if self._hot is None:
             answer = self._pull_cold_only(topic, queue_id, -1, 0, None)
-        else:
-            answer = self.pull(topic, queue_id, -1, 0)
-        return answer.min_offset, answer.max_offset
+            return answer.min_offset, answer.max_offset
+        found = self._topic(self._hot, topic, queue_id)
+        with self._hot.snapshot() as snapshot:
+            view = self._hot.queue_views(found).get(queue_id)
+            end = self._hot.next_offset(found, queue_id)
+            hot_first = view.first_at_or_above(snapshot.border) if view else end
+            return _first(self._rows_below(snapshot.border, found.topic_id, queue_id, needed=False), hot_first), end
+
+    @staticmethod
+    def _topic(hot: HotStore, topic: str, queue_id: int) -> Topic:
+        found = hot.topics.get(topic)
+        if not 0 <= queue_id < found.queues:
+            raise TopicNotFoundError(f"topic {topic!r} has no queue {queue_id}")
+        return found
 
     def _pull_cold_only(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None) -> PullResult:
         assert self._manifest is not None
@@ -89,15 +100,21 @@ class Fetcher:
                 return _edge(offset, first, end) or _collect(messages, offset, limit, tag, first, end, end)
         raise TopicNotFoundError(f"no such topic or queue {topic!r}/{queue_id} in the archive")
 
-    def _rows_below(
-        self, border: int, topic_id: int, queue_id: int, *, needed: bool
-    ) -> tuple[tuple[ArchiveReader, Head], QueueRows] | None:
+    def _rows_below(self, border: int, topic_id: int, queue_id: int, *, needed: bool) -> _ColdRows | None:
         """Queue rows of segments below the border; only a pull that needs them fails if they cannot be read."""
-        if self._manifest is None or self._manifest.head is None:
+        if self._manifest is None or border == 0:
             return None
+        reader, head = self._manifest.reader(), self._manifest.head
         try:
-            reader, head = self._manifest.reader(), self._manifest.head
+            if head is None:  # opened while the archive did not answer: that is not the same as no archive
+                if not needed:
+                    return None
+                head = self._manifest.refresh()
             rows = self._manifest.queue_rows(reader, head, topic_id, queue_id)
+        except ObjectNotFoundError:
+            if self._manifest.head is not None:
+                raise
+            return None  # the border rose before this store had an archive
         except UnavailableError:
             if needed:
                 raise
@@ -133,6 +150,11 @@ class Fetcher:
             for record in segment.records_of(runs):
                 if record.queue_offset >= offset:
                     yield record.queue_offset, StoredMessage(record, self._store_id, Tier.COLD)
+
+
+def _first(rows: _ColdRows | None, hot_first: int) -> int:
+    """The least offset of both tiers."""
+    return int(rows[1]["first_queue_offset"][0]) if rows and len(rows[1]) else hot_first
 
 
 def _end(row: QueueRows) -> int:
