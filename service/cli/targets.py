@@ -165,6 +165,7 @@ def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> It
     else:
         from service.cold_engine import ColdEngine
 
+        _check_archive(arguments.cold)
         cold = ColdEngine.open(arguments.cold, settings=settings_of(arguments), store_id=arguments.store_id)
         try:
             yield LocalReader(cold)
@@ -217,6 +218,15 @@ def _check_store(root: Path) -> None:
             path=str(root),
             hint="`tierlog load` and `tierlog serve` make one",
         )
+
+
+def _check_archive(cold_url: str) -> None:
+    """Opening a directory as an object store makes it, which a command that only looks must not."""
+    from tiering.cold.urls import canonical_url
+
+    scheme, _, path = canonical_url(cold_url).partition("://")
+    if scheme == "file" and not Path(path).is_dir():
+        raise InvalidRequestError("there is no such directory", path=path, hint="--cold names the archive's place")
 
 
 def _one_target(arguments: argparse.Namespace, *, writes: bool = False) -> None:

@@ -289,6 +289,8 @@ def test_a_store_is_not_opened_with_other_sizes_or_another_archive(shell: Shell,
 def test_a_command_that_looks_makes_no_store(shell: Shell, tmp_path: Path) -> None:
     for command in (["query", "t"], ["tail", "t"], ["topics"], ["files"], ["stats"], ["check"], ["archive"], ["flush"]):
         shell(*command, "--root", str(tmp_path / "none"), code=WRONG_USE)
+    for command in (["query", "t"], ["topics"], ["files"], ["check"]):
+        shell(*command, "--cold", f"file://{tmp_path}/none", code=WRONG_USE)
     assert not (tmp_path / "none").exists()
 
 
