@@ -27,6 +27,8 @@ from service.setting_groups import ColdSettings, HotSettings, IndexSettings, Ser
 from tiering.errors import InvalidRequestError
 from tiering.options import ColdOptions, HotOptions, RetentionOptions
 
+__all__ = ["ColdSettings", "HotSettings", "IndexSettings", "ServeSettings", "Settings"]
+
 ENV_PREFIX = "TIERLOG_"
 #: Variables that do not follow the rule of the prefix and the group.
 ENV_ALIASES = {"cold.s3_endpoint": "TIERLOG_S3_ENDPOINT"}
