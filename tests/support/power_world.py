@@ -19,7 +19,7 @@ from tests.support.crash_fs import CrashFileSystem
 from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.object_store import ObjectInfo
+from tiering.cold.object_store import ObjectInfo, ObjectStore
 from tiering.message import StoredMessage
 from tiering.randomness import SeededRandomness
 from tiering.types import Durability, Order, PullStatus, TimeAxis
@@ -287,7 +287,7 @@ def _answers(engine: Engine, query: Query) -> list[tuple[int, int]]:
 
 
 def reopen(
-    wreck: Wreck, fs: CrashFileSystem, objects: CountedObjectStore, salt: int = 0, *, segment_bytes: int = 8192
+    wreck: Wreck, fs: CrashFileSystem, objects: ObjectStore, salt: int = 0, *, segment_bytes: int = 8192
 ) -> Engine:
     """Start the store again on what the power cut left."""
     return Engine.open(
