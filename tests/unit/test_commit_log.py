@@ -151,7 +151,8 @@ def test_power_cut_at_every_call_of_a_roll(world: HotWorld) -> None:
     hot = world.open()
     fill(hot, "a", 3)
     hot.dispatch()
-    fs, wrecks = world.fs, []
+    wrecks: list[CrashFileSystem] = []
+    fs = world.fs
     assert isinstance(fs, CrashFileSystem)
     fs.on_call = lambda number, operation, path: wrecks.extend(fs.crash(seed + number) for seed in (0, 1000, 2000))
     fill(hot, "a", 1)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from service.engine import Engine
+from service.settings import HotSettings, IndexSettings, Settings
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.hot_stores import (
@@ -23,6 +25,8 @@ from tests.support.hot_stores import (
 )
 from tiering.batch import Message
 from tiering.check import check_store
+from tiering.clock import ManualClock
+from tiering.cold.memory import MemoryObjectStore
 from tiering.errors import (
     ClosedError,
     CorruptionError,
@@ -450,3 +454,43 @@ def test_second_opener_in_another_process_is_told_the_holder(tmp_path: Path) -> 
 def test_a_batch_is_checked_against_the_limit_of_bodies() -> None:
     with pytest.raises(MessageTooLargeError):
         batch(Message("a", b"12345"), max_body_bytes=4)
+
+
+# ---- a store stays what it was made as
+
+
+def listing(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file() and path.name != "lock"}
+
+
+@pytest.mark.parametrize(
+    ("segment_bytes", "queue_file_units", "cold_url", "store_id", "named"),
+    [
+        (8192, 60, None, None, "segment size 4096, not 8192"),
+        (4096, 61, None, None, "queue-file units 60, not 61"),
+        (4096, 60, "memory://other", None, "cold URL memory://made-with, not memory://other"),
+        (4096, 60, None, "other", "store id mine, not other"),
+    ],
+)
+def test_opening_as_something_else_is_refused_and_changes_nothing(
+    tmp_path: Path, segment_bytes: int, queue_file_units: int, cold_url: str | None, store_id: str | None, named: str
+) -> None:
+    def open_as(segment_bytes: int, queue_file_units: int, cold_url: str | None, store_id: str | None) -> Engine:
+        hot = HotSettings(segment_bytes=segment_bytes, queue_file_units=queue_file_units)
+        settings = Settings(hot=hot, index=IndexSettings(slots=10, items=50), advertise="10.0.0.1:1")
+        return Engine.open(
+            tmp_path / "store", settings=settings, cold_url=cold_url, store_id=store_id,
+            objects=MemoryObjectStore(ManualClock()), clock=ManualClock(),
+        )  # fmt: skip
+
+    engine = open_as(4096, 60, "memory://made-with", "mine")
+    engine.append([Message("orders", b"x", ["k"])] * 50)
+    engine.close()
+    before = listing(tmp_path)
+    with pytest.raises(StoreMismatchError, match=named):
+        open_as(segment_bytes, queue_file_units, cold_url, store_id)
+    assert listing(tmp_path) == before
+    engine = open_as(4096, 60, None, None)
+    assert engine.cold_url == "memory://made-with"
+    assert engine.check() == []
+    engine.close()

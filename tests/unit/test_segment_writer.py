@@ -73,7 +73,7 @@ def mixed(seed: int, count: int = 150) -> list[Record]:
     """Records of several queues, some of them transactions that are in no queue."""
     chance = random.Random(seed)
     offsets: dict[tuple[str, int], int] = {}
-    parts = []
+    parts: list[Record] = []
     for _ in range(count):
         topic, queue_id = chance.choice(NAMES), chance.choice((0, 0, 1, 2, 10))
         sys_flag = chance.choice((0, 0, 0, 0x8, 0x4, 0xC))
@@ -286,7 +286,7 @@ def test_directory_and_map_over_many_pages(monkeypatch: pytest.MonkeyPatch, page
 
 def test_queue_rows_of_the_manifest() -> None:
     written = write(mixed(9))
-    wanted = {}
+    wanted: dict[tuple[str, int], list[Record]] = {}
     for each in written.sorted_records:
         if each.has_queue_unit:
             wanted.setdefault((each.topic, each.queue_id), []).append(each)
