@@ -31,6 +31,13 @@ class IndexPublisher:
         self._manifest = manifest
         self._randomness = randomness
 
+    def has_work(self, head: Head) -> bool:
+        """Whether :meth:`publish` would commit anything."""
+        waiting = self._index.pending()
+        if waiting and (waiting[0].next or 0) <= head.archived_to:
+            return True
+        return min(self._index.published_to(), head.archived_to) > head.indexed_to
+
     def publish(self, head: Head, topic_names: dict[int, str]) -> tuple[Head, int]:
         """Publish every compacted file whose segments are all archived; the new head and how many objects."""
         published = 0

@@ -28,6 +28,7 @@ from tiering.paths import StorePaths
 from tiering.randomness import Randomness
 from tiering.retention import due_border, safe_border
 
+_HEAD_WATCH_S = 10.0
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 
@@ -43,6 +44,11 @@ class ArchiveReport:
     archived_to: int = 0
     indexed_to: int = 0
     border: int = 0
+
+
+def owner_of(identity: StoreIdentity) -> Ownership:
+    """Who an open store is to its manifest."""
+    return Ownership(identity.volume_id, identity.open_id, identity.head_open_ids)
 
 
 def saved_watermarks(fs: FileSystem, paths: StorePaths) -> tuple[int, int]:
@@ -82,10 +88,8 @@ class ColdWay:
         self._publisher = IndexPublisher(index, manifest, randomness)
         self._lock = threading.Lock()
         self._claimed = False
-
-    def owner(self) -> Ownership:
-        """Who we are to the manifest."""
-        return Ownership(self._identity.volume_id, self._identity.open_id, self._identity.head_open_ids)
+        self._remembered = 0
+        self._look_again_s = 0.0
 
     def archive(
         self,
@@ -117,29 +121,41 @@ class ColdWay:
             return report
 
     def round(self) -> None:
-        """One turn of the background loop: roll and seal by age, archive what waits, remove what is due."""
+        """One turn of the background loop: roll and seal by age, archive what waits, remove what is due.
+
+        An idle store asks the archive for its head every 10 s, to learn that another has taken it over, and writes
+        nothing there.
+        """
         with self._lock:
+            self._watch_head()
             self._roll_by_age()
             due = due_border(self._hot, self._retention, self._clock.now_ms())
             if self._hot.border < due and self._index.covered_to() < due:
                 self._index.seal()
-            head = self._manifest.head if self._claimed else None
-            if head is None or self._archiver.waiting(head) or self._index.files():
+            self._index.compact_sealed()
+            head = self._manifest.head
+            if head is None or self._archiver.waiting(head) or self._publisher.has_work(head):
                 head = self._claim()
                 head = self._archive_segments(head, ArchiveReport(), None, None)
                 head = self._publish_index(head, ArchiveReport())
             self._remove_below(min(due, safe_border(self._hot, head)))
+
+    def _watch_head(self) -> None:
+        if self._clock.monotonic_s() < self._look_again_s:
+            return
+        self._look_again_s = self._clock.monotonic_s() + _HEAD_WATCH_S
+        self._unless_lost(partial(self._manifest.check_owner, owner_of(self._identity), log_end=self._hot.log.end))
 
     def _claim(self) -> Head:
         self._check_going_on()
         if self._claimed:
             assert self._manifest.head is not None
             return self._manifest.head
-        try:
-            head = self._manifest.claim(self.owner(), log_begin=self._hot.log.begin, log_end=self._hot.log.end)
-        except (FencedError, StoreMismatchError) as error:
-            self._hot.turn_read_only(str(error))
-            raise
+        head = self._unless_lost(
+            partial(
+                self._manifest.claim, owner_of(self._identity), log_begin=self._hot.log.begin, log_end=self._hot.log.end
+            )
+        )
         self._identity = self._identity.published()
         self._identity.save(self._fs, self._paths)
         self._index.set_indexed_to(head.indexed_to)
@@ -163,7 +179,7 @@ class ColdWay:
             waiting = [segment for segment in waiting if (self._hot.first_store_ms(segment) or 0) < until_ms]
         for number, segment in enumerate(waiting):
             self._check_going_on()
-            head = self._fenced(partial(self._archiver.archive, segment, head))
+            head = self._unless_lost(partial(self._archiver.archive, segment, head))
             self._remember(head)
             report.segments += 1
             report.bytes_raw += head.log[-1].raw_bytes
@@ -176,23 +192,27 @@ class ColdWay:
         self._check_going_on()
         self._index.compact_sealed()
         names = {topic.topic_id: topic.name for topic in self._hot.topics.all()}
-        head, objects = self._fenced(partial(self._publisher.publish, head, names))
+        head, objects = self._unless_lost(partial(self._publisher.publish, head, names))
         report.index_objects += objects
         self._remember(head)
         return head
 
-    def _fenced(self, step: Callable[[], T]) -> T:
+    def _unless_lost(self, step: Callable[[], T]) -> T:
+        """Take a step; learning that the archive is no longer ours makes the store read-only for good."""
         try:
             return step()
-        except FencedError as error:
+        except (FencedError, StoreMismatchError) as error:
             self._hot.turn_read_only(str(error))
             raise
 
     def _remember(self, head: Head) -> None:
         self._check_going_on()
+        if head.version == self._remembered:
+            return
         document = {"version": head.version, "epoch": head.epoch, "archived_to": head.archived_to,
                     "indexed_to": head.indexed_to, "cold_min": head.cold_min}  # fmt: skip
         replace_file(self._fs, self._paths.head_json, (json.dumps(document) + "\n").encode(), self._paths.tmp)
+        self._remembered = head.version
 
     def _roll_by_age(self) -> None:
         old = self._clock.now_ms() - self._retention.roll_age_ms

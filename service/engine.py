@@ -13,7 +13,7 @@ from index.local_index import LocalIndex
 from index.query import Answer, Query
 from index.search import search
 from index.store_search import TieredStoreSearch
-from service.archiving import ArchiveReport, ColdWay, Progress, saved_watermarks
+from service.archiving import ArchiveReport, ColdWay, Progress, owner_of, saved_watermarks
 from service.background import Background
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files, local_files
 from service.checking import check_archive, check_index, check_store
@@ -21,20 +21,21 @@ from service.settings import Settings
 from service.store_host import store_host
 from tiering.batch import Message, MessageBatch
 from tiering.clock import Clock, SystemClock
-from tiering.cold.manifest_store import ManifestStore, Ownership
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.errors import (
     ConflictError,
     InvalidRequestError,
     ReadOnlyError,
-    TopicNotFoundError,
     UnavailableError,
 )
 from tiering.fetch import Fetcher, PullResult
 from tiering.fs import FileSystem, LocalFileSystem
 from tiering.hot.identity import StoreIdentity, plan_identity
 from tiering.hot.store import HotStore
+from tiering.hot.topics import Topic
 from tiering.overlay import OverlayFileSystem
 from tiering.paths import ColdKeys, StorePaths
 from tiering.randomness import Randomness, SystemRandomness
@@ -64,6 +65,7 @@ class Engine:
         manifest: ManifestStore | None,
         cold_way: ColdWay | None,
         background: Background,
+        meter: Meter,
         settings: Settings,
         clock: Clock,
         resources: contextlib.ExitStack,
@@ -78,6 +80,7 @@ class Engine:
         self._manifest = manifest
         self._cold_way = cold_way
         self._background = background
+        self._meter = meter
         self._settings = settings
         self._clock = clock
         self._resources = resources
@@ -113,23 +116,30 @@ class Engine:
             if not fs.exists(paths.store_json):
                 raise InvalidRequestError("no store here", path=str(root), hint="read-only needs an existing one")
             fs = OverlayFileSystem(fs)
-        with contextlib.ExitStack() as resources:
-            fs.make_dirs(root)
-            resources.enter_context(fs.lock(paths.lock))
-            for folder in (paths.tmp, paths.tierlog):
-                fs.make_dirs(folder)
+        meter = Meter()
+
+        def plan() -> tuple[StoreIdentity, ManifestStore | None, str | None]:
             identity = plan_identity(
                 fs, paths, randomness, store_id=store_id,
                 cold_url=cold_url and canonical_url(cold_url),
                 segment_bytes=settings.hot.segment_bytes, queue_file_units=settings.hot.queue_file_units,
             )  # fmt: skip
-            manifest = None
-            if identity.cold_url is not None:
-                if objects is None:
-                    objects = open_archive(identity.cold_url, settings, clock)
-                resources.callback(objects.close)
-                manifest = ManifestStore(objects, ColdKeys(identity.store_id), randomness, settings.cold_options())
-            first_contact = _look_at_archive(manifest, identity)
+            if identity.cold_url is None:
+                return identity, None, None
+            archive = MeteredObjectStore(objects or open_archive(identity.cold_url, settings, clock), meter)
+            resources.callback(archive.close)
+            manifest = ManifestStore(archive, ColdKeys(identity.store_id), randomness, settings.cold_options())
+            return identity, manifest, _look_at_archive(manifest, identity)
+
+        with contextlib.ExitStack() as resources:
+            planned = None if fs.exists(paths.store_json) else plan()  # a new store that is refused leaves no trace
+            fs.make_dirs(root)
+            resources.enter_context(fs.lock(paths.lock))
+            for folder in (paths.tmp, paths.tierlog):
+                fs.make_dirs(folder)
+            if planned is None or fs.exists(paths.store_json):
+                planned = plan()
+            identity, manifest, first_contact = planned
             identity.save(fs, paths)
             archived_to, indexed_to = saved_watermarks(fs, paths)
             if manifest is not None and manifest.head is not None:
@@ -149,10 +159,10 @@ class Engine:
                     settings.retention_options(), stopping,
                 )  # fmt: skip
                 if manifest.head is not None:
-                    manifest.check_owner(cold_way.owner(), log_end=hot.log.end)
+                    manifest.check_owner(owner_of(identity), log_end=hot.log.end)
             background = Background(hot, index, cold_way, settings, clock, stopping, first_contact)
             return cls(
-                identity, hot, index, manifest, cold_way, background, settings, clock, resources.pop_all(),
+                identity, hot, index, manifest, cold_way, background, meter, settings, clock, resources.pop_all(),
                 read_only=read_only,
             )  # fmt: skip
 
@@ -212,6 +222,12 @@ class Engine:
             raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
         return self._cold_way.archive(until_ms=until_ms, everything=everything, drop_hot=drop_hot, progress=progress)
 
+    def archive_round(self) -> None:
+        """One turn of what :meth:`start` does in the background for the archive, for a caller with its own loop."""
+        self._check_writable()
+        if self._cold_way is not None:
+            self._cold_way.round()
+
     def _check_writable(self) -> None:
         if self._read_only:
             raise ReadOnlyError("the store was opened read-only")
@@ -249,10 +265,11 @@ class Engine:
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; :class:`TopicNotFoundError`."""
-        for info in self.topics():
-            if info.name == name:
-                return info
-        raise TopicNotFoundError(f"no such topic {name!r}")
+        return self._describe(self._hot.topics.get(name))
+
+    def _describe(self, topic: Topic) -> TopicInfo:
+        queues = [QueueInfo(queue_id, *self._fetcher.offsets(topic.name, queue_id)) for queue_id in range(topic.queues)]
+        return TopicInfo(topic.name, topic.topic_id, queues)
 
     def files(self) -> list[FileInfo]:
         """Every segment and index file of both tiers; the cold ones only if the archive can be read."""
@@ -262,8 +279,9 @@ class Engine:
         return found
 
     def stats(self) -> dict[str, object]:
-        """Sizes and lags in bytes, times in ms."""
+        """Sizes and lags in bytes, times in ms, and what was asked of the archive since the store was opened."""
         hot, head = self._hot, self._manifest.head if self._manifest else None
+        asked = self._meter.reading()
         return {
             "store_id": self.store_id,
             "cold_url": self.cold_url,
@@ -278,6 +296,10 @@ class Engine:
             "unflushed_bytes": hot.log.end - hot.log.flushed,
             "unarchived_bytes": hot.log.end - head.archived_to if head else None,
             "last_store_ms": hot.last_store_ms,
+            "archive_requests": asked.requests,
+            "archive_failures": asked.failures,
+            "archive_bytes_read": asked.bytes_read,
+            "archive_bytes_written": asked.bytes_written,
             "read_only_reason": self.read_only_reason,
             "cold_error": self.cold_error,
         }
@@ -328,7 +350,7 @@ def _look_at_archive(manifest: ManifestStore | None, identity: StoreIdentity) ->
 
     def look() -> None:
         try:
-            manifest.check_owner(Ownership(identity.volume_id, identity.open_id, identity.head_open_ids))
+            manifest.check_owner(owner_of(identity))
             outcome.append(None)
         except Exception as error:
             outcome.append(error)

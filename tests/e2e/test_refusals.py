@@ -18,6 +18,8 @@ from tests.conftest import ROOT
 from tests.support.engines import tiny_settings
 from tiering.batch import Message
 from tiering.clock import ManualClock
+from tiering.cold.local import LocalObjectStore
+from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.errors import (
     FencedError,
     InvalidRequestError,
@@ -166,7 +168,7 @@ def test_archive_that_another_volume_owns_is_refused_unchanged(tmp_path: Path) -
     with pytest.raises(StoreMismatchError, match="belongs to volume"):
         Engine.open(tmp_path / "b", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold", store_id="shop")
     assert everything_below(tmp_path / "cold") == before
-    assert not (tmp_path / "b" / "tierlog" / "store.json").exists()
+    assert not (tmp_path / "b").exists()
     # the directory is not spoilt: another store id opens
     Engine.open(tmp_path / "b", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold", store_id="shop-b").close()
 
@@ -217,3 +219,32 @@ def test_read_only_opening_changes_nothing_and_takes_no_lock(engine: Engine, tmp
             write()
     reader.close()
     assert everything_below(tmp_path) == before
+
+
+def test_idle_store_notices_that_its_copy_took_over(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path)
+    engine.append([GOOD])
+    engine.archive(everything=True)
+    engine.close()
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    clock = ManualClock()
+    objects = MeteredObjectStore(LocalObjectStore(tmp_path / "cold", clock), meter := Meter())
+    idle = Engine.open(tmp_path / "copy", settings=tiny_settings(), clock=clock, objects=objects)
+    original = open_engine(tmp_path)
+    try:
+        idle.archive_round()
+        before = meter.requests
+        for _ in range(9):
+            clock.advance(1_000)
+            idle.archive_round()
+        assert meter.requests == before  # an idle store asks once in 10 s, not once a round
+        original.append([GOOD])
+        original.archive(everything=True)
+        clock.advance(1_001)
+        with pytest.raises(FencedError):
+            idle.archive_round()
+        with pytest.raises(ReadOnlyError):
+            idle.append([GOOD])
+    finally:
+        idle.close()
+        original.close()
