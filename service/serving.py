@@ -48,6 +48,8 @@ def serve(
     try:
         # the port first: of two services started by mistake, the second touches nothing
         with _listen(settings.serve.host, settings.serve.port) as listener:
+            port = listener.getsockname()[1]  # goes into message ids, so a free port asked for as 0 must be known
+            settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": port})})
             engine = Engine.open(root, cold_url=cold_url, store_id=store_id, settings=settings)
             try:
                 engine.start()

@@ -202,6 +202,7 @@ def test_every_line_of_a_real_log_is_found_again(name: str, shared_data: Path, t
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # some ten thousand requests to the S3 server of the tests
 @pytest.mark.parametrize("kind", ["memory", "s3"])
 @pytest.mark.parametrize("name", real_log_names(shared_data_folder()))
 def test_every_line_of_a_real_log_is_found_again_from_other_cold_tiers(
