@@ -277,9 +277,7 @@ class ObjectStoreContract:
         assert keys(store) == expected
         assert [info.size_bytes for info in store.list("")] == [len(name.encode()) for name in expected]
 
-    @pytest.mark.parametrize(
-        "prefix", ["a", "b", "b/", "b/c", "b/c2/", "log/1", "z/", "z/ü", "nothing", "nothing/"]
-    )
+    @pytest.mark.parametrize("prefix", ["a", "b", "b/", "b/c", "b/c2/", "log/1", "z/", "z/ü", "nothing", "nothing/"])
     def test_a_prefix_is_text_and_no_folder(self, store: ObjectStore, prefix: str) -> None:
         for name in self.NAMES:
             store.put(name, b"")
@@ -412,9 +410,7 @@ class ObjectStoreContract:
         assert seen == []
         assert keys(store) == ["up/x"]
 
-    def test_an_upload_that_is_aborted_from_outside_fails_and_leaves_nothing(
-        self, store: ObjectStore
-    ) -> None:
+    def test_an_upload_that_is_aborted_from_outside_fails_and_leaves_nothing(self, store: ObjectStore) -> None:
         pending_keys: list[str] = []
 
         def pieces() -> Iterator[bytes]:

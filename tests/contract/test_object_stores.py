@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.s3_server import S3Server
 from tests.contract.object_store_contract import PART_BYTES, Backend, FailedStoreContract, ObjectStoreContract
 from tests.support.faulty_store import FaultyObjectStore
+from tests.support.s3_server import S3Server
 from tiering.clock import ManualClock, SystemClock
 from tiering.cold import local_files
 from tiering.cold.local import LocalObjectStore
@@ -173,9 +173,7 @@ class TestLocal(ObjectStoreContract, FailedStoreContract):
         assert local.head("k").etag != etag
         assert local.get("k")[0] == b"xb"
 
-    def test_rot_that_left_no_trace_fails_the_checksum(
-        self, local: LocalObjectStore, directory: Path
-    ) -> None:
+    def test_rot_that_left_no_trace_fails_the_checksum(self, local: LocalObjectStore, directory: Path) -> None:
         modified_ns = local.put("k", b"ab").modified_ms * 1_000_000
         with (directory / "k").open("r+b") as file:
             file.write(b"x")
@@ -211,9 +209,7 @@ class TestLocal(ObjectStoreContract, FailedStoreContract):
         with pytest.raises(InvalidRequestError):
             local.abort_upload(PendingUpload("k", "../../k", 0))
 
-    def test_temporary_files_of_a_crash_are_listed_and_aborted(
-        self, local: LocalObjectStore, directory: Path
-    ) -> None:
+    def test_temporary_files_of_a_crash_are_listed_and_aborted(self, local: LocalObjectStore, directory: Path) -> None:
         (directory / ".tmp" / "aa.key").write_text("log/x")
         (directory / ".tmp" / "aa.data").write_bytes(b"half")
         (directory / ".tmp" / "bb.data").write_bytes(b"its key was not synced")
@@ -410,9 +406,7 @@ class TestS3(ObjectStoreContract, FailedStoreContract):
             "UploadId": client.create_multipart_upload(**where, ChecksumAlgorithm="CRC32")["UploadId"],
         }
         part = client.upload_part(**upload, PartNumber=1, Body=b"abc", ChecksumAlgorithm="CRC32")
-        client.complete_multipart_upload(
-            **upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-        )
+        client.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]})
         store = S3ObjectStore(bucket, endpoint_url=s3_server.endpoint_url)
         assert store.head("k").crc32 is None
         assert store.get("k")[0] == b"abc"
