@@ -109,7 +109,7 @@ class PowerWorld:
         self._random = random.Random(seed)
         self._seed = seed
         self._opens = 0
-        self._count = 0
+        self._count = self._created = 0
         self._steps: dict[str, int] = {}
 
     def watch(self, wanted: Callable[[int, str], bool], take: Callable[[Wreck], None]) -> None:
@@ -212,7 +212,8 @@ class PowerWorld:
         self.clock.step(self._random.choice((-3_600_000, -1, 5, 60_000)))
 
     def _create_topic(self, engine: Engine) -> None:
-        engine.create_topic(f"made-{self._count}", self._random.randrange(1, 4))
+        self._created += 1
+        engine.create_topic(f"made-{self._created}", self._random.randrange(1, 4))
 
 
 def everything(engine: Engine) -> dict[Place, StoredMessage]:
