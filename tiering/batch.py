@@ -20,6 +20,8 @@ from tiering.fs import ByteArray
 
 #: Leave the choice of a queue to the store.
 ANY_QUEUE = -1
+#: A topic has all queues below its greatest one, so a single stray queue id must not make it have billions.
+MAX_QUEUES = 1024
 
 _TOPIC = re.compile(r"[%|_\-A-Za-z0-9]+")
 _LONG_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
@@ -173,7 +175,7 @@ def _check_sizes(message: Message, max_body_bytes: int, *texts: bytes) -> None:
         )
     if any(_LOST_SECTOR in text for text in texts):
         raise InvalidRequestError(f"a key, tag or property has {len(_LOST_SECTOR)} zero bytes in a row")
-    if message.queue_id < ANY_QUEUE or message.queue_id > 0x7FFFFFFF:
-        raise InvalidRequestError(f"bad queue id {message.queue_id}")
+    if not ANY_QUEUE <= message.queue_id < MAX_QUEUES:
+        raise InvalidRequestError(f"bad queue id {message.queue_id}", hint=f"a topic has at most {MAX_QUEUES} queues")
     if message.born_ms is not None and not 0 <= message.born_ms < 1 << 62:
         raise InvalidRequestError(f"bad born time {message.born_ms}")

@@ -118,7 +118,7 @@ def test_text_that_looks_like_a_lost_sector() -> None:
     refused(changed(keys=["\0" * 600]), match="zero bytes")
 
 
-@pytest.mark.parametrize("queue_id", [-2, 1 << 31, -(1 << 31)])
+@pytest.mark.parametrize("queue_id", [-2, 1024, (1 << 31) - 1, 1 << 31, -(1 << 31)])
 def test_bad_queue_id(queue_id: int) -> None:
     refused(changed(queue_id=queue_id), match="queue id")
 
