@@ -324,9 +324,11 @@ class Engine:
     def close(self) -> None:
         """Flush and close within 10 s, whatever the object store does. Idempotent."""
         self._background.stop()
-        if not self._read_only:
-            self._hot.close()
-        self._resources.close()
+        try:
+            if not self._read_only:
+                self._hot.close()
+        finally:  # the lock goes whatever the disk says
+            self._resources.close()
 
 
 def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore:

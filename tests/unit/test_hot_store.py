@@ -40,7 +40,7 @@ from tiering.errors import (
 )
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.record import decode_record
-from tiering.fs import LocalFileSystem
+from tiering.fs import FileSystem, LocalFileSystem
 from tiering.hot.store import HotStore
 from tiering.types import Durability
 
@@ -427,7 +427,7 @@ def test_second_opener_in_this_process(tmp_path: Path) -> None:
 _HOLD = """
 import sys
 from pathlib import Path
-from tiering.fs import LocalFileSystem
+from tiering.fs import FileSystem, LocalFileSystem
 with LocalFileSystem().lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -493,4 +493,24 @@ def test_opening_as_something_else_is_refused_and_changes_nothing(
     engine = open_as(4096, 60, None, None)
     assert engine.cold_url == "memory://made-with"
     assert engine.check() == []
+    engine.close()
+
+
+def test_a_close_that_fails_lets_go_of_the_store(tmp_path: Path) -> None:
+    """The lock stayed with a store that could be neither used nor closed."""
+    fs = FaultyFileSystem(LocalFileSystem())
+
+    def opened(fs: FileSystem) -> Engine:
+        hot = HotSettings(segment_bytes=4096, queue_file_units=60)
+        settings = Settings(hot=hot, index=IndexSettings(slots=10, items=50), advertise="10.0.0.1:1")
+        return Engine.open(tmp_path / "store", settings=settings, fs=fs, clock=ManualClock())
+
+    engine = opened(fs)
+    engine.append([Message("orders", b"kept")])
+    engine.append([Message("orders", b"unflushed")], Durability.ASYNC)
+    fs.refuse("flush", "*/commitlog/*")
+    with pytest.raises(DiskFailedError):
+        engine.close()
+    engine = opened(LocalFileSystem())
+    assert engine.topic("orders").queues[0].max_offset == 1
     engine.close()
