@@ -59,6 +59,13 @@ def saved_watermarks(fs: FileSystem, paths: StorePaths) -> tuple[int, int]:
     return int(document["archived_to"]), int(document["indexed_to"])
 
 
+def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, now_ms: int) -> None:
+    """Remove by retention alone: what happens to old segments of a store without a cold tier."""
+    border = min(due_border(hot, retention, now_ms), hot.log.last_base)
+    if border > hot.border:
+        hot.remove_below(border, forget=index.remove_below)
+
+
 class ColdWay:
     """Moves one open store's data to its archive."""
 

@@ -1,6 +1,6 @@
-"""What runs beside requests: flushing, dispatching, checkpoints, and the way to the archive.
+"""What runs beside requests: flushing, dispatching, checkpoints, and the way from tier to tier.
 
-Two daemon threads: one for the disk, one for the object store, so that a dead bucket never delays a flush or the
+Two daemon threads: one for the disk, one for archiving and removal, so that a dead bucket never delays a flush or the
 close. A failure is logged once until it changes, counted, and shown by readiness.
 """
 
@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 
 from index.local_index import LocalIndex
-from service.archiving import ColdWay
 from service.settings import Settings
 from tiering.clock import Clock
 from tiering.errors import ClosedError, ReadOnlyError, StoreError
@@ -29,7 +28,7 @@ class Background:
         self,
         hot: HotStore,
         index: LocalIndex,
-        cold_way: ColdWay | None,
+        tiers_round: Callable[[], None],
         settings: Settings,
         clock: Clock,
         stopping: threading.Event,
@@ -37,7 +36,7 @@ class Background:
     ) -> None:
         self._hot = hot
         self._index = index
-        self._cold_way = cold_way
+        self.tiers_round = tiers_round
         self._settings = settings
         self._clock = clock
         self._stopping = stopping
@@ -49,10 +48,7 @@ class Background:
 
     def start(self) -> None:
         """Start the threads."""
-        loops = [("tierlog-disk", self._disk_loop)]
-        if self._cold_way is not None:
-            loops.append(("tierlog-archive", self._archive_loop))
-        for name, loop in loops:
+        for name, loop in (("tierlog-disk", self._disk_loop), ("tierlog-tiers", self._tiers_loop)):
             thread = threading.Thread(target=loop, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -108,12 +104,11 @@ class Background:
             with self._arrivals:
                 self._arrivals.notify_all()
 
-    def _archive_loop(self) -> None:
-        assert self._cold_way is not None
+    def _tiers_loop(self) -> None:
         while not self._stopping.is_set():
             pause_s = _ROUND_S
             try:
-                self._cold_way.round()
+                self.tiers_round()
                 self.cold_error = None
             except ClosedError:
                 return

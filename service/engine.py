@@ -13,13 +13,13 @@ from index.local_index import LocalIndex
 from index.query import Answer, Query
 from index.search import search
 from index.store_search import TieredStoreSearch
-from service.archiving import ArchiveReport, ColdWay, Progress, owner_of, saved_watermarks
+from service.archiving import ArchiveReport, ColdWay, Progress, owner_of, remove_due, saved_watermarks
 from service.background import Background
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files, local_files
 from service.checking import check_archive, check_index, check_store
 from service.settings import Settings
 from service.store_host import store_host
-from tiering.batch import Message, MessageBatch
+from tiering.batch import MAX_QUEUES, Message, MessageBatch
 from tiering.clock import Clock, SystemClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.metered import Meter, MeteredObjectStore
@@ -160,7 +160,9 @@ class Engine:
                 )  # fmt: skip
                 if manifest.head is not None:
                     manifest.check_owner(owner_of(identity), log_end=hot.log.end)
-            background = Background(hot, index, cold_way, settings, clock, stopping, first_contact)
+            retention = settings.retention_options()
+            tiers_round = cold_way.round if cold_way else lambda: remove_due(hot, index, retention, clock.now_ms())
+            background = Background(hot, index, tiers_round, settings, clock, stopping, first_contact)
             return cls(
                 identity, hot, index, manifest, cold_way, background, meter, settings, clock, resources.pop_all(),
                 read_only=read_only,
@@ -194,8 +196,8 @@ class Engine:
     def create_topic(self, name: str, queues: int) -> None:
         """Make a topic, or give an existing one more queues; fewer is refused."""
         self._check_writable()
-        if not 1 <= queues <= 1024:
-            raise InvalidRequestError(f"a topic has 1 to 1024 queues, not {queues}")
+        if not 1 <= queues <= MAX_QUEUES:
+            raise InvalidRequestError(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
         topic = self._hot.topics.create(name, queues)
         if topic.queues > queues:
             raise ConflictError(f"topic {name!r} has {topic.queues} queues already", hint="queues are never taken away")
@@ -222,11 +224,10 @@ class Engine:
             raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
         return self._cold_way.archive(until_ms=until_ms, everything=everything, drop_hot=drop_hot, progress=progress)
 
-    def archive_round(self) -> None:
-        """One turn of what :meth:`start` does in the background for the archive, for a caller with its own loop."""
+    def tiers_round(self) -> None:
+        """One turn of archiving and removal as :meth:`start` runs it, for a caller with a loop of its own."""
         self._check_writable()
-        if self._cold_way is not None:
-            self._cold_way.round()
+        self._background.tiers_round()
 
     def _check_writable(self) -> None:
         if self._read_only:

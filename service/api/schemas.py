@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from index.query import DEFAULT_LIMIT, MAX_LIMIT
 from service.times import parse_time
 from service.wire import decode_base64
+from tiering.batch import MAX_QUEUES
 from tiering.types import END_OF_TIME_MS, Order, TimeAxis
 
 SHARDING_KEY = "__SHARDINGKEY"
@@ -36,7 +37,7 @@ class MessageIn(_Strict):
     tag: str = ""
     properties: dict[str, str] = {}
     born_ms: int | None = Field(default=None, ge=0)
-    queue_id: int | None = Field(default=None, ge=0, le=0x7FFFFFFF, description="absent: spread round robin")
+    queue_id: int | None = Field(default=None, ge=0, le=MAX_QUEUES - 1, description="absent: spread round robin")
     sharding_key: str | None = Field(
         default=None, min_length=1, description="messages of one key go to one queue, kept as a property"
     )

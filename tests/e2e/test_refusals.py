@@ -232,17 +232,17 @@ def test_idle_store_notices_that_its_copy_took_over(tmp_path: Path) -> None:
     idle = Engine.open(tmp_path / "copy", settings=tiny_settings(), clock=clock, objects=objects)
     original = open_engine(tmp_path)
     try:
-        idle.archive_round()
+        idle.tiers_round()
         before = meter.requests
         for _ in range(9):
             clock.advance(1_000)
-            idle.archive_round()
+            idle.tiers_round()
         assert meter.requests == before  # an idle store asks once in 10 s, not once a round
         original.append([GOOD])
         original.archive(everything=True)
         clock.advance(1_001)
         with pytest.raises(FencedError):
-            idle.archive_round()
+            idle.tiers_round()
         with pytest.raises(ReadOnlyError):
             idle.append([GOOD])
     finally:

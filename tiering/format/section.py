@@ -123,14 +123,16 @@ def decode_table(data: bytes, magic: bytes, version: int, *, path: str | None = 
     found, found_version, table_length, length, crc = HEADER.unpack_from(data)
     if found != magic:
         raise BadMagicError(f"expected section {magic!r}, found {found!r}", path=path)
-    if found_version > version:
-        raise UnsupportedFormatError(f"section {magic!r} has version {found_version}", path=path)
     head_length = HEADER.size + table_length
     if len(data) < head_length or length < head_length:
         raise TornRecordError(f"section {magic!r} cut short", path=path)
     table = data[HEADER.size : head_length]
     if zlib.crc32(table, zlib.crc32(data[:_COVERED])) != crc:
         raise ChecksumMismatchError(f"checksum of section {magic!r} differs", path=path)
+    if found_version > version:  # after the checksum, which every version has: a flipped bit is no newer format
+        raise UnsupportedFormatError(
+            f"section {magic!r} has version {found_version}", path=path, hint="upgrade tierlog"
+        )
     return table, length
 
 

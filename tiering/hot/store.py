@@ -348,6 +348,7 @@ class HotStore:
         told the border at the end, to drop local index files below it. Killed anywhere: segments are gone from the
         front only, so the next open has a border between the old and the new one.
         """
+        self._check_writable()
         with self._state:
             if border <= self.border:
                 return
