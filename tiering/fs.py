@@ -17,6 +17,7 @@ import mmap
 import os
 import socket
 import struct
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +33,12 @@ _ZEROS = bytes(1 << 20)
 #: struct flock: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
 _FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class File(Protocol):
@@ -145,7 +152,7 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 
 def _libc_fallocate() -> Callable[..., int] | None:
-    function: Any = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+    function: Any = getattr(_LIBC, "fallocate64", None)
     if function is not None:
         function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     return function  # type: ignore[no-any-return]
@@ -187,6 +194,27 @@ class _LocalFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class _Mapping:
+    """The mapped bytes of one file: every array over them keeps this alive, and they are unmapped after the last.
+
+    Not ``mmap.mmap``, which holds a descriptor as long as it lives: a store maps more files than a process may open.
+    """
+
+    def __init__(self, fd: int, size: int, protection: int, flags: int) -> None:
+        address = _LIBC.mmap(None, size, protection, flags, fd, 0)
+        if address == _MAP_FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (size,),
+            "data": (address, not protection & mmap.PROT_WRITE),
+        }
+        # not at exit, while a thread may still read: the process takes its maps along
+        weakref.finalize(self, _LIBC.munmap, address, size).atexit = False
 
 
 class LocalFileSystem:
@@ -258,25 +286,25 @@ class LocalFileSystem:
 
     def map_read(self, path: Path) -> ByteArray:
         """Map the file read-only."""
-        return self._map(path, os.O_RDONLY, mmap.ACCESS_READ)
+        return self._map(path, os.O_RDONLY, mmap.PROT_READ, mmap.MAP_SHARED)
 
     def map_write(self, path: Path) -> ByteArray:
         """Map the file for reading and writing."""
-        return self._map(path, os.O_RDWR, mmap.ACCESS_WRITE)
+        return self._map(path, os.O_RDWR, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED)
 
     def map_private(self, path: Path) -> ByteArray:
         """Map the file copy on write."""
-        return self._map(path, os.O_RDONLY, mmap.ACCESS_COPY)
+        return self._map(path, os.O_RDONLY, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE)
 
     @staticmethod
-    def _map(path: Path, flags: int, access: int) -> ByteArray:
+    def _map(path: Path, mode: int, protection: int, flags: int) -> ByteArray:
         with _disk_errors(path):
-            fd = os.open(path, flags)
+            fd = os.open(path, mode)
             try:
                 size = os.fstat(fd).st_size
                 if size == 0:
                     return np.empty(0, np.uint8)
-                return np.frombuffer(mmap.mmap(fd, size, access=access), np.uint8)
+                return np.asarray(_Mapping(fd, size, protection, flags))
             finally:
                 os.close(fd)
 
