@@ -339,9 +339,10 @@ class LocalFileSystem:
         The lock belongs to the open file, not to the process: a second opener in this process meets it too, and
         somebody who merely reads the file cannot drop it.
         """
-        with _disk_errors(path):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
+        with contextlib.ExitStack() as held:
+            with _disk_errors(path):  # not around the yield: what fails there is not this file
+                fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+                held.callback(os.close, fd)
                 try:
                     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
                 except (BlockingIOError, PermissionError):
@@ -353,9 +354,7 @@ class LocalFileSystem:
                     ) from None
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"lock\npid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-                yield
-            finally:
-                os.close(fd)
+            yield
 
     def free_bytes(self, path: Path) -> int:
         """Space an unprivileged writer may still take."""
