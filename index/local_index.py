@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from index.chained_file import ChainedIndexFile
 from index.compacted_file import CompactedIndexFile
 from index.compactor import compact
+from index.errors import CorruptIndexError
 from index.file_set import IndexFileSet
 from index.header import check_capacity
 from index.layout import LAYOUTS, ItemLayout
@@ -148,6 +149,17 @@ class LocalIndex:
         """Drop a damaged file, which makes its range a gap; one already gone is no error."""
         with self._lock:
             self._set.remove([entry for entry in self._set.view.files if entry.begin_ms == file.begin_ms])
+
+    def discard_damaged(self) -> int:
+        """Read every sealed, compacted and uploaded file and drop the damaged ones, which become gaps; how many."""
+        dropped = 0
+        for entry in self._set.view.files:
+            try:
+                entry.reader.verify()
+            except CorruptIndexError:
+                self.discard(entry)
+                dropped += 1
+        return dropped
 
     def covered_to(self) -> int:
         """The physical offset below which every item lies in a sealed, compacted or uploaded file."""

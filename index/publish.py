@@ -7,6 +7,8 @@ the local file moves to its folder at the next open.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,15 @@ from tiering.randomness import Randomness
 class IndexPublisher:
     """Publishes one store's index files in ascending order; used by one thread at a time, after a claim."""
 
-    def __init__(self, index: LocalIndex, manifest: ManifestStore, randomness: Randomness) -> None:
+    def __init__(
+        self,
+        index: LocalIndex,
+        manifest: ManifestStore,
+        randomness: Randomness,
+        local_step: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """``local_step`` surrounds every change of local files, and refuses it once the store is closing."""
+        self._local_step = local_step
         self._index = index
         self._manifest = manifest
         self._randomness = randomness
@@ -47,13 +57,15 @@ class IndexPublisher:
                 break
             indexed = self._upload(entry, head, topic_names)
             head = self._manifest.commit(ManifestChange(index=(indexed,), indexed_to=entry.next), head)
-            self._index.mark_uploaded(entry)
-            self._index.set_indexed_to(head.indexed_to)
+            with self._local_step():
+                self._index.mark_uploaded(entry)
+                self._index.set_indexed_to(head.indexed_to)
             published += 1
         reached = min(self._index.published_to(), head.archived_to)
         if reached > head.indexed_to:  # a range without items needs no object
             head = self._manifest.commit(ManifestChange(indexed_to=reached), head)
-            self._index.set_indexed_to(head.indexed_to)
+            with self._local_step():
+                self._index.set_indexed_to(head.indexed_to)
         return head, published
 
     def _upload(self, entry: IndexFileEntry, head: Head, topic_names: dict[int, str]) -> IndexEntry:

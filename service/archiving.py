@@ -6,13 +6,16 @@ anywhere; the watermarks in the manifest say where to go on.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from index.errors import CorruptIndexError
 from index.local_index import LocalIndex
 from index.publish import IndexPublisher
 from tiering.archive import Archiver
@@ -28,7 +31,9 @@ from tiering.paths import StorePaths
 from tiering.randomness import Randomness
 from tiering.retention import due_border, safe_border
 
+_LOG = logging.getLogger("tierlog")
 _HEAD_WATCH_S = 10.0
+_LOCAL_STEP_S = 3.0
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 
@@ -92,8 +97,9 @@ class ColdWay:
         self._retention = retention
         self._stopping = stopping
         self._archiver = Archiver(hot, manifest, randomness)
-        self._publisher = IndexPublisher(index, manifest, randomness)
+        self._publisher = IndexPublisher(index, manifest, randomness, self._local_step)
         self._lock = threading.Lock()
+        self._local = threading.RLock()
         self._claimed = False
         self._remembered = 0
         self._look_again_s = 0.0
@@ -114,9 +120,7 @@ class ColdWay:
         with self._lock:
             head = self._claim()
             if everything or (until_ms is not None and self._active_begins_before(until_ms)):
-                self._hot.roll()
-                self._hot.dispatch()
-                self._index.seal()
+                self._roll()
             report = ArchiveReport()
             head = self._archive_segments(head, report, until_ms, progress)
             head = self._publish_index(head, report)
@@ -127,6 +131,14 @@ class ColdWay:
             )  # fmt: skip
             return report
 
+    def stop(self) -> None:
+        """After ``stopping`` is set: return once no local change is under way; later ones are refused.
+
+        Waits for a local step, never for the object store.
+        """
+        if self._local.acquire(timeout=_LOCAL_STEP_S):
+            self._local.release()
+
     def round(self) -> None:
         """One turn of the background loop: roll and seal by age, archive what waits, remove what is due.
 
@@ -134,18 +146,21 @@ class ColdWay:
         nothing there.
         """
         with self._lock:
-            self._watch_head()
-            self._roll_by_age()
+            # first what needs no archive, so that a dead bucket holds up nothing else
             due = due_border(self._hot, self._retention, self._clock.now_ms())
-            if self._hot.border < due and self._index.covered_to() < due:
-                self._index.seal()
-            self._index.compact_sealed()
+            with self._local_step():
+                self._roll_by_age()
+                if self._hot.border < due and self._index.covered_to() < due:
+                    self._index.seal()
+            self._remove_below(min(due, safe_border(self._hot, self._manifest.head)))
+            self._compact()
+            self._watch_head()
             head = self._manifest.head
             if head is None or self._archiver.waiting(head) or self._publisher.has_work(head):
                 head = self._claim()
                 head = self._archive_segments(head, ArchiveReport(), None, None)
                 head = self._publish_index(head, ArchiveReport())
-            self._remove_below(min(due, safe_border(self._hot, head)))
+                self._remove_below(min(due, safe_border(self._hot, head)))
 
     def _watch_head(self) -> None:
         if self._clock.monotonic_s() < self._look_again_s:
@@ -163,14 +178,25 @@ class ColdWay:
                 self._manifest.claim, owner_of(self._identity), log_begin=self._hot.log.begin, log_end=self._hot.log.end
             )
         )
-        self._identity = self._identity.published()
-        self._identity.save(self._fs, self._paths)
-        self._index.set_indexed_to(head.indexed_to)
+        with self._local_step():
+            self._identity = self._identity.published()
+            self._identity.save(self._fs, self._paths)
+            self._index.set_indexed_to(head.indexed_to)
+            self._derive_gaps()
+            self._remember(head)
+            self._claimed = True
+        return head
+
+    @contextlib.contextmanager
+    def _local_step(self) -> Iterator[None]:
+        """A change of local files; none happens after :meth:`stop`, when another process may hold the store."""
+        with self._local:
+            self._check_going_on()
+            yield
+
+    def _derive_gaps(self) -> None:
         for first, end in self._index.gaps(self._hot.border, self._hot.log.end):
             self._hot.derive(self._index.derive(first, end), first, end)
-        self._remember(head)
-        self._claimed = True
-        return head
 
     def _check_going_on(self) -> None:
         if self._stopping.is_set():
@@ -195,9 +221,31 @@ class ColdWay:
                 progress(number + 1, len(waiting))
         return head
 
+    def _compact(self) -> None:
+        """Compact what is sealed. A damaged file is thrown away and derived again from the log, once."""
+        with self._local_step():
+            try:
+                self._index.compact_sealed()
+            except CorruptIndexError as error:
+                self._derive_damaged(error)
+                self._index.compact_sealed()
+
+    def _derive_damaged(self, error: CorruptIndexError) -> None:
+        _LOG.warning("an index file is damaged and is derived again: %s", error)
+        self._index.discard_damaged()
+        self._derive_gaps()
+
     def _publish_index(self, head: Head, report: ArchiveReport) -> Head:
-        self._check_going_on()
-        self._index.compact_sealed()
+        self._compact()
+        try:
+            return self._publish(head, report)
+        except CorruptIndexError as error:
+            with self._local_step():
+                self._derive_damaged(error)
+            self._compact()
+            return self._publish(self._manifest.head or head, report)
+
+    def _publish(self, head: Head, report: ArchiveReport) -> Head:
         names = {topic.topic_id: topic.name for topic in self._hot.topics.all()}
         head, objects = self._unless_lost(partial(self._publisher.publish, head, names))
         report.index_objects += objects
@@ -213,17 +261,21 @@ class ColdWay:
             raise
 
     def _remember(self, head: Head) -> None:
-        self._check_going_on()
         if head.version == self._remembered:
             return
         document = {"version": head.version, "epoch": head.epoch, "archived_to": head.archived_to,
                     "indexed_to": head.indexed_to, "cold_min": head.cold_min}  # fmt: skip
-        replace_file(self._fs, self._paths.head_json, (json.dumps(document) + "\n").encode(), self._paths.tmp)
+        with self._local_step():
+            replace_file(self._fs, self._paths.head_json, (json.dumps(document) + "\n").encode(), self._paths.tmp)
         self._remembered = head.version
 
     def _roll_by_age(self) -> None:
         old = self._clock.now_ms() - self._retention.roll_age_ms
         if self._active_begins_before(old):
+            self._roll()
+
+    def _roll(self) -> None:
+        with self._local_step():
             self._hot.roll()
             self._hot.dispatch()
             self._index.seal()

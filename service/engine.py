@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,10 @@ from tiering.cold.object_store import ObjectStore
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.errors import (
     ConflictError,
+    FencedError,
     InvalidRequestError,
     ReadOnlyError,
+    StoreMismatchError,
     UnavailableError,
 )
 from tiering.fetch import Fetcher, PullResult
@@ -129,7 +131,7 @@ class Engine:
             archive = MeteredObjectStore(objects or open_archive(identity.cold_url, settings, clock), meter)
             resources.callback(archive.close)
             manifest = ManifestStore(archive, ColdKeys(identity.store_id), randomness, settings.cold_options())
-            return identity, manifest, _look_at_archive(manifest, identity)
+            return identity, manifest, _look_at_archive(manifest, identity, refuse=not read_only)
 
         with contextlib.ExitStack() as resources:
             planned = None if fs.exists(paths.store_json) else plan()  # a new store that is refused leaves no trace
@@ -145,7 +147,8 @@ class Engine:
             if manifest is not None and manifest.head is not None:
                 archived_to, indexed_to = manifest.head.archived_to, manifest.head.indexed_to
             options = settings.hot_options(identity.segment_bytes, identity.queue_file_units)
-            hot = HotStore(fs, paths, clock, options, store_host(settings), published_below=archived_to)
+            published_below = 0 if read_only else archived_to  # a reader may look at a volume that fell behind
+            hot = HotStore(fs, paths, clock, options, store_host(settings), published_below=published_below)
             index = LocalIndex.open(
                 fs, paths, slots=settings.index.slots, items=settings.index.items, layout=TIERLOG,
                 border=hot.log.begin, indexed_to=indexed_to, log_start=hot.log.begin,
@@ -243,15 +246,18 @@ class Engine:
         """Read a queue in order; see :meth:`Fetcher.pull`."""
         return self._fetcher.pull(topic, queue_id, offset, limit, tag)
 
+    def watch(
+        self, topic: str, queue_id: int, offset: int, tell: Callable[[], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Inside the context, call ``tell`` once, on another thread, when something may be readable at ``offset``."""
+        found = self._hot.topics.get(topic)
+        return self._background.arrivals.watch(lambda: self._hot.next_offset(found, queue_id) > offset, tell)
+
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
         """Return when something may be readable at ``offset``, or after ``timeout_s``."""
-        found = self._hot.topics.get(topic)
-
-        def arrived() -> bool:
-            self._hot.dispatch()
-            return self._hot.next_offset(found, queue_id) > offset
-
-        self._background.wait_until(arrived, timeout_s)
+        arrived = threading.Event()
+        with self.watch(topic, queue_id, offset, arrived.set):
+            self._clock.wait(arrived, timeout_s)
 
     def topics(self) -> list[TopicInfo]:
         """Topics with their queues and offsets, both tiers counted."""
@@ -325,6 +331,8 @@ class Engine:
     def close(self) -> None:
         """Flush and close within 10 s, whatever the object store does. Idempotent."""
         self._background.stop()
+        if self._cold_way is not None:
+            self._cold_way.stop()
         try:
             if not self._read_only:
                 self._hot.close()
@@ -341,8 +349,10 @@ def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore
     )  # fmt: skip
 
 
-def _look_at_archive(manifest: ManifestStore | None, identity: StoreIdentity) -> str | None:
+def _look_at_archive(manifest: ManifestStore | None, identity: StoreIdentity, *, refuse: bool) -> str | None:
     """Refuse an archive of another volume before anything is written; returns why it could not be reached.
+
+    Without ``refuse``, for reading, the reason is returned too.
 
     A dead bucket delays the opening by seconds only: the volume that owns the archive opens without asking, and
     every commit checks again.
@@ -366,7 +376,7 @@ def _look_at_archive(manifest: ManifestStore | None, identity: StoreIdentity) ->
     error = outcome[0]
     if error is None:
         return None
-    if isinstance(error, UnavailableError):
+    if isinstance(error, UnavailableError) or (not refuse and isinstance(error, FencedError | StoreMismatchError)):
         return str(error)
     raise error
 

@@ -127,3 +127,17 @@ class Collector:
         offsets: Sequence[int] = records.rows["physical_offset"].tolist()
         self.offsets += [offset for offset in offsets if offset >= self.position]
         self.position = records.end
+
+
+def snapshot_of(fs: object, root: Path) -> dict[str, bytes]:
+    assert isinstance(fs, CrashFileSystem)
+    found: dict[str, bytes] = {}
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        for name in fs.list_dir(folder):
+            if fs.is_dir(folder / name):
+                folders.append(folder / name)
+            else:
+                found[str(folder / name)] = fs.read(folder / name)
+    return found

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.crash_fs import CrashFileSystem
-from tests.support.hot_stores import HotWorld, append, array, fill, queue_offsets, sized_body
+from tests.support.hot_stores import HotWorld, append, array, fill, queue_offsets, sized_body, snapshot_of
 from tiering.batch import Message
 from tiering.check import check_store
+from tiering.errors import CorruptionError, StoreMismatchError
 from tiering.format.record import decode_record
 from tiering.types import Durability
 
@@ -120,7 +121,8 @@ def test_truncation_leaves_zeros(world: HotWorld) -> None:
     assert segment(world, 0)[1000:] == bytes(3096)
 
 
-def test_later_segments_go_when_the_log_ends_before_them(world: HotWorld) -> None:
+def test_damage_before_a_segment_with_records_is_no_torn_tail_and_cuts_nothing_off(world: HotWorld) -> None:
+    """A segment is flushed before the next gets its first byte: what follows was acknowledged."""
     hot = world.open()
     fill(hot, "a", 20)
     append(hot, *[Message("a", sized_body(200, "a"))] * 60, durability=Durability.ASYNC)
@@ -128,11 +130,19 @@ def test_later_segments_go_when_the_log_ends_before_them(world: HotWorld) -> Non
     file.write_at(400, bytes(300))
     file.close()
     assert hot.log.bases() == [0, 4096, 8192, 12288]
+    before = snapshot_of(world.fs, world.paths.commitlog)
+    with pytest.raises(CorruptionError, match="goes on behind the damage"):
+        world.open()
+    assert snapshot_of(world.fs, world.paths.commitlog) == before
+
+
+def test_log_that_ends_below_what_is_archived_is_refused_and_nothing_is_cut_off(world: HotWorld) -> None:
     hot = world.open()
-    assert hot.log.bases() == [0, 4096]
-    assert hot.log.end == 4096 + 400
-    assert queue_offsets(hot, "a", 0)
-    assert check_store(hot) == []
+    fill(hot, "a", 3)
+    before = snapshot_of(world.fs, world.paths.commitlog)
+    with pytest.raises(StoreMismatchError, match="below 8192, up to which it was archived"):
+        world.open(published_below=8192)
+    assert snapshot_of(world.fs, world.paths.commitlog) == before
 
 
 def test_an_empty_last_segment_is_legal(world: HotWorld) -> None:

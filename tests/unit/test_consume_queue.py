@@ -159,7 +159,7 @@ def test_stale_units_above_the_checkpoint_are_derived_again(world: HotWorld) -> 
 
 def test_units_whose_records_were_lost_go(world: HotWorld) -> None:
     hot = world.open()
-    fill(hot, "a", 50)
+    fill(hot, "a", 38)
     hot.dispatch()
     file = world.fs.open(world.paths.segment(4096))
     file.write_at(2000, bytes(2096))

@@ -22,6 +22,8 @@ from tiering.kernels.scan import ScanRows
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 
 QueueKey = tuple[int, int]
+#: More queues than any log has: a record that names a later one is damaged.
+_MOST_QUEUES = 1 << 16
 UnitArray = NDArray[np.void]
 
 
@@ -93,10 +95,15 @@ class ConsumeQueues:
         for topic in self._topics.all():
             folder = self._paths.consumequeue / topic.name
             for name in self._fs.list_dir(folder):
-                if name.isdigit():
+                if name.isdigit() and int(name) < _MOST_QUEUES:
                     self._queues[topic.topic_id, int(name)] = self._load_queue(topic, int(name), durable_offset)
                     self._topics.ensure_queues(topic, int(name) + 1)
         self._position = durable_offset
+
+    def forget(self, log_begin: int) -> None:
+        """Take nothing that is on disk: every unit is derived again from where the log begins."""
+        self._queues.clear()
+        self._position = log_begin
 
     def _load_queue(self, topic: Topic, queue_id: int, durable_offset: int) -> _Queue:
         folder = self._paths.queue(topic.name, queue_id)
@@ -113,10 +120,19 @@ class ConsumeQueues:
             units = files[base]
             good = (units["size"] > 0) & (units["physical_offset"] < durable_offset)
             count = len(units) if good.all() else int(np.argmin(good))
-            if count:
+            if count and not _is_prefill(units[count - 1]):  # pre-fill alone was cut off before its first real unit
                 kept = {at: files[at] for at in sorted(files) if at <= base}
                 return _Queue(kept, base + count)
         return _Queue({}, 0)
+
+    def is_below_floors(self) -> bool:
+        """Whether a queue has fewer units than were durable once: files were lost."""
+        next_offsets = self.next_offsets()
+        return any(
+            next_offsets.get((topic.topic_id, queue_id), 0) < floor
+            for topic in self._topics.all()
+            for queue_id, floor in topic.floors.items()
+        )
 
     def discard_tails(self) -> None:
         """Zero what follows each queue's last unit and unlink files after it, so that nothing stale is ever read."""
@@ -170,7 +186,7 @@ class ConsumeQueues:
         key = topic.topic_id, queue_id
         queue = self._queues.get(key)
         if queue is None:
-            if queue_id < 0:
+            if not 0 <= queue_id < _MOST_QUEUES:
                 raise CorruptionError(f"record with queue id {queue_id}", position=int(rows[0]["physical_offset"]))
             self._topics.ensure_queues(topic, queue_id + 1)
             queue = _Queue({}, 0)

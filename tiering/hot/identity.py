@@ -96,6 +96,6 @@ def plan_identity(
                 path=str(paths.root),
                 hint="leave the option out, or open another directory",
             )
-    return replace(
-        found, open_id=open_id, head_open_ids=(*found.head_open_ids, open_id), cold_url=found.cold_url or cold_url
-    )
+    if found.cold_url is None:  # no head has ever seen this volume
+        return replace(found, open_id=open_id, head_open_ids=(open_id,), cold_url=cold_url)
+    return replace(found, open_id=open_id, head_open_ids=(*found.head_open_ids, open_id))

@@ -26,6 +26,7 @@ from tiering.errors import (
     MessageTooLargeError,
     ReadOnlyError,
     StoreError,
+    StoreMismatchError,
 )
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.record import BLANK_BYTES, Record, decode_record
@@ -110,7 +111,10 @@ class HotStore:
         self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics)
         checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
         self._durable = max(checkpoint.confirm_offset, self.log.begin)
+        self._published_below = published_below
         self.queues.load(self._durable)
+        if self.queues.is_below_floors():  # units are lost that the checkpoint counts on: derive all of them again
+            self.queues.forget(self.log.begin)
         self.queues.last_store_ms = checkpoint.physic_ms
 
     # opening and closing
@@ -118,16 +122,15 @@ class HotStore:
     def recover(self, subscribers: Sequence[LogSubscriber]) -> None:
         """Find the log's end, derive again what is missing, and be ready to append.
 
-        Raises :class:`CorruptionError` if the log ends below the checkpoint, which no crash explains. Killed in
-        here: the next open does the same again.
+        Raises :class:`CorruptionError` if the log ends where no crash explains it, :class:`StoreMismatchError` if it
+        ends below what the archive holds; nothing is cut off then. Killed in here: the next open does the same again.
         """
         self.queues.discard_tails()
         self.log.flush_files(self._durable)
         self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *subscribers])
         last = self.log.segments()[-1].end
         end = min(self._dispatcher.recover(last), last)
-        if end < self._durable:
-            raise CorruptionError("the log is damaged below its checkpoint", path="commitlog", position=end)
+        self._check_end(end)
         self.log.start_at(end)
         self._last_store_ms = self.queues.last_store_ms
         for topic in self.topics.all():
@@ -137,6 +140,19 @@ class HotStore:
             self._next_offsets[key] = max(next_offset, self._next_offsets.get(key, 0))
         replace_file(self._fs, self._paths.abort, str(os.getpid()).encode(), self._paths.tmp)
         self.checkpoint()
+
+    def _check_end(self, end: int) -> None:
+        """A torn tail lies above the checkpoint, and a segment is flushed before the next gets its first byte."""
+        if end < self._durable:
+            raise CorruptionError("the log is damaged below its checkpoint", path="commitlog", position=end)
+        if any(segment.data[:8].any() for segment in self.log.segments() if segment.base_offset > end):
+            raise CorruptionError("the log is damaged, and goes on behind the damage", path="commitlog", position=end)
+        if end < self._published_below:
+            raise StoreMismatchError(
+                f"the log ends at {end}, below {self._published_below}, up to which it was archived",
+                path=str(self._paths.root),
+                hint="the volume has lost data that the archive holds",
+            )
 
     def derive(self, subscriber: LogSubscriber, start: int, end: int) -> None:
         """Hand the records of ``[start, end)`` to one more subscriber, which says it is at ``start``."""
@@ -150,6 +166,8 @@ class HotStore:
             if self._closed:
                 return
             self._closed = True
+        with self._state:
+            self._state.notify_all()
         try:
             if self._read_only_reason is None:
                 self.flush()
@@ -177,9 +195,13 @@ class HotStore:
             yield
         except InvalidRequestError:
             raise
-        except (OSError, StoreError) as error:
+        except BaseException as error:  # out of memory, an interrupt: nobody knows how far it came
             self.turn_read_only(f"{what} failed: {error}")
             raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the store is closed")
 
     def _check_writable(self) -> None:
         if self._read_only_reason is not None:
@@ -203,8 +225,7 @@ class HotStore:
                 f"message {place}: record of {sizes[place]} bytes does not fit a segment", position=place
             )
         with self._append_lock:
-            if self._closed:
-                raise ClosedError("the store is closed")
+            self._check_open()
             with self._writing("append"):
                 topics = [self.topics.create(name) for name in batch.topics]
                 result = self._place(batch, topics)
@@ -286,13 +307,15 @@ class HotStore:
             return self._dispatcher.position()
 
     def checkpoint(self) -> None:
-        """Flush the queues and move the recovery point to what they hold.
+        """Flush the queues, raise their floors to what they hold, and move the recovery point there.
 
-        Killed before the checkpoint is replaced: recovery derives a little more again, with the same result.
+        The floors tell the next open if queue files get lost. Killed before the checkpoint is replaced: recovery
+        derives a little more again, with the same result.
         """
         with self._dispatch_lock, self._writing("checkpoint"):
             confirm = self.queues.flush()
             if confirm != self._checkpointed:
+                self.topics.raise_floors(self.queues.next_offsets())
                 last_ms = self.queues.last_store_ms
                 checkpoint = Checkpoint(physic_ms=last_ms, logics_ms=last_ms, confirm_offset=confirm)
                 replace_file(self._fs, self._paths.checkpoint, checkpoint.encode(), self._paths.tmp)
@@ -356,13 +379,14 @@ class HotStore:
                 raise StoreError("the active segment never goes")
             self.border = border
             deadline = self._clock.monotonic_s() + _PIN_WAIT_S
-            while any(pinned < border for pinned in self._pins):
+            while not self._closed and any(pinned < border for pinned in self._pins):
                 if not self._state.wait(max(0.0, deadline - self._clock.monotonic_s())):
                     break
         with self._dispatch_lock, self._writing("removal"):
+            self._check_open()  # closing waits for this lock, and nothing may change on the disk after it
             self.checkpoint()
-            self.topics.raise_floors(self.queues.next_offsets())
             while self.log.begin < border:
+                self._check_open()
                 self.log.remove_first()
             self.queues.remove_below(border)
             forget(border)
