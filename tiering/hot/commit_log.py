@@ -131,8 +131,10 @@ class CommitLog:
             self._segments[base_offset] = segment
         self._activate()
 
-    def start_at(self, end: int) -> None:
+    def start_at(self, end: int, *, tail_is_zero: bool) -> None:
         """Declare ``end`` the log's end after recovery: later segments go, the rest of its segment becomes zero.
+
+        ``tail_is_zero`` says that it is already, which keeps its pre-written blocks.
 
         The caller has flushed the files below: a record that survived a killed process in the page cache is not
         durable before somebody says so. Killed in between: the next recovery finds the same end.
@@ -145,7 +147,8 @@ class CommitLog:
         if end == self.last_base + self.segment_bytes:
             self.add_segment(end)
         self._activate()
-        self._file.zero(end - self.last_base, self.segment_bytes)
+        if not tail_is_zero:
+            self._file.zero(end - self.last_base, self.segment_bytes)
         self._file.flush()
         self.end = self.flushed = end
 

@@ -7,7 +7,7 @@ up to the checkpoint; what lies above is written again from the log when the sto
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,10 @@ class QueueView:
             else:
                 high = middle
         return low
+
+    def until(self, physical_offset: int) -> QueueView:
+        """The queue without the units of records at or above a physical offset."""
+        return replace(self, next=self.first_at_or_above(physical_offset))
 
 
 def _is_prefill(unit: np.void) -> bool:

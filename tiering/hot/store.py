@@ -112,9 +112,12 @@ class HotStore:
         checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
         self._durable = max(checkpoint.confirm_offset, self.log.begin)
         self._published_below = published_below
+        # after a clean stop nothing lies behind the ends of log and queues
+        self._stopped_cleanly = not fs.exists(paths.abort)
         self.queues.load(self._durable)
         if self.queues.is_below_floors():  # units are lost that the checkpoint counts on: derive all of them again
             self.queues.forget(self.log.begin)
+            self._stopped_cleanly = False
         self.queues.last_store_ms = checkpoint.physic_ms
 
     # opening and closing
@@ -125,13 +128,14 @@ class HotStore:
         Raises :class:`CorruptionError` if the log ends where no crash explains it, :class:`StoreMismatchError` if it
         ends below what the archive holds; nothing is cut off then. Killed in here: the next open does the same again.
         """
-        self.queues.discard_tails()
+        if not self._stopped_cleanly:
+            self.queues.discard_tails()
         self.log.flush_files(self._durable)
         self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *subscribers])
         last = self.log.segments()[-1].end
         end = min(self._dispatcher.recover(last), last)
         self._check_end(end)
-        self.log.start_at(end)
+        self.log.start_at(end, tail_is_zero=self._stopped_cleanly and end == self._durable)
         self._last_store_ms = self.queues.last_store_ms
         for topic in self.topics.all():
             for queue_id, floor in topic.floors.items():
