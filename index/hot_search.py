@@ -65,8 +65,7 @@ class HotSearch:
     def _by_time(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
         topic = self._hot.topics.get(query.topic)
         for view in self._hot.queue_views(topic).values():
-            first = view.first_at_or_above(self._snapshot.border)
-            last = self._bisect(view, first, view.next, lambda offset: offset < self._snapshot.end)
+            first, last = view.first_at_or_above(self._snapshot.border), view.until(self._snapshot.end).next
             if query.axis is TimeAxis.STORE:
                 first = self._by_store_time(view, first, last, within.from_ms)
                 last = self._by_store_time(view, first, last, within.to_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,7 +15,6 @@ from tiering.format.manifest import Head
 from tiering.format.queue_rows import QueueRows
 from tiering.hot.consume_queue import QueueView
 from tiering.hot.store import HotSnapshot, HotStore
-from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
 from tiering.types import PullStatus, Tier
 
@@ -34,6 +34,17 @@ class PullResult:
     messages: list[StoredMessage] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _HotQueue:
+    """The hot part of a queue as one snapshot shows it: messages in ``[first, end)``."""
+
+    topic_id: int
+    snapshot: HotSnapshot
+    view: QueueView | None
+    first: int
+    end: int
+
+
 class Fetcher:
     """Pulls from one store, whose hot tier, cold tier or neither may be missing."""
 
@@ -50,42 +61,42 @@ class Fetcher:
         """
         if self._hot is None:
             return self._pull_cold_only(topic, queue_id, offset, limit, tag)
-        found = self._topic(self._hot, topic, queue_id)
-        with self._hot.snapshot() as snapshot:
-            view = self._hot.queue_views(found).get(queue_id)
-            end = self._hot.next_offset(found, queue_id)
-            hot_first = view.first_at_or_above(snapshot.border) if view else end
-            rows = self._rows_below(snapshot.border, found.topic_id, queue_id, needed=offset < hot_first)
-            first = _first(rows, hot_first)
-            edge = _edge(offset, first, end)
+        with self._hot_queue(self._hot, topic, queue_id) as queue:
+            rows = self._rows_below(queue, queue_id, needed=offset < queue.first)
+            first = _first(rows, queue.first)
+            edge = _edge(offset, first, queue.end)
             if edge is not None:
                 return edge
-            if offset >= hot_first and view is not None:
-                messages = self._hot_messages(snapshot, view, offset, tag)
+            if offset >= queue.first:
+                messages, tier_end = self._hot_messages(queue, offset, tag), queue.end
             else:
                 assert rows is not None
-                messages = self._cold_messages(rows[0], rows[1], topic, queue_id, offset)
-                end = max(end, hot_first)
-            return _collect(messages, offset, min(limit, 10_000), tag, first, end, hot_first)
+                messages, tier_end = self._cold_messages(rows[0], rows[1], topic, queue_id, offset), queue.first
+            return _collect(messages, offset, min(limit, 10_000), tag, first, queue.end, tier_end)
 
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(least, next) offset of a queue over both tiers; the hot tier's least where the archive cannot be read."""
         if self._hot is None:
             answer = self._pull_cold_only(topic, queue_id, -1, 0, None)
             return answer.min_offset, answer.max_offset
-        found = self._topic(self._hot, topic, queue_id)
-        with self._hot.snapshot() as snapshot:
-            view = self._hot.queue_views(found).get(queue_id)
-            end = self._hot.next_offset(found, queue_id)
-            hot_first = view.first_at_or_above(snapshot.border) if view else end
-            return _first(self._rows_below(snapshot.border, found.topic_id, queue_id, needed=False), hot_first), end
+        with self._hot_queue(self._hot, topic, queue_id) as queue:
+            return _first(self._rows_below(queue, queue_id, needed=False), queue.first), queue.end
 
     @staticmethod
-    def _topic(hot: HotStore, topic: str, queue_id: int) -> Topic:
+    @contextlib.contextmanager
+    def _hot_queue(hot: HotStore, topic: str, queue_id: int) -> Iterator[_HotQueue]:
         found = hot.topics.get(topic)
         if not 0 <= queue_id < found.queues:
             raise TopicNotFoundError(f"topic {topic!r} has no queue {queue_id}")
-        return found
+        floor = found.floors.get(queue_id, 0)  # read first: it then counts no message that the snapshot lacks
+        with hot.snapshot() as snapshot:
+            view = hot.queues.view(found.topic_id, queue_id)
+            if view is None:
+                yield _HotQueue(found.topic_id, snapshot, None, floor, floor)
+            else:
+                view = view.until(snapshot.end)
+                first = view.first_at_or_above(snapshot.border)
+                yield _HotQueue(found.topic_id, snapshot, view, first, max(view.next, floor))
 
     def _pull_cold_only(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None) -> PullResult:
         assert self._manifest is not None
@@ -100,8 +111,9 @@ class Fetcher:
                 return _edge(offset, first, end) or _collect(messages, offset, limit, tag, first, end, end)
         raise TopicNotFoundError(f"no such topic or queue {topic!r}/{queue_id} in the archive")
 
-    def _rows_below(self, border: int, topic_id: int, queue_id: int, *, needed: bool) -> _ColdRows | None:
+    def _rows_below(self, queue: _HotQueue, queue_id: int, *, needed: bool) -> _ColdRows | None:
         """Queue rows of segments below the border; only a pull that needs them fails if they cannot be read."""
+        border = queue.snapshot.border
         if self._manifest is None or border == 0:
             return None
         reader, head = self._manifest.reader(), self._manifest.head
@@ -110,7 +122,7 @@ class Fetcher:
                 if not needed:
                     return None
                 head = self._manifest.refresh()
-            rows = self._manifest.queue_rows(reader, head, topic_id, queue_id)
+            rows = self._manifest.queue_rows(reader, head, queue.topic_id, queue_id)
         except ObjectNotFoundError:
             if self._manifest.head is not None:
                 raise
@@ -122,15 +134,15 @@ class Fetcher:
         return (reader, head), rows[rows["segment"] < border]
 
     def _hot_messages(
-        self, snapshot: HotSnapshot, view: QueueView, offset: int, tag: str | None
+        self, queue: _HotQueue, offset: int, tag: str | None
     ) -> Iterator[tuple[int, StoredMessage | None]]:
         wanted = None if tag is None else tag_hash(tag)
-        while offset < view.next:
-            for unit in view.units(offset, offset + _HOT_STEP):
+        while queue.view is not None and offset < queue.view.next:
+            for unit in queue.view.units(offset, offset + _HOT_STEP):
                 if wanted is not None and unit["tag_hash"] != wanted:
                     yield offset, None
                 else:
-                    record = snapshot.record(int(unit["physical_offset"]))
+                    record = queue.snapshot.record(int(unit["physical_offset"]))
                     yield offset, StoredMessage(record, self._store_id, Tier.HOT)
                 offset += 1
 
