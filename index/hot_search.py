@@ -35,13 +35,19 @@ class HotSearch:
         self._snapshot = snapshot
 
     def plan(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
-        """Work that finds every hot message of the query inside ``within``."""
+        """Work that finds every hot message of the query inside ``within``, or fails to if some are not dispatched."""
+        if self._snapshot.undispatched:
+            yield Work(ALL_TIME, f"{self._store_id}/hot", "segments_unreachable", self._undispatched)
         if query.key is not None:
             yield Work(
                 ALL_TIME, f"{self._store_id}/index", "index_unreachable", partial(self._by_key, query, within, context)
             )
         else:
             yield from self._by_time(query, within, context)
+
+    def _undispatched(self) -> Iterator[Work]:
+        self._snapshot.require_dispatched()
+        yield from ()
 
     # by key
 

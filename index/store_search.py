@@ -31,7 +31,7 @@ class TieredStoreSearch(StoreSearch):
         topic = self._hot.topics.get(query.topic)
         covered = StoreCoverage(self.store_id)
         context.coverage.stores.append(covered)
-        if snapshot.end > snapshot.border:
+        if max(snapshot.end, snapshot.flushed) > snapshot.border:
             covered.hot = tier_coverage(within)
             yield from HotSearch(self.store_id, self._hot, self._index, snapshot).plan(query, within, context)
         if self._manifest is None or snapshot.border == 0:

@@ -57,7 +57,8 @@ class Fetcher:
         """Up to ``limit`` messages from ``offset`` on, in order, about 4 MiB at most.
 
         One answer comes from one tier. Raises :class:`TopicNotFoundError` for an unknown topic or queue, the object
-        store's error if the cold tier is needed and does not answer.
+        store's error if the cold tier is needed and does not answer, :class:`ReadOnlyError` at the end of a queue
+        that may go on in records which dispatching failed to reach.
         """
         if self._hot is None:
             return self._pull_cold_only(topic, queue_id, offset, limit, tag)
@@ -66,6 +67,8 @@ class Fetcher:
             first = _first(rows, queue.first)
             edge = _edge(offset, first, queue.end)
             if edge is not None:
+                if offset >= queue.end:
+                    queue.snapshot.require_dispatched()
                 return edge
             if offset >= queue.first:
                 messages, tier_end = self._hot_messages(queue, offset, tag), queue.end

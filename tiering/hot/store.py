@@ -57,12 +57,29 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class HotSnapshot:
-    """What one reader sees: records in ``[border, end)``. Its maps stay readable after a removal."""
+    """What one reader sees: records in ``[border, end)``. Its maps stay readable after a removal.
+
+    ``flushed`` lies above ``end`` only if dispatching failed: what is between is in the log and nowhere else.
+    """
 
     border: int
     end: int
+    flushed: int
     segments: dict[int, Segment]
     segment_bytes: int
+
+    @property
+    def undispatched(self) -> int:
+        """Bytes of flushed records that no queue and no index shows."""
+        return max(0, self.flushed - self.end)
+
+    def require_dispatched(self) -> None:
+        """Raise :class:`ReadOnlyError` if there are records that the snapshot cannot show."""
+        if self.undispatched:
+            raise ReadOnlyError(
+                f"{self.undispatched} bytes not dispatched: flushed records from {self.end} on cannot be read",
+                hint="repair the cause and restart",
+            )
 
     def record(self, physical_offset: int) -> Record:
         """Decode and check one record."""
@@ -330,13 +347,14 @@ class HotStore:
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[HotSnapshot]:
         """Pin what is hot now: every record flushed before the call and not yet behind the border."""
+        flushed = self.log.flushed
         end = self.dispatch()
         with self._state:
             border = self.border
             segments = {segment.base_offset: segment for segment in self.log.segments()}
             self._pins[border] = self._pins.get(border, 0) + 1
         try:
-            yield HotSnapshot(border, end, segments, self.log.segment_bytes)
+            yield HotSnapshot(border, end, flushed, segments, self.log.segment_bytes)
         finally:
             with self._state:
                 self._pins[border] -= 1
