@@ -1,7 +1,8 @@
 """What runs beside requests: flushing, dispatching, checkpoints, and the way from tier to tier.
 
 Two daemon threads: one for the disk, one for archiving and removal, so that a dead bucket never delays a flush or the
-close. A failure is logged once until it changes, counted, and shown by readiness.
+close; those who wait for messages have a third (``service.arrivals``). A failure is logged once until it changes,
+counted, and shown by readiness.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 from index.local_index import LocalIndex
+from service.arrivals import Arrivals
 from service.settings import Settings
 from tiering.clock import Clock
 from tiering.errors import ClosedError, ReadOnlyError, StoreError
@@ -41,7 +43,8 @@ class Background:
         self._clock = clock
         self._stopping = stopping
         self._dirty = threading.Event()
-        self._arrivals = threading.Condition()
+        #: Who waits for messages.
+        self.arrivals = Arrivals(hot.dispatch, stopping)
         self._threads: list[threading.Thread] = []
         #: The last failure of the way to the archive; None after a round that went well.
         self.cold_error = cold_error
@@ -61,8 +64,7 @@ class Background:
         """
         self._stopping.set()
         self._dirty.set()
-        with self._arrivals:
-            self._arrivals.notify_all()
+        self.arrivals.stop()
         for thread in self._threads:
             thread.join(_JOIN_S)
         self._threads.clear()
@@ -71,17 +73,7 @@ class Background:
         """Tell waiting readers, and wake the flusher early if much is unflushed."""
         if self._hot.log.end - self._hot.log.flushed >= self._settings.hot.flush_dirty_bytes:
             self._dirty.set()
-        with self._arrivals:
-            self._arrivals.notify_all()
-
-    def wait_until(self, arrived: Callable[[], bool], timeout_s: float) -> None:
-        """Wait for a condition that an append or a flush may bring about."""
-        deadline = self._clock.monotonic_s() + timeout_s
-        with self._arrivals:
-            while not arrived() and not self._stopping.is_set():
-                left = deadline - self._clock.monotonic_s()
-                if left <= 0 or not self._arrivals.wait(left):
-                    return
+        self.arrivals.look()
 
     def _disk_loop(self) -> None:
         checkpoint_at = 0.0
@@ -101,8 +93,7 @@ class Background:
                 if not failing:
                     _LOG.exception("the disk loop failed; the store is read-only")
                 failing = True
-            with self._arrivals:
-                self._arrivals.notify_all()
+            self.arrivals.look()
 
     def _tiers_loop(self) -> None:
         while not self._stopping.is_set():

@@ -247,7 +247,7 @@ class Engine:
         return self._fetcher.pull(topic, queue_id, offset, limit, tag)
 
     def watch(
-        self, topic: str, queue_id: int, offset: int, tell: Callable[[], None]
+        self, topic: str, queue_id: int, offset: int, tell: Callable[[], object]
     ) -> contextlib.AbstractContextManager[None]:
         """Inside the context, call ``tell`` once, on another thread, when something may be readable at ``offset``."""
         found = self._hot.topics.get(topic)

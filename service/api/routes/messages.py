@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -13,7 +16,7 @@ from service.api.deps import Stopping, TheEngine
 from service.api.schemas import PullIn, PullOut, QueryIn, QueryOut
 from service.arrow_rows import answer_stream
 from service.wire import ARROW_STREAM, NDJSON, answer_json, messages_ndjson, pull_json
-from tiering.clock import SystemClock
+from tiering.fetch import PullResult
 from tiering.types import PullStatus
 
 router = APIRouter(prefix="/v1", tags=["messages"])
@@ -62,13 +65,26 @@ async def pull(
     stopping: Stopping,
 ) -> JSONResponse:
     """Read a queue in order from ``offset``, whichever tier holds it; waits up to ``wait_ms`` at its end."""
-    clock = SystemClock()
-    deadline_s = clock.monotonic_s() + asked.wait_ms / 1000
-    while True:
-        result = await run_in_threadpool(engine.pull, topic, queue_id, asked.offset, asked.limit, asked.tag)
-        left_s = deadline_s - clock.monotonic_s()
-        if result.status is not PullStatus.NO_NEW_MESSAGE or left_s <= 0 or stopping.is_set():
-            return JSONResponse(pull_json(result))
-        if await request.is_disconnected():
-            return JSONResponse(pull_json(result))
-        await run_in_threadpool(engine.wait_for_message, topic, queue_id, asked.offset, min(left_s, _STEP_S))
+
+    def read() -> PullResult:
+        return engine.pull(topic, queue_id, asked.offset, asked.limit, asked.tag)
+
+    result = await run_in_threadpool(read)
+    if result.status is PullStatus.NO_NEW_MESSAGE and asked.wait_ms > 0:
+        loop = asyncio.get_running_loop()
+        arrival: asyncio.Future[None] = loop.create_future()
+        tell = partial(loop.call_soon_threadsafe, arrival.set_result, None)
+        with await run_in_threadpool(engine.watch, topic, queue_id, asked.offset, tell):
+            await _wait(arrival, asked.wait_ms / 1000, request, stopping)
+        result = await run_in_threadpool(read)
+    return JSONResponse(pull_json(result))
+
+
+async def _wait(arrival: asyncio.Future[None], timeout_s: float, request: Request, stopping: threading.Event) -> None:
+    """Wait on the event loop: the few threads of the pool are for those who have something to do."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
+    while (left_s := end_s - loop.time()) > 0 and not stopping.is_set() and not await request.is_disconnected():
+        await asyncio.wait([arrival], timeout=min(left_s, _STEP_S))
+        if arrival.done():
+            return
