@@ -37,8 +37,7 @@ class TieredStoreSearch(StoreSearch):
         if self._manifest is None or snapshot.border == 0:
             return
         try:
-            # this process makes every commit, so the head it knows covers everything below the border
-            head = self._manifest.head or self._manifest.refresh()
+            head = self._manifest.covering(snapshot.border, context.bill)
             if head.cold_min < snapshot.border:
                 covered.cold = tier_coverage(within, head.version)
                 cold = ColdSearch(self.store_id, self._manifest, head, snapshot.border, context)
@@ -60,8 +59,7 @@ class ArchiveSearch(StoreSearch):
         """Search everything published."""
         covered = StoreCoverage(self.store_id)
         try:
-            context.bill.requests += 1
-            head = self._manifest.refresh()
+            head = self._manifest.refresh(context.bill)
             cold = ColdSearch(self.store_id, self._manifest, head, head.archived_to, context)
             topic_id = cold.topic_id(query.topic)
             covered.cold = tier_coverage(within, head.version)

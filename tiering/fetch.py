@@ -119,12 +119,11 @@ class Fetcher:
         border = queue.snapshot.border
         if self._manifest is None or border == 0:
             return None
-        reader, head = self._manifest.reader(), self._manifest.head
+        if self._manifest.head is None and not needed:
+            return None
+        reader = self._manifest.reader()
         try:
-            if head is None:  # opened while the archive did not answer: that is not the same as no archive
-                if not needed:
-                    return None
-                head = self._manifest.refresh()
+            head = self._manifest.covering(border)
             rows = self._manifest.queue_rows(reader, head, queue.topic_id, queue_id)
         except ObjectNotFoundError:
             if self._manifest.head is not None:

@@ -97,8 +97,10 @@ class ManifestStore:
         """The head last seen, or None before the first contact."""
         return self._head
 
-    def refresh(self) -> Head:
+    def refresh(self, bill: ReadBill | None = None) -> Head:
         """The newest head; :class:`ObjectNotFoundError` if this store has no archive yet."""
+        if bill is not None:
+            bill.charge(self.keys.head)
         with self._lock:
             return self._refresh()
 
@@ -113,6 +115,23 @@ class ManifestStore:
             data, info = found
         self._head, self._etag = Head.decode(data, path=self.keys.head), info.etag
         return self._head
+
+    def covering(self, border: int, bill: ReadBill | None = None) -> Head:
+        """The head last seen, or the newest if that one does not cover everything below ``border``.
+
+        Another process may have archived and raised the border since. Raises :class:`StoreMismatchError` if the newest
+        head does not cover it either, :class:`ObjectNotFoundError` if this store has no archive yet.
+        """
+        head = self._head
+        if head is None or head.archived_to < border:
+            head = self.refresh(bill)
+        if head.archived_to < border:
+            raise StoreMismatchError(
+                f"the archive ends at {head.archived_to}, below {border}, up to which hot copies are gone",
+                path=self.keys.head,
+                hint="the archive is not the one that this store wrote, or was set back",
+            )
+        return head
 
     # writing
 

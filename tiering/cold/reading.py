@@ -34,6 +34,12 @@ class ReadBill:
     """Kinds of objects that needed at least one request: with each kind depending on the one before, their number is
     the depth of the round trips."""
 
+    def charge(self, key: str) -> None:
+        """Count a request that is about to be made; :class:`BudgetSpentError` instead of one too many."""
+        if self.max_requests is not None and self.requests >= self.max_requests:
+            raise BudgetSpentError(f"the budget of {self.max_requests} requests is spent", path=key)
+        self.requests += 1
+
 
 class MetadataCache:
     """Decoded immutable metadata, shared by all readers of one archive. Thread safe."""
@@ -69,9 +75,7 @@ class ArchiveReader:
 
     def fetch(self, key: str, start: int, end: int, stage: str) -> bytes:
         """One ranged GET; :class:`BudgetSpentError` instead of one too many."""
-        if self.bill.max_requests is not None and self.bill.requests >= self.bill.max_requests:
-            raise BudgetSpentError(f"the budget of {self.bill.max_requests} requests is spent", path=key)
-        self.bill.requests += 1
+        self.bill.charge(key)
         self.bill.stages.add(stage)
         data = self._objects.get_range(key, start, end)
         self.bill.bytes += len(data)
