@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -289,12 +290,26 @@ class ManifestStore:
 
     def queue_rows(self, reader: ArchiveReader, head: Head, topic_id: int, queue_id: int | None = None) -> QueueRows:
         """Rows of a topic, or of one of its queues, over all published segments, ascending by segment."""
-        sources = [leaf.rows for node in head.log_tree for leaf in self._page(reader, node, "log")]
-        sources += [entry.rows for entry in head.log]
-        pieces = [self._rows_of(reader, ref, topic_id, queue_id) for ref in sources if ref is not None]
+        pieces = list(self.queue_row_pieces(reader, head, topic_id, queue_id))
         if not pieces:
             return np.empty(0, QUEUE_ROW)
         return np.sort(np.concatenate(pieces), order=["segment", "queue_id", "first_queue_offset"])
+
+    def queue_row_pieces(
+        self, reader: ArchiveReader, head: Head, topic_id: int, queue_id: int | None = None, *, backwards: bool = False
+    ) -> Iterator[QueueRows]:
+        """The same rows, read as far as they are wanted: a piece of later segments follows one of earlier ones.
+
+        No piece is empty; inside a piece rows ascend by queue, then segment. ``backwards`` gives the last piece first.
+        """
+        turn = reversed if backwards else iter
+        leaves = (leaf.rows for node in turn(head.log_tree) for leaf in turn(self._page(reader, node, "log")))
+        inline = (entry.rows for entry in turn(head.log))
+        for ref in chain(inline, leaves) if backwards else chain(leaves, inline):
+            if ref is not None:
+                rows = self._rows_of(reader, ref, topic_id, queue_id)
+                if len(rows):
+                    yield rows
 
     def state(self, reader: ArchiveReader, head: Head) -> StoreState:
         """Topics as of the last archive commit that changed them."""
