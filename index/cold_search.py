@@ -7,9 +7,10 @@ from itertools import groupby
 
 import numpy as np
 
+from index.hits import in_groups, may_lie_in
 from index.index_object import DIRECTORY, IndexObjectReader
 from index.query import Query
-from index.search import ALL_TIME, SearchContext, Work, in_groups
+from index.search import SearchContext, Work
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment_reader import DirectoryRow, SegmentReader
 from tiering.errors import CorruptionError, TopicNotFoundError
@@ -17,9 +18,6 @@ from tiering.format.hashing import key_hash, key_hash_high
 from tiering.format.manifest import Head, IndexEntry, LogEntry
 from tiering.message import StoredMessage
 from tiering.types import Tier, TimeAxis, TimeRange
-
-_GROUP = 64
-_SECOND_MS = 1000
 
 
 class ColdSearch:
@@ -63,17 +61,13 @@ class ColdSearch:
         def run() -> Iterator[Work]:
             items = self._open(entry).lookup(key_hash(query.topic, key), key_hash_high(query.topic, key))
             self._context.coverage.index_searched += 1
-            seconds = entry.begin_ms + items["seconds"].astype(np.int64) * 1000
-            offsets = items["offset"].astype(np.int64)
-            inside = offsets < self._border
+            items = items[items["offset"] < self._border]
+            second_ms = entry.begin_ms + items["seconds"].astype(np.int64) * 1000
             if query.axis is TimeAxis.STORE:
-                inside &= (seconds > within.from_ms - 2 * _SECOND_MS) & (seconds < within.to_ms + _SECOND_MS)
-            pairs = list(zip(seconds[inside].tolist(), offsets[inside].tolist(), strict=True))
-            for group in in_groups(pairs, _GROUP):
-                bounds = ALL_TIME
-                if query.axis is TimeAxis.STORE:
-                    bounds = (group[-1][0] - _SECOND_MS, group[0][0] + _SECOND_MS)
-                yield from self._hits(bounds, [offset for _, offset in group], query)
+                inside = may_lie_in(within, second_ms, items["seconds"])
+                items, second_ms = items[inside], second_ms[inside]
+            for bounds, group in in_groups(query.axis, second_ms, items["seconds"], items["offset"]):
+                yield from self._hits(bounds, group, query)
 
         return Work((low, high), entry.key, "index_unreachable", run)
 

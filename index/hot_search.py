@@ -8,9 +8,10 @@ from functools import partial
 
 import numpy as np
 
+from index.hits import in_groups
 from index.local_index import LocalIndex
 from index.query import Query
-from index.search import ALL_TIME, SearchContext, Work, in_groups
+from index.search import ALL_TIME, SearchContext, Work
 from index.snapshot import IndexSnapshot
 from tiering.format.record import SysFlag
 from tiering.hot.consume_queue import QueueView
@@ -18,8 +19,6 @@ from tiering.hot.store import HotSnapshot, HotStore
 from tiering.message import StoredMessage
 from tiering.types import Tier, TimeAxis, TimeRange
 
-_GROUP = 64
-_SECOND_MS = 1000
 _STEP = 256
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
@@ -58,13 +57,9 @@ class HotSearch:
         assert query.key is not None
         hits = self._files.candidates(query.topic, query.key, within, query.axis)
         offsets = hits["physical_offset"]
-        inside = (offsets >= self._snapshot.border) & (offsets < self._snapshot.end)
-        pairs = list(zip(hits["second_ms"][inside].tolist(), offsets[inside].tolist(), strict=True))
-        for group in in_groups(pairs, _GROUP):
-            bounds = ALL_TIME
-            if query.axis is TimeAxis.STORE:
-                bounds = (group[-1][0] - _SECOND_MS, group[0][0] + _SECOND_MS)
-            yield self._work(bounds, [offset for _, offset in group], query, context)
+        hits = hits[(offsets >= self._snapshot.border) & (offsets < self._snapshot.end)]
+        for bounds, group in in_groups(query.axis, hits["second_ms"], hits["seconds"], hits["physical_offset"]):
+            yield self._work(bounds, group, query, context)
 
     # by time
 

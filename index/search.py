@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -211,10 +211,3 @@ class _Results:
 def tier_coverage(within: TimeRange, manifest_version: int | None = None) -> TierCoverage:
     """Coverage of a tier whose part of ``within`` is searched in full."""
     return TierCoverage(within.from_ms, within.to_ms, manifest_version)
-
-
-def in_groups(items: Sequence[tuple[int, int]], size: int) -> Iterator[Sequence[tuple[int, int]]]:
-    """(least time, place) pairs, newest first, in groups that are read together."""
-    ordered = sorted(items, reverse=True)
-    for start in range(0, len(ordered), size):
-        yield ordered[start : start + size]

@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 
 from index.chained_file import ChainedIndexFile
 from index.compacted_file import CompactedIndexFile
-from index.layout import SECONDS_MAX, SECONDS_MIN
+from index.hits import WIDEN_MS, may_lie_in
 from index.states import IndexState
 from tiering.format.hashing import key_hash, key_hash_high
 from tiering.types import TimeAxis, TimeBounds, TimeRange
-
-#: Seconds in items are truncated, so every comparison with them is wider by one.
-WIDEN_MS = 1000
 
 #: One hit of a look-up. ``second_ms`` is begin time + seconds: the store time lies less than 1000 ms from it.
 CANDIDATE = np.dtype(
@@ -145,10 +142,7 @@ class IndexSnapshot:
         hits: Candidates = np.concatenate(found) if found else np.empty(0, CANDIDATE)
         if time_range is None or axis is not TimeAxis.STORE:
             return hits
-        second_ms, seconds = hits["second_ms"], hits["seconds"]
-        inside = (second_ms > time_range.from_ms - WIDEN_MS) & (second_ms < time_range.to_ms + WIDEN_MS)
-        saturated = (seconds == SECONDS_MIN) | (seconds == SECONDS_MAX)  # stands for any time beyond
-        kept: Candidates = hits[inside | saturated]
+        kept: Candidates = hits[may_lie_in(time_range, hits["second_ms"], hits["seconds"])]
         return kept
 
 
