@@ -6,8 +6,6 @@ import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import numpy as np
-
 from index.hits import in_groups
 from index.local_index import LocalIndex
 from index.query import Query
@@ -17,7 +15,7 @@ from tiering.format.record import SysFlag
 from tiering.hot.consume_queue import QueueView
 from tiering.hot.store import HotSnapshot, HotStore
 from tiering.message import StoredMessage
-from tiering.types import Tier, TimeAxis, TimeRange
+from tiering.types import Order, Tier, TimeAxis, TimeRange
 
 _STEP = 256
 _I32 = struct.Struct(">i")
@@ -59,7 +57,8 @@ class HotSearch:
         offsets = hits["physical_offset"]
         hits = hits[(offsets >= self._snapshot.border) & (offsets < self._snapshot.end)]
         for bounds, group in in_groups(query.axis, hits["second_ms"], hits["seconds"], hits["physical_offset"]):
-            yield self._work(bounds, group, query, context)
+            run = partial(self._messages, group, query, context)
+            yield Work(bounds, f"{self._store_id}/commitlog", "segments_unreachable", run)
 
     # by time
 
@@ -70,12 +69,28 @@ class HotSearch:
             if query.axis is TimeAxis.STORE:
                 first = self._by_store_time(view, first, last, within.from_ms)
                 last = self._by_store_time(view, first, last, within.to_ms)
-            for start in range(first, last, _STEP):
-                offsets = view.units(start, min(start + _STEP, last))["physical_offset"].tolist()
-                bounds = ALL_TIME
-                if query.axis is TimeAxis.STORE:  # store times never step back inside a queue
-                    bounds = (self._store_ms(offsets[0]), self._store_ms(offsets[-1]))
-                yield self._work(bounds, offsets, query, context)
+            if first < last:
+                yield self._stretch(view, first, last, query, context)
+
+    def _stretch(self, view: QueueView, first: int, last: int, query: Query, context: SearchContext) -> Work:
+        """The messages ``[first, last)`` of a queue: it yields those next in the order, the rest as another stretch."""
+        bounds, step = ALL_TIME, _STEP  # on the born axis all have to be read anyway
+        if query.axis is TimeAxis.STORE:  # store times never step back inside a queue
+            ends = _offsets(view, first, first + 1) + _offsets(view, last - 1, last)
+            bounds, step = (self._store_ms(ends[0]), self._store_ms(ends[1])), min(_STEP, query.limit + 1)
+
+        def run() -> Iterator[StoredMessage | Work]:
+            if query.order is Order.NEWEST:
+                cut = max(first, last - step)
+                rest, chunk = (first, cut), (cut, last)
+            else:
+                cut = min(last, first + step)
+                chunk, rest = (first, cut), (cut, last)
+            if rest[0] < rest[1]:  # first of all, so that one bad record does not hide it
+                yield self._stretch(view, *rest, query, context)
+            yield from self._messages(_offsets(view, *chunk), query, context)
+
+        return Work(bounds, f"{self._store_id}/commitlog", "segments_unreachable", run)
 
     def _by_store_time(self, view: QueueView, first: int, last: int, time_ms: int) -> int:
         return self._bisect(view, first, last, lambda offset: self._store_ms(offset) < time_ms)
@@ -85,7 +100,7 @@ class HotSearch:
         """The first queue offset in ``[first, last)`` whose record is not before the place looked for."""
         while first < last:
             middle = (first + last) // 2
-            if is_before(int(view.units(middle, middle + 1)["physical_offset"][0])):
+            if is_before(_offsets(view, middle, middle + 1)[0]):
                 first = middle + 1
             else:
                 last = middle
@@ -100,13 +115,15 @@ class HotSearch:
 
     # both
 
-    def _work(self, bounds: tuple[int, int], offsets: list[int], query: Query, context: SearchContext) -> Work:
-        def run() -> Iterator[StoredMessage]:
-            segments = np.unique(np.array(offsets, np.int64) // self._snapshot.segment_bytes)
-            context.segments_read.update((self._store_id, Tier.HOT, int(number)) for number in segments)
-            for offset in offsets:
-                message = StoredMessage(self._snapshot.record(offset), self._store_id, Tier.HOT)
-                if message.record.topic == query.topic and (query.key is None or message.has_key(query.key)):
-                    yield message
+    def _messages(self, offsets: list[int], query: Query, context: SearchContext) -> Iterator[StoredMessage]:
+        segments = {offset // self._snapshot.segment_bytes for offset in offsets}
+        context.segments_read.update((self._store_id, Tier.HOT, number) for number in segments)
+        for offset in offsets:
+            message = StoredMessage(self._snapshot.record(offset), self._store_id, Tier.HOT)
+            if message.record.topic == query.topic and (query.key is None or message.has_key(query.key)):
+                yield message
 
-        return Work(bounds, f"{self._store_id}/commitlog", "segments_unreachable", run)
+
+def _offsets(view: QueueView, first: int, last: int) -> list[int]:
+    offsets: list[int] = view.units(first, last)["physical_offset"].tolist()
+    return offsets

@@ -1,0 +1,70 @@
+"""The newest message of a topic by time took a look at every hot message's queue unit before the first was read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from index.query import Query
+from service.engine import Engine
+from tests.support.engines import tiny_settings
+from tiering.batch import Message
+from tiering.clock import ManualClock
+from tiering.hot.consume_queue import QueueView, UnitArray
+from tiering.types import Order, TimeAxis
+
+_EACH = 2_000
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    """2,000 messages in each of two queues, one a millisecond in each; born times run backwards."""
+    clock = ManualClock()
+    engine = Engine.open(tmp_path, settings=tiny_settings(hot__segment_bytes=1 << 20), clock=clock)
+    for number in range(_EACH):
+        engine.append(
+            [Message("t", b"%d" % number, queue_id=queue, born_ms=10_000 - number) for queue in (0, 1)],
+        )
+        clock.advance(1)
+    return engine
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("stretch", [(0, None), (500, 1500)])
+def test_a_page_looks_at_few_units(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, order: Order, stretch: tuple[int, int | None]
+) -> None:
+    looked_at = 0
+    units = QueueView.units
+
+    def counted(view: QueueView, start: int, end: int) -> UnitArray:
+        nonlocal looked_at
+        found = units(view, start, end)
+        looked_at += len(found)
+        return found
+
+    monkeypatch.setattr(QueueView, "units", counted)
+    begin_ms = ManualClock().now_ms()
+    first, last = stretch[0], _EACH if stretch[1] is None else stretch[1]
+    answer = engine.query(Query("t", from_ms=begin_ms + first, to_ms=begin_ms + last, limit=1, order=order))
+    (message,) = answer.messages
+    assert int(message.record.body) == (first if order is Order.OLDEST else last - 1)
+    assert answer.next_cursor is not None
+    assert looked_at < 100
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("axis", TimeAxis)
+def test_all_pages_together_are_all_messages(engine: Engine, order: Order, axis: TimeAxis) -> None:
+    found: list[int] = []
+    cursor = None
+    while True:
+        answer = engine.query(Query("t", limit=700, axis=axis, order=order, cursor=cursor))
+        assert answer.coverage.complete
+        found += [int(message.record.body) for message in answer.messages]
+        cursor = answer.next_cursor
+        if cursor is None:
+            break
+    is_rising = (order is Order.OLDEST) == (axis is TimeAxis.STORE)
+    assert found == sorted([*range(_EACH), *range(_EACH)], reverse=not is_rising)
