@@ -15,7 +15,7 @@ import contextlib
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import accumulate, count
 
 from index.query import (
     Answer,
@@ -32,6 +32,8 @@ from tiering.message import Place, StoredMessage
 from tiering.types import END_OF_TIME_MS, Order, TimeRange
 
 ALL_TIME = (-END_OF_TIME_MS, END_OF_TIME_MS)
+PAGE_BYTES = 32 << 20
+"""Records in one page, their bodies included; one message is always given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,11 @@ class SearchContext:
         setattr(self.coverage, counter, getattr(self.coverage, counter) + 1)
 
 
-def search(stores: Sequence[StoreSearch], query: Query) -> Answer:
-    """One page of answers over all ``stores``. Raises :class:`TopicNotFoundError` if none of them knows the topic."""
+def search(stores: Sequence[StoreSearch], query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
+    """One page of answers over all ``stores``: at most the query's limit, and about ``page_bytes``, of messages.
+
+    Raises :class:`TopicNotFoundError` if none of the stores knows the topic.
+    """
     coverage = Coverage()
     within = _after_cursor(query)
     bill = ReadBill(max_requests=query.max_requests)
@@ -93,10 +98,11 @@ def search(stores: Sequence[StoreSearch], query: Query) -> Answer:
                 _spent(coverage)
         if len(unknown) == len(stores):
             raise unknown[0] if unknown else TopicNotFoundError(f"no store holds topic {query.topic!r}")
-        found = _collect(queue, query, within, context)
-    page = found[: query.limit]
+        results = _Results(query, within, page_bytes)
+        _collect(queue, results, context)
+    page, has_more = results.page()
     cursor = None
-    if len(found) > query.limit:
+    if has_more:
         cursor = encode_cursor(page[-1].place(query.axis), query.axis, query.order)
         coverage.cut_by = coverage.cut_by or "limit"
         _narrow(coverage, query.order, page[-1].time_ms(query.axis))
@@ -151,8 +157,7 @@ class _Queue:
         return heapq.heappop(self._heap)[2]
 
 
-def _collect(queue: _Queue, query: Query, within: TimeRange, context: SearchContext) -> list[StoredMessage]:
-    results = _Results(query, within)
+def _collect(queue: _Queue, results: _Results, context: SearchContext) -> None:
     while (work := queue.pop_unless_behind(results.certain_time())) is not None:
         try:
             for item in work.run():
@@ -165,18 +170,19 @@ def _collect(queue: _Queue, query: Query, within: TimeRange, context: SearchCont
             break
         except (UnavailableError, CorruptionError, NotFoundError, StoreError, OSError) as error:
             context.failed(work.name, work.counter, error)
-    return results.page()
 
 
 class _Results:
-    """Verified messages, each once, the best ones known so far."""
+    """Verified messages, each once, the best ones known so far; bodies of about two pages at most."""
 
-    def __init__(self, query: Query, within: TimeRange) -> None:
+    def __init__(self, query: Query, within: TimeRange, page_bytes: int) -> None:
         self._query = query
         self._within = within
+        self._page_bytes = page_bytes
         self._after = query.after
         self._newest = query.order is Order.NEWEST
-        self._found: dict[tuple[str, int], StoredMessage] = {}
+        self._found: dict[Place, StoredMessage] = {}
+        self._bytes = 0
         self._certain: int | None = None
         self._fresh = False
 
@@ -184,28 +190,45 @@ class _Results:
         place = message.place(self._query.axis)
         if not self._within.contains(place[0]) or not self._is_behind_cursor(place):
             return
-        self._found[message.store_id, message.record.physical_offset] = message
+        if place in self._found:
+            return
+        self._found[place] = message
+        self._bytes += message.record.size
         self._fresh = True
+        if self._bytes > 2 * self._page_bytes:
+            self._keep_the_best()
 
     def _is_behind_cursor(self, place: Place) -> bool:
         if self._after is None:
             return True
         return place < self._after if self._newest else place > self._after
 
-    def page(self) -> list[StoredMessage]:
-        """At most one message more than the limit, in order."""
-        ordered = sorted(self._found.values(), key=lambda item: item.place(self._query.axis), reverse=self._newest)
-        return ordered[: self._query.limit + 1]
+    def page(self) -> tuple[list[StoredMessage], bool]:
+        """The page in order, and whether there is a message behind it."""
+        self._keep_the_best()
+        page = [self._found[place] for place in self._fitting(sorted(self._found, reverse=self._newest))]
+        return page, len(page) < len(self._found)
 
     def certain_time(self) -> int | None:
         """Time of the last message wanted, if there are enough; work that can only yield later ones may rest."""
-        wanted = self._query.limit + 1
-        if self._fresh and len(self._found) >= wanted:
-            page = self.page()
-            self._certain = page[-1].time_ms(self._query.axis)
-            self._found = {(item.store_id, item.record.physical_offset): item for item in page}
-        self._fresh = False
+        if self._fresh and (len(self._found) > self._query.limit or self._bytes > self._page_bytes):
+            self._keep_the_best()
+            self._fresh = False
         return self._certain
+
+    def _keep_the_best(self) -> None:
+        """Forget what lies behind the page by more than the one message that tells whether there is another page."""
+        ordered = sorted(self._found, reverse=self._newest)
+        wanted = len(self._fitting(ordered)) + 1
+        if len(ordered) >= wanted:
+            self._certain = ordered[wanted - 1][0]
+        for place in ordered[wanted:]:
+            self._bytes -= self._found.pop(place).record.size
+
+    def _fitting(self, ordered: list[Place]) -> list[Place]:
+        """As many of the places as a page takes, at least one if there is one."""
+        ends = accumulate(self._found[place].record.size for place in ordered[: self._query.limit])
+        return ordered[: max(1, sum(end <= self._page_bytes for end in ends))]
 
 
 def tier_coverage(within: TimeRange, manifest_version: int | None = None) -> TierCoverage:

@@ -1,0 +1,85 @@
+"""A page of large messages had no limit but their number, and all of their bodies were held at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from index.query import Answer, Query
+from index.search import search
+from index.store_search import TieredStoreSearch
+from service.engine import Engine
+from tests.support.engines import tiny_settings
+from tiering.batch import Message
+from tiering.clock import ManualClock
+from tiering.cold.memory import MemoryObjectStore
+from tiering.message import StoredMessage
+from tiering.types import Order, TimeAxis
+
+_COUNT = 100
+_BODY = 1_000
+_PAGE = 5_600
+"""Room for five messages."""
+
+
+@pytest.fixture(params=["hot", "cold", "both"])
+def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Engine:
+    clock = ManualClock()
+    objects = MemoryObjectStore(clock)
+    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=clock, cold_url="memory://archive", objects=objects)
+    for number in range(_COUNT):
+        engine.append([Message("t", b"%03d" % number + bytes(_BODY), ["k"], queue_id=0)])
+        clock.advance(number % 2)
+        if number == {"cold": _COUNT - 1, "both": _COUNT // 2}.get(request.param):
+            engine.archive(everything=True, drop_hot=True)
+    return engine
+
+
+def ask(engine: Engine, query: Query, page_bytes: int) -> Answer:
+    stores = [TieredStoreSearch(engine.store_id, engine._hot, engine._index, engine._manifest)]
+    return search(stores, query, page_bytes=page_bytes)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize(("page_bytes", "each"), [(_PAGE, 5), (1, 1)])
+def test_pages_are_cut_by_bytes_and_follow_each_other(
+    engine: Engine, key: str | None, order: Order, page_bytes: int, each: int
+) -> None:
+    found: list[int] = []
+    cursor = None
+    while True:
+        answer = ask(engine, Query("t", key, limit=1000, order=order, cursor=cursor), page_bytes)
+        assert answer.coverage.complete
+        found += [int(message.record.body[:3]) for message in answer.messages]
+        cursor = answer.next_cursor
+        if cursor is None:
+            break
+        assert (len(answer.messages), answer.coverage.cut_by) == (each, "limit")
+    assert found == sorted(range(_COUNT), reverse=order is Order.NEWEST)
+
+
+@pytest.mark.parametrize("axis", TimeAxis)
+@pytest.mark.parametrize("order", Order)
+def test_no_more_than_about_two_pages_are_held(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, axis: TimeAxis, order: Order
+) -> None:
+    held: set[int] = set()
+    most = 0
+
+    class Counted(StoredMessage):
+        def __init__(self, *fields: object) -> None:
+            super().__init__(*fields)  # type: ignore[arg-type]
+            nonlocal most
+            held.add(id(self))
+            most = max(most, len(held))
+
+        def __del__(self) -> None:
+            held.discard(id(self))
+
+    monkeypatch.setattr("index.hot_search.StoredMessage", Counted)
+    monkeypatch.setattr("index.cold_search.StoredMessage", Counted)
+    answer = ask(engine, Query("t", limit=1000, axis=axis, order=order), _PAGE)
+    assert len(answer.messages) == 5
+    assert 5 < most <= 14
