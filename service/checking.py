@@ -10,70 +10,107 @@ from numpy.typing import NDArray
 
 from index.batch import KeyBatch
 from index.chained_file import ChainedIndexFile
+from index.layout import Items
 from index.local_index import LocalIndex
 from index.snapshot import IndexReader
 from tiering.check import check_archive, check_store, segment_rows
 from tiering.errors import CorruptionError
-from tiering.hot.dispatch import LogRange
-from tiering.hot.store import HotStore
+from tiering.hot.commit_log import Segment
+from tiering.hot.store import HotSnapshot, HotStore
 
 __all__ = ["check_archive", "check_index", "check_store"]
 
-#: Rows of (physical offset, hash, hash_high).
-KeyTriples = NDArray[np.int64]
+#: One key of one record: the record's physical offset, and both hashes of the key in one number.
+_KEY = np.dtype([("offset", "<i8"), ("hashes", "<i8")])
+_Keys = NDArray[np.void]
+_Offsets = NDArray[np.int64]
 
 
 def check_index(hot: HotStore, index: LocalIndex) -> list[str]:
     """Every key of every hot record is found in the index, and the index holds no more than that."""
-    return list(_check_index(hot, index))
-
-
-def _check_index(hot: HotStore, index: LocalIndex) -> Iterator[str]:
+    missing, extra, twice = _Tally(), _Tally(), _Tally()
     with hot.snapshot() as snapshot:
         files = index.snapshot()
-        have = _rows(*(_items_of(entry.reader) for entry in (*files.files, *files.writing)))
-        have = have[(have[:, 0] >= snapshot.border) & (have[:, 0] < snapshot.end)]
-        expected = []
-        topic_ids = np.array([topic.topic_id for topic in hot.topics.all()], np.int32)
-        for base, segment in sorted(snapshot.segments.items()):
-            try:
-                rows = segment_rows(hot, segment, snapshot.end)
-            except CorruptionError:
-                continue  # the log's own check names it
-            piece = LogRange(segment.data, base, base, min(segment.end, snapshot.end), rows, topic_ids)
-            expected.append(_keys_of(piece))
-    wanted = _rows(*expected)
-    if len(np.unique(have, axis=0)) != len(have):
-        yield "I3 index: an item is there twice"
-    missing = _without(wanted, have)
-    if len(missing):
-        yield f"I3 index: {len(missing)} keys are missing, the first of the record at {missing[0][0]}"
-    extra = _without(have, wanted)
-    if len(extra):
-        yield f"I3 index: {len(extra)} items belong to no key, the first at {extra[0][0]}"
+        items = _Index([entry.reader for entry in (*files.files, *files.writing)])
+        for wanted, have in _by_segment(hot, snapshot, items):
+            offsets, keys_of_each, items_of_each = _counted(wanted, have)
+            missing.add(offsets[items_of_each == 0])
+            extra.add(offsets[keys_of_each == 0])
+            twice.add(offsets[items_of_each > 1])
+    findings = []
+    if twice.count:
+        findings.append("I3 index: an item is there twice")
+    if missing.count:
+        findings.append(f"I3 index: {missing.count} keys are missing, the first of the record at {missing.first}")
+    if extra.count:
+        findings.append(f"I3 index: {extra.count} items belong to no key, the first at {extra.first}")
+    return findings
 
 
-def _items_of(reader: IndexReader) -> KeyTriples:
+class _Tally:
+    """How many there are and where the first is; offsets come in rising order."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: int | None = None
+
+    def add(self, offsets: _Offsets) -> None:
+        if self.first is None and len(offsets):
+            self.first = int(offsets[0])
+        self.count += len(offsets)
+
+
+class _Index:
+    """The items of all files, read where they lie."""
+
+    def __init__(self, readers: list[IndexReader]) -> None:
+        pieces = [_items_of(reader) for reader in readers]
+        self._pieces = [(items["offset"].min(), items["offset"].max(), items) for items in pieces if len(items)]
+
+    def keys(self, start: int, end: int) -> _Keys:
+        """What is there of the records in ``[start, end)``."""
+        found = [np.empty(0, _KEY)]
+        for least, greatest, items in self._pieces:
+            if least < end and start <= greatest:
+                chosen = items[(items["offset"] >= start) & (items["offset"] < end)]
+                found.append(_keys(chosen["offset"], chosen["hash"], chosen["hash_high"]))
+        return np.concatenate(found)
+
+
+def _items_of(reader: IndexReader) -> Items:
     items = reader.all_items()
-    if isinstance(reader, ChainedIndexFile):
-        items = items[1 : reader.item_count + 1]  # item 0 is no item
-    return _triples(items["offset"], items["hash"], items["hash_high"])
+    return items[1 : reader.item_count + 1] if isinstance(reader, ChainedIndexFile) else items  # item 0 is no item
 
 
-def _keys_of(records: LogRange) -> KeyTriples:
-    batch = KeyBatch.of(records.data, records.rows, records.topic_ids)
-    offsets = records.rows["physical_offset"][batch.keys["row"]]
-    return _triples(offsets, batch.keys["hash"], batch.keys["hash_high"])
+def _by_segment(hot: HotStore, snapshot: HotSnapshot, items: _Index) -> Iterator[tuple[_Keys, _Keys]]:
+    """The keys that the index must hold and those that it holds, a segment at a time: a log may have billions."""
+    topic_ids = np.array([topic.topic_id for topic in hot.topics.all()], np.int32)
+    for base, segment in sorted(snapshot.segments.items()):
+        if base >= snapshot.border:
+            end = min(segment.end, snapshot.end)
+            yield _keys_of(hot, segment, end, topic_ids), items.keys(base, end)
 
 
-def _triples(offsets: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> KeyTriples:
-    return np.stack([offsets.astype(np.int64), low.astype(np.int64), high.astype(np.int64)], axis=1)
+def _keys_of(hot: HotStore, segment: Segment, end: int, topic_ids: NDArray[np.int32]) -> _Keys:
+    try:
+        batch = KeyBatch.of(segment.data, segment_rows(hot, segment, end), topic_ids)
+    except CorruptionError:
+        return np.empty(0, _KEY)  # the log's own check names it
+    return _keys(batch.rows["physical_offset"][batch.keys["row"]], batch.keys["hash"], batch.keys["hash_high"])
 
 
-def _rows(*pieces: KeyTriples) -> KeyTriples:
-    return np.concatenate([np.empty((0, 3), np.int64), *pieces])
+def _keys(offsets: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> _Keys:
+    keys = np.empty(len(offsets), _KEY)
+    keys["offset"] = offsets
+    keys["hashes"] = low.astype(np.int64) << 32 | high
+    return keys
 
 
-def _without(left: KeyTriples, right: KeyTriples) -> list[tuple[int, ...]]:
-    others = set(map(tuple, right.tolist()))
-    return sorted(row for row in map(tuple, left.tolist()) if row not in others)
+def _counted(wanted: _Keys, have: _Keys) -> tuple[_Offsets, NDArray[np.int64], NDArray[np.int64]]:
+    """Offset of every distinct key, ascending, how often it is wanted and how often it is there."""
+    both = np.concatenate((wanted, have))
+    order = np.lexsort((both["hashes"], both["offset"]))
+    both = both[order]
+    starts = np.flatnonzero(np.append(True, both[1:] != both[:-1])[: len(both)])
+    there = np.add.reduceat(order >= len(wanted), starts, dtype=np.int64)
+    return both["offset"][starts], np.diff(starts, append=len(both)) - there, there
