@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from index.header import check_capacity
+from index.layout import TIERLOG
+from tiering.errors import InvalidRequestError
 
 _DAY_MS = 86_400_000
 
@@ -97,13 +101,14 @@ class IndexSettings(_Group):
     slots: int = Field(
         default=5_000_000,
         ge=1,
-        le=500_000_000,
-        description="Hash slots of a new index file, 4 bytes each on disk. Fewer make longer chains.",
+        description=(
+            "Hash slots of a new index file, 8 bytes each on disk. Fewer make longer chains. At 8 bytes a slot and 32 "
+            "an item, a file stays below 2 GiB."
+        ),
     )
     items: int = Field(
         default=20_000_000,
         ge=2,
-        le=500_000_000,
         description=(
             "Items of a new index file, 36 bytes each on disk. Smaller files are published sooner and "
             "make more objects for a query to ask."
@@ -112,6 +117,14 @@ class IndexSettings(_Group):
     layout: Literal["tierlog"] = Field(
         default="tierlog", description="Item layout of new files. `tierlog` keeps 63 bits of hash per key."
     )
+
+    @model_validator(mode="after")
+    def _fits_a_file(self) -> IndexSettings:
+        try:
+            check_capacity(TIERLOG, self.slots, self.items)
+        except InvalidRequestError as error:
+            raise ValueError(error.message) from error
+        return self
 
 
 class ColdSettings(_Group):
