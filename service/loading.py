@@ -1,5 +1,4 @@
-"""Text lines to messages: what ``tierlog load`` does to a log file, without holding more of it than one
-batch.
+"""Text lines to messages: what ``tierlog load`` does to a log file, holding no more of it than one batch.
 
 A line ends at LF or at the end of the file; one CR before it is dropped; an empty line is skipped and
 counted. The body is the line's bytes as they are, valid UTF-8 or not; keys and tags are text, so a match on
@@ -43,9 +42,7 @@ class LineRules:
 
 @dataclass(slots=True)
 class LoadReport:
-    """What was done so far: acknowledged ``messages`` in ``batches``, their body ``bytes``, empty lines
-    skipped.
-    """
+    """What was done so far: acknowledged ``messages`` in ``batches``, their body ``bytes``, empty lines skipped."""
 
     messages: int = 0
     skipped_empty: int = 0
@@ -76,11 +73,9 @@ def load(
     report: LoadReport,
     acknowledged: Callable[[Batch], None] = lambda batch: None,
 ) -> None:
-    """Append every batch in order; ``report`` and ``acknowledged`` follow each one that ``append`` returned
-    for.
+    """Append every batch in order; ``report`` and ``acknowledged`` follow each one that ``append`` returned for.
 
-    An error of ``append`` that names a message by its place is raised again with that message's file and
-    line.
+    An error of ``append`` that names a message by its place is raised again with that message's file and line.
     """
     for batch in batches:
         with _naming_the_line(batch):
@@ -138,9 +133,7 @@ def batches_of_lines(lines: Iterable[tuple[str, int, bytes]], rules: LineRules, 
 
 
 def check_files(files: Sequence[str]) -> int | None:
-    """Raise :class:`InvalidRequestError` for a file that cannot be read; else all bytes, None if standard
-    input is in.
-    """
+    """All bytes, None if standard input is in; :class:`InvalidRequestError` for a file that cannot be read."""
     total: int | None = 0
     for name in files:
         if name == STDIN:

@@ -1,5 +1,4 @@
-"""A made-up service log of the kind people have: ``python -m service.sample [--lines N] [--seed S] >
-shop.log``.
+"""A made-up service log of the kind people have: ``python -m service.sample [--lines N] [--seed S] > shop.log``.
 
 The same seed gives the same bytes on every machine. In it: CRLF line ends if asked for, lines with several
 keys and now and then one with about a hundred, long lines, traces whose lines have no time, text beyond

@@ -36,8 +36,7 @@ def serve(
     prepare: Callable[[Engine], None] = lambda engine: None,
     ready: Callable[[str], None] = lambda url: print(f"tierlog: serving {url}", file=sys.stderr, flush=True),
 ) -> None:
-    """Serve the store until SIGTERM or SIGINT, then stop accepting, flush, and close. In the main thread
-    only.
+    """Serve the store until SIGTERM or SIGINT, then stop accepting, flush, and close. In the main thread only.
 
     A stop before requests are taken raises KeyboardInterrupt once the store is closed. ``prepare`` runs on
     the open store before requests are taken; ``ready`` is told the URL once they are. Raises what

@@ -35,9 +35,7 @@ ENV_ALIASES = {"cold.s3_endpoint": "TIERLOG_S3_ENDPOINT"}
 
 
 class Settings(BaseSettings):
-    """All settings of one process. Immutable; out-of-range values raise :class:`InvalidRequestError` in
-    :meth:`load`.
-    """
+    """All settings of one process. Immutable; :meth:`load` raises :class:`InvalidRequestError` for a wrong value."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -90,8 +88,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, config: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
-        """File, environment, then ``overrides`` (``{"hot.segment_bytes": 65536}``; None values are not
-        given).
+        """File, environment, then ``overrides`` (``{"hot.segment_bytes": 65536}``; None values are not given).
 
         Raises :class:`InvalidRequestError` for a file that cannot be read, a name that does not exist and a
         value out of range, naming it.

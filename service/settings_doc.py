@@ -1,6 +1,4 @@
-"""Writes ``docs/configuration.md`` out of :class:`service.settings.Settings`: ``python -m
-service.settings_doc``.
-"""
+"""Writes ``docs/configuration.md`` out of :class:`service.settings.Settings`: ``python -m service.settings_doc``."""
 
 from __future__ import annotations
 

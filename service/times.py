@@ -17,8 +17,7 @@ _RFC_3339 = re.compile(
 
 
 def parse_time(text: str) -> int:
-    """Ms since the epoch of ``text``; a date alone is its midnight, no zone is UTC. Digits below a ms are
-    cut off.
+    """Ms since the epoch of ``text``; a date alone is its midnight, no zone is UTC. Digits below a ms are cut off.
 
     Raises :class:`InvalidRequestError` for anything else, and for times before 1970 or after the year 9999.
     """
