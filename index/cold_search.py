@@ -9,7 +9,7 @@ import numpy as np
 
 from index.hits import in_groups, may_lie_in
 from index.index_object import DIRECTORY, IndexObjectReader
-from index.query import Query
+from index.query import Query, TierCoverage
 from index.search import SearchContext, Work
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment_reader import DirectoryRow, SegmentReader
@@ -23,8 +23,17 @@ from tiering.types import Tier, TimeAxis, TimeRange
 class ColdSearch:
     """Work on the archive of one store for one query, below ``border``, at the version of ``head``."""
 
-    def __init__(self, store_id: str, manifest: ManifestStore, head: Head, border: int, context: SearchContext) -> None:
+    def __init__(
+        self,
+        store_id: str,
+        manifest: ManifestStore,
+        head: Head,
+        border: int,
+        context: SearchContext,
+        claim: TierCoverage,
+    ) -> None:
         self._store_id = store_id
+        self._claim = claim
         self._manifest = manifest
         self._head = head
         self._border = border
@@ -69,7 +78,7 @@ class ColdSearch:
             for bounds, group in in_groups(query.axis, second_ms, items["seconds"], items["offset"]):
                 yield from self._hits(bounds, group, query)
 
-        return Work((low, high), entry.key, "index_unreachable", run)
+        return Work((low, high), entry.key, "index_unreachable", self._claim, run)
 
     def _open(self, entry: IndexEntry) -> IndexObjectReader:
         """A reader that keeps the page directory in memory and fetches pages."""
@@ -100,7 +109,7 @@ class ColdSearch:
                     yield message
             self._context.segments_read.add((self._store_id, Tier.COLD, entry.base))
 
-        return Work(bounds, entry.key, "segments_unreachable", run)
+        return Work(bounds, entry.key, "segments_unreachable", self._claim, run)
 
     def _segment_bytes(self) -> int:
         for entry in self._head.log or self._manifest.log_entries(self._reader, self._head):
@@ -134,7 +143,7 @@ class ColdSearch:
             for _, group in groupby(sorted(rows, key=lambda row: row.frame), key=lambda row: row.frame):
                 yield self._frame_work(entry, list(group), query)
 
-        return Work(bounds, entry.key, "segments_unreachable", run)
+        return Work(bounds, entry.key, "segments_unreachable", self._claim, run)
 
     def _frame_work(self, entry: LogEntry, rows: list[DirectoryRow], query: Query) -> Work:
         bounds = [row.bounds.on(query.axis) for row in rows]
@@ -148,5 +157,5 @@ class ColdSearch:
 
         return Work(
             (min(low for low, _ in bounds), max(high for _, high in bounds)),
-            entry.key, "segments_unreachable", run,
+            entry.key, "segments_unreachable", self._claim, run,
         )  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from index.hits import in_groups
 from index.local_index import LocalIndex
-from index.query import Query
+from index.query import Query, TierCoverage
 from index.search import ALL_TIME, SearchContext, Work
 from index.snapshot import IndexSnapshot
 from tiering.format.record import SysFlag
@@ -25,8 +25,11 @@ _I64 = struct.Struct(">q")
 class HotSearch:
     """Work on the hot tier of one store for one query."""
 
-    def __init__(self, store_id: str, hot: HotStore, index: LocalIndex, snapshot: HotSnapshot) -> None:
+    def __init__(
+        self, store_id: str, hot: HotStore, index: LocalIndex, snapshot: HotSnapshot, claim: TierCoverage
+    ) -> None:
         self._store_id = store_id
+        self._claim = claim
         self._hot = hot
         self._files: IndexSnapshot = index.snapshot()
         self._snapshot = snapshot
@@ -34,11 +37,10 @@ class HotSearch:
     def plan(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
         """Work that finds every hot message of the query inside ``within``, or fails to if some are not dispatched."""
         if self._snapshot.undispatched:
-            yield Work(ALL_TIME, f"{self._store_id}/hot", "segments_unreachable", self._undispatched)
+            yield self._work(ALL_TIME, "hot", self._undispatched)
         if query.key is not None:
-            yield Work(
-                ALL_TIME, f"{self._store_id}/index", "index_unreachable", partial(self._by_key, query, within, context)
-            )
+            run = partial(self._by_key, query, within, context)
+            yield self._work(ALL_TIME, "index", run, counter="index_unreachable")
         else:
             yield from self._by_time(query, within, context)
 
@@ -58,7 +60,7 @@ class HotSearch:
         hits = hits[(offsets >= self._snapshot.border) & (offsets < self._snapshot.end)]
         for bounds, group in in_groups(query.axis, hits["second_ms"], hits["seconds"], hits["physical_offset"]):
             run = partial(self._messages, group, query, context)
-            yield Work(bounds, f"{self._store_id}/commitlog", "segments_unreachable", run)
+            yield self._work(bounds, "commitlog", run)
 
     # by time
 
@@ -90,7 +92,7 @@ class HotSearch:
                 yield self._stretch(view, *rest, query, context)
             yield from self._messages(_offsets(view, *chunk), query, context)
 
-        return Work(bounds, f"{self._store_id}/commitlog", "segments_unreachable", run)
+        return self._work(bounds, "commitlog", run)
 
     def _by_store_time(self, view: QueueView, first: int, last: int, time_ms: int) -> int:
         return self._bisect(view, first, last, lambda offset: self._store_ms(offset) < time_ms)
@@ -114,6 +116,16 @@ class HotSearch:
         return int(_I64.unpack_from(head, 68 if wide else 56)[0])
 
     # both
+
+    def _work(
+        self,
+        bounds: tuple[int, int],
+        name: str,
+        run: Callable[[], Iterable[StoredMessage | Work]],
+        *,
+        counter: str = "segments_unreachable",
+    ) -> Work:
+        return Work(bounds, f"{self._store_id}/{name}", counter, self._claim, run)
 
     def _messages(self, offsets: list[int], query: Query, context: SearchContext) -> Iterator[StoredMessage]:
         segments = {offset // self._snapshot.segment_bytes for offset in offsets}

@@ -76,21 +76,42 @@ def decode_cursor(cursor: str, axis: TimeAxis, order: Order) -> Place:
 
 @dataclass(slots=True)
 class TierCoverage:
-    """The interval that was searched in one tier, half-open; ``manifest_version`` for the cold tier."""
+    """The interval that was searched in one tier, half-open; ``manifest_version`` for the cold tier.
+
+    Every message that the tier held in it is in the answer or was in an earlier page. What failed, or was left when
+    the budget was spent, lies outside; so do times that may be newer than the archive where only that is read.
+    """
 
     from_ms: int
     to_ms: int
     manifest_version: int | None = None
 
+    def end_at(self, time_ms: int, order: Order) -> None:
+        """Claim nothing that comes after ``time_ms`` in the order."""
+        if order is Order.NEWEST:
+            self.from_ms = max(self.from_ms, time_ms)
+        else:
+            self.to_ms = min(self.to_ms, time_ms + 1)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is claimed."""
+        return self.from_ms >= self.to_ms
+
 
 @dataclass(slots=True)
 class StoreCoverage:
-    """What was searched of one store; a tier that holds nothing to search is None."""
+    """What was searched of one store; a tier that holds nothing to search, or of which nothing was, is None."""
 
     store_id: str
     hot: TierCoverage | None = None
     cold: TierCoverage | None = None
     error: str | None = None
+
+    def drop_empty_claims(self) -> None:
+        """Make None what nothing is left of."""
+        self.hot = None if self.hot is None or self.hot.is_empty else self.hot
+        self.cold = None if self.cold is None or self.cold.is_empty else self.cold
 
 
 @dataclass(slots=True)
@@ -103,7 +124,10 @@ class Failure:
 
 @dataclass(slots=True)
 class Coverage:
-    """What an answer covers. ``complete``: the range asked for was searched in full for the page returned."""
+    """What an answer covers. ``complete``: all that ``stores`` claim was searched in full for the page returned.
+
+    With a hot tier that is the range asked for; an archive read alone knows nothing of what is newer than it.
+    """
 
     complete: bool = True
     cut_by: str | None = None

@@ -27,7 +27,7 @@ from index.query import (
     encode_cursor,
 )
 from tiering.cold.reading import BudgetSpentError, ReadBill
-from tiering.errors import CorruptionError, NotFoundError, StoreError, TopicNotFoundError, UnavailableError
+from tiering.errors import StoreError, TopicNotFoundError
 from tiering.message import Place, StoredMessage
 from tiering.types import END_OF_TIME_MS, Order, TimeRange
 
@@ -40,13 +40,20 @@ PAGE_BYTES = 32 << 20
 class Work:
     """A piece of work: inclusive bounds of the times it may yield, and how to do it.
 
-    ``name`` says what is read, for the failure list; ``counter`` is the coverage field that counts a failure.
+    ``name`` says what is read, for the failure list; ``counter`` is the coverage field that counts a failure;
+    ``claim`` is what is not true in full until the work is done.
     """
 
     bounds: tuple[int, int]
     name: str
     counter: str
+    claim: TierCoverage
     run: Callable[[], Iterable[StoredMessage | Work]]
+
+    def give_up(self, order: Order) -> None:
+        """Leave of the claim only what comes before anything that this work may yield."""
+        low, high = self.bounds
+        self.claim.end_at(high + 1 if order is Order.NEWEST else low - 1, order)
 
 
 class StoreSearch:
@@ -54,8 +61,11 @@ class StoreSearch:
 
     store_id: str
 
-    def plan(self, query: Query, within: TimeRange, context: SearchContext) -> Iterable[Work]:
-        """Pin a snapshot in ``context.stack`` and list the work for ``within``; :class:`TopicNotFoundError`."""
+    def plan(self, query: Query, within: TimeRange, context: SearchContext, covered: StoreCoverage) -> Iterable[Work]:
+        """Pin a snapshot in ``context.stack``, list the work for ``within`` and claim in ``covered`` what it covers.
+
+        Raises :class:`TopicNotFoundError`, or :class:`BudgetSpentError` where the list cannot go on.
+        """
         raise NotImplementedError
 
 
@@ -74,6 +84,11 @@ class SearchContext:
         self.coverage.failures.append(Failure(name, str(error)))
         setattr(self.coverage, counter, getattr(self.coverage, counter) + 1)
 
+    def spent(self) -> None:
+        """Note that the budget did not suffice."""
+        self.coverage.complete = False
+        self.coverage.cut_by = "budget"
+
 
 def search(stores: Sequence[StoreSearch], query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
     """One page of answers over all ``stores``: at most the query's limit, and about ``page_bytes``, of messages.
@@ -88,24 +103,27 @@ def search(stores: Sequence[StoreSearch], query: Query, *, page_bytes: int = PAG
         queue = _Queue(query.order)
         unknown: list[TopicNotFoundError] = []
         for store in stores:
+            covered = StoreCoverage(store.store_id)
+            coverage.stores.append(covered)
             try:
-                for work in store.plan(query, within, context):
+                for work in store.plan(query, within, context, covered):
                     queue.push(work)
             except TopicNotFoundError as error:
                 unknown.append(error)
-                coverage.stores.append(StoreCoverage(store.store_id))
             except BudgetSpentError:
-                _spent(coverage)
+                context.spent()
         if len(unknown) == len(stores):
             raise unknown[0] if unknown else TopicNotFoundError(f"no store holds topic {query.topic!r}")
         results = _Results(query, within, page_bytes)
-        _collect(queue, results, context)
+        _collect(queue, results, context, query.order)
     page, has_more = results.page()
     cursor = None
     if has_more:
         cursor = encode_cursor(page[-1].place(query.axis), query.axis, query.order)
         coverage.cut_by = coverage.cut_by or "limit"
-        _narrow(coverage, query.order, page[-1].time_ms(query.axis))
+        _end_claims(coverage, page[-1].time_ms(query.axis), query.order)
+    for covered in coverage.stores:
+        covered.drop_empty_claims()
     coverage.segments_read = len(context.segments_read)
     coverage.requests, coverage.bytes, coverage.round_trips = bill.requests, bill.bytes, len(bill.stages)
     return Answer(page, cursor, coverage)
@@ -120,20 +138,12 @@ def _after_cursor(query: Query) -> TimeRange:
     return TimeRange(max(query.from_ms, after[0]), query.to_ms)
 
 
-def _narrow(coverage: Coverage, order: Order, time_ms: int) -> None:
+def _end_claims(coverage: Coverage, time_ms: int, order: Order) -> None:
     """A page cut by the limit covers the range only as far as its last message."""
     for store in coverage.stores:
-        for tier in (store.hot, store.cold):
-            if tier is not None:
-                if order is Order.NEWEST:
-                    tier.from_ms = max(tier.from_ms, time_ms)
-                else:
-                    tier.to_ms = min(tier.to_ms, time_ms + 1)
-
-
-def _spent(coverage: Coverage) -> None:
-    coverage.cut_by = "budget"
-    coverage.complete = False
+        for claim in (store.hot, store.cold):
+            if claim is not None:
+                claim.end_at(time_ms, order)
 
 
 class _Queue:
@@ -157,7 +167,8 @@ class _Queue:
         return heapq.heappop(self._heap)[2]
 
 
-def _collect(queue: _Queue, results: _Results, context: SearchContext) -> None:
+def _collect(queue: _Queue, results: _Results, context: SearchContext, order: Order) -> None:
+    """Do the work that may matter; what fails ends its tier's claim, and the rest, which may cost nothing, goes on."""
     while (work := queue.pop_unless_behind(results.certain_time())) is not None:
         try:
             for item in work.run():
@@ -166,10 +177,11 @@ def _collect(queue: _Queue, results: _Results, context: SearchContext) -> None:
                 else:
                     results.add(item)
         except BudgetSpentError:
-            _spent(context.coverage)
-            break
-        except (UnavailableError, CorruptionError, NotFoundError, StoreError, OSError) as error:
+            context.spent()
+            work.give_up(order)
+        except (StoreError, OSError) as error:
             context.failed(work.name, work.counter, error)
+            work.give_up(order)
 
 
 class _Results:
@@ -229,8 +241,3 @@ class _Results:
         """As many of the places as a page takes, at least one if there is one."""
         ends = accumulate(self._found[place].record.size for place in ordered[: self._query.limit])
         return ordered[: max(1, sum(end <= self._page_bytes for end in ends))]
-
-
-def tier_coverage(within: TimeRange, manifest_version: int | None = None) -> TierCoverage:
-    """Coverage of a tier whose part of ``within`` is searched in full."""
-    return TierCoverage(within.from_ms, within.to_ms, manifest_version)
