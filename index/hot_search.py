@@ -72,14 +72,15 @@ class HotSearch:
                 first = self._by_store_time(view, first, last, within.from_ms)
                 last = self._by_store_time(view, first, last, within.to_ms)
             if first < last:
-                yield self._stretch(view, first, last, query, context)
+                step = min(_STEP, query.limit + 1)
+                yield self._stretch(view, first, last, step, query, context)
 
-    def _stretch(self, view: QueueView, first: int, last: int, query: Query, context: SearchContext) -> Work:
+    def _stretch(self, view: QueueView, first: int, last: int, step: int, query: Query, context: SearchContext) -> Work:
         """The messages ``[first, last)`` of a queue: it yields those next in the order, the rest as another stretch."""
-        bounds, step = ALL_TIME, _STEP  # on the born axis all have to be read anyway
+        bounds = ALL_TIME  # on the born axis all have to be read anyway
         if query.axis is TimeAxis.STORE:  # store times never step back inside a queue
             ends = _offsets(view, first, first + 1) + _offsets(view, last - 1, last)
-            bounds, step = (self._store_ms(ends[0]), self._store_ms(ends[1])), min(_STEP, query.limit + 1)
+            bounds = self._store_ms(ends[0]), self._store_ms(ends[1])
 
         def run() -> Iterator[StoredMessage | Work]:
             if query.order is Order.NEWEST:
@@ -89,7 +90,7 @@ class HotSearch:
                 cut = min(last, first + step)
                 chunk, rest = (first, cut), (cut, last)
             if rest[0] < rest[1]:  # first of all, so that one bad record does not hide it
-                yield self._stretch(view, *rest, query, context)
+                yield self._stretch(view, *rest, min(_STEP, 2 * step), query, context)
             yield from self._messages(_offsets(view, *chunk), query, context)
 
         return self._work(bounds, "commitlog", run)
