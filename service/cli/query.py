@@ -97,7 +97,7 @@ def _question(arguments: argparse.Namespace, cursor: str | None) -> Query:
 
 
 def _merged(before: Json, page: Json) -> Json:
-    """Coverage of several pages: numbers add up, intervals grow together, complete only if every page is."""
+    """Coverage of several pages: numbers add up, intervals that touch grow together, complete only if every page is."""
     if not before:
         return page
     merged = dict(page)
@@ -121,7 +121,7 @@ def _merged_stores(before: list[Json], page: list[Json]) -> list[Json]:
         known["error"] = known["error"] or store["error"]
         for tier in ("hot", "cold"):
             old, new = known[tier], store[tier]
-            if old and new:
+            if old and new and max(old["from_ms"], new["from_ms"]) <= min(old["to_ms"], new["to_ms"]):
                 grown = {
                     "from_ms": min(old["from_ms"], new["from_ms"]),
                     "to_ms": max(old["to_ms"], new["to_ms"]),
