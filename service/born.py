@@ -45,7 +45,7 @@ class BornTimes:
             self._zone_name = "Z" in directives
 
     def of_line(self, line: str) -> int:
-        """The line's time, or the previous line's; :class:`InvalidRequestError` if FMT does not read what REGEX found."""
+        """The line's time, or the previous line's; :class:`InvalidRequestError` if FMT cannot read what REGEX found."""
         match = self._pattern.search(line)
         if match is None:
             return self._last_ms
