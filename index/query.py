@@ -78,9 +78,9 @@ def decode_cursor(cursor: str, axis: TimeAxis, order: Order) -> Place:
 class TierCoverage:
     """The interval that was searched in one tier, half-open; ``manifest_version`` for the cold tier.
 
-    Every message that the tier held in it is in the answer or in a page before or, if it has the time of the page's last
-    message, in the next. What failed, or was left when the budget was spent, lies outside; so do times newer than the
-    archive where only that is read.
+    Every message that the tier held in it is in the answer or in a page before, or in the next if it has the time of
+    the page's last message. What failed, or was left when the budget was spent, lies outside; so do times newer than
+    the archive where only that is read.
     """
 
     from_ms: int
