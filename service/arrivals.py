@@ -60,8 +60,10 @@ class Arrivals:
     def stop(self) -> None:
         """Tell everybody; call it once ``stopping`` is set."""
         self._news.set()
-        if self._thread is not None:
-            self._thread.join(_JOIN_S)
+        with self._lock:  # a thread that is seen is started
+            thread = self._thread
+        if thread is not None:
+            thread.join(_JOIN_S)
 
     def _loop(self) -> None:
         stopping = False
