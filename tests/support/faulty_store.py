@@ -89,13 +89,9 @@ class FaultyObjectStore:
         self, operation: str, pattern: str = "*", *, times: int | None = 1, error: StoreError | None = None
     ) -> None:
         """Do it, then fail: the answer was lost."""
-        self._add(
-            _Fault(operation, pattern, times, error or _unavailable("scripted lost answer"), after=True)
-        )
+        self._add(_Fault(operation, pattern, times, error or _unavailable("scripted lost answer"), after=True))
 
-    def short_read(
-        self, operation: str, pattern: str = "*", *, times: int | None = 1, cut_bytes: int = 1
-    ) -> None:
+    def short_read(self, operation: str, pattern: str = "*", *, times: int | None = 1, cut_bytes: int = 1) -> None:
         """Hand out fewer bytes without a word, as no store may: for tests of the readers' own checks."""
         self._add(_Fault(operation, pattern, times, after=True, cut_bytes=cut_bytes))
 
@@ -124,12 +120,8 @@ class FaultyObjectStore:
             if fault.hold is not None:
                 fault.hold.release()
 
-    def put(
-        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
-    ) -> ObjectInfo:
-        return self._run(
-            "put", key, lambda: self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
-        )
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
+        return self._run("put", key, lambda: self.inner.put(key, data, if_absent=if_absent, if_match=if_match))
 
     def upload(self, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
         return self._run("upload", key, lambda: self.inner.upload(key, pieces))
@@ -143,9 +135,7 @@ class FaultyObjectStore:
         return None if found is None else (self._cut("get_if_changed", key, found[0]), found[1])
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        return self._cut(
-            "get_range", key, self._run("get_range", key, lambda: self.inner.get_range(key, start, end))
-        )
+        return self._cut("get_range", key, self._run("get_range", key, lambda: self.inner.get_range(key, start, end)))
 
     def head(self, key: str) -> ObjectInfo:
         return self._run("head", key, lambda: self.inner.head(key))
@@ -204,9 +194,7 @@ class FaultyObjectStore:
         self._end(operation, key)
         return answer
 
-    def _iterate(
-        self, operation: str, prefix: str, call: Callable[[], Iterator[_Answer]]
-    ) -> Iterator[_Answer]:
+    def _iterate(self, operation: str, prefix: str, call: Callable[[], Iterator[_Answer]]) -> Iterator[_Answer]:
         self._begin(operation, prefix)
         yield from call()
         self._end(operation, prefix)

@@ -94,9 +94,7 @@ def test_developers_run_the_versions_that_users_run() -> None:
 
 
 def _pinned_lines(path: Path) -> list[str]:
-    return [
-        match.group() for line in path.read_text(encoding="utf-8").splitlines() if (match := _PIN.match(line))
-    ]
+    return [match.group() for line in path.read_text(encoding="utf-8").splitlines() if (match := _PIN.match(line))]
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:
@@ -126,10 +124,6 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(tmp_path: Path) -> N
     top = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert top == set(PACKAGES)
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
-    expected = {
-        str(path.relative_to(ROOT))
-        for path in _project_files()
-        if path.relative_to(ROOT).parts[0] in PACKAGES
-    }
+    expected = {str(path.relative_to(ROOT)) for path in _project_files() if path.relative_to(ROOT).parts[0] in PACKAGES}
     assert expected <= names
     assert "tierlog = service.cli.main:main" in entry_points

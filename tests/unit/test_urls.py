@@ -33,9 +33,7 @@ def test_spellings_have_one_canonical_form(url: str, canonical: str) -> None:
     assert canonical_url(canonical) == canonical
 
 
-def test_relative_paths_start_at_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_start_at_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert canonical_url("file://./x/") == f"file://{tmp_path}/here/x"
