@@ -13,7 +13,8 @@ from index.search import ALL_TIME, SearchContext, Work
 from index.snapshot import IndexSnapshot
 from tiering.format.record import SysFlag
 from tiering.hot.consume_queue import QueueView
-from tiering.hot.store import HotSnapshot, HotStore
+from tiering.hot.snapshot import HotSnapshot
+from tiering.hot.store import HotStore
 from tiering.message import StoredMessage
 from tiering.types import Order, Tier, TimeAxis, TimeRange
 

@@ -16,7 +16,8 @@ from index.snapshot import IndexReader
 from tiering.check import check_archive, check_store, segment_rows
 from tiering.errors import CorruptionError
 from tiering.hot.commit_log import Segment
-from tiering.hot.store import HotSnapshot, HotStore
+from tiering.hot.snapshot import HotSnapshot
+from tiering.hot.store import HotStore
 
 __all__ = ["check_archive", "check_index", "check_store"]
 

@@ -16,7 +16,8 @@ from tiering.first_offsets import FirstOffsets
 from tiering.format.hashing import tag_hash
 from tiering.format.manifest import Head
 from tiering.hot.consume_queue import QueueView
-from tiering.hot.store import HotSnapshot, HotStore
+from tiering.hot.snapshot import HotSnapshot
+from tiering.hot.store import HotStore
 from tiering.message import StoredMessage
 from tiering.types import PullStatus, Tier
 

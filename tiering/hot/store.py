@@ -29,11 +29,12 @@ from tiering.errors import (
     StoreMismatchError,
 )
 from tiering.format.checkpoint import Checkpoint
-from tiering.format.record import BLANK_BYTES, Record, decode_record
+from tiering.format.record import BLANK_BYTES, decode_record
 from tiering.fs import FileSystem, replace_file
 from tiering.hot.commit_log import CommitLog, Segment
 from tiering.hot.consume_queue import ConsumeQueues, QueueView
 from tiering.hot.dispatch import Dispatcher, LogSubscriber
+from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.kernels.checksum import CRC_TABLES
 from tiering.kernels.encode import encode_records
@@ -53,38 +54,6 @@ class AppendResult:
     queue_id: NDArray[np.int32]
     queue_offset: NDArray[np.int64]
     store_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class HotSnapshot:
-    """What one reader sees: records in ``[border, end)``. Its maps stay readable after a removal.
-
-    ``flushed`` lies above ``end`` only if dispatching failed: what is between is in the log and nowhere else.
-    """
-
-    border: int
-    end: int
-    flushed: int
-    segments: dict[int, Segment]
-    segment_bytes: int
-
-    @property
-    def undispatched(self) -> int:
-        """Bytes of flushed records that no queue and no index shows."""
-        return max(0, self.flushed - self.end)
-
-    def require_dispatched(self) -> None:
-        """Raise :class:`ReadOnlyError` if there are records that the snapshot cannot show."""
-        if self.undispatched:
-            raise ReadOnlyError(
-                f"{self.undispatched} bytes not dispatched: flushed records from {self.end} on cannot be read",
-                hint="repair the cause and restart",
-            )
-
-    def record(self, physical_offset: int) -> Record:
-        """Decode and check one record."""
-        segment = self.segments[physical_offset - physical_offset % self.segment_bytes]
-        return decode_record(segment.data.data, physical_offset - segment.base_offset, physical_offset=physical_offset)
 
 
 class HotStore:

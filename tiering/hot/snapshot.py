@@ -1,0 +1,41 @@
+"""What one reader sees of the hot tier at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiering.errors import ReadOnlyError
+from tiering.format.record import Record, decode_record
+from tiering.hot.commit_log import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class HotSnapshot:
+    """What one reader sees: records in ``[border, end)``. Its maps stay readable after a removal.
+
+    ``flushed`` lies above ``end`` only if dispatching failed: what is between is in the log and nowhere else.
+    """
+
+    border: int
+    end: int
+    flushed: int
+    segments: dict[int, Segment]
+    segment_bytes: int
+
+    @property
+    def undispatched(self) -> int:
+        """Bytes of flushed records that no queue and no index shows."""
+        return max(0, self.flushed - self.end)
+
+    def require_dispatched(self) -> None:
+        """Raise :class:`ReadOnlyError` if there are records that the snapshot cannot show."""
+        if self.undispatched:
+            raise ReadOnlyError(
+                f"{self.undispatched} bytes not dispatched: flushed records from {self.end} on cannot be read",
+                hint="repair the cause and restart",
+            )
+
+    def record(self, physical_offset: int) -> Record:
+        """Decode and check one record."""
+        segment = self.segments[physical_offset - physical_offset % self.segment_bytes]
+        return decode_record(segment.data.data, physical_offset - segment.base_offset, physical_offset=physical_offset)
