@@ -16,6 +16,7 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
+from typing import Protocol
 
 from index.query import (
     Answer,
@@ -56,7 +57,7 @@ class Work:
         self.claim.end_at(high + 1 if order is Order.NEWEST else low - 1, order)
 
 
-class StoreSearch:
+class StoreSearch(Protocol):
     """What a store must be able to do to be searched; one instance serves one query."""
 
     store_id: str
@@ -66,7 +67,7 @@ class StoreSearch:
 
         Raises :class:`TopicNotFoundError`, or :class:`BudgetSpentError` where the list cannot go on.
         """
-        raise NotImplementedError
+        ...
 
 
 @dataclass(slots=True)
