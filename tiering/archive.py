@@ -1,7 +1,7 @@
 """Puts rolled segments into the archive: sort, upload, verify, and only then name them in the manifest.
 
-Killed before the commit: objects that nobody names, which the orphan sweep removes; the segment is archived again
-under new names. Killed after it: the watermark says so. Nothing is removed here.
+Killed before the commit: objects that nobody names, which only cost their space; the segment is archived again under
+new names. Killed after it: the watermark says so. Nothing is removed here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Level-0 pages hold entries, level-1 pages hold references to them, the head holds references to level-1 pages. Pages
 fill in order; only the last of each level is ever written again, under a new name. A log page has a companion with
-the queue rows of all its entries. What a new page replaces is no longer named and goes with the orphan sweep.
+the queue rows of all its entries. What a new page replaces is no longer named by anything.
 """
 
 from __future__ import annotations
