@@ -13,12 +13,13 @@ from index.file_set import IndexFileSet
 from index.header import check_capacity
 from index.layout import LAYOUTS, ItemLayout
 from index.opening import load_entries
-from index.range_writer import LogRange, RangeWriter
+from index.range_writer import RangeWriter
 from index.ranges import uncovered
 from index.snapshot import Candidates, IndexFileEntry, IndexSnapshot
 from index.states import IndexFolders, IndexState
 from tiering.errors import InvalidRequestError
 from tiering.fs import FileSystem
+from tiering.hot.dispatch import LogRange
 from tiering.paths import StorePaths
 from tiering.types import TimeAxis, TimeRange
 

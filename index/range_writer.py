@@ -5,42 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from index.batch import KeyBatch
 from index.chained_file import ChainedIndexFile
 from tiering.errors import InvalidRequestError, ReadOnlyError, StoreError
-from tiering.fs import ByteArray
-from tiering.kernels.scan import ScanRows
-
-
-class LogRange(Protocol):
-    """Records the dispatcher hands on: ``tiering.hot.dispatch.LogRange`` as the index sees it."""
-
-    @property
-    def data(self) -> ByteArray:
-        """The segment's bytes; positions in ``rows`` count from its start."""
-        ...
-
-    @property
-    def start(self) -> int:
-        """First physical offset of the range."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """First physical offset above the range; may lie above the last record."""
-        ...
-
-    @property
-    def rows(self) -> ScanRows:
-        """Scanned records in ascending physical order."""
-        ...
-
-    @property
-    def topic_ids(self) -> NDArray[np.int32]:
-        """Topic id by the topic number of a row."""
-        ...
+from tiering.hot.dispatch import LogRange
 
 
 class IndexFileHost(Protocol):

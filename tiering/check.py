@@ -14,10 +14,9 @@ from tiering.cold.publishing import verify_object
 from tiering.cold.segment_reader import SegmentReader
 from tiering.errors import CorruptionError, StoreError
 from tiering.format.manifest import Head, LogEntry
-from tiering.format.record import TRANSACTION_MASK, SysFlag
 from tiering.hot.commit_log import Segment
 from tiering.hot.store import HotStore
-from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
+from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan_all
 
 
 def check_store(hot: HotStore) -> list[str]:
@@ -28,23 +27,15 @@ def check_store(hot: HotStore) -> list[str]:
 def segment_rows(hot: HotStore, segment: Segment, end: int) -> ScanRows:
     """Every record of a segment below ``end`` with all checks; :class:`CorruptionError` where they fail."""
     topics = TopicTable([topic.name for topic in hot.topics.all()])
-    pieces, position = [], 0
-    limit = min(segment.end, end) - segment.base_offset
-    while position < limit:
-        found = scan(segment.data, position, limit, segment.base_offset, topics, check_crc=True)
-        if found.stop in (ScanStop.INVALID, ScanStop.UNKNOWN_TOPIC):
-            raise CorruptionError(
-                f"record is {found.stop.name.lower().replace('_', ' ')}",
-                path="commitlog",
-                position=segment.base_offset + found.position,
-            )
-        pieces.append(found.rows)
-        if found.stop is ScanStop.BLANK:
-            break
-        position = found.position
-    if not pieces:
-        pieces.append(scan(segment.data, 0, 0, 0, topics, check_crc=False).rows)
-    return np.concatenate(pieces)
+    limit = max(0, min(segment.end, end) - segment.base_offset)
+    found = scan_all(segment.data, limit, segment.base_offset, topics)
+    if found.stop in (ScanStop.INVALID, ScanStop.UNKNOWN_TOPIC):
+        raise CorruptionError(
+            f"record is {found.stop.name.lower().replace('_', ' ')}",
+            path="commitlog",
+            position=segment.base_offset + found.position,
+        )
+    return found.rows
 
 
 def _check_store(hot: HotStore) -> Iterator[str]:
@@ -73,8 +64,7 @@ def _check_store(hot: HotStore) -> Iterator[str]:
 
 
 def _check_units(hot: HotStore, names: list[str], rows: ScanRows, seen: dict[tuple[int, int], int]) -> Iterator[str]:
-    transaction = rows["sys_flag"] & TRANSACTION_MASK
-    rows = rows[(transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)]
+    rows = rows[in_queues(rows)]
     for number, queue_id in np.unique(rows[["topic_number", "queue_id"]]).tolist():
         topic = hot.topics.get(names[number])
         mine = rows[(rows["topic_number"] == number) & (rows["queue_id"] == queue_id)]

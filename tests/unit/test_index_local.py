@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from index.errors import CorruptIndexError
 from index.layout import ROCKETMQ, TIERLOG
@@ -18,23 +16,14 @@ from tiering.errors import DiskFailedError, DiskFullError, InvalidRequestError, 
 from tiering.format.hashing import java_hash, key_hash
 from tiering.format.properties import KEYS, UNIQ_KEY, encode_properties
 from tiering.format.record import Record, RecordVersion, SysFlag, encode_host, encode_record
-from tiering.fs import ByteArray, File, LocalFileSystem
-from tiering.kernels.scan import ScanRows, TopicTable, scan
+from tiering.fs import File, LocalFileSystem
+from tiering.hot.dispatch import LogRange
+from tiering.kernels.scan import TopicTable, scan
 from tiering.paths import StorePaths
 from tiering.types import TimeAxis, TimeRange
 
 T = 1_700_000_000_000
 HOST = encode_host(bytes([10, 0, 0, 1]), 9876)
-
-
-@dataclass(frozen=True)
-class Range:
-    data: ByteArray
-    base_offset: int
-    start: int
-    end: int
-    rows: ScanRows
-    topic_ids: NDArray[np.int32]
 
 
 class Log:
@@ -59,12 +48,12 @@ class Log:
         self.rows = scan(self.data, 0, len(raw), base, TopicTable(topics), check_crc=True).rows
         self.topic_ids = np.arange(100, 100 + len(topics), dtype=np.int32)
 
-    def range(self, start: int | None = None, end: int | None = None) -> Range:
+    def range(self, start: int | None = None, end: int | None = None) -> LogRange:
         start = self.base if start is None else start
         end = self.end if end is None else end
         physical = self.rows["physical_offset"]
         rows = self.rows[(physical >= start) & (physical < end)]
-        return Range(self.data, self.base, start, end, rows, self.topic_ids)
+        return LogRange(self.data, self.base, start, end, rows, self.topic_ids)
 
 
 def numbered(count: int, keys: int = 1, step_ms: int = 100) -> Log:
@@ -631,7 +620,7 @@ def test_unique_key_is_indexed_first(paths: StorePaths) -> None:
     data = np.frombuffer(encode_record(record), np.uint8)
     rows = scan(data, 0, len(data), 0, TopicTable(["t"]), check_crc=True).rows
     index = open_index(paths)
-    index.on_records(Range(data, 0, 0, len(data), rows, np.array([7], np.int32)))
+    index.on_records(LogRange(data, 0, 0, len(data), rows, np.array([7], np.int32)))
     assert hits(index, "u 1") == hits(index, "a") == hits(index, "b") == [0]
 
 

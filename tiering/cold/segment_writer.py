@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tiering.errors import CorruptionError
 from tiering.format.queue_rows import QUEUE_ROW, QueueRows
-from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, TRANSACTION_MASK, SysFlag
+from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
 from tiering.format.section import SectionRef, encode_section
 from tiering.format.sorted_segment import (
     DIRECTORY_PAGE_ROWS,
@@ -38,7 +38,7 @@ from tiering.format.sorted_segment import (
 )
 from tiering.fs import ByteArray
 from tiering.kernels.gather import gather
-from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
+from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan_all
 from tiering.options import ColdOptions
 from tiering.types import TimeBounds
 
@@ -58,19 +58,12 @@ class ScannedSegment:
 
 def scan_segment(data: ByteArray, base_offset: int, topics: TopicTable) -> ScannedSegment:
     """Read a rolled segment with every checksum verified; :class:`CorruptionError` where it is damaged."""
-    pieces, position = [], 0
-    while True:
-        found = scan(data, position, len(data), base_offset, topics, check_crc=True)
-        pieces.append(found.rows)
-        position = found.position
-        if found.stop is ScanStop.BLANK:
-            return ScannedSegment(data, base_offset, np.concatenate(pieces), position)
-        if found.stop is not ScanStop.ROWS_FULL:
-            raise CorruptionError(
-                f"segment is damaged ({found.stop.name.lower()})",
-                path="commitlog",
-                position=base_offset + position,
-            )
+    found = scan_all(data, len(data), base_offset, topics)
+    if found.stop is not ScanStop.BLANK:
+        raise CorruptionError(
+            f"segment is damaged ({found.stop.name.lower()})", path="commitlog", position=base_offset + found.position
+        )
+    return ScannedSegment(data, base_offset, found.rows, found.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +151,7 @@ class SegmentWriter:
     def _sorted_rows(self) -> ScanRows:
         rows = self._segment.rows
         rank = np.argsort(np.argsort(np.array([name.encode() for name in self._names] or [b""], object)))
-        transaction = rows["sys_flag"] & TRANSACTION_MASK
-        without_unit = (transaction != 0) & (transaction != SysFlag.TRANSACTION_COMMIT)
+        without_unit = ~in_queues(rows)
         order = np.lexsort(
             (
                 rows["physical_offset"], rows["queue_offset"], without_unit, rows["queue_id"],

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from tiering.errors import CorruptionError, StoreMismatchError
 from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE
-from tiering.format.record import TRANSACTION_MASK, SysFlag
 from tiering.fs import FileSystem
 from tiering.hot.dispatch import LogRange
 from tiering.hot.topics import Topic, TopicRegistry
-from tiering.kernels.scan import ScanRows
+from tiering.kernels.scan import ScanRows, in_queues
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 
 QueueKey = tuple[int, int]
@@ -170,11 +169,7 @@ class ConsumeQueues:
         rows = records.rows
         if len(rows):
             self.last_store_ms = max(self.last_store_ms, int(rows[-1]["store_ms"]))
-        transaction = rows["sys_flag"] & TRANSACTION_MASK
-        rows = rows[
-            (rows["physical_offset"] >= self._position)
-            & ((transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT))
-        ]
+        rows = rows[(rows["physical_offset"] >= self._position) & in_queues(rows)]
         if len(rows):
             topic_ids = records.topic_ids[rows["topic_number"]]
             order = np.lexsort((rows["queue_id"], topic_ids))  # stable: log order stays inside a queue

@@ -13,6 +13,7 @@ import numpy as np
 from numba import int64
 from numpy.typing import NDArray
 
+from tiering.format.record import TRANSACTION_MASK, SysFlag
 from tiering.fs import ByteArray
 from tiering.kernels.checksum import CRC_TABLES, crc32
 from tiering.kernels.primitives import (
@@ -307,6 +308,21 @@ def scan(
     if stop == ScanStop.UNKNOWN_TOPIC:
         return ScanResult(rows[: count + 1], end, ScanStop.UNKNOWN_TOPIC)
     return ScanResult(rows[:count], end, ScanStop(stop))
+
+
+def scan_all(data: ByteArray, limit: int, base_offset: int, topics: TopicTable) -> ScanResult:
+    """Scan ``data[:limit]`` from its start with every checksum; the rows of all of it, and where and why it ended."""
+    pieces = [scan(data, 0, limit, base_offset, topics, check_crc=True)]
+    while pieces[-1].stop is ScanStop.ROWS_FULL:
+        pieces.append(scan(data, pieces[-1].position, limit, base_offset, topics, check_crc=True))
+    return ScanResult(np.concatenate([piece.rows for piece in pieces]), pieces[-1].position, pieces[-1].stop)
+
+
+def in_queues(rows: ScanRows) -> NDArray[np.bool_]:
+    """Which rows have a queue unit: all but prepared and rolled-back transactions (``Record.has_queue_unit``)."""
+    transaction = rows["sys_flag"] & TRANSACTION_MASK
+    found: NDArray[np.bool_] = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
+    return found
 
 
 def topic_at_stop(data: ByteArray, result: ScanResult) -> str:
