@@ -365,7 +365,7 @@ def _look_at_archive(manifest: ManifestStore | None, identity: StoreIdentity, *,
         try:
             manifest.check_owner(owner_of(identity))
             outcome.append(None)
-        except Exception as error:
+        except Exception as error:  # raised again by the opener below, or told as the reason
             outcome.append(error)
 
     thread = threading.Thread(target=look, name="tierlog-first-look", daemon=True)
