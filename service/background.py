@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-from index.local_index import LocalIndex
 from service.arrivals import Arrivals
 from service.settings import Settings
 from tiering.clock import Clock
@@ -29,7 +28,6 @@ class Background:
     def __init__(
         self,
         hot: HotStore,
-        index: LocalIndex,
         tiers_round: Callable[[], None],
         settings: Settings,
         clock: Clock,
@@ -37,8 +35,7 @@ class Background:
         cold_error: str | None,
     ) -> None:
         self._hot = hot
-        self._index = index
-        self.tiers_round = tiers_round
+        self._tiers_round = tiers_round
         self._settings = settings
         self._clock = clock
         self._stopping = stopping
@@ -99,7 +96,7 @@ class Background:
         while not self._stopping.is_set():
             pause_s = _ROUND_S
             try:
-                self.tiers_round()
+                self._tiers_round()
                 self.cold_error = None
             except ClosedError:
                 return

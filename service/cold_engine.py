@@ -8,7 +8,7 @@ from index.query import Answer, Query
 from index.search import search
 from index.store_search import ArchiveSearch
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
-from service.engine import open_archive
+from service.opening import open_archive
 from service.settings import Settings
 from tiering.check import check_archive
 from tiering.clock import Clock, SystemClock

@@ -8,42 +8,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from index.layout import TIERLOG
-from index.local_index import LocalIndex
 from index.query import Answer, Query
 from index.search import search
 from index.store_search import TieredStoreSearch
-from service.archiving import ArchiveReport, ColdWay, Progress, owner_of, remove_due, saved_watermarks
+from service.archiving import ArchiveReport, Progress, remove_due
 from service.background import Background
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files, local_files
 from service.checking import check_archive, check_index, check_store
+from service.opening import StoreParts, Surroundings, open_parts
 from service.settings import Settings
 from service.store_host import store_host
 from tiering.batch import MAX_QUEUES, Message, MessageBatch
 from tiering.clock import Clock, SystemClock
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.urls import canonical_url, open_object_store
 from tiering.errors import (
     ConflictError,
-    FencedError,
     InvalidRequestError,
     ReadOnlyError,
-    StoreMismatchError,
-    UnavailableError,
 )
 from tiering.fetch import Fetcher, PullResult
 from tiering.fs import FileSystem, LocalFileSystem
-from tiering.hot.identity import StoreIdentity, plan_identity
-from tiering.hot.store import HotStore
 from tiering.hot.topics import Topic
-from tiering.overlay import OverlayFileSystem
-from tiering.paths import ColdKeys, StorePaths
 from tiering.randomness import Randomness, SystemRandomness
 from tiering.types import Durability
-
-_FIRST_LOOK_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +46,22 @@ class Appended:
 class Engine:
     """One open store. Thread safe; :meth:`close` must be called, or the next open recovers as after a crash."""
 
-    def __init__(
-        self,
-        identity: StoreIdentity,
-        hot: HotStore,
-        index: LocalIndex,
-        manifest: ManifestStore | None,
-        cold_way: ColdWay | None,
-        background: Background,
-        meter: Meter,
-        settings: Settings,
-        clock: Clock,
-        resources: contextlib.ExitStack,
-        *,
-        read_only: bool,
-    ) -> None:
+    def __init__(self, parts: StoreParts, settings: Settings, clock: Clock, *, read_only: bool) -> None:
         """Use :meth:`open`."""
-        self.store_id = identity.store_id
-        self.cold_url = identity.cold_url
-        self._hot = hot
-        self._index = index
-        self._manifest = manifest
-        self._cold_way = cold_way
-        self._background = background
-        self._meter = meter
+        self.store_id = parts.identity.store_id
+        self.cold_url = parts.identity.cold_url
+        self._hot, self._index = parts.hot, parts.index
+        self._manifest, self._cold_way = parts.manifest, parts.cold_way
+        self._meter = parts.meter
+        self._resources = parts.resources
         self._settings = settings
         self._clock = clock
-        self._resources = resources
         self._read_only = read_only
-        self._fetcher = Fetcher(identity.store_id, hot, manifest)
+        self._fetcher = Fetcher(self.store_id, self._hot, self._manifest)
         self._store_host = store_host(settings)
+        self._background = Background(
+            self._hot, self._tiers_round, settings, clock, parts.stopping, parts.first_contact
+        )
 
     @classmethod
     def open(
@@ -110,66 +83,10 @@ class Engine:
         store that ``cold_url`` names. Raises :class:`StoreLockedError` if another process holds the store,
         :class:`StoreMismatchError` for other sizes, another cold URL, or an archive of another volume.
         """
-        clock, randomness = clock or SystemClock(), randomness or SystemRandomness()
-        fs = fs or LocalFileSystem()
-        root = Path(root).absolute()
-        paths = StorePaths(root)
-        if read_only:
-            if not fs.exists(paths.store_json):
-                raise InvalidRequestError("no store here", path=str(root), hint="read-only needs an existing one")
-            fs = OverlayFileSystem(fs)
-        meter = Meter()
-
-        def plan() -> tuple[StoreIdentity, ManifestStore | None, str | None]:
-            identity = plan_identity(
-                fs, paths, randomness, store_id=store_id,
-                cold_url=cold_url and canonical_url(cold_url),
-                segment_bytes=settings.hot.segment_bytes, queue_file_units=settings.hot.queue_file_units,
-            )  # fmt: skip
-            if identity.cold_url is None:
-                return identity, None, None
-            archive = MeteredObjectStore(objects or open_archive(identity.cold_url, settings, clock), meter)
-            resources.callback(archive.close)
-            manifest = ManifestStore(archive, ColdKeys(identity.store_id), randomness, settings.cold_options())
-            return identity, manifest, _look_at_archive(manifest, identity, refuse=not read_only)
-
-        with contextlib.ExitStack() as resources:
-            planned = None if fs.exists(paths.store_json) else plan()  # a new store that is refused leaves no trace
-            fs.make_dirs(root)
-            resources.enter_context(fs.lock(paths.lock))
-            for folder in (paths.tmp, paths.tierlog):
-                fs.make_dirs(folder)
-            if planned is None or fs.exists(paths.store_json):
-                planned = plan()
-            identity, manifest, first_contact = planned
-            identity.save(fs, paths)
-            archived_to, indexed_to = saved_watermarks(fs, paths)
-            if manifest is not None and manifest.head is not None:
-                archived_to, indexed_to = manifest.head.archived_to, manifest.head.indexed_to
-            options = settings.hot_options(identity.segment_bytes, identity.queue_file_units)
-            published_below = 0 if read_only else archived_to  # a reader may look at a volume that fell behind
-            hot = HotStore(fs, paths, clock, options, store_host(settings), published_below=published_below)
-            index = LocalIndex.open(
-                fs, paths, slots=settings.index.slots, items=settings.index.items, layout=TIERLOG,
-                border=hot.log.begin, indexed_to=indexed_to, log_start=hot.log.begin,
-            )  # fmt: skip
-            _recover(hot, index)
-            stopping = threading.Event()
-            cold_way = None
-            if manifest is not None and not read_only:
-                cold_way = ColdWay(
-                    hot, index, manifest, identity, fs, paths, clock, randomness,
-                    settings.retention_options(), stopping,
-                )  # fmt: skip
-                if manifest.head is not None:
-                    manifest.check_owner(owner_of(identity), log_end=hot.log.end)
-            retention = settings.retention_options()
-            tiers_round = cold_way.round if cold_way else lambda: remove_due(hot, index, retention, clock.now_ms())
-            background = Background(hot, index, tiers_round, settings, clock, stopping, first_contact)
-            return cls(
-                identity, hot, index, manifest, cold_way, background, meter, settings, clock, resources.pop_all(),
-                read_only=read_only,
-            )  # fmt: skip
+        clock = clock or SystemClock()
+        around = Surroundings(settings, clock, fs or LocalFileSystem(), randomness or SystemRandomness(), objects)
+        parts = open_parts(Path(root).absolute(), around, cold_url=cold_url, store_id=store_id, read_only=read_only)
+        return cls(parts, settings, clock, read_only=read_only)
 
     def start(self) -> None:
         """Run flushing, dispatching, checkpoints, archiving and removal in the background."""
@@ -230,7 +147,13 @@ class Engine:
     def tiers_round(self) -> None:
         """One turn of archiving and removal as :meth:`start` runs it, for a caller with a loop of its own."""
         self._check_writable()
-        self._background.tiers_round()
+        self._tiers_round()
+
+    def _tiers_round(self) -> None:
+        if self._cold_way is not None:
+            self._cold_way.round()
+        else:
+            remove_due(self._hot, self._index, self._settings.retention_options(), self._clock.now_ms())
 
     def _check_writable(self) -> None:
         if self._read_only:
@@ -338,54 +261,3 @@ class Engine:
                 self._hot.close()
         finally:  # the lock goes whatever the disk says
             self._resources.close()
-
-
-def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore:
-    """The object store behind a cold URL."""
-    cold = settings.cold
-    return open_object_store(
-        cold_url, clock=clock, endpoint_url=cold.s3_endpoint,
-        connect_timeout_s=cold.connect_timeout_s, read_timeout_s=cold.read_timeout_s,
-    )  # fmt: skip
-
-
-def _look_at_archive(manifest: ManifestStore | None, identity: StoreIdentity, *, refuse: bool) -> str | None:
-    """Refuse an archive of another volume before anything is written; returns why it could not be reached.
-
-    Without ``refuse``, for reading, the reason is returned too.
-
-    A dead bucket delays the opening by seconds only: the volume that owns the archive opens without asking, and
-    every commit checks again.
-    """
-    if manifest is None:
-        return None
-    outcome: list[Exception | None] = []
-
-    def look() -> None:
-        try:
-            manifest.check_owner(owner_of(identity))
-            outcome.append(None)
-        except Exception as error:  # raised again by the opener below, or told as the reason
-            outcome.append(error)
-
-    thread = threading.Thread(target=look, name="tierlog-first-look", daemon=True)
-    thread.start()
-    thread.join(_FIRST_LOOK_S)
-    if not outcome:
-        return f"the archive did not answer within {_FIRST_LOOK_S} s"
-    error = outcome[0]
-    if error is None:
-        return None
-    if isinstance(error, UnavailableError) or (not refuse and isinstance(error, FencedError | StoreMismatchError)):
-        return str(error)
-    raise error
-
-
-def _recover(hot: HotStore, index: LocalIndex) -> None:
-    """Recover the log and everything derived from it."""
-    hot.recover([index])
-    if index.next_offset() > hot.log.end:  # the disk forgot flushed records that an index file had seen
-        index.discard_above(hot.log.end)
-    hot.dispatch()
-    for first, end in index.gaps(hot.border, hot.log.end):
-        hot.derive(index.derive(first, end), first, end)

@@ -1,0 +1,184 @@
+"""Opens the parts of one store: lock, identity, archive, log and index, recovered and ready."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from index.layout import TIERLOG
+from index.local_index import LocalIndex
+from service.archiving import ColdWay, owner_of, saved_watermarks
+from service.settings import Settings
+from service.store_host import store_host
+from tiering.clock import Clock
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.metered import Meter, MeteredObjectStore
+from tiering.cold.object_store import ObjectStore
+from tiering.cold.urls import canonical_url, open_object_store
+from tiering.errors import FencedError, InvalidRequestError, StoreMismatchError, UnavailableError
+from tiering.fs import FileSystem
+from tiering.hot.identity import StoreIdentity, plan_identity
+from tiering.hot.store import HotStore
+from tiering.overlay import OverlayFileSystem
+from tiering.paths import ColdKeys, StorePaths
+from tiering.randomness import Randomness
+
+_FIRST_LOOK_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a store is opened with beside its directory; ``objects`` replaces the store that the cold URL names."""
+
+    settings: Settings
+    clock: Clock
+    fs: FileSystem
+    randomness: Randomness
+    objects: ObjectStore | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """The parts of one open store; ``resources`` lets go of the lock and the archive."""
+
+    identity: StoreIdentity
+    hot: HotStore
+    index: LocalIndex
+    manifest: ManifestStore | None
+    cold_way: ColdWay | None
+    meter: Meter
+    stopping: threading.Event
+    #: Why the archive could not be reached at opening.
+    first_contact: str | None
+    resources: contextlib.ExitStack
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Who the store is, and its archive."""
+
+    identity: StoreIdentity
+    manifest: ManifestStore | None = None
+    first_contact: str | None = None
+
+
+def open_parts(
+    root: Path, around: Surroundings, *, cold_url: str | None, store_id: str | None, read_only: bool
+) -> StoreParts:
+    """Open or make the store at ``root`` and recover it; see :meth:`service.engine.Engine.open`."""
+    fs, settings = around.fs, around.settings
+    paths = StorePaths(root)
+    if read_only:
+        if not fs.exists(paths.store_json):
+            raise InvalidRequestError("no store here", path=str(root), hint="read-only needs an existing one")
+        fs = OverlayFileSystem(fs)
+    meter = Meter()
+    with contextlib.ExitStack() as resources:
+
+        def plan() -> _Plan:
+            identity = plan_identity(
+                fs, paths, around.randomness, store_id=store_id,
+                cold_url=cold_url and canonical_url(cold_url),
+                segment_bytes=settings.hot.segment_bytes, queue_file_units=settings.hot.queue_file_units,
+            )  # fmt: skip
+            if identity.cold_url is None:
+                return _Plan(identity)
+            archive = around.objects or open_archive(identity.cold_url, settings, around.clock)
+            metered = MeteredObjectStore(archive, meter)
+            resources.callback(metered.close)
+            keys = ColdKeys(identity.store_id)
+            manifest = ManifestStore(metered, keys, around.randomness, settings.cold_options())
+            return _Plan(identity, manifest, _look_at_archive(manifest, identity, refuse=not read_only))
+
+        planned = None if fs.exists(paths.store_json) else plan()  # a new store that is refused leaves no trace
+        fs.make_dirs(root)
+        resources.enter_context(fs.lock(paths.lock))
+        for folder in (paths.tmp, paths.tierlog):
+            fs.make_dirs(folder)
+        if planned is None or fs.exists(paths.store_json):
+            planned = plan()
+        identity, manifest = planned.identity, planned.manifest
+        identity.save(fs, paths)
+        hot, index = _open_local(fs, paths, around, planned, read_only=read_only)
+        stopping = threading.Event()
+        cold_way = None
+        if manifest is not None and not read_only:
+            cold_way = ColdWay(
+                hot, index, manifest, identity, fs, paths, around.clock, around.randomness,
+                settings.retention_options(), stopping,
+            )  # fmt: skip
+            if manifest.head is not None:
+                manifest.check_owner(owner_of(identity), log_end=hot.log.end)
+        return StoreParts(
+            identity, hot, index, manifest, cold_way, meter, stopping, planned.first_contact, resources.pop_all()
+        )
+
+
+def _open_local(
+    fs: FileSystem, paths: StorePaths, around: Surroundings, planned: _Plan, *, read_only: bool
+) -> tuple[HotStore, LocalIndex]:
+    """Log and index, recovered."""
+    settings, identity, manifest = around.settings, planned.identity, planned.manifest
+    archived_to, indexed_to = saved_watermarks(fs, paths)
+    if manifest is not None and manifest.head is not None:
+        archived_to, indexed_to = manifest.head.archived_to, manifest.head.indexed_to
+    options = settings.hot_options(identity.segment_bytes, identity.queue_file_units)
+    published_below = 0 if read_only else archived_to  # a reader may look at a volume that fell behind
+    hot = HotStore(fs, paths, around.clock, options, store_host(settings), published_below=published_below)
+    index = LocalIndex.open(
+        fs, paths, slots=settings.index.slots, items=settings.index.items, layout=TIERLOG,
+        border=hot.log.begin, indexed_to=indexed_to, log_start=hot.log.begin,
+    )  # fmt: skip
+    _recover(hot, index)
+    return hot, index
+
+
+def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore:
+    """The object store behind a cold URL."""
+    cold = settings.cold
+    return open_object_store(
+        cold_url, clock=clock, endpoint_url=cold.s3_endpoint,
+        connect_timeout_s=cold.connect_timeout_s, read_timeout_s=cold.read_timeout_s,
+    )  # fmt: skip
+
+
+def _look_at_archive(manifest: ManifestStore, identity: StoreIdentity, *, refuse: bool) -> str | None:
+    """Refuse an archive of another volume before anything is written; returns why it could not be reached.
+
+    Without ``refuse``, for reading, the reason is returned too.
+
+    A dead bucket delays the opening by seconds only: the volume that owns the archive opens without asking, and
+    every commit checks again.
+    """
+    outcome: list[Exception | None] = []
+
+    def look() -> None:
+        try:
+            manifest.check_owner(owner_of(identity))
+            outcome.append(None)
+        except Exception as error:  # raised again by the opener below, or told as the reason
+            outcome.append(error)
+
+    thread = threading.Thread(target=look, name="tierlog-first-look", daemon=True)
+    thread.start()
+    thread.join(_FIRST_LOOK_S)
+    if not outcome:
+        return f"the archive did not answer within {_FIRST_LOOK_S} s"
+    error = outcome[0]
+    if error is None:
+        return None
+    if isinstance(error, UnavailableError) or (not refuse and isinstance(error, FencedError | StoreMismatchError)):
+        return str(error)
+    raise error
+
+
+def _recover(hot: HotStore, index: LocalIndex) -> None:
+    """Recover the log and everything derived from it."""
+    hot.recover([index])
+    if index.next_offset() > hot.log.end:  # the disk forgot flushed records that an index file had seen
+        index.discard_above(hot.log.end)
+    hot.dispatch()
+    for first, end in index.gaps(hot.border, hot.log.end):
+        hot.derive(index.derive(first, end), first, end)
