@@ -47,6 +47,13 @@ class PullStatus(StrEnum):
     OFFSET_TOO_LARGE = "OFFSET_TOO_LARGE"
 
 
+class Boundary(StrEnum):
+    """Which end of a run of equal store times an offset by time means."""
+
+    LOWER = "lower"
+    UPPER = "upper"
+
+
 @dataclass(frozen=True, slots=True)
 class TimeRange:
     """Half-open ``[from_ms, to_ms)``."""

@@ -1,0 +1,39 @@
+"""Where in a queue a store time lies: what RocketMQ calls the offset by time.
+
+The units of a queue are in the order of the log and store times never step back, so a binary search over the whole
+queue answers, whatever files its units lie in. RocketMQ picks one file first and follows a run of equal times only
+inside it; a run that crosses a file's border is followed to its end here.
+"""
+
+from __future__ import annotations
+
+from tiering.hot.consume_queue import QueueView
+from tiering.hot.snapshot import HotSnapshot
+from tiering.types import Boundary
+
+
+def offset_by_time(view: QueueView, snapshot: HotSnapshot, time_ms: int, boundary: Boundary) -> int:
+    """The queue offset that belongs to a store time, of the messages that the snapshot shows.
+
+    ``LOWER``: the first message stored at or after the time; the queue's end if there is none. ``UPPER``: the last
+    message stored at or before it; 0 if there is none, as RocketMQ answers, even where the queue begins later.
+    Reads one record a step of the search.
+    """
+    view = view.until(snapshot.end)
+    first = view.first_at_or_above(snapshot.border)
+    low, high = first, max(first, view.next)
+    while low < high:
+        middle = (low + high) // 2
+        stored_ms = _store_ms(view, snapshot, middle)
+        if stored_ms < time_ms or (stored_ms == time_ms and boundary is Boundary.UPPER):
+            low = middle + 1
+        else:
+            high = middle
+    if boundary is Boundary.LOWER:
+        return low
+    return low - 1 if low > first else 0
+
+
+def _store_ms(view: QueueView, snapshot: HotSnapshot, queue_offset: int) -> int:
+    (unit,) = view.units(queue_offset, queue_offset + 1)
+    return snapshot.record(int(unit["physical_offset"])).store_ms
