@@ -14,11 +14,12 @@ from index.cover import TRAILER_BYTES, Trailer, crc_of
 from index.errors import CorruptIndexError
 from index.header import END_MAGIC, HEADER_BYTES, FileHeader, compacted_bytes, items_position
 from index.kernels.chains import compare_compacted
+from index.layout import Items
 from tiering.errors import InvalidRequestError
 from tiering.fs import ByteArray, FileSystem
 
 #: Items gathered for one write.
-_PIECE_ITEMS = 1 << 17
+PIECE_ITEMS = 1 << 17
 
 
 def compact(fs: FileSystem, source: ChainedIndexFile, target: Path, tmp_dir: Path) -> None:
@@ -50,7 +51,16 @@ def compact(fs: FileSystem, source: ChainedIndexFile, target: Path, tmp_dir: Pat
     fs.flush_dir(tmp_dir)
 
 
-def _newest_first_by_slot(slot_of: NDArray[np.int32]) -> NDArray[np.int64]:
+def slots_of(source: ChainedIndexFile, items: Items) -> NDArray[np.int32]:
+    """The slot of each item; :class:`CorruptIndexError` for a hash that has none."""
+    hashes = items["hash"].astype(np.int64)
+    if len(hashes) and hashes.min() < 0:
+        raise CorruptIndexError("an index item has a negative hash", path=str(source.path))
+    slot_of: NDArray[np.int32] = (hashes % source.slots).astype(np.int32)
+    return slot_of
+
+
+def sorted_by_slot(slot_of: NDArray[np.int32]) -> NDArray[np.int64]:
     """Order of items 1.. (as indexes from 0) by slot, and by falling number inside a slot."""
     order = np.argsort(slot_of[::-1], kind="stable")
     np.subtract(len(slot_of) - 1, order, out=order)
@@ -60,11 +70,8 @@ def _newest_first_by_slot(slot_of: NDArray[np.int32]) -> NDArray[np.int64]:
 def _write(fs: FileSystem, source: ChainedIndexFile, path: Path) -> None:
     layout, slots, count = source.layout, source.slots, source.item_count
     items = source.all_items()[1 : count + 1]
-    hashes = items["hash"].astype(np.int64)
-    if len(hashes) and hashes.min() < 0:
-        raise CorruptIndexError("an index item has a negative hash", path=str(source.path))
-    slot_of = (hashes % slots).astype(np.int32)
-    order = _newest_first_by_slot(slot_of)
+    slot_of = slots_of(source, items)
+    order = sorted_by_slot(slot_of)
     lengths = np.bincount(slot_of, minlength=slots) * layout.compacted_bytes
     table = np.empty(slots, SLOT_ENTRY)
     table["position"] = items_position(slots) + np.cumsum(lengths) - lengths
@@ -85,8 +92,8 @@ def _write(fs: FileSystem, source: ChainedIndexFile, path: Path) -> None:
 
         append(np.frombuffer(header.encode(), np.uint8))
         append(table.view(np.uint8))
-        for start in range(0, count, _PIECE_ITEMS):
-            piece = source.compacted_form(items[order[start : start + _PIECE_ITEMS]])
+        for start in range(0, count, PIECE_ITEMS):
+            piece = source.compacted_form(items[order[start : start + PIECE_ITEMS]])
             append(piece.view(np.uint8))
         if source.trailer is not None:
             trailer = Trailer(source.trailer.cover, source.trailer.bounds, crc)

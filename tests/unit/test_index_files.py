@@ -8,23 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.batch import KeyBatch
 from index.chained_file import ChainedIndexFile
 from index.compacted_file import CompactedIndexFile
 from index.compactor import compact
 from index.cover import TRAILER_BYTES, Cover, Trailer
 from index.errors import CorruptIndexError
 from index.header import BEGIN_MAGIC, END_MAGIC, HEADER_BYTES, FileHeader, chained_bytes, items_position
-from index.kernels.keys import KEY_ROW
 from index.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout, seconds_after
 from index.plain import PlainChainedFile
+from tests.support.index_puts import PUTS_A11, Put, T, batch_of
 from tiering.errors import CapacityError, InvalidRequestError, UnsupportedFormatError
 from tiering.format.hashing import key_hash, key_hash_high
 from tiering.fs import LocalFileSystem
-from tiering.kernels.scan import SCAN_ROW
 from tiering.types import TimeBounds
 
-T = 1_700_000_000_000
 CHAINED_A11 = bytes.fromhex(
     "bcc502890000018bcfe568000000018bcfe58b280000000300000005000000030000000000000002"
     "00000000000000050000000000000000000000000000000000000000000000000000000000000000"
@@ -42,32 +39,9 @@ COMPACTED_A11 = bytes.fromhex(
     "000000000000000300000000000000a9000000a9000000000029e6aa000000000000000300000000"
     "000001fb000000a9000000097170b16a00000001000000000000000000000000000000c8fffffffe"
 )
-PUTS_A11 = [
-    ("TopicTest", 0, 3, "k1", 0, 169, T + 123),
-    ("TopicTest", 0, 3, "k2", 169, 169, T + 999),
-    ("TopicTest", 0, 3, "k1", 338, 169, T + 1500),
-    ("TopicB", 1, 0, "k1", 0, 200, T - 2500),
-    ("TopicTest", 0, 3, "k3", 507, 169, T + 9000),
-]
 THIRD = ItemLayout(
     "third", 77, ("offset", "previous", "size", "hash_high", "seconds", "topic_id", "hash"), covered=True
 )
-Put = tuple[str, int, int, str, int, int, int]
-
-
-def batch_of(puts: list[Put]) -> KeyBatch:
-    rows = np.zeros(len(puts), SCAN_ROW)
-    keys = np.zeros(len(puts), KEY_ROW)
-    topic_ids = np.array([put[1] for put in puts], np.int32)
-    for at, (topic, _, queue_id, key, offset, size, store_ms) in enumerate(puts):
-        rows["topic_number"][at] = at
-        rows["queue_id"][at] = queue_id
-        rows["physical_offset"][at] = offset
-        rows["size"][at] = size
-        rows["store_ms"][at] = store_ms
-        rows["born_ms"][at] = store_ms - 7
-        keys[at] = (at, key_hash(topic, key), key_hash_high(topic, key))
-    return KeyBatch(rows, keys, topic_ids)
 
 
 def same_key(count: int, step_ms: int = 1) -> list[Put]:
