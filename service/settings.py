@@ -118,6 +118,7 @@ class Settings(BaseSettings):
             checkpoint_interval_ms=self.hot.checkpoint_interval_ms,
             max_body_bytes=self.hot.max_body_bytes,
             default_queues=self.hot.default_queues,
+            record_checksum=self.hot.record_checksum,
         )
 
     def cold_options(self) -> ColdOptions:

@@ -14,8 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiering.errors import InvalidRequestError, MessageTooLargeError
-from tiering.format.properties import KEYS, NAME_END, OWN_FIELDS, TAGS, VALUE_END, encode_properties
+from tiering.format.properties import (
+    KEYS,
+    NAME_END,
+    OWN_FIELDS,
+    RECORD_CHECKSUM,
+    TAGS,
+    VALUE_END,
+    encode_properties,
+)
 from tiering.format.record import FIXED_BYTES_V1, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
+from tiering.format.record_checksum import CHECKSUM_BYTES
 from tiering.fs import ByteArray
 
 #: Leave the choice of a queue to the store.
@@ -97,22 +106,34 @@ class MessageBatch:
     def __len__(self) -> int:
         return len(self.topic_index)
 
-    def record_sizes(self, host_bytes: int) -> NDArray[np.int64]:
-        """Bytes of each message's record; ``host_bytes`` is the length of both host fields together."""
+    def record_sizes(self, host_bytes: int, *, checksum: bool = False) -> NDArray[np.int64]:
+        """Bytes of each message's record; ``host_bytes`` is the length of both host fields together.
+
+        Raises :class:`MessageTooLargeError` if a ``checksum`` does not fit the property text of a message.
+        """
         topic_bytes = np.array([len(topic) for topic in self.topics], np.int64)[self.topic_index]
         return (
             FIXED_BYTES_V1 - 16 + host_bytes
             + (topic_bytes > MAX_TOPIC_BYTES_V1) + topic_bytes
-            + self.body.lengths + self._property_bytes()
+            + self.body.lengths + self._property_bytes(checksum=checksum)
         )  # fmt: skip
 
-    def _property_bytes(self) -> NDArray[np.int64]:
+    def _property_bytes(self, *, checksum: bool) -> NDArray[np.int64]:
         keys, tags = self.keys.lengths, self.tags.lengths
-        return (
+        found: NDArray[np.int64] = (
             np.where(keys > 0, keys + len(KEYS) + 2, 0)
             + np.where(tags > 0, tags + len(TAGS) + 2, 0)
             + self.properties.lengths
+            + (CHECKSUM_BYTES if checksum else 0)
         )
+        if len(found) and found.max() > MAX_PROPERTIES_BYTES:  # only a checksum comes on top of what was checked
+            place = int(found.argmax())
+            raise MessageTooLargeError(
+                f"message {place}: property text of {found[place]} bytes is over the limit of {MAX_PROPERTIES_BYTES}",
+                position=place,
+                hint=f"the record checksum takes {CHECKSUM_BYTES} of it",
+            )
+        return found
 
     @classmethod
     def of(cls, messages: Iterable[Message], *, now_ms: int, max_body_bytes: int) -> MessageBatch:
@@ -157,6 +178,8 @@ def _validate_tag(tag: str) -> str:
 
 def _without_own_fields(properties: Mapping[str, str]) -> Mapping[str, str]:
     for name in OWN_FIELDS & properties.keys():
+        if name == RECORD_CHECKSUM:
+            raise InvalidRequestError(f"property {name!r} is written by the store", hint="hot.record_checksum adds it")
         raise InvalidRequestError(f"property {name!r} has a field of its own: use keys or tag")
     return properties
 

@@ -30,6 +30,8 @@ class HotOptions:
     """Larger bodies are refused."""
     default_queues: int = 8
     """Queues of a topic that is created by its first message."""
+    record_checksum: bool = False
+    """End every record with a checksum of all of it; costs 20 bytes and a second pass over the body."""
 
     def __post_init__(self) -> None:
         if self.segment_bytes % _PAGE_BYTES or not _PAGE_BYTES <= self.segment_bytes <= 1 << 30:

@@ -14,12 +14,11 @@ from tiering.format.properties import KEYS, TAGS, UNIQ_KEY, encode_properties
 from tiering.format.record import MAGIC_BLANK, Record, RecordVersion, decode_record, encode_record
 from tiering.fs import ByteArray
 from tiering.kernels.checksum import CRC_TABLES
-from tiering.kernels.encode import encode_records
+from tiering.kernels.encode import PROPERTY_NAMES, encode_records
 from tiering.kernels.scan import ScanStop, TopicTable, scan
 
 TOPIC_NAMES = ["orders", "a", "%RETRY%group", "%DLQ%" + "w" * 200, "T" * 127]
 TOPICS = TopicTable(TOPIC_NAMES)
-_NAMES = np.frombuffer(b"KEYSTAGS", np.uint8)
 
 words = st.text(st.characters(exclude_characters=" \x00\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=8)
 messages = st.builds(
@@ -34,9 +33,9 @@ messages = st.builds(
 )
 
 
-def encoded(batch: MessageBatch, host: bytes, physical: int) -> bytes:
+def encoded(batch: MessageBatch, host: bytes, physical: int, *, checksum: bool = False) -> bytes:
     """What the kernel makes of a batch; queue offsets count up from 100."""
-    sizes = batch.record_sizes(8 + len(host))
+    sizes = batch.record_sizes(8 + len(host), checksum=checksum)
     out = np.full(int(sizes.sum()) + 16, 0xEE, np.uint8)
     born_host = np.zeros(8, np.uint8)
     store_host = np.frombuffer(host, np.uint8)
@@ -46,16 +45,16 @@ def encoded(batch: MessageBatch, host: bytes, physical: int) -> bytes:
     topics, body, keys, tags, properties = ((each.data.ctypes.data, each.starts.ctypes.data) for each in columns)
     written = encode_records(
         CRC_TABLES, out.ctypes.data, physical, NOW_MS, born_host.ctypes.data, 8, store_host.ctypes.data, len(host),
-        _NAMES.ctypes.data, 0, len(batch), sizes.ctypes.data, batch.topic_index.ctypes.data, *topics,
+        PROPERTY_NAMES.ctypes.data, 0, len(batch), sizes.ctypes.data, batch.topic_index.ctypes.data, *topics,
         batch.queue_id.ctypes.data, queue_offsets.ctypes.data, batch.born_ms.ctypes.data, *body, *keys, *tags,
-        *properties,
+        *properties, int(checksum),
     )  # fmt: skip
     assert written == sizes.sum()
     assert (out[written:] == 0xEE).all(), "the kernel wrote past the batch"
     return bytes(out[:written])
 
 
-def plain(messages: list[Message], host: bytes, physical: int) -> list[Record]:
+def plain(messages: list[Message], host: bytes, physical: int, *, checksum: bool = False) -> list[Record]:
     """The records that the batch should become."""
     records, at = [], physical
     for number, message in enumerate(messages):
@@ -69,19 +68,19 @@ def plain(messages: list[Message], host: bytes, physical: int) -> list[Record]:
                 properties_text=text + encode_properties(message.properties),
             )
         )  # fmt: skip
-        at += len(encode_record(records[-1]))
+        at += len(encode_record(records[-1], checksum=checksum))
     return records
 
 
 @settings(max_examples=120)
-@given(st.lists(messages, min_size=1, max_size=6), st.sampled_from([STORE_HOST, STORE_HOST_V6]))
-def test_encode_kernel_is_encode_record(given_messages: list[Message], host: bytes) -> None:
+@given(st.lists(messages, min_size=1, max_size=6), st.sampled_from([STORE_HOST, STORE_HOST_V6]), st.booleans())
+def test_encode_kernel_is_encode_record(given_messages: list[Message], host: bytes, checksum: bool) -> None:
     batch = MessageBatch.of(given_messages, now_ms=NOW_MS, max_body_bytes=1000)
     physical = 4096 * 77
-    data = encoded(batch, host, physical)
-    records = plain(given_messages, host, physical)
-    assert data == b"".join(encode_record(each) for each in records)
-    assert len(data) == batch.record_sizes(8 + len(host)).sum()
+    data = encoded(batch, host, physical, checksum=checksum)
+    records = plain(given_messages, host, physical, checksum=checksum)
+    assert data == b"".join(encode_record(each, checksum=checksum) for each in records)
+    assert len(data) == batch.record_sizes(8 + len(host), checksum=checksum).sum()
     assert_scan_is_decode(data, physical)
 
 
@@ -137,7 +136,7 @@ def assert_row(data: ByteArray, row: np.void, wanted: Record) -> None:
         assert int(row["tag_hash"]) == tag_hash(properties.get(TAGS, ""))
 
 
-def log(count: int = 4) -> bytes:
+def log(count: int = 4, *, checksum: bool = False) -> bytes:
     """Some records back to back, the last in version 2."""
     data = b""
     for number in range(count):
@@ -147,18 +146,28 @@ def log(count: int = 4) -> bytes:
                 physical_offset=4096 + len(data), queue_offset=number, body=b"hello %d" % number,
                 properties_text=encode_properties({KEYS: "k1 k2", TAGS: "tag", UNIQ_KEY: "u"}),
                 topic=TOPIC_NAMES[3] if last else "orders", version=RecordVersion.V2 if last else RecordVersion.V1,
-            )
+            ),
+            checksum=checksum,
         )  # fmt: skip
     return data
 
 
 LOG = log()
+SUMMED_LOG = log(checksum=True)
 
 
 @settings(max_examples=400)
 @given(st.integers(0, len(LOG) - 1), st.integers(1, 255))
 def test_flipped_byte(place: int, flip: int) -> None:
     data = bytearray(LOG)
+    data[place] ^= flip
+    assert_scan_is_decode(bytes(data), 4096)
+
+
+@settings(max_examples=400)
+@given(st.integers(0, len(SUMMED_LOG) - 1), st.integers(1, 255))
+def test_flipped_byte_below_a_record_checksum(place: int, flip: int) -> None:
+    data = bytearray(SUMMED_LOG)
     data[place] ^= flip
     assert_scan_is_decode(bytes(data), 4096)
 

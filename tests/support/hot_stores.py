@@ -61,6 +61,7 @@ class HotWorld:
     segment_bytes: int = 4096
     queue_file_units: int = 60
     default_queues: int = 2
+    record_checksum: bool = False
 
     @property
     def paths(self) -> StorePaths:
@@ -73,7 +74,7 @@ class HotWorld:
         """Open and recover."""
         options = HotOptions(
             segment_bytes=self.segment_bytes, queue_file_units=self.queue_file_units,
-            default_queues=self.default_queues,
+            default_queues=self.default_queues, record_checksum=self.record_checksum,
         )  # fmt: skip
         hot = HotStore(
             fs or self.fs, self.paths, self.clock, options, store_host, published_below=published_below

@@ -7,8 +7,9 @@ import struct
 
 import pytest
 
-from tests.support.hot_stores import record
+from tests.support.hot_stores import array, record
 from tiering.errors import BadMagicError, ChecksumMismatchError, TornRecordError
+from tiering.format.hashing import tag_hash
 from tiering.format.record import (
     BLANK,
     BLANK_BYTES,
@@ -25,6 +26,7 @@ from tiering.format.record import (
     encode_host,
     encode_record,
 )
+from tiering.kernels.scan import ScanStop, TopicTable, scan
 
 BORN_V4 = encode_host(bytes([10, 1, 2, 3]), 54321)
 STORE_V4 = encode_host(bytes([127, 0, 0, 1]), 10911)
@@ -85,6 +87,15 @@ A6 = """
 54545454545454545454545454545454545454540000
 """
 
+A7 = """
+00000071daa320a777d1898200000003000000010000000000000000000000000000000000000000
+0000018bcfe568000a0102030000d4310000018bcfe5687b7f00000100002a9f0000000000000000
+000000000000000548656c6c6f09546f7069635465737400084b455953016b31020000006adaa320
+a776289dde000000030000000200000000000000000000000000000000000000000000018bcfe568
+000a0102030000d4310000018bcfe5687b7f00000100002a9f000000000000000000000000000000
+06576f726c642109546f706963546573740000
+"""
+
 VECTORS = {
     "A.1": (A1, vector(), 168, "7F00000100002A9F0000000000000000"),
     "A.2": (
@@ -131,6 +142,38 @@ def test_golden_vector(name: str) -> None:
     assert decoded == dataclasses.replace(wanted, size=size, body_crc=body_crc(wanted.body), sys_flag=sys_flag)
     assert decoded.message_id == message_id
     assert encode_record(decoded) == data
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_golden_vector_read_by_the_scan(name: str) -> None:
+    text, wanted, size, _ = VECTORS[name]
+    data = bytes.fromhex(text)
+    found = scan(
+        array(data), 0, size, wanted.physical_offset, TopicTable(["TopicTest", "T" * 130]),
+        check_crc=True, check_torn=True,
+    )  # fmt: skip
+    assert (found.stop, found.position) == (ScanStop.END, size)
+    (row,) = found.rows
+    numbers = [row[field] for field in ("queue_id", "queue_offset", "physical_offset", "born_ms", "store_ms", "size")]
+    assert numbers == [3, wanted.queue_offset, wanted.physical_offset, T, wanted.store_ms, size]
+    assert row["tag_hash"] == tag_hash(wanted.properties.get("TAGS", ""))
+    for field, property_name in (("keys", "KEYS"), ("unique", "UNIQ_KEY"), ("tags", "TAGS")):
+        at = int(row[f"{field}_at"])
+        value = data[at : at + int(row[f"{field}_length"])].decode()
+        assert value == wanted.properties.get(property_name, "")
+
+
+def test_records_of_a_client_batch() -> None:
+    """Vector A.7: two records before their offsets are filled in."""
+    data = bytes.fromhex(A7)
+    first = vector(store_ms=T + 123, flag=1, properties_text=b"KEYS\x01k1\x02")
+    second = vector(store_ms=T + 123, flag=2, body=b"World!", properties_text=b"")
+    assert encode_record(first) + encode_record(second) == data
+    placed = data[:0x71] + encode_record(dataclasses.replace(second, queue_offset=1, physical_offset=0x71))
+    found = scan(array(placed), 0, len(placed), 0, TopicTable(["TopicTest"]), check_crc=True)
+    assert (found.stop, found.rows["queue_offset"].tolist(), found.rows["size"].tolist()) == (
+        ScanStop.END, [0, 1], [0x71, 0x6A],
+    )  # fmt: skip
 
 
 def test_facts_of_the_vectors() -> None:

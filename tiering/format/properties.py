@@ -16,8 +16,10 @@ VALUE_END = "\x02"
 KEYS = "KEYS"
 TAGS = "TAGS"
 UNIQ_KEY = "UNIQ_KEY"
-#: Properties that have a field of their own in a message.
-OWN_FIELDS = frozenset({KEYS, TAGS})
+#: Sums the whole record, see ``tiering.format.record_checksum``; the store's own, no property of the message.
+RECORD_CHECKSUM = "__CRC32#"
+#: Properties that are no property of a message: they have a field of their own, or are the store's.
+OWN_FIELDS = frozenset({KEYS, TAGS, RECORD_CHECKSUM})
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

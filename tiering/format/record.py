@@ -25,9 +25,10 @@ offset      size type  field               meaning
 ...         p    bytes properties          UTF-8, see ``tiering.format.properties``
 =========== ==== ===== =================== ==========================================================
 
-Checksum: the body's only. A record is valid if its size equals the size recomputed from its parts, its body CRC
-matches and its stored physical offset equals its position (the last check is ours: stale records left behind by a
-truncation must not pass). The blank record at the end of a segment is int32 (bytes left, itself included) and the
+Checksum: the body's, and the whole record's where its property text ends in one
+(``tiering.format.record_checksum``). A record is valid if its size equals the size recomputed from its parts, its
+checksums match and its stored physical offset equals its position (the last check is ours: stale records left behind
+by a truncation must not pass). The blank record at the end of a segment is int32 (bytes left, itself included) and the
 blank magic; the rest of the segment is undefined. The last 8 bytes of a segment never hold message data.
 Torn write: the record fails one of the checks and the log ends before it.
 Written by: ``tiering.kernels.encode``. Read by: ``tiering.kernels.scan``, this module.
@@ -37,11 +38,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 
 from tiering.errors import BadMagicError, ChecksumMismatchError, TornRecordError
 from tiering.format.properties import decode_properties
+from tiering.format.record_checksum import fill_checksum, is_intact, reserve_checksum
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
@@ -132,8 +134,14 @@ def body_crc(body: bytes) -> int:
     return zlib.crc32(body) & 0x7FFFFFFF if body else 0
 
 
-def encode_record(record: Record) -> bytes:
-    """The record's bytes; size, version and body CRC are taken from the parts, not from the fields."""
+def encode_record(record: Record, *, checksum: bool = False) -> bytes:
+    """The record's bytes; size, version and body CRC are taken from the parts, not from the fields.
+
+    ``checksum`` adds the property that sums the whole record.
+    """
+    if checksum:
+        text = reserve_checksum(record.properties_text)
+        return fill_checksum(encode_record(replace(record, properties_text=text)))
     topic = record.topic.encode()
     wide = record.version is RecordVersion.V2
     sys_flag = record.sys_flag & ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -173,7 +181,7 @@ def decode_record(data: bytes | memoryview, position: int = 0, *, physical_offse
 
     With ``physical_offset`` the stored one must equal it. Raises :class:`BadMagicError` for anything that is no
     record (blank records and fillers included), :class:`TornRecordError` for one that contradicts its lengths,
-    :class:`ChecksumMismatchError` for a wrong body CRC.
+    :class:`ChecksumMismatchError` for a wrong body CRC or record checksum.
     """
     view = memoryview(data)
     if len(view) - position < _HEAD.size:
@@ -211,6 +219,8 @@ def decode_record(data: bytes | memoryview, position: int = 0, *, physical_offse
         raise TornRecordError("record size differs from its parts", position=position)
     if body and crc != body_crc(body):
         raise ChecksumMismatchError("body checksum differs", position=position)
+    if not is_intact(view[position:end], len(properties_text)):
+        raise ChecksumMismatchError("record checksum differs", position=position)
     try:
         topic_text = topic.decode()
     except UnicodeDecodeError as error:

@@ -37,12 +37,11 @@ from tiering.hot.dispatch import Dispatcher, LogSubscriber
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.kernels.checksum import CRC_TABLES
-from tiering.kernels.encode import encode_records
+from tiering.kernels.encode import PROPERTY_NAMES, encode_records
 from tiering.options import HotOptions
 from tiering.paths import StorePaths
 from tiering.types import Durability
 
-_PROPERTY_NAMES = np.frombuffer(b"KEYSTAGS", np.uint8)
 _PIN_WAIT_S = 60.0
 
 
@@ -207,7 +206,7 @@ class HotStore:
         Raises :class:`MessageTooLargeError` for a record that no segment can hold, before anything is written.
         """
         host_bytes = 8 + len(self._store_host)
-        sizes = batch.record_sizes(host_bytes)
+        sizes = batch.record_sizes(host_bytes, checksum=self._options.record_checksum)
         limit = self.log.segment_bytes - BLANK_BYTES
         if len(batch) and sizes.max() > limit:
             place = int(sizes.argmax())
@@ -260,10 +259,10 @@ class HotStore:
             written = encode_records(
                 CRC_TABLES, out.ctypes.data, self.log.end, result.store_ms,
                 born_host.ctypes.data, len(born_host), self._store_host.ctypes.data, len(self._store_host),
-                _PROPERTY_NAMES.ctypes.data, first, last, sizes.ctypes.data, batch.topic_index.ctypes.data,
+                PROPERTY_NAMES.ctypes.data, first, last, sizes.ctypes.data, batch.topic_index.ctypes.data,
                 *_addresses(names), result.queue_id.ctypes.data, result.queue_offset.ctypes.data,
                 batch.born_ms.ctypes.data, *_addresses(batch.body), *_addresses(batch.keys),
-                *_addresses(batch.tags), *_addresses(batch.properties),
+                *_addresses(batch.tags), *_addresses(batch.properties), int(self._options.record_checksum),
             )  # fmt: skip
             if written != len(out):
                 raise StoreError("the encoder disagrees with the computed record sizes")

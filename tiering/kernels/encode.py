@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from numba import int64
 
+from tiering.format.properties import KEYS, RECORD_CHECKSUM, TAGS
 from tiering.kernels.checksum import crc32
 from tiering.kernels.primitives import (
+    called,
     copy,
     inlined,
     kernel,
@@ -16,6 +19,9 @@ from tiering.kernels.primitives import (
     store_be64,
     store_u8,
 )
+
+#: The names that the kernel writes itself.
+PROPERTY_NAMES = np.frombuffer(f"{KEYS}{TAGS}{RECORD_CHECKSUM}".encode(), np.uint8)
 
 
 @inlined
@@ -30,16 +36,29 @@ def _put_property(at, name, name_length, value, value_length):
     return at
 
 
+@called
+def _put_checksum(tables, record, at, name):
+    """End the record with the checksum of all its bytes before ``at``; ``name`` is ``__CRC32#``."""
+    copy(at, name, 8)
+    store_u8(at + 8, 1)
+    value = crc32(tables, record, at - record) & 0x7FFFFFFF
+    for i in range(10):
+        store_u8(at + 9 + i, 48 + value % 10)
+        value //= 10
+    store_u8(at + 19, 2)
+
+
 @kernel
 def encode_records(
     tables, out, physical, store_ms, born_host, born_host_length, store_host, store_host_length, names, first, last,
     size, topic_index, topics, topic_starts, queue_id, queue_offset, born_ms, body, body_starts, keys, keys_starts,
-    tags, tags_starts, properties, properties_starts,
+    tags, tags_starts, properties, properties_starts, checksum,
 ):  # fmt: skip
     """Encode messages ``[first, last)`` back to back at ``out``; returns the bytes written.
 
     ``size`` holds each record's length, computed and bounded by the caller from the same columns; ``physical`` is
-    the offset of ``out``. Columns of text are data and int64 starts. ``names`` is ``KEYSTAGS``.
+    the offset of ``out``. Columns of text are data and int64 starts. ``names`` is :data:`PROPERTY_NAMES`.
+    ``checksum`` ends every record with one.
     """
     flags = (0x10 if born_host_length == 20 else 0) | (0x20 if store_host_length == 20 else 0)
     at = out
@@ -89,7 +108,12 @@ def encode_records(
         end = _put_property(end, names + 4, 4, tags + tags_start, load_i64(tags_starts + 8 * i + 8) - tags_start)
         copy(end, properties + rest_start, rest_length)
         end += rest_length
-        store_be16(at, end - text)
+        if checksum:
+            store_be16(at, end + 20 - text)
+            _put_checksum(tables, record, end, names + 8)
+            end += 20
+        else:
+            store_be16(at, end - text)
         at = end
         if at - record != load_i64(size + 8 * i):
             return int64(-1)
