@@ -16,6 +16,7 @@ from tiering.errors import CorruptionError, StoreError
 from tiering.format.manifest import Head, LogEntry
 from tiering.hot.commit_log import Segment
 from tiering.hot.store import HotStore
+from tiering.hot.tag_code import tag_codes
 from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan_all
 
 
@@ -54,7 +55,7 @@ def _check_store(hot: HotStore) -> Iterator[str]:
             if len(rows) and (int(rows["store_ms"][0]) < last_ms or (np.diff(rows["store_ms"]) < 0).any()):
                 yield f"I1 log: store times step back in segment {base}"
             last_ms = int(rows["store_ms"][-1]) if len(rows) else last_ms
-            yield from _check_units(hot, names, rows, seen)
+            yield from _check_units(hot, names, segment, rows, seen)
         for topic in hot.topics.all():
             for queue_id in range(topic.queues):
                 expected = seen.get((topic.topic_id, queue_id))
@@ -63,7 +64,9 @@ def _check_store(hot: HotStore) -> Iterator[str]:
                     yield f"I3 queue {topic.name}/{queue_id}: ends at {reached}, the log says {expected}"
 
 
-def _check_units(hot: HotStore, names: list[str], rows: ScanRows, seen: dict[tuple[int, int], int]) -> Iterator[str]:
+def _check_units(
+    hot: HotStore, names: list[str], segment: Segment, rows: ScanRows, seen: dict[tuple[int, int], int]
+) -> Iterator[str]:
     rows = rows[in_queues(rows)]
     for number, queue_id in np.unique(rows[["topic_number", "queue_id"]]).tolist():
         topic = hot.topics.get(names[number])
@@ -78,8 +81,13 @@ def _check_units(hot: HotStore, names: list[str], rows: ScanRows, seen: dict[tup
         if units is None or len(units) != len(mine):
             yield f"I3 queue {name}: units are missing from {first} on"
             continue
-        for field in ("physical_offset", "size", "tag_hash"):
-            wrong = np.flatnonzero(units[field] != mine[field])
+        tags = tag_codes(topic.name, segment.data, mine)
+        for field, expected in (
+            ("physical_offset", mine["physical_offset"]),
+            ("size", mine["size"]),
+            ("tag_hash", tags),
+        ):
+            wrong = np.flatnonzero(units[field] != expected)
             if len(wrong):
                 yield f"I3 queue {name}: {field} of unit {first + int(wrong[0])} differs from the log"
 

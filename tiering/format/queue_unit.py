@@ -5,7 +5,7 @@ offset size type   field           meaning
 ====== ==== ====== =============== ===================================================
 0      8    int64  physical_offset first byte of the record in the commit log
 8      4    int32  size            whole record
-12     8    int64  tag_hash        0 = untagged
+12     8    int64  tag_hash        0 = untagged; see ``tiering.hot.tag_code``
 ====== ==== ====== =============== ===================================================
 
 Total 20. Checksum: none; derived data, rebuilt from the commit log. All zero = never written.

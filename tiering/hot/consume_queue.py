@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from tiering.errors import CorruptionError, StoreMismatchError
 from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE
-from tiering.fs import FileSystem
+from tiering.fs import ByteArray, FileSystem
 from tiering.hot.dispatch import LogRange
+from tiering.hot.tag_code import tag_codes
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.kernels.scan import ScanRows, in_queues
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
@@ -178,10 +179,10 @@ class ConsumeQueues:
             cuts = np.flatnonzero((np.diff(topic_ids) != 0) | (np.diff(queue_ids) != 0)) + 1
             names = {topic.topic_id: topic for topic in self._topics.all()}
             for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-                self._append(names[int(topic_ids[start])], int(queue_ids[start]), rows[start:end])
+                self._append(names[int(topic_ids[start])], int(queue_ids[start]), records.data, rows[start:end])
         self._position = records.end
 
-    def _append(self, topic: Topic, queue_id: int, rows: ScanRows) -> None:
+    def _append(self, topic: Topic, queue_id: int, data: ByteArray, rows: ScanRows) -> None:
         key = topic.topic_id, queue_id
         queue = self._queues.get(key)
         if queue is None:
@@ -204,7 +205,7 @@ class ConsumeQueues:
         units = np.empty(len(rows), UNIT_DTYPE)
         units["physical_offset"] = rows["physical_offset"]
         units["size"] = rows["size"]
-        units["tag_hash"] = rows["tag_hash"]
+        units["tag_hash"] = tag_codes(topic.name, data, rows)
         at = int(offsets[0])
         for start in range(at - at % self._file_units, at + len(units), self._file_units):
             piece = units[max(start - at, 0) : start + self._file_units - at]
