@@ -1,8 +1,9 @@
 """What runs beside requests: flushing, dispatching, checkpoints, and the way from tier to tier.
 
-Two daemon threads: one for the disk, one for archiving and removal, so that a dead bucket never delays a flush or the
-close; those who wait for messages have a third (``service.arrivals``). A failure is logged once until it changes,
-counted, and shown by readiness.
+Daemon threads, one for each thing that must not wait for another: flushing, which bounds what a crash may lose;
+deriving queues and index, with the checkpoints; preparing the next segment; archiving and removal, where a bucket may
+be dead. Those who wait for messages have a further one (``service.arrivals``). A failure is logged once until it
+changes, and shown by readiness.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tiering.hot.store import HotStore
 _LOG = logging.getLogger("tierlog")
 _ROUND_S = 1.0
 _JOIN_S = 3.0
+#: A clock that steps back by less is nothing out of the ordinary.
+CLOCK_ALARM_MS = 60_000
 
 
 class Background:
@@ -40,6 +43,9 @@ class Background:
         self._clock = clock
         self._stopping = stopping
         self._dirty = threading.Event()
+        self._near_end = threading.Event()
+        self._clock_alarm = False
+        self._checkpoint_at_s = 0.0
         #: Who waits for messages.
         self.arrivals = Arrivals(hot.dispatch, stopping)
         self._threads: list[threading.Thread] = []
@@ -48,8 +54,12 @@ class Background:
 
     def start(self) -> None:
         """Start the threads."""
-        for name, loop in (("tierlog-disk", self._disk_loop), ("tierlog-tiers", self._tiers_loop)):
-            thread = threading.Thread(target=loop, name=name, daemon=True)
+        loops = {
+            "flush": self._flush_loop, "derive": self._derive_loop, "segments": self._segments_loop,
+            "tiers": self._tiers_loop,
+        }  # fmt: skip
+        for name, loop in loops.items():
+            thread = threading.Thread(target=loop, name=f"tierlog-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -61,36 +71,76 @@ class Background:
         """
         self._stopping.set()
         self._dirty.set()
+        self._near_end.set()
         self.arrivals.stop()
         for thread in self._threads:
             thread.join(_JOIN_S)
         self._threads.clear()
 
     def appended(self) -> None:
-        """Tell waiting readers, and wake the flusher early if much is unflushed."""
-        if self._hot.log.end - self._hot.log.flushed >= self._settings.hot.flush_dirty_bytes:
+        """Tell waiting readers, and wake whoever has work early: half of what may be lost is unflushed, for example."""
+        log = self._hot.log
+        if log.end - log.flushed >= self._settings.hot.flush_dirty_bytes // 2:
             self._dirty.set()
+        if log.wants_next:
+            self._near_end.set()
         self.arrivals.look()
 
-    def _disk_loop(self) -> None:
-        checkpoint_at = 0.0
-        failing = False
+    def _flush_loop(self) -> None:
         while not self._stopping.is_set():
             self._clock.wait(self._dirty, self._settings.hot.flush_interval_ms / 1000)
             self._dirty.clear()
-            try:
-                if self._hot.read_only_reason is None:
-                    self._hot.flush()
-                    self._hot.dispatch()
-                    if self._clock.monotonic_s() >= checkpoint_at:
-                        self._hot.checkpoint()
-                        checkpoint_at = self._clock.monotonic_s() + self._settings.hot.checkpoint_interval_ms / 1000
-                failing = False
-            except (StoreError, OSError):
-                if not failing:
-                    _LOG.exception("the disk loop failed; the store is read-only")
-                failing = True
+            self._unless_read_only(self._hot.flush)
             self.arrivals.look()
+
+    def _derive_loop(self) -> None:
+        while not self._stopping.is_set():
+            self._clock.wait(self._stopping, self._settings.hot.flush_interval_ms / 1000)
+            self._unless_read_only(self._derive)
+            self._watch_clock()
+
+    def _derive(self) -> None:
+        self._hot.dispatch()
+        if self._clock.monotonic_s() >= self._checkpoint_at_s:
+            self._hot.checkpoint()
+            self._checkpoint_at_s = self._clock.monotonic_s() + self._settings.hot.checkpoint_interval_ms / 1000
+
+    def _unless_read_only(self, step: Callable[[], object]) -> None:
+        """Take a step; a failure makes the store read-only, which ends these steps."""
+        if self._hot.read_only_reason is None:
+            try:
+                step()
+            except (StoreError, OSError):
+                _LOG.exception("the disk failed")
+
+    def _segments_loop(self) -> None:
+        failure = None
+        while not self._stopping.is_set():
+            self._clock.wait(self._near_end, _ROUND_S)
+            self._near_end.clear()
+            try:
+                if self._hot.read_only_reason is None and not self._stopping.is_set():
+                    self._hot.prepare_segment()
+                failure = None
+            except ClosedError:
+                return
+            except (StoreError, OSError) as error:
+                if str(error) != failure:
+                    _LOG.warning("the next segment could not be prepared, will try again: %s", error)
+                failure = str(error)
+                self._clock.wait(self._stopping, _ROUND_S)
+
+    def _watch_clock(self) -> None:
+        behind_ms = self._hot.clock_behind_ms
+        if (behind_ms > CLOCK_ALARM_MS) != self._clock_alarm:
+            self._clock_alarm = not self._clock_alarm
+            if self._clock_alarm:
+                _LOG.error(
+                    "this machine's clock is %d s behind the newest message, stored when the clock was ahead; "
+                    "new messages get that message's time until it is past", behind_ms // 1000,
+                )  # fmt: skip
+            else:
+                _LOG.warning("the clock has caught up with the newest message")
 
     def _tiers_loop(self) -> None:
         while not self._stopping.is_set():

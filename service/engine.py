@@ -226,6 +226,7 @@ class Engine:
             "unflushed_bytes": hot.log.end - hot.log.flushed,
             "unarchived_bytes": hot.log.end - head.archived_to if head else None,
             "last_store_ms": hot.last_store_ms,
+            "clock_behind_ms": hot.clock_behind_ms,
             "archive_requests": asked.requests,
             "archive_failures": asked.failures,
             "archive_bytes_read": asked.bytes_read,

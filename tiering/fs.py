@@ -30,6 +30,7 @@ from tiering.errors import DiskFailedError, DiskFullError, NotFoundError, StoreE
 ByteArray = NDArray[np.uint8]
 
 _ZEROS = bytes(1 << 20)
+_PREWRITE_STEP = 16 << 20
 #: struct flock: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
 _FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
@@ -264,8 +265,11 @@ class LocalFileSystem:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
                 if prewrite:
+                    file = _LocalFile(path, fd)
                     for position in range(0, size_bytes, len(_ZEROS)):
-                        os.pwrite(fd, _ZEROS[: size_bytes - position], position)
+                        file.write_at(position, memoryview(_ZEROS)[: size_bytes - position])
+                        if position % _PREWRITE_STEP == 0:
+                            file.flush()  # a gigabyte of dirty pages at once would hold up everybody's flush
                 elif size_bytes:
                     os.posix_fallocate(fd, 0, size_bytes)
                 if os.fstat(fd).st_size != size_bytes:

@@ -22,8 +22,8 @@ class HotOptions:
     """20-byte units in one consume-queue file."""
     flush_interval_ms: int = 500
     """``async`` appends lose at most this much on a machine crash; nothing on a process crash."""
-    flush_dirty_bytes: int = 4 << 20
-    """Unflushed bytes at which an ``async`` append wakes the flusher early."""
+    flush_dirty_bytes: int = 32 << 20
+    """Bytes that ``async`` appends may leave unflushed, one batch more at most; above it an append flushes itself."""
     checkpoint_interval_ms: int = 5_000
     """How often queue files are flushed and the recovery point moves; longer makes reopening slower, never lossy."""
     max_body_bytes: int = 4 << 20

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.hold import Hold
 from tiering.errors import DiskFailedError, StoreError
 from tiering.fs import ByteArray, File, FileSystem
 
@@ -17,7 +18,9 @@ class _Fault:
     operation: str
     pattern: str
     error: StoreError
-    after_bytes: int | None
+    after_bytes: int | None = None
+    times: int | None = None
+    hold: Hold | None = None
 
 
 class _FaultyFile:
@@ -59,10 +62,23 @@ class FaultyFileSystem:
         self.refused: list[tuple[str, Path]] = []
 
     def refuse(
-        self, operation: str, pattern: str = "*", *, error: StoreError | None = None, after_bytes: int | None = None
+        self,
+        operation: str,
+        pattern: str = "*",
+        *,
+        error: StoreError | None = None,
+        after_bytes: int | None = None,
+        times: int | None = None,
     ) -> None:
-        """From now on refuse; a write may leave its first ``after_bytes`` behind."""
-        self._faults.append(_Fault(operation, pattern, error or DiskFailedError("scripted failure"), after_bytes))
+        """From now on refuse, ``times`` times or for ever; a write may leave its first ``after_bytes`` behind."""
+        error = error or DiskFailedError("scripted failure")
+        self._faults.append(_Fault(operation, pattern, error, after_bytes, times))
+
+    def hold(self, operation: str, pattern: str = "*") -> Hold:
+        """Make one call wait before anything is done, until the test releases it."""
+        hold = Hold()
+        self._faults.append(_Fault(operation, pattern, DiskFailedError("unused"), hold=hold))
+        return hold
 
     def heal(self) -> None:
         """Refuse nothing more."""
@@ -70,8 +86,16 @@ class FaultyFileSystem:
 
     def fault(self, operation: str, path: Path) -> _Fault | None:
         """The fault that strikes a call, noted as refused."""
-        for fault in self._faults:
+        for fault in list(self._faults):
             if fault.operation == operation and fnmatch.fnmatchcase(str(path), fault.pattern):
+                if fault.hold is not None:
+                    self._faults.remove(fault)
+                    fault.hold.stop_here()
+                    continue
+                if fault.times is not None:
+                    fault.times -= 1
+                    if fault.times == 0:
+                        self._faults.remove(fault)
                 self.refused.append((operation, path))
                 return fault
         return None

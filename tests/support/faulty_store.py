@@ -8,27 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tests.support.hold import Hold
 from tiering.cold.object_store import ObjectInfo, ObjectStore, PendingUpload
 from tiering.errors import ObjectStoreUnavailableError, StoreError
 
 _Answer = TypeVar("_Answer")
-_HOLD_LIMIT_S = 60.0
-
-
-class Hold:
-    """A call that waits: the test sees that it has come, and lets it go on."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.released = threading.Event()
-
-    def wait_until_reached(self) -> None:
-        """Return when a call is waiting here; fail if none comes within a minute."""
-        assert self.reached.wait(_HOLD_LIMIT_S), "no call came to the hold"
-
-    def release(self) -> None:
-        """Let the call go on, and all later ones pass."""
-        self.released.set()
 
 
 @dataclass
@@ -174,8 +158,7 @@ class FaultyObjectStore:
             self._script.calls.append(StoreCall(operation, key))
         held = self._take(operation, key, lambda fault: fault.hold is not None)
         if held is not None and held.hold is not None:
-            held.hold.reached.set()
-            assert held.hold.released.wait(_HOLD_LIMIT_S), "the test never released the hold"
+            held.hold.stop_here()
         with self._lock:
             if self._script.dead:
                 raise _unavailable("the store is dead")

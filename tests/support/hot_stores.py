@@ -13,8 +13,9 @@ from tiering.batch import Message, MessageBatch
 from tiering.clock import ManualClock
 from tiering.format.record import Record, RecordVersion, encode_host
 from tiering.fs import ByteArray, FileSystem
+from tiering.hot.batch_writer import AppendResult
 from tiering.hot.dispatch import LogRange
-from tiering.hot.store import AppendResult, HotStore
+from tiering.hot.store import HotStore
 from tiering.options import HotOptions
 from tiering.paths import StorePaths
 from tiering.types import Durability

@@ -30,6 +30,7 @@ class Store:
         clock = ManualClock()
         self.objects = FaultyObjectStore(MemoryObjectStore(clock))
         self.fs = CrashFileSystem()
+        self.count = 0
         self.engine: Engine = self._open()
         self.more(COUNT)
 
@@ -41,7 +42,8 @@ class Store:
 
     def more(self, count: int) -> None:
         for _ in range(count):
-            number = self.engine._hot._next_offsets.get((1, 0), 0)
+            number = self.count
+            self.count += 1
             tag = "ab"[number % 2]
             self.engine.append([Message("orders", b"%04d" % number + b"x" * 60, (), tag, queue_id=0)])
 

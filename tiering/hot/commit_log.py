@@ -6,6 +6,7 @@ has its size; bytes after the log's end are zero. Files are named for their firs
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from itertools import pairwise
 
 from sortedcontainers import SortedDict
 
-from tiering.errors import CorruptionError, StoreError, StoreMismatchError
+from tiering.errors import CorruptionError, DiskFailedError, StoreError, StoreMismatchError
 from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
 from tiering.fs import ByteArray, File, FileSystem
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
@@ -45,10 +46,15 @@ class CommitLog:
         self._segments_lock = threading.Lock()
         self._active: File | None = None
         self._flush_lock = threading.Lock()
+        self._flush_failure: StoreError | None = None
+        self._prepare_lock = threading.Lock()
+        self._prepared: int | None = None
         #: Where the next byte goes.
         self.end = 0
         #: Everything below is durable.
         self.flushed = 0
+        #: How often the active file was flushed.
+        self.flushes = 0
 
     def load(self, published_below: int = 0) -> None:
         """Map the segments that exist.
@@ -116,20 +122,54 @@ class CommitLog:
         return found
 
     def add_segment(self, base_offset: int) -> None:
-        """Create the segment, durable and pre-written with zeros.
+        """Make the segment, durable and pre-written with zeros, the log's last; a prepared one is taken.
 
         Killed before the rename: a temporary file, which is garbage. After it: an empty last segment, which a
         RocketMQ store may have as well.
         """
-        temporary = self._paths.tmp / base_offset_name(base_offset)
         path = self._paths.segment(base_offset)
-        self._fs.create(temporary, self.segment_bytes, prewrite=True)
-        self._fs.rename(temporary, path)
-        self._fs.flush_dir(self._paths.commitlog)
-        segment = Segment(base_offset, self._fs.map_read(path))
-        with self._segments_lock:
-            self._segments[base_offset] = segment
+        with self._prepare_lock:
+            self._prepare(base_offset)
+            self._fs.rename(self._paths.tmp / path.name, path)
+            self._prepared = None
+            self._fs.flush_dir(self._paths.commitlog)
+            segment = Segment(base_offset, self._fs.map_read(path))
+            with self._segments_lock:
+                self._segments[base_offset] = segment
         self._activate()
+
+    @property
+    def wants_next(self) -> bool:
+        """Whether the active segment is a quarter full and the next one is not prepared yet."""
+        base = self.last_base
+        return self.end - base >= self.segment_bytes // 4 and self._prepared != base + self.segment_bytes
+
+    def prepare_next(self) -> None:
+        """Write the next segment's zeros under a temporary name, beside appends, unless it is done.
+
+        Killed in here or later: a temporary file, which is garbage.
+        """
+        with self._prepare_lock:
+            self._prepare(self.last_base + self.segment_bytes)
+
+    def _prepare(self, base_offset: int) -> None:
+        if self._prepared == base_offset:
+            return
+        temporary = self._paths.tmp / base_offset_name(base_offset)
+        try:
+            self._fs.create(temporary, self.segment_bytes, prewrite=True)
+        except StoreError:
+            with contextlib.suppress(StoreError):
+                self._fs.unlink(temporary)  # a full disk gets its room back
+            raise
+        self._prepared = base_offset
+
+    def discard_prepared(self) -> None:
+        """Give back the room of a segment that was prepared and not needed."""
+        with self._prepare_lock:
+            if self._prepared is not None:
+                self._fs.unlink(self._paths.tmp / base_offset_name(self._prepared))
+                self._prepared = None
 
     def start_at(self, end: int, *, tail_is_zero: bool) -> None:
         """Declare ``end`` the log's end after recovery: later segments go, the rest of its segment becomes zero.
@@ -185,18 +225,34 @@ class CommitLog:
             hole = -(-(position + BLANK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
             file.zero(hole, self.segment_bytes)
         with self._flush_lock:
-            self._file.flush()
+            self._flush_file()
             self.add_segment(base + self.segment_bytes)
             self.end = self.flushed = base + self.segment_bytes
 
-    def flush(self) -> int:
-        """Make everything written before the call durable; returns the flushed position."""
+    def flush(self, upto: int | None = None) -> int:
+        """Make everything written before the call durable, or what lies below ``upto``; returns the flushed position.
+
+        All who wait while a flush is on its way share the next one.
+        """
+        if upto is not None and upto <= self.flushed:
+            return self.flushed
         with self._flush_lock:
             end = self.end
-            if self.flushed < end:
-                self._file.flush()
+            if self.flushed < (end if upto is None else upto):
+                self._flush_file()
                 self.flushed = end
             return self.flushed
+
+    def _flush_file(self) -> None:
+        """One failure is final: the next fdatasync would succeed although the bytes are lost."""
+        if self._flush_failure is not None:
+            raise DiskFailedError("an earlier flush failed") from self._flush_failure
+        try:
+            self._file.flush()
+        except StoreError as error:
+            self._flush_failure = error
+            raise
+        self.flushes += 1
 
     def remove_first(self) -> None:
         """Unlink the oldest segment, durably. Its map stays with whoever holds it."""

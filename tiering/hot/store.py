@@ -8,51 +8,37 @@ on. Nothing is acknowledged after that, and a failed flush is never tried again 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tiering.batch import ANY_QUEUE, BytesColumn, MessageBatch
+from tiering.batch import MessageBatch
 from tiering.clock import Clock
 from tiering.errors import (
     CapacityError,
     ClosedError,
     CorruptionError,
     InvalidRequestError,
-    MessageTooLargeError,
     ReadOnlyError,
     StoreError,
     StoreMismatchError,
 )
 from tiering.format.checkpoint import Checkpoint
-from tiering.format.record import BLANK_BYTES, decode_record
+from tiering.format.record import decode_record
 from tiering.fs import FileSystem, replace_file
+from tiering.hot.batch_writer import AppendResult, BatchWriter
 from tiering.hot.commit_log import CommitLog, Segment
 from tiering.hot.consume_queue import ConsumeQueues, QueueView
 from tiering.hot.dispatch import Dispatcher, LogSubscriber
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.topics import Topic, TopicRegistry
-from tiering.kernels.checksum import CRC_TABLES
-from tiering.kernels.encode import PROPERTY_NAMES, encode_records
 from tiering.options import HotOptions
 from tiering.paths import StorePaths
 from tiering.types import Durability
 
+_LOG = logging.getLogger("tierlog")
 _PIN_WAIT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class AppendResult:
-    """Where each message of a batch went, in the batch's order."""
-
-    physical_offset: NDArray[np.int64]
-    queue_id: NDArray[np.int32]
-    queue_offset: NDArray[np.int64]
-    store_ms: int
 
 
 class HotStore:
@@ -73,15 +59,12 @@ class HotStore:
         self._paths = paths
         self._clock = clock
         self._options = options
-        self._store_host = np.frombuffer(store_host, np.uint8)
         self._append_lock = threading.Lock()
         self._dispatch_lock = threading.RLock()
         self._state = threading.Condition()
         self._pins: dict[int, int] = {}
         self._read_only_reason: str | None = None
         self._closed = False
-        self._round_robin: dict[int, int] = {}
-        self._next_offsets: dict[tuple[int, int], int] = {}
         self._checkpointed = -1
         for folder in (paths.tmp, paths.commitlog, paths.consumequeue, paths.tierlog):
             fs.make_dirs(folder)
@@ -92,6 +75,7 @@ class HotStore:
         self.log.load(published_below)
         if self.log.is_empty:
             self.log.add_segment(0)
+        self._writer = BatchWriter(self.log, self.topics, clock, store_host, record_checksum=options.record_checksum)
         self.border = self.log.begin
         self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics)
         checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
@@ -121,12 +105,12 @@ class HotStore:
         end = min(self._dispatcher.recover(last), last)
         self._check_end(end)
         self.log.start_at(end, tail_is_zero=self._stopped_cleanly and end == self._durable)
-        self._last_store_ms = self.queues.last_store_ms
+        self._writer.last_store_ms = self.queues.last_store_ms
         for topic in self.topics.all():
             for queue_id, floor in topic.floors.items():
-                self._next_offsets[topic.topic_id, queue_id] = floor
+                self._writer.raise_next((topic.topic_id, queue_id), floor)
         for key, next_offset in self.queues.next_offsets().items():
-            self._next_offsets[key] = max(next_offset, self._next_offsets.get(key, 0))
+            self._writer.raise_next(key, next_offset)
         replace_file(self._fs, self._paths.abort, str(os.getpid()).encode(), self._paths.tmp)
         self.checkpoint()
 
@@ -162,6 +146,7 @@ class HotStore:
                 self.flush()
                 self.dispatch()
                 self.checkpoint()
+                self.log.discard_prepared()
                 self._fs.unlink(self._paths.abort)
                 self._fs.flush_dir(self._paths.root)
         finally:
@@ -175,7 +160,10 @@ class HotStore:
     def turn_read_only(self, reason: str) -> None:
         """Accept nothing more; the first reason stays."""
         with self._state:
+            is_first = self._read_only_reason is None
             self._read_only_reason = self._read_only_reason or reason
+        if is_first:
+            _LOG.error("the store is read-only now: %s", reason)
 
     @contextlib.contextmanager
     def _writing(self, what: str) -> Iterator[None]:
@@ -203,80 +191,46 @@ class HotStore:
     def append(self, batch: MessageBatch, durability: Durability) -> AppendResult:
         """Append a batch; ``flushed`` returns after its bytes are durable.
 
-        Raises :class:`MessageTooLargeError` for a record that no segment can hold, before anything is written.
+        ``async`` returns at once unless more than ``flush_dirty_bytes`` are unflushed, which is how much a crash of
+        the machine may lose. Raises :class:`MessageTooLargeError` for a record that no segment can hold, before
+        anything is written.
         """
-        host_bytes = 8 + len(self._store_host)
-        sizes = batch.record_sizes(host_bytes, checksum=self._options.record_checksum)
-        limit = self.log.segment_bytes - BLANK_BYTES
-        if len(batch) and sizes.max() > limit:
-            place = int(sizes.argmax())
-            raise MessageTooLargeError(
-                f"message {place}: record of {sizes[place]} bytes does not fit a segment", position=place
-            )
+        sizes = self._writer.record_sizes(batch)
         with self._append_lock:
             self._check_open()
             with self._writing("append"):
-                topics = [self.topics.create(name) for name in batch.topics]
-                result = self._place(batch, topics)
-                self._write(batch, sizes, result)
-        if durability is Durability.FLUSHED:
-            self.flush()
+                result = self._writer.append(batch, sizes)
+            end = self.log.end
+        if durability is Durability.FLUSHED or end - self.log.flushed > self._options.flush_dirty_bytes:
+            self.flush(end)
         return result
 
-    def _place(self, batch: MessageBatch, topics: list[Topic]) -> AppendResult:
-        """Choose queues and take queue offsets; undone by nobody, because a later failure stops the store."""
-        queue_id = batch.queue_id.copy()
-        queue_offset = np.empty(len(batch), np.int64)
-        for number, topic in enumerate(topics):
-            mine = batch.topic_index == number
-            free = np.flatnonzero(mine & (queue_id == ANY_QUEUE))
-            turn = self._round_robin.get(topic.topic_id, 0)
-            queue_id[free] = (turn + np.arange(len(free))) % topic.queues
-            self._round_robin[topic.topic_id] = (turn + len(free)) % topic.queues
-            if mine.any():
-                self.topics.ensure_queues(topic, int(queue_id[mine].max()) + 1)
-            for queue in np.unique(queue_id[mine]):
-                chosen = np.flatnonzero(mine & (queue_id == queue))
-                key = topic.topic_id, int(queue)
-                start = self._next_offsets.get(key, 0)
-                queue_offset[chosen] = start + np.arange(len(chosen))
-                self._next_offsets[key] = start + len(chosen)
-        self._last_store_ms = max(self._last_store_ms, self._clock.now_ms())
-        return AppendResult(np.empty(len(batch), np.int64), queue_id, queue_offset, self._last_store_ms)
+    def flush(self, upto: int | None = None) -> int:
+        """Make everything appended so far durable, or what lies below ``upto``; returns the flushed position.
 
-    def _write(self, batch: MessageBatch, sizes: NDArray[np.int64], result: AppendResult) -> None:
-        ends = np.cumsum(sizes)
-        names = BytesColumn.of([topic.encode() for topic in batch.topics])
-        born_host = np.zeros(8, np.uint8)  # no client address on this path; four zero bytes and port 0
-        first = 0
-        while first < len(batch):
-            before = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, before + self.log.room(), side="right"))
-            if last == first:
-                self.log.roll()
-                continue
-            out = np.empty(int(ends[last - 1]) - before, np.uint8)
-            written = encode_records(
-                CRC_TABLES, out.ctypes.data, self.log.end, result.store_ms,
-                born_host.ctypes.data, len(born_host), self._store_host.ctypes.data, len(self._store_host),
-                PROPERTY_NAMES.ctypes.data, first, last, sizes.ctypes.data, batch.topic_index.ctypes.data,
-                *_addresses(names), result.queue_id.ctypes.data, result.queue_offset.ctypes.data,
-                batch.born_ms.ctypes.data, *_addresses(batch.body), *_addresses(batch.keys),
-                *_addresses(batch.tags), *_addresses(batch.properties), int(self._options.record_checksum),
-            )  # fmt: skip
-            if written != len(out):
-                raise StoreError("the encoder disagrees with the computed record sizes")
-            result.physical_offset[first:last] = self.log.end + ends[first:last] - sizes[first:last] - before
-            self.log.write(out)
-            first = last
-
-    def flush(self) -> int:
-        """Make everything appended so far durable; returns the flushed position."""
+        Group commit: all who wait share the flush that begins when the one under way has ended.
+        """
         with self._writing("flush"):
-            return self.log.flush()
+            return self.log.flush(upto)
+
+    def prepare_segment(self) -> bool:
+        """Pre-write the next segment if the active one is a quarter full; returns whether it did.
+
+        Called beside appends, so that they find it there. A failure leaves the store as it is: whoever rolls tries
+        again.
+        """
+        self._check_open()
+        self._check_writable()
+        is_wanted = self.log.wants_next
+        if is_wanted:
+            self.log.prepare_next()
+        return is_wanted
 
     def roll(self) -> None:
         """Close the active segment unless it is empty."""
+        if self.log.end > self.log.last_base and self._read_only_reason is None:
+            with contextlib.suppress(StoreError):  # tried again below, where a failure counts
+                self.log.prepare_next()  # not under the lock that appends wait for
         with self._append_lock, self._writing("roll"):
             if self.log.end > self.log.last_base:
                 self.log.roll()
@@ -349,7 +303,15 @@ class HotStore:
     @property
     def last_store_ms(self) -> int:
         """Store time of the newest record, 0 before the first."""
-        return self._last_store_ms
+        return self._writer.last_store_ms
+
+    @property
+    def clock_behind_ms(self) -> int:
+        """How far this machine's clock is behind the newest record: new ones get that record's time until it is past.
+
+        Large after the clock was far ahead and has been put right.
+        """
+        return max(0, self._writer.last_store_ms - self._clock.now_ms())
 
     # removing
 
@@ -380,7 +342,3 @@ class HotStore:
                 self.log.remove_first()
             self.queues.remove_below(border)
             forget(border)
-
-
-def _addresses(column: BytesColumn) -> tuple[int, int]:
-    return column.data.ctypes.data, column.starts.ctypes.data

@@ -1,0 +1,116 @@
+"""Gives every message of a batch its queue, its offsets and its store time, and writes the records to the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiering.batch import ANY_QUEUE, BytesColumn, MessageBatch
+from tiering.clock import Clock
+from tiering.errors import MessageTooLargeError, StoreError
+from tiering.format.record import BLANK_BYTES
+from tiering.hot.commit_log import CommitLog
+from tiering.hot.consume_queue import QueueKey
+from tiering.hot.topics import Topic, TopicRegistry
+from tiering.kernels.checksum import CRC_TABLES
+from tiering.kernels.encode import PROPERTY_NAMES, encode_records
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where each message of a batch went, in the batch's order."""
+
+    physical_offset: NDArray[np.int64]
+    queue_id: NDArray[np.int32]
+    queue_offset: NDArray[np.int64]
+    store_ms: int
+
+
+class BatchWriter:
+    """Writes at the log's end; one call at a time, by whoever holds the store's append lock."""
+
+    def __init__(
+        self, log: CommitLog, topics: TopicRegistry, clock: Clock, store_host: bytes, *, record_checksum: bool
+    ) -> None:
+        self._log = log
+        self._topics = topics
+        self._clock = clock
+        self._store_host = np.frombuffer(store_host, np.uint8)
+        self._record_checksum = record_checksum
+        self._round_robin: dict[int, int] = {}
+        self._next_offsets: dict[QueueKey, int] = {}
+        #: Store time of the newest record, 0 before the first; never steps back.
+        self.last_store_ms = 0
+
+    def raise_next(self, key: QueueKey, queue_offset: int) -> None:
+        """The queue's next message gets at least this offset."""
+        self._next_offsets[key] = max(queue_offset, self._next_offsets.get(key, 0))
+
+    def record_sizes(self, batch: MessageBatch) -> NDArray[np.int64]:
+        """Bytes of each record; :class:`MessageTooLargeError` for one that no segment can hold."""
+        sizes = batch.record_sizes(8 + len(self._store_host), checksum=self._record_checksum)
+        if len(batch) and sizes.max() > self._log.segment_bytes - BLANK_BYTES:
+            place = int(sizes.argmax())
+            raise MessageTooLargeError(
+                f"message {place}: record of {sizes[place]} bytes does not fit a segment", position=place
+            )
+        return sizes
+
+    def append(self, batch: MessageBatch, sizes: NDArray[np.int64]) -> AppendResult:
+        """Write the batch, rolling where a segment ends. After a failure nobody may write again: offsets are taken."""
+        topics = [self._topics.create(name) for name in batch.topics]
+        result = self._place(batch, topics)
+        self._write(batch, sizes, result)
+        return result
+
+    def _place(self, batch: MessageBatch, topics: list[Topic]) -> AppendResult:
+        queue_id = batch.queue_id.copy()
+        queue_offset = np.empty(len(batch), np.int64)
+        for number, topic in enumerate(topics):
+            mine = batch.topic_index == number
+            free = np.flatnonzero(mine & (queue_id == ANY_QUEUE))
+            turn = self._round_robin.get(topic.topic_id, 0)
+            queue_id[free] = (turn + np.arange(len(free))) % topic.queues
+            self._round_robin[topic.topic_id] = (turn + len(free)) % topic.queues
+            if mine.any():
+                self._topics.ensure_queues(topic, int(queue_id[mine].max()) + 1)
+            for queue in np.unique(queue_id[mine]):
+                chosen = np.flatnonzero(mine & (queue_id == queue))
+                key = topic.topic_id, int(queue)
+                start = self._next_offsets.get(key, 0)
+                queue_offset[chosen] = start + np.arange(len(chosen))
+                self._next_offsets[key] = start + len(chosen)
+        self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
+        return AppendResult(np.empty(len(batch), np.int64), queue_id, queue_offset, self.last_store_ms)
+
+    def _write(self, batch: MessageBatch, sizes: NDArray[np.int64], result: AppendResult) -> None:
+        ends = np.cumsum(sizes)
+        names = BytesColumn.of([topic.encode() for topic in batch.topics])
+        born_host = np.zeros(8, np.uint8)  # no client address on this path; four zero bytes and port 0
+        first = 0
+        while first < len(batch):
+            before = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, before + self._log.room(), side="right"))
+            if last == first:
+                self._log.roll()
+                continue
+            out = np.empty(int(ends[last - 1]) - before, np.uint8)
+            written = encode_records(
+                CRC_TABLES, out.ctypes.data, self._log.end, result.store_ms,
+                born_host.ctypes.data, len(born_host), self._store_host.ctypes.data, len(self._store_host),
+                PROPERTY_NAMES.ctypes.data, first, last, sizes.ctypes.data, batch.topic_index.ctypes.data,
+                *_addresses(names), result.queue_id.ctypes.data, result.queue_offset.ctypes.data,
+                batch.born_ms.ctypes.data, *_addresses(batch.body), *_addresses(batch.keys),
+                *_addresses(batch.tags), *_addresses(batch.properties), int(self._record_checksum),
+            )  # fmt: skip
+            if written != len(out):
+                raise StoreError("the encoder disagrees with the computed record sizes")
+            result.physical_offset[first:last] = self._log.end + ends[first:last] - sizes[first:last] - before
+            self._log.write(out)
+            first = last
+
+
+def _addresses(column: BytesColumn) -> tuple[int, int]:
+    return column.data.ctypes.data, column.starts.ctypes.data
