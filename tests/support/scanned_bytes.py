@@ -1,0 +1,41 @@
+"""Counts the bytes of log that a dispatcher scans: what opening a store costs, without a clock."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import tiering.hot.dispatch as dispatch
+from tiering.kernels.scan import ScanResult
+
+
+@dataclass
+class Scans:
+    """Half-open physical ranges in the order they were scanned."""
+
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """All of them together."""
+        return sum(end - start for start, end in self.ranges)
+
+
+@contextlib.contextmanager
+def counting_scans() -> Iterator[Scans]:
+    """Inside the context, note what every dispatcher of this process scans; the scan itself stays as it is."""
+    scans = Scans()
+    scan = dispatch.scan
+
+    def counted(data: Any, position: int, limit: int, base_offset: int, *args: Any, **kwargs: Any) -> ScanResult:
+        found = scan(data, position, limit, base_offset, *args, **kwargs)
+        scans.ranges.append((base_offset + position, base_offset + found.position))
+        return found
+
+    dispatch.scan = counted  # type: ignore[attr-defined]
+    try:
+        yield scans
+    finally:
+        dispatch.scan = scan  # type: ignore[attr-defined]
