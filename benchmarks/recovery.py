@@ -33,7 +33,7 @@ def fill_and_die(root: Path, settings: Settings, segments: int, tail_bytes: int,
     """In a child process: write, checkpoint, write the tail, die."""
     engine = Engine.open(root, settings=settings)
     hot = engine._hot  # the column path has no public name yet
-    keys = ["order-%d" % number for number in range(_BATCH)]
+    keys = [f"order-{number}" for number in range(_BATCH)]
     messages = [Message("bench", b"x" * 330, [key] if keyed else [], queue_id=n % 4) for n, key in enumerate(keys)]
     batch = MessageBatch.of(messages, now_ms=1, max_body_bytes=1 << 20)
     size = int(batch.record_sizes(16).sum())

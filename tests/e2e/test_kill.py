@@ -15,7 +15,7 @@ from index.query import Query
 from service.engine import Engine
 from tests.conftest import ROOT, shared_data_folder
 from tests.support.engines import tiny_settings
-from tests.support.kill_worker import TOPIC
+from tests.support.ledger import TOPIC
 from tests.support.logs import PlainScan, real_log, real_log_names, rules_for, scan_plainly, write_sample
 from tiering.types import Order
 

@@ -2,7 +2,8 @@
 
 ``python -m tests.support.kill_worker`` reads one JSON request a line, forks a child for each (everything is imported
 and compiled by then), and answers with the child's wait status once it is dead. The child appends batches that nobody
-sent before, writes down what was acknowledged, archives, removes hot copies, and goes on until it is killed.
+sent before, writes down what was acknowledged, archives, removes hot copies, and goes on until it is killed. A request
+with ``writers`` starts that many threads, beside those of the store itself; one without is a single thread.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -20,12 +22,13 @@ from typing import Any
 
 from service.engine import Engine
 from tests.support.engines import tiny_settings
+from tests.support.ledger import TOPIC, Ledger, Numbers
 from tiering.batch import Message
 from tiering.clock import SystemClock
 from tiering.cold.local import LocalObjectStore
 from tiering.fs import LocalFileSystem
+from tiering.types import Durability
 
-TOPIC = "log"
 _CHANGING_FILES = {"write_at", "zero", "flush"}
 _CHANGING = {"create", "open", "rename", "unlink", "flush_dir", "make_dirs", "put", "upload", "head", "get_range"}
 
@@ -35,11 +38,13 @@ class Countdown:
 
     def __init__(self, calls: int) -> None:
         self.left = calls
+        self._lock = threading.Lock()
 
     def step(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with self._lock:
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Counted:
@@ -63,8 +68,8 @@ def work(folder: Path, lines_file: Path, seed: int, kill_at: int) -> None:
     chance = random.Random(seed)
     lines = [json.loads(line) for line in lines_file.read_text().splitlines()]
     countdown = Countdown(kill_at)
-    sent = _Numbers(folder / "sent")
-    acknowledged = _Numbers(folder / "acknowledged")
+    sent = Numbers(folder / "sent")
+    acknowledged = Numbers(folder / "acknowledged")
     clock = SystemClock()
     engine = Engine.open(
         folder / "store",
@@ -91,19 +96,44 @@ def work(folder: Path, lines_file: Path, seed: int, kill_at: int) -> None:
     engine.close()
 
 
-class _Numbers:
-    """A file of JSON lines, each written in one go: what was written before a kill is there."""
+def work_together(folder: Path, seed: int, kill_at: int, writers: int) -> None:
+    """Several threads append at once until the process is killed; the store's own threads run beside them."""
+    countdown = Countdown(kill_at)
+    engine = Engine.open(
+        folder / "store",
+        settings=tiny_settings(hot__flush_interval_ms=5, hot__checkpoint_interval_ms=20, hot__retention_ms=0),
+        cold_url=f"file://{folder}/cold",
+        fs=Counted(LocalFileSystem(), countdown, _CHANGING),
+        objects=Counted(LocalObjectStore(folder / "cold", SystemClock()), countdown, _CHANGING),
+    )
+    engine.start()
+    failures: list[BaseException] = []
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def write(writer: int) -> None:
+        try:
+            _write(engine, Ledger(folder, writer), random.Random(seed * 100 + writer))
+        except BaseException as error:
+            failures.append(error)
 
-    def add(self, value: object) -> None:
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(fd, (json.dumps(value) + "\n").encode())
-        os.close(fd)
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    raise failures[0]
 
-    def last(self) -> int:
-        return int(self._path.read_text().splitlines()[-1]) if self._path.exists() else 0
+
+def _write(engine: Engine, ledger: Ledger, chance: random.Random) -> None:
+    at = ledger.sent.last()
+    while True:
+        end = at + chance.randrange(1, 6)
+        ledger.sent.add(end)
+        durability = chance.choice(list(Durability))  # a kill loses nothing that was written, flushed or not
+        engine.append([ledger.message(number, chance) for number in range(at, end)], durability)
+        ledger.acknowledged.add((at, end))
+        at = end
+        if ledger.writer == 0 and chance.randrange(40) == 0:
+            engine.archive(everything=True, drop_hot=True)
 
 
 def main() -> None:
@@ -113,7 +143,11 @@ def main() -> None:
         if child == 0:
             code = 1
             try:
-                work(Path(request["folder"]), Path(request["lines"]), request["seed"], request["kill_at"])
+                folder, seed, kill_at = Path(request["folder"]), request["seed"], request["kill_at"]
+                if "writers" in request:
+                    work_together(folder, seed, kill_at, request["writers"])
+                else:
+                    work(folder, Path(request["lines"]), seed, kill_at)
                 code = 0
             except BaseException:
                 traceback.print_exc()

@@ -29,6 +29,7 @@ COLD_URL = "memory://archive"
 TOPICS = ("orders", "pay-ments", "%RETRY%group_1", "%DLQ%" + "w" * 140)
 KEYS = tuple(f"key-{number}" for number in range(12))
 Place = tuple[str, int, int]
+Step = Callable[[Engine], Engine | None]
 
 
 def tiny_settings(segment_bytes: int = 8192) -> Settings:
@@ -97,7 +98,7 @@ class Wreck:
 class PowerWorld:
     """One run of the seeded workload."""
 
-    def __init__(self, seed: int, *, segment_bytes: int = 8192) -> None:
+    def __init__(self, seed: int, *, segment_bytes: int = 8192, largest_batch: int = 30) -> None:
         self.clock = ManualClock()
         self.fs = CrashFileSystem(seed=seed)
         self.fs.make_dirs(ROOT.parent)
@@ -105,6 +106,7 @@ class PowerWorld:
         self.attempted: dict[bytes, Message] = {}
         self.durable: dict[bytes, Place] = {}
         self._settings = tiny_settings(segment_bytes)
+        self._batches = [count for count in (1, 1, 2, 3, 8, 30) if count <= largest_batch]
         self._unflushed: dict[bytes, Place] = {}
         self._random = random.Random(seed)
         self._seed = seed
@@ -126,19 +128,35 @@ class PowerWorld:
         self.fs.on_call = on_call
 
     def run(self, steps: int) -> dict[str, int]:
-        """The workload; returns how often each kind of step was made."""
-        engine = self._open()
-        weighted: list[tuple[int, Callable[[Engine], Engine | None]]] = [
+        """The workload in a random order; returns how often each kind of step was made."""
+        kinds = [kind for weight, kind in self._weighted() for _ in range(weight)]
+        return self._make(self._random.choice(kinds) for _ in range(steps))
+
+    def run_each(self, rounds: int) -> dict[str, int]:
+        """A short workload that has every kind of step: in each round all of them, with more appends in between."""
+        steps: list[Step] = []
+        for _ in range(rounds):
+            kinds = [kind for _, kind in self._weighted()]
+            self._random.shuffle(kinds)
+            for kind in kinds[::2]:
+                kinds.insert(kinds.index(kind), self._append_async)
+            steps += [*kinds, self._append_flushed, self._drop_hot]  # an index file goes through all its states
+        return self._make(steps)
+
+    def _weighted(self) -> list[tuple[int, Step]]:
+        return [
             (10, self._append_flushed), (9, self._append_async), (3, self._flush), (2, self._read),
             (2, self._archive), (2, self._archive_everything), (2, self._drop_hot), (1, self._reopen),
-            (1, self._kill), (1, self._clock_steps), (1, self._create_topic),
+            (1, self._kill), (1, self._clock_steps), (1, self._create_topic), (1, self._roll),
+            (1, self._dispatch), (1, self._compact), (1, self._round),
         ]  # fmt: skip
-        kinds = [kind for weight, kind in weighted for _ in range(weight)]
-        for _ in range(steps):
-            kind = self._random.choice(kinds)
-            self._steps[kind.__name__] = self._steps.get(kind.__name__, 0) + 1
+
+    def _make(self, steps: Iterable[Step]) -> dict[str, int]:
+        engine = self._open()
+        for step in steps:
+            self._steps[step.__name__] = self._steps.get(step.__name__, 0) + 1
             self.clock.advance(self._random.randrange(400))
-            engine = kind(engine) or engine
+            engine = step(engine) or engine
         engine.close()
         return self._steps
 
@@ -151,14 +169,14 @@ class PowerWorld:
 
     def _append_flushed(self, engine: Engine) -> None:
         places = self._append(engine, Durability.FLUSHED)
-        self.durable.update(self._unflushed | places)
-        self._unflushed.clear()
+        self._unflushed.update(places)
+        self._promise()
 
     def _append_async(self, engine: Engine) -> None:
         self._unflushed.update(self._append(engine, Durability.ASYNC))
 
     def _append(self, engine: Engine, durability: Durability) -> dict[bytes, Place]:
-        messages = [self._message() for _ in range(self._random.choice((1, 1, 2, 3, 8, 30)))]
+        messages = [self._message() for _ in range(self._random.choice(self._batches))]
         self.attempted.update({message.body: message for message in messages})
         results = engine.append(messages, durability)
         return {
@@ -180,6 +198,10 @@ class PowerWorld:
 
     def _flush(self, engine: Engine) -> None:
         engine.flush()
+        self._promise()
+
+    def _promise(self) -> None:
+        """What was appended is durable by now."""
         self.durable.update(self._unflushed)
         self._unflushed.clear()
 
@@ -199,14 +221,30 @@ class PowerWorld:
 
     def _reopen(self, engine: Engine) -> Engine:
         engine.close()
-        self.durable.update(self._unflushed)
-        self._unflushed.clear()
+        self._promise()
         return self._open()
 
     def _kill(self, engine: Engine) -> Engine:
         """A killed process loses nothing that it had written, but it had promised nothing either."""
         self.fs.kill()
         return self._open()
+
+    def _roll(self, engine: Engine) -> None:
+        rolls = engine._hot.log.end > engine._hot.log.last_base
+        engine._hot.roll()
+        if rolls:
+            self._promise()
+
+    def _dispatch(self, engine: Engine) -> None:
+        engine._hot.dispatch()
+
+    def _compact(self, engine: Engine) -> None:
+        """An index file may be sealed and compacted long before its segment goes to the archive."""
+        engine._index.seal()
+        engine._index.compact_sealed()
+
+    def _round(self, engine: Engine) -> None:
+        engine.tiers_round()
 
     def _clock_steps(self, engine: Engine) -> None:
         self.clock.step(self._random.choice((-3_600_000, -1, 5, 60_000)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tiering.hot.dispatch as dispatch
-from tiering.kernels.scan import ScanResult
+from tiering.kernels.scan import ScanResult, scan
 
 
 @dataclass
@@ -27,15 +27,15 @@ class Scans:
 def counting_scans() -> Iterator[Scans]:
     """Inside the context, note what every dispatcher of this process scans; the scan itself stays as it is."""
     scans = Scans()
-    scan = dispatch.scan
+    module = vars(dispatch)
 
     def counted(data: Any, position: int, limit: int, base_offset: int, *args: Any, **kwargs: Any) -> ScanResult:
         found = scan(data, position, limit, base_offset, *args, **kwargs)
         scans.ranges.append((base_offset + position, base_offset + found.position))
         return found
 
-    dispatch.scan = counted  # type: ignore[attr-defined]
+    module["scan"] = counted
     try:
         yield scans
     finally:
-        dispatch.scan = scan  # type: ignore[attr-defined]
+        module["scan"] = scan
