@@ -26,7 +26,7 @@ from tiering.errors import (
     InvalidRequestError,
     ReadOnlyError,
 )
-from tiering.fetch import Fetcher, PullResult
+from tiering.fetch import PullResult
 from tiering.fs import FileSystem, LocalFileSystem
 from tiering.hot.topics import Topic
 from tiering.randomness import Randomness, SystemRandomness
@@ -57,7 +57,9 @@ class Engine:
         self._settings = settings
         self._clock = clock
         self._read_only = read_only
-        self._fetcher = Fetcher(self.store_id, self._hot, self._manifest)
+        self._fetcher = parts.fetcher
+        #: Consumer groups with their members and committed offsets.
+        self.groups = parts.groups
         self._store_host = store_host(settings)
         self._background = Background(
             self._hot, self._tiers_round, settings, clock, parts.stopping, parts.first_contact

@@ -10,6 +10,7 @@ from pathlib import Path
 from index.layout import TIERLOG
 from index.local_index import LocalIndex
 from service.archiving import ColdWay, owner_of, saved_watermarks
+from service.groups import ConsumerGroups
 from service.settings import Settings
 from service.store_host import store_host
 from tiering.clock import Clock
@@ -18,7 +19,9 @@ from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.errors import FencedError, InvalidRequestError, StoreMismatchError, UnavailableError
+from tiering.fetch import Fetcher
 from tiering.fs import FileSystem
+from tiering.group_offsets import GroupOffsets
 from tiering.hot.identity import StoreIdentity, plan_identity
 from tiering.hot.store import HotStore
 from tiering.overlay import OverlayFileSystem
@@ -48,6 +51,8 @@ class StoreParts:
     index: LocalIndex
     manifest: ManifestStore | None
     cold_way: ColdWay | None
+    fetcher: Fetcher
+    groups: ConsumerGroups
     meter: Meter
     stopping: threading.Event
     #: Why the archive could not be reached at opening.
@@ -111,9 +116,14 @@ def open_parts(
             )  # fmt: skip
             if manifest.head is not None:
                 manifest.check_owner(owner_of(identity), log_end=hot.log.end)
+        fetcher = Fetcher(identity.store_id, hot, manifest)
+        offsets = GroupOffsets(fs, paths, lambda: "opened read-only" if read_only else hot.read_only_reason)
+        resources.callback(offsets.close)  # before the lock goes
+        groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness)
         return StoreParts(
-            identity, hot, index, manifest, cold_way, meter, stopping, planned.first_contact, resources.pop_all()
-        )
+            identity, hot, index, manifest, cold_way, fetcher, groups, meter, stopping, planned.first_contact,
+            resources.pop_all(),
+        )  # fmt: skip
 
 
 def _open_local(

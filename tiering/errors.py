@@ -8,6 +8,7 @@
     ├── NotFoundError (LookupError)          nothing is there
     │   ├── TopicNotFoundError
     │   ├── MessageNotFoundError
+    │   ├── MemberNotFoundError
     │   └── ObjectNotFoundError
     ├── CorruptionError                      stop; keep the bytes for a look
     │   ├── ChecksumMismatchError
@@ -16,6 +17,7 @@
     ├── UnsupportedFormatError               a newer tierlog wrote this: upgrade
     ├── ConflictError                        reload and decide again
     │   ├── PreconditionFailedError
+    │   ├── StaleGenerationError
     │   ├── StoreLockedError
     │   └── StoreMismatchError
     ├── UnavailableError  (retryable)        back off and try again
@@ -81,6 +83,10 @@ class MessageNotFoundError(NotFoundError):
     """No message has this id."""
 
 
+class MemberNotFoundError(NotFoundError):
+    """The consumer group has no such live member: it has to join again."""
+
+
 class ObjectNotFoundError(NotFoundError):
     """The object store answered that there is no such object."""
 
@@ -111,6 +117,10 @@ class ConflictError(StoreError):
 
 class PreconditionFailedError(ConflictError):
     """A conditional write found another version of the object."""
+
+
+class StaleGenerationError(ConflictError):
+    """The membership of the consumer group has changed since: heartbeat to learn the new assignment."""
 
 
 class StoreLockedError(ConflictError):

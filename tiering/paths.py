@@ -34,6 +34,7 @@ class StorePaths:
         self.tierlog = root / "tierlog"
         self.store_json = self.tierlog / "store.json"
         self.topics_json = self.tierlog / "topics.json"
+        self.groups_json = self.tierlog / "groups.json"
         self.head_json = self.tierlog / "head.json"
         self.index = root / "index"
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from service.api import errors
 from service.api.limits import BodyLimit
-from service.api.routes import admin, health, messages, page, produce, topics
+from service.api.routes import admin, groups, health, messages, page, produce, topics
 from service.api.stops import AnswerWhenStopped
 from service.engine import Engine
 from service.settings import Settings
@@ -25,7 +25,7 @@ def create_app(engine: Engine, settings: Settings, stopping: threading.Event | N
     errors.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.serve.max_request_bytes)
     app.add_middleware(AnswerWhenStopped, stopping=stopping)
-    for module in (produce, messages, topics, admin, health, page):
+    for module in (produce, messages, topics, groups, admin, health, page):
         app.include_router(module.router)
     return app
 

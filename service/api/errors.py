@@ -27,6 +27,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.NotFoundError: 404,
     errors.TopicNotFoundError: 404,
     errors.MessageNotFoundError: 404,
+    errors.MemberNotFoundError: 404,
     errors.ObjectNotFoundError: 500,  # an object that ought to be there, not what the client asked for
     errors.CorruptionError: 500,
     errors.ChecksumMismatchError: 500,
@@ -36,6 +37,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.UnsupportedFormatError: 500,
     errors.ConflictError: 409,
     errors.PreconditionFailedError: 409,
+    errors.StaleGenerationError: 409,
     errors.StoreLockedError: 409,
     errors.StoreMismatchError: 409,
     errors.UnavailableError: 503,

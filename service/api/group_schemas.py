@@ -1,0 +1,120 @@
+"""What requests about consumer groups carry, and the shapes of their answers."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.groups import DEFAULT_SESSION_MS, MAX_SESSION_MS, MAX_TOPICS, MIN_SESSION_MS
+from tiering.batch import MAX_QUEUES
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class JoinIn(_Strict):
+    """Who wants to read what; a topic that does not exist yet has no queues until it does."""
+
+    topics: list[str] = Field(min_length=1, max_length=MAX_TOPICS)
+    session_timeout_ms: int = Field(
+        default=DEFAULT_SESSION_MS,
+        ge=MIN_SESSION_MS,
+        le=MAX_SESSION_MS,
+        description="ms without a heartbeat after which the member is gone; send one three times as often",
+    )
+
+
+class OffsetIn(_Strict):
+    """The offset of the next message to consume, one more than that of the last one consumed."""
+
+    topic: str
+    queue_id: int = Field(ge=0, le=MAX_QUEUES - 1)
+    offset: int = Field(ge=0, le=(1 << 63) - 1)
+
+
+class OffsetsIn(_Strict):
+    """A commit, all of it or nothing: of a member for queues assigned to it, or, without both, of a group at rest."""
+
+    member_id: str | None = None
+    generation: int | None = Field(default=None, ge=0)
+    offsets: list[OffsetIn] = Field(min_length=1, max_length=10_000)
+    reset: bool = Field(default=False, description="allow offsets below the committed ones")
+
+
+class QueueRefOut(BaseModel):
+    """One queue."""
+
+    topic: str
+    queue_id: int
+
+
+class MembershipOut(BaseModel):
+    """The member may read and commit the assigned queues as long as the generation lasts."""
+
+    group: str
+    member_id: str
+    generation: int
+    session_timeout_ms: int
+    assignment: list[QueueRefOut]
+
+
+class OffsetOut(BaseModel):
+    """The next message to consume."""
+
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class OffsetsOut(BaseModel):
+    """Committed offsets; a queue without one is left out."""
+
+    group: str
+    generation: int
+    offsets: list[OffsetOut]
+
+
+class MemberOut(BaseModel):
+    """A live member; ``idle_ms`` since its last heartbeat."""
+
+    member_id: str
+    topics: list[str]
+    session_timeout_ms: int
+    idle_ms: int
+    assignment: list[QueueRefOut]
+
+
+class ProgressOut(BaseModel):
+    """One queue; ``lag`` counts messages still to consume. Null: nothing committed, or no such queue any more."""
+
+    topic: str
+    queue_id: int
+    offset: int | None
+    min_offset: int | None
+    max_offset: int | None
+    lag: int | None
+
+
+class GroupOut(BaseModel):
+    """A group with its live members, and every queue that has an offset or is read by a member."""
+
+    group: str
+    generation: int
+    members: list[MemberOut]
+    queues: list[ProgressOut]
+    lag: int
+
+
+class GroupSummaryOut(BaseModel):
+    """A group in numbers: its live members, and the queues with a committed offset."""
+
+    group: str
+    generation: int
+    members: int
+    queues: int
+
+
+class GroupListOut(BaseModel):
+    """Every group, by name."""
+
+    groups: list[GroupSummaryOut]

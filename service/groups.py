@@ -1,0 +1,297 @@
+"""Consumer groups: who is a member, which queues each reads, and what the group has committed.
+
+Members live in memory and prove that they are alive by heartbeats; after a restart they join again. Generations and
+offsets are durable (``tiering.group_offsets``). Every change of membership, and of a topic's queue count, begins a
+new generation before anybody is told its assignment, and a commit for another generation is refused: two members
+never commit for one queue at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from service.allocation import allocate
+from tiering.batch import validate_topic
+from tiering.clock import Clock
+from tiering.errors import (
+    CapacityError,
+    ConflictError,
+    InvalidRequestError,
+    MemberNotFoundError,
+    StaleGenerationError,
+    TopicNotFoundError,
+)
+from tiering.group_offsets import GroupOffsets, GroupState, Queue, validate_group
+from tiering.hot.topics import TopicRegistry
+from tiering.randomness import Randomness
+
+MAX_MEMBERS = 1_000
+MAX_TOPICS = 100
+DEFAULT_SESSION_MS = 30_000
+MIN_SESSION_MS = 1_000
+MAX_SESSION_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a member is told: it may read and commit ``assignment`` as long as ``generation`` lasts."""
+
+    group: str
+    member_id: str
+    generation: int
+    session_timeout_ms: int
+    assignment: list[Queue]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One live member."""
+
+    member_id: str
+    topics: list[str]
+    session_timeout_ms: int
+    idle_ms: int
+    assignment: list[Queue]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """One queue of a group: ``offset`` None before the first commit; ``lag`` counts messages still to consume.
+
+    The last three are None if the store has no such queue any more.
+    """
+
+    topic: str
+    queue_id: int
+    offset: int | None
+    min_offset: int | None
+    max_offset: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One group in numbers: its live members, and the queues with a committed offset."""
+
+    group: str
+    generation: int
+    members: int
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """One group with its live members, and every queue that has an offset or is read by a member."""
+
+    name: str
+    generation: int
+    members: list[MemberInfo]
+    queues: list[QueueProgress]
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    topics: tuple[str, ...]
+    session_ms: int
+    seen_s: float
+
+    def is_live(self, now_s: float) -> bool:
+        return now_s - self.seen_s < self.session_ms / 1000
+
+
+class _Members:
+    """The members of one group since its generation began."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, _Member] = {}
+        self.queue_counts: dict[str, int] = {}
+        self.assignment: dict[str, list[Queue]] = {}
+
+
+class ConsumerGroups:
+    """The groups of one store. Thread safe; a session ends at the first call that comes after its time."""
+
+    def __init__(
+        self,
+        offsets: GroupOffsets,
+        topics: TopicRegistry,
+        offset_range: Callable[[str, int], tuple[int, int]],
+        clock: Clock,
+        randomness: Randomness,
+    ) -> None:
+        """``offset_range`` is (least, next) offset of a queue, or :class:`TopicNotFoundError`."""
+        self._offsets = offsets
+        self._topics = topics
+        self._offset_range = offset_range
+        self._clock = clock
+        self._randomness = randomness
+        self._lock = threading.Lock()
+        self._groups: dict[str, _Members] = {}
+
+    # members
+
+    def join(self, name: str, topics: Collection[str], session_timeout_ms: int = DEFAULT_SESSION_MS) -> Membership:
+        """Make a new member, which begins a generation. A topic that does not exist yet has no queues."""
+        validate_group(name)
+        wanted = tuple(sorted({validate_topic(topic) for topic in topics}))
+        if not 1 <= len(wanted) <= MAX_TOPICS:
+            raise InvalidRequestError(f"a member reads 1 to {MAX_TOPICS} topics, not {len(wanted)}")
+        if not MIN_SESSION_MS <= session_timeout_ms <= MAX_SESSION_MS:
+            raise InvalidRequestError(f"a session lasts {MIN_SESSION_MS} to {MAX_SESSION_MS} ms")
+        with self._lock:
+            group = self._groups.get(name) or _Members()
+            members = self._live(group)
+            if len(members) >= MAX_MEMBERS:
+                raise CapacityError(f"group {name!r} has {MAX_MEMBERS} members already")
+            member_id = self._randomness.token_hex(8)
+            members[member_id] = _Member(wanted, session_timeout_ms, self._clock.monotonic_s())
+            self._adopt(name, group, members)
+            self._groups[name] = group
+            return self._membership(name, group, member_id)
+
+    def heartbeat(self, name: str, member_id: str) -> Membership:
+        """Keep a member alive and tell what it reads now; :class:`MemberNotFoundError` if its session is over."""
+        with self._lock:
+            group = self._settled(name)
+            self._check_member(name, group, member_id)
+            group.by_id[member_id] = replace(group.by_id[member_id], seen_s=self._clock.monotonic_s())
+            return self._membership(name, group, member_id)
+
+    def leave(self, name: str, member_id: str) -> None:
+        """End a member, which begins a generation; one that is gone already is no error."""
+        with self._lock:
+            group = self._settled(name)
+            self._adopt(name, group, {key: member for key, member in group.by_id.items() if key != member_id})
+
+    # offsets
+
+    def commit(
+        self,
+        name: str,
+        offsets: Mapping[Queue, int],
+        *,
+        member_id: str | None = None,
+        generation: int | None = None,
+        reset: bool = False,
+    ) -> None:
+        """Commit, durably and all or nothing, the offset of the next message to consume of each queue.
+
+        A member says which one it is and its generation, and commits for queues assigned to it; without both, the
+        group must have no live member. Raises :class:`MemberNotFoundError`, :class:`StaleGenerationError` or
+        :class:`ConflictError` for whoever may not, :class:`InvalidRequestError` for an offset beyond the end of the
+        queue, or below the committed one without ``reset``.
+        """
+        validate_group(name)
+        if (member_id is None) != (generation is None):
+            raise InvalidRequestError("give both member_id and generation, or neither")
+        with self._lock:
+            group = self._settled(name)
+            current = self._generation(name)
+            if member_id is None:
+                if group.by_id:
+                    raise ConflictError(
+                        f"group {name!r} has {len(group.by_id)} live members",
+                        hint="commit as one of them, or when they have left",
+                    )
+            else:
+                self._check_member(name, group, member_id)
+                if generation != current:
+                    raise StaleGenerationError(f"group {name!r} is at generation {current}, not {generation}")
+                foreign = sorted(set(offsets) - set(group.assignment[member_id]))
+                if foreign:
+                    topic, queue_id = foreign[0]
+                    raise ConflictError(f"{topic}/{queue_id} is not assigned to member {member_id}")
+        for (topic, queue_id), offset in offsets.items():
+            _, end = self._offset_range(topic, queue_id)
+            if not 0 <= offset <= end:
+                raise InvalidRequestError(f"offset {offset} of {topic}/{queue_id} is not in [0, {end}]")
+        # looked at again with the write: a member that joins meanwhile makes this one stale
+        self._offsets.commit(name, offsets, generation=current, reset=reset)
+
+    def committed(self, name: str) -> GroupState:
+        """What is durable of a group; :class:`NotFoundError` for an unknown one."""
+        return self._offsets.get(validate_group(name))
+
+    # what is there
+
+    def all(self) -> list[GroupSummary]:
+        """Every group, by name."""
+        found = []
+        for name in sorted(self._offsets.all()):
+            with self._lock:
+                members = len(self._settled(name).by_id)
+                state = self._offsets.all().get(name)
+            if state is not None:
+                found.append(GroupSummary(name, state.generation, members, len(state.offsets)))
+        return found
+
+    def describe(self, name: str) -> GroupInfo:
+        """One group; :class:`NotFoundError`."""
+        self._offsets.get(validate_group(name))
+        with self._lock:
+            group = self._settled(name)
+            now_s = self._clock.monotonic_s()
+            members = [
+                MemberInfo(
+                    member_id, list(member.topics), member.session_ms, int((now_s - member.seen_s) * 1000),
+                    list(group.assignment[member_id]),
+                )
+                for member_id, member in sorted(group.by_id.items())
+            ]  # fmt: skip
+            state = self._offsets.get(name)
+        read = {queue for member in members for queue in member.assignment}
+        queues = [self._progress(queue, state.offsets.get(queue)) for queue in sorted(read | set(state.offsets))]
+        return GroupInfo(name, state.generation, members, queues)
+
+    def remove(self, name: str) -> None:
+        """Forget a group and its offsets; :class:`ConflictError` while it has a live member."""
+        self._offsets.get(validate_group(name))
+        with self._lock:
+            if self._settled(name).by_id:
+                raise ConflictError(f"group {name!r} has live members")
+            self._offsets.remove(name)
+            self._groups.pop(name, None)
+
+    def _progress(self, queue: Queue, offset: int | None) -> QueueProgress:
+        try:
+            first, end = self._offset_range(*queue)
+        except TopicNotFoundError:
+            return QueueProgress(*queue, offset, None, None, None)
+        return QueueProgress(*queue, offset, first, end, end - max(first, offset or 0))
+
+    # membership; all under the lock
+
+    def _live(self, group: _Members) -> dict[str, _Member]:
+        now_s = self._clock.monotonic_s()
+        return {member_id: member for member_id, member in group.by_id.items() if member.is_live(now_s)}
+
+    def _settled(self, name: str) -> _Members:
+        """The group's members without those whose session is over, at the generation that says so."""
+        group = self._groups.get(name) or _Members()
+        self._adopt(name, group, self._live(group))
+        return group
+
+    def _adopt(self, name: str, group: _Members, members: dict[str, _Member]) -> None:
+        counts = {topic: self._queues_of(topic) for member in members.values() for topic in member.topics}
+        if members.keys() != group.by_id.keys() or counts != group.queue_counts:
+            self._offsets.raise_generation(name)  # first: if it fails, nothing has changed
+            group.by_id, group.queue_counts = members, counts
+            group.assignment = allocate(counts, {key: member.topics for key, member in members.items()})
+
+    def _queues_of(self, name: str) -> int:
+        topic = self._topics.find(name)
+        return topic.queues if topic else 0
+
+    def _generation(self, name: str) -> int:
+        state = self._offsets.all().get(name)
+        return state.generation if state else 0
+
+    def _check_member(self, name: str, group: _Members, member_id: str) -> None:
+        if member_id not in group.by_id:
+            raise MemberNotFoundError(f"group {name!r} has no live member {member_id[:100]!r}", hint="join again")
+
+    def _membership(self, name: str, group: _Members, member_id: str) -> Membership:
+        session_ms = group.by_id[member_id].session_ms
+        return Membership(name, member_id, self._generation(name), session_ms, list(group.assignment[member_id]))

@@ -1,0 +1,213 @@
+"""``tierlog/groups.json``: the committed offsets and the generation of every consumer group.
+
+Primary data: what a call returns from is durable. Calls that come while the file is being written share the next
+write, so that a slow disk makes commits wait for one write, not for a queue of them.
+
+::
+
+    {"format": 1, "groups": [{"name": "billing", "generation": 7, "offsets": {"orders": {"0": 17}}}]}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tiering.errors import (
+    CapacityError,
+    ClosedError,
+    InvalidRequestError,
+    NotFoundError,
+    ReadOnlyError,
+    StaleGenerationError,
+    StoreError,
+    UnsupportedFormatError,
+)
+from tiering.fs import FileSystem, replace_file
+from tiering.paths import StorePaths
+
+_FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9_%|-]{1,255}")
+MAX_GROUPS = 1_000
+#: Over all groups: the file is written whole.
+MAX_OFFSETS = 100_000
+
+#: Topic and queue id.
+Queue = tuple[str, int]
+
+
+def validate_group(name: str) -> str:
+    """Return a legal group name (RocketMQ's rule) or raise :class:`InvalidRequestError`."""
+    if not _NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"bad group name {name[:300]!r}", hint="use 1 to 255 ASCII letters, digits and _ - % |"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """One group as it is on disk; an offset is that of the next message to consume."""
+
+    generation: int = 0
+    offsets: Mapping[Queue, int] = field(default_factory=dict)
+
+
+_Groups = dict[str, GroupState]
+
+
+class _Change:
+    """One caller's change and how it ended."""
+
+    def __init__(self, apply: Callable[[_Groups], None]) -> None:
+        self.apply = apply
+        self.error: BaseException | None = None
+
+
+class GroupOffsets:
+    """The groups of one store. Thread safe; what a reader sees is durable, and so is every change that returned."""
+
+    def __init__(self, fs: FileSystem, paths: StorePaths, read_only_reason: Callable[[], str | None]) -> None:
+        """``read_only_reason`` says why nothing may be written now, or None."""
+        self._fs = fs
+        self._paths = paths
+        self._read_only_reason = read_only_reason
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._waiting: list[_Change] = []
+        self._groups: _Groups = {}
+        if fs.exists(paths.groups_json):
+            self._groups = _decode(json.loads(fs.read(paths.groups_json)), str(paths.groups_json))
+
+    def all(self) -> dict[str, GroupState]:
+        """Every group by name."""
+        return dict(self._groups)
+
+    def get(self, name: str) -> GroupState:
+        """One group, or :class:`NotFoundError`."""
+        found = self._groups.get(name)
+        if found is None:
+            raise NotFoundError(f"no such group {name!r}")
+        return found
+
+    def raise_generation(self, name: str) -> int:
+        """Begin the group's next generation, making the group if it is new; the generation begun."""
+
+        def apply(groups: _Groups) -> None:
+            state = _found_or_new(groups, name)
+            groups[name] = replace(state, generation=state.generation + 1)
+
+        self._make_durable(apply)
+        return self._groups[name].generation
+
+    def commit(self, name: str, offsets: Mapping[Queue, int], *, generation: int, reset: bool = False) -> None:
+        """Commit offsets, all of them or none, making the group if it is new.
+
+        Raises :class:`StaleGenerationError` unless the group is at ``generation`` (0 for one without a member so far),
+        :class:`InvalidRequestError` for an offset below the committed one, which ``reset`` allows.
+        """
+
+        def apply(groups: _Groups) -> None:
+            state = _found_or_new(groups, name)
+            if state.generation != generation:
+                raise StaleGenerationError(f"group {name!r} is at generation {state.generation}, not {generation}")
+            for queue, offset in offsets.items():
+                before = state.offsets.get(queue, 0)
+                if offset < before and not reset:
+                    raise InvalidRequestError(
+                        f"offset {offset} of {queue[0]}/{queue[1]} is below the committed {before}",
+                        hint="going back needs a reset",
+                    )
+            groups[name] = replace(state, offsets={**state.offsets, **offsets})
+            if sum(len(each.offsets) for each in groups.values()) > MAX_OFFSETS:
+                groups[name] = state
+                raise CapacityError(f"there are {MAX_OFFSETS} committed offsets already")
+
+        self._make_durable(apply)
+
+    def remove(self, name: str) -> None:
+        """Forget a group; one that is not there is no error."""
+
+        def apply(groups: _Groups) -> None:
+            groups.pop(name, None)
+
+        self._make_durable(apply)
+
+    def close(self) -> None:
+        """Wait for a write under way; every change from now on is a :class:`ClosedError`."""
+        with self._writing:
+            self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the store is closed")
+
+    def _make_durable(self, apply: Callable[[_Groups], None]) -> None:
+        reason = self._read_only_reason()
+        if reason is not None:
+            raise ReadOnlyError(f"the store is read-only: {reason}")
+        change = _Change(apply)
+        with self._lock:
+            batch = self._waiting
+            batch.append(change)
+        with self._writing:
+            with self._lock:
+                is_written = self._waiting is not batch  # by another caller of the same batch
+                if not is_written:
+                    self._waiting = []
+            if not is_written:
+                self._write(batch)
+        if change.error is not None:
+            raise change.error
+
+    def _write(self, batch: list[_Change]) -> None:
+        groups = dict(self._groups)
+        for change in batch:
+            try:
+                change.apply(groups)
+            except StoreError as error:
+                change.error = error
+        if groups == self._groups:
+            return
+        try:
+            self._check_open()
+            replace_file(self._fs, self._paths.groups_json, _encode(groups), self._paths.tmp)
+        except BaseException as error:  # raised again by every caller of the batch: nothing of it was acknowledged
+            for change in batch:
+                change.error = change.error or error
+        else:
+            self._groups = groups
+
+
+def _found_or_new(groups: _Groups, name: str) -> GroupState:
+    if name not in groups and len(groups) >= MAX_GROUPS:
+        raise CapacityError(f"there are {MAX_GROUPS} groups already", hint="remove one that nobody uses")
+    return groups.get(name, GroupState())
+
+
+def _encode(groups: _Groups) -> bytes:
+    documents = []
+    for name, state in groups.items():
+        topics: dict[str, dict[str, int]] = {}
+        for (topic, queue_id), offset in sorted(state.offsets.items()):
+            topics.setdefault(topic, {})[str(queue_id)] = offset
+        documents.append({"name": name, "generation": state.generation, "offsets": topics})
+    return (json.dumps({"format": _FORMAT, "groups": documents}, indent=1) + "\n").encode()
+
+
+def _decode(document: Mapping[str, object], path: str) -> _Groups:
+    if document["format"] != _FORMAT:
+        raise UnsupportedFormatError("groups.json is of a newer format", path=path)
+    found: _Groups = {}
+    for entry in document["groups"]:  # type: ignore[attr-defined]
+        offsets = {
+            (topic, int(queue_id)): int(offset)
+            for topic, queues in entry["offsets"].items()
+            for queue_id, offset in queues.items()
+        }
+        found[entry["name"]] = GroupState(int(entry["generation"]), offsets)
+    return found
