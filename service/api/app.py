@@ -9,9 +9,10 @@ from fastapi import FastAPI
 
 from service.api import errors
 from service.api.limits import BodyLimit
-from service.api.routes import admin, groups, health, messages, page, produce, topics
+from service.api.routes import admin, groups, health, messages, metrics, page, produce, topics
 from service.api.stops import AnswerWhenStopped
 from service.engine import Engine
+from service.metrics import Metrics
 from service.settings import Settings
 
 
@@ -21,11 +22,12 @@ def create_app(engine: Engine, settings: Settings, stopping: threading.Event | N
     app = FastAPI(title="tierlog", version=_version(), docs_url=None, redoc_url=None)
     app.state.engine = engine
     app.state.settings = settings
+    app.state.metrics = Metrics(engine)
     app.state.stopping = stopping = stopping or threading.Event()
     errors.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.serve.max_request_bytes)
     app.add_middleware(AnswerWhenStopped, stopping=stopping)
-    for module in (produce, messages, topics, groups, admin, health, page):
+    for module in (produce, messages, topics, groups, admin, health, metrics, page):
         app.include_router(module.router)
     return app
 

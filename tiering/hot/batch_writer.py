@@ -43,6 +43,8 @@ class BatchWriter:
         self._next_offsets: dict[QueueKey, int] = {}
         #: Store time of the newest record, 0 before the first; never steps back.
         self.last_store_ms = 0
+        #: Messages and their records' bytes since the store was opened.
+        self.messages = self.bytes = 0
 
     def raise_next(self, key: QueueKey, queue_offset: int) -> None:
         """The queue's next message gets at least this offset."""
@@ -63,6 +65,8 @@ class BatchWriter:
         topics = [self._topics.create(name) for name in batch.topics]
         result = self._place(batch, topics)
         self._write(batch, sizes, result)
+        self.messages += len(batch)
+        self.bytes += int(sizes.sum())
         return result
 
     def _place(self, batch: MessageBatch, topics: list[Topic]) -> AppendResult:

@@ -306,6 +306,26 @@ class HotStore:
         return self._writer.last_store_ms
 
     @property
+    def appended_messages(self) -> int:
+        """Messages appended since the store was opened."""
+        return self._writer.messages
+
+    @property
+    def appended_bytes(self) -> int:
+        """Bytes of the records appended since the store was opened."""
+        return self._writer.bytes
+
+    @property
+    def dispatched_to(self) -> int:
+        """Physical offset below which everything is derived."""
+        return self._dispatcher.position()
+
+    @property
+    def recover_from(self) -> int:
+        """Physical offset at which recovery would begin if the process were killed now."""
+        return max(self._checkpointed, self.log.begin)
+
+    @property
     def clock_behind_ms(self) -> int:
         """How far this machine's clock is behind the newest record: new ones get that record's time until it is past.
 
