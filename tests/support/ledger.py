@@ -60,6 +60,7 @@ def compare(engine: Engine, folder: Path, writers: int, *, deep: bool = False) -
     for place, message in sorted(everything(engine).items()):
         writer, number = (int(part) for part in message.record.body.split(b":")[:2])
         assert (writer, number) not in places, f"{writer}:{number} is at {places[writer, number]} and at {place}"
+        assert writer < writers, f"{place} holds a message that was refused"
         places[writer, number] = place
         queue = place[1]
         assert newest.get((writer, queue), -1) < number, f"queue {queue}: message {number} of {writer} is late"
