@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from index.classic.index import ClassicIndex
 from index.layout import TIERLOG
 from index.local_index import LocalIndex
 from service.archiving import ColdWay, owner_of, saved_watermarks
@@ -141,7 +142,13 @@ def _open_local(
         fs, paths, slots=settings.index.slots, items=settings.index.items, layout=TIERLOG,
         border=hot.log.begin, indexed_to=indexed_to, log_start=hot.log.begin,
     )  # fmt: skip
-    _recover(hot, index)
+    classic = None
+    if settings.index.classic and not read_only:
+        classic = ClassicIndex.open(
+            fs, paths, around.clock, slots=settings.index.classic_slots, items=settings.index.classic_items,
+            log_begin=hot.log.begin,
+        )  # fmt: skip
+    _recover(hot, index, classic)
     return hot, index
 
 
@@ -184,11 +191,13 @@ def _look_at_archive(manifest: ManifestStore, identity: StoreIdentity, *, refuse
     raise error
 
 
-def _recover(hot: HotStore, index: LocalIndex) -> None:
+def _recover(hot: HotStore, index: LocalIndex, classic: ClassicIndex | None) -> None:
     """Recover the log and everything derived from it."""
-    hot.recover([index])
+    hot.recover([index], classic)
     if index.next_offset() > hot.log.end:  # the disk forgot flushed records that an index file had seen
         index.discard_above(hot.log.end)
+    if classic is not None and classic.next_offset() > hot.log.end:
+        classic.restart(hot.log.begin)
     hot.dispatch()
     for first, end in index.gaps(hot.border, hot.log.end):
         hot.derive(index.derive(first, end), first, end)

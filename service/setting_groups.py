@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from index.classic.format import check_capacity as check_classic_capacity
 from index.header import check_capacity
 from index.layout import TIERLOG
 from tiering.errors import InvalidRequestError
@@ -129,10 +130,36 @@ class IndexSettings(_Group):
         default="tierlog", description="Item layout of new files. `tierlog` keeps 63 bits of hash per key."
     )
 
+    classic: bool = Field(
+        default=False,
+        description=(
+            "Whether RocketMQ's own key index is written too, below `index/`, so that a broker which opens the store "
+            "finds its keys. Costs disk and about as much work per key as our own index. Switched on for an existing "
+            "store, it is made for everything hot while the store opens."
+        ),
+    )
+    classic_slots: int = Field(
+        default=5_000_000,
+        ge=1,
+        description=(
+            "Hash slots of a classic index file, 4 bytes each. Must be the broker's `maxHashSlotNum`. Another value "
+            "makes all classic files again."
+        ),
+    )
+    classic_items: int = Field(
+        default=20_000_000,
+        ge=2,
+        description=(
+            "Items of a classic index file, 20 bytes each. Must be the broker's `maxIndexNum`. After a kill, what "
+            "the unfinished file held is read from the log again, so smaller files reopen faster."
+        ),
+    )
+
     @model_validator(mode="after")
     def _fits_a_file(self) -> IndexSettings:
         try:
             check_capacity(TIERLOG, self.slots, self.items)
+            check_classic_capacity(self.classic_slots, self.classic_items)
         except InvalidRequestError as error:
             raise ValueError(error.message) from error
         return self

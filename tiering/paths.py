@@ -36,6 +36,7 @@ class StorePaths:
         self.topics_json = self.tierlog / "topics.json"
         self.groups_json = self.tierlog / "groups.json"
         self.head_json = self.tierlog / "head.json"
+        self.classic_index_json = self.tierlog / "classic_index.json"
         self.index = root / "index"
 
     def segment(self, base_offset: int) -> Path:

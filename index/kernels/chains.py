@@ -54,7 +54,7 @@ _TIME_LIMIT = 1 << 61
 
 
 @intrinsic
-def _publish_be32(typing_context, address, value):
+def publish_be32(typing_context, address, value):
     """Store an aligned int32 after everything stored before it, as seen by every other thread."""
 
     def codegen(context, builder, signature, args):
@@ -78,7 +78,7 @@ def _link(pending: int, count: int, previous_at: int) -> Any:
             newest = int64(0)
             used += 1
         store_be32(load_i64(entry + 8) + previous_at, newest)
-        _publish_be32(slot, load_i64(entry + 16))
+        publish_be32(slot, load_i64(entry + 16))
     return used
 
 

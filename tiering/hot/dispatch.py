@@ -48,6 +48,22 @@ class LogSubscriber(Protocol):
         ...
 
 
+class ClassicFiles(LogSubscriber, Protocol):
+    """RocketMQ's key index beside ours: a subscriber whose durability the checkpoint file speaks of."""
+
+    def durable_ms(self) -> int:
+        """Store time up to which the index is durable."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything taken in durable, at a clean stop."""
+        ...
+
+    def remove_below(self, border: int) -> object:
+        """Drop files that speak of nothing at or above the border."""
+        ...
+
+
 class Dispatcher:
     """Moves subscribers forward over the log."""
 

@@ -30,7 +30,7 @@ from tiering.fs import FileSystem, replace_file
 from tiering.hot.batch_writer import AppendResult, BatchWriter
 from tiering.hot.commit_log import CommitLog, Segment
 from tiering.hot.consume_queue import ConsumeQueues, QueueView
-from tiering.hot.dispatch import Dispatcher, LogSubscriber
+from tiering.hot.dispatch import ClassicFiles, Dispatcher, LogSubscriber
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.options import HotOptions
@@ -65,7 +65,8 @@ class HotStore:
         self._pins: dict[int, int] = {}
         self._read_only_reason: str | None = None
         self._closed = False
-        self._checkpointed = -1
+        self._checkpointed: Checkpoint | None = None
+        self._classic: ClassicFiles | None = None
         for folder in (paths.tmp, paths.commitlog, paths.consumequeue, paths.tierlog):
             fs.make_dirs(folder)
         for name in fs.list_dir(paths.tmp):
@@ -91,7 +92,7 @@ class HotStore:
 
     # opening and closing
 
-    def recover(self, subscribers: Sequence[LogSubscriber]) -> None:
+    def recover(self, subscribers: Sequence[LogSubscriber], classic: ClassicFiles | None = None) -> None:
         """Find the log's end, derive again what is missing, and be ready to append.
 
         Raises :class:`CorruptionError` if the log ends where no crash explains it, :class:`StoreMismatchError` if it
@@ -100,7 +101,9 @@ class HotStore:
         if not self._stopped_cleanly:
             self.queues.discard_tails()
         self.log.flush_files(self._durable)
-        self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *subscribers])
+        self._classic = classic
+        derived = [*subscribers, *([] if classic is None else [classic])]
+        self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *derived])
         last = self.log.segments()[-1].end
         end = min(self._dispatcher.recover(last), last)
         self._check_end(end)
@@ -145,12 +148,18 @@ class HotStore:
             if self._read_only_reason is None:
                 self.flush()
                 self.dispatch()
+                self._flush_classic()
                 self.checkpoint()
                 self.log.discard_prepared()
                 self._fs.unlink(self._paths.abort)
                 self._fs.flush_dir(self._paths.root)
         finally:
             self.log.close()
+
+    def _flush_classic(self) -> None:
+        with self._dispatch_lock, self._writing("flush of the classic index"):
+            if self._classic is not None:
+                self._classic.flush()
 
     @property
     def read_only_reason(self) -> str | None:
@@ -257,12 +266,13 @@ class HotStore:
         """
         with self._dispatch_lock, self._writing("checkpoint"):
             confirm = self.queues.flush()
-            if confirm != self._checkpointed:
+            last_ms = self.queues.last_store_ms
+            index_ms = min(last_ms, self._classic.durable_ms()) if self._classic is not None else 0
+            checkpoint = Checkpoint(physic_ms=last_ms, logics_ms=last_ms, index_ms=index_ms, confirm_offset=confirm)
+            if checkpoint != self._checkpointed:
                 self.topics.raise_floors(self.queues.next_offsets())
-                last_ms = self.queues.last_store_ms
-                checkpoint = Checkpoint(physic_ms=last_ms, logics_ms=last_ms, confirm_offset=confirm)
                 replace_file(self._fs, self._paths.checkpoint, checkpoint.encode(), self._paths.tmp)
-                self._checkpointed = confirm
+                self._checkpointed = checkpoint
 
     # reading
 
@@ -323,7 +333,7 @@ class HotStore:
     @property
     def recover_from(self) -> int:
         """Physical offset at which recovery would begin if the process were killed now."""
-        return max(self._checkpointed, self.log.begin)
+        return max(self._checkpointed.confirm_offset if self._checkpointed else 0, self.log.begin)
 
     @property
     def clock_behind_ms(self) -> int:
@@ -362,3 +372,5 @@ class HotStore:
                 self.log.remove_first()
             self.queues.remove_below(border)
             forget(border)
+            if self._classic is not None:
+                self._classic.remove_below(border)

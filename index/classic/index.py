@@ -1,0 +1,270 @@
+"""RocketMQ's own key index, written beside ours so that a RocketMQ broker can open the store and find its keys.
+
+**Crashes.** The files are derived data. A file is trusted only if ``classic_index.json`` (``index.classic.progress``)
+names it, which happens after the file was flushed: when it is full, or at a clean stop. Everything else is unlinked at
+the next open and derived again from the log, whose records go only after the files that speak of them.
+
+* Killed while a file is written, or between its flush and its naming: it is not named, so it goes, and the log is read
+  again from where the last named file ends, to the item.
+* Killed after a clean stop was undone, which happens before the first put into the file: the same.
+* Killed while files below the border are removed: their names went first.
+* The log lost records that files speak of, another program changed or removed a file, or the settings changed: all
+  files go, and the whole hot log is derived again. So it is when the index is switched on for a log that exists.
+
+Thus nothing that is in the hot log is ever missing, unlike in RocketMQ, which drops the current file after a crash and
+reads only the end of the log again. ``durable_ms`` tells RocketMQ, by the checkpoint file, which files it may keep.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from datetime import datetime
+
+import numpy as np
+
+from index.classic.file import ClassicIndexFile
+from index.classic.format import check_capacity
+from index.classic.progress import Position, Progress, Stopped
+from index.classic.query import QueryOffsets, query_files
+from index.kernels.classic import hash_classic_items
+from tiering.clock import Clock
+from tiering.errors import InvalidRequestError, ReadOnlyError, StoreError
+from tiering.fs import FileSystem, replace_file
+from tiering.hot.dispatch import LogRange
+from tiering.paths import StorePaths
+
+_NAME = re.compile(r"\d{17}")
+
+
+def file_name(now_ms: int, last: str | None) -> str:
+    """Name of a new file: local time to the millisecond, but always above ``last``, because order is by name."""
+    wanted = int(f"{datetime.fromtimestamp(now_ms // 1000):%Y%m%d%H%M%S}{now_ms % 1000:03d}")
+    return f"{wanted if last is None else max(wanted, int(last) + 1):017d}"
+
+
+class ClassicIndex:
+    """The classic index files of one store. One thread dispatches; readers take no lock."""
+
+    def __init__(self, fs: FileSystem, paths: StorePaths, clock: Clock, *, slots: int, items: int) -> None:
+        """Use :meth:`open`."""
+        check_capacity(slots, items)
+        self._fs = fs
+        self._paths = paths
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._failure: StoreError | None = None
+        self._progress = Progress(slots, items, (), Position(0))
+        self._position = Position(0)
+        self._full: tuple[ClassicIndexFile, ...] = ()
+        self._current: ClassicIndexFile | None = None
+        #: Least store time in the current file; None while it is empty.
+        self._least_ms: int | None = None
+
+    @classmethod
+    def open(
+        cls, fs: FileSystem, paths: StorePaths, clock: Clock, *, slots: int, items: int, log_begin: int
+    ) -> ClassicIndex:
+        """Open after any stop, before the store recovers; drops every file that is not known to be whole.
+
+        The dispatcher goes on from :meth:`next_offset`; if that lies above the recovered end of the log, call
+        :meth:`restart` before the first dispatch.
+        """
+        index = cls(fs, paths, clock, slots=slots, items=items)
+        fs.make_dirs(paths.index)
+        path = paths.classic_index_json
+        progress = Progress.decode(fs.read(path)) if fs.exists(path) else None
+        if progress is None or (progress.slots, progress.items) != (slots, items) or not index._load(progress):
+            index.restart(log_begin)
+            return index
+        if index._position.next < log_begin:
+            index._position = Position(log_begin)
+        index._drop_others()
+        return index
+
+    def _load(self, progress: Progress) -> bool:
+        """Take up the named files; False if one is not as it was left."""
+        try:
+            self._full = tuple(self._opened(name) for name in progress.files)
+        except StoreError:
+            self._full = ()
+            return False
+        if not all(file.is_full for file in self._full):
+            self._full = ()
+            return False
+        stopped = progress.stopped
+        if stopped is not None and not self._fs.exists(self._paths.abort) and self._take_up(stopped):
+            self._progress, self._position = progress, stopped.position
+        else:
+            self._progress, self._position = progress, progress.position
+            if stopped is not None:
+                self._save(progress.running())
+        return True
+
+    def _take_up(self, stopped: Stopped) -> bool:
+        """Go on with the file of a clean stop, unless another program has written into it."""
+        if stopped.name is None:
+            return True
+        try:
+            file = self._opened(stopped.name, writable=True)
+        except StoreError:
+            return False
+        if file.item_count != stopped.count:
+            return False
+        self._current = file
+        self._least_ms = file.header.begin_ms if file.item_count else None
+        return True
+
+    def _opened(self, name: str, *, writable: bool = False) -> ClassicIndexFile:
+        path = self._paths.index / name
+        return ClassicIndexFile.open(self._fs, path, self._progress.slots, self._progress.items, writable=writable)
+
+    def _drop_others(self) -> None:
+        """Unlink every classic file that is not open here; folders and other names are left alone."""
+        folder = self._paths.index
+        known = {file.path.name for file in self.files()}
+        others = [name for name in self._fs.list_dir(folder) if _NAME.fullmatch(name) and name not in known]
+        others = [name for name in others if not self._fs.is_dir(folder / name)]
+        for name in others:
+            self._fs.unlink(folder / name)
+        if others:
+            self._fs.flush_dir(folder)
+
+    def restart(self, log_begin: int) -> None:
+        """Drop all files and derive them again from ``log_begin`` on."""
+        with self._lock:
+            self._full, self._current, self._least_ms = (), None, None
+            self._position = Position(log_begin)
+            self._save(Progress(self._progress.slots, self._progress.items, (), self._position))
+            self._drop_others()
+
+    # following the log
+
+    def next_offset(self) -> int:
+        """First physical offset not wholly indexed."""
+        return self._position.next
+
+    def on_records(self, records: LogRange) -> None:
+        """Put the items of all records not yet seen.
+
+        Raises :class:`DiskFullError` or :class:`DiskFailedError` when a new file cannot be made: no item is lost, the
+        call can be repeated. After a flush that failed nothing is known, and all there is is :class:`ReadOnlyError`.
+        """
+        with self._lock:
+            if records.end <= self._position.next:
+                return
+            if records.start > self._position.next:
+                raise InvalidRequestError(f"range starts at {records.start}, {self._position.next} was not seen yet")
+            if self._failure is not None:
+                raise ReadOnlyError("a classic index file could not be flushed") from self._failure
+            self._take(records)
+
+    def _take(self, records: LogRange) -> None:
+        physical = np.ascontiguousarray(records.rows["physical_offset"])
+        rows = np.ascontiguousarray(records.rows[np.searchsorted(physical, self._position.next) :])
+        keys = hash_classic_items(records.data, rows)
+        at = 0
+        if len(rows) and rows["physical_offset"][0] == self._position.next:
+            at = self._position.keys
+        if at < len(keys) and self._progress.stopped is not None:
+            self._save(self._progress.running())
+        while at < len(keys):
+            file = self._current or self._begin_file()
+            done = file.put(rows, keys, at, len(keys))
+            if done:
+                chosen = keys["row"][at : at + done]
+                least_ms = int(rows["store_ms"][chosen[0] : chosen[-1] + 1].min())
+                self._least_ms = least_ms if self._least_ms is None else min(self._least_ms, least_ms)
+            at += done
+            if at < len(keys):
+                row = keys["row"][at]
+                first = int(np.searchsorted(keys["row"], row))
+                self._position = Position(int(rows["physical_offset"][row]), at - first)
+            else:
+                self._position = Position(records.end)
+            if file.is_full:
+                self._finish_file(file)
+        self._position = Position(records.end)
+
+    def _begin_file(self) -> ClassicIndexFile:
+        last = self._full[-1] if self._full else None
+        name = file_name(self._clock.now_ms(), last.path.name if last else None)
+        self._current = ClassicIndexFile.create(
+            self._fs, self._paths.index / name, self._progress.slots, self._progress.items,
+            after=last.header if last else None,
+        )  # fmt: skip
+        return self._current
+
+    def _finish_file(self, file: ClassicIndexFile) -> None:
+        self._flush_file(file)
+        names = (*self._progress.files, file.path.name)
+        self._save(Progress(self._progress.slots, self._progress.items, names, self._position))
+        self._full = (*self._full, file)
+        self._current, self._least_ms = None, None
+
+    def _flush_file(self, file: ClassicIndexFile) -> None:
+        try:
+            file.flush()
+        except StoreError as error:
+            self._failure = error
+            raise
+
+    def _save(self, progress: Progress) -> None:
+        replace_file(self._fs, self._paths.classic_index_json, progress.encode(), self._paths.tmp)
+        self._progress = progress
+
+    # durability and removal
+
+    def flush(self) -> None:
+        """Make everything put so far durable, so that the next open goes on behind it. Meant for a clean stop."""
+        with self._lock:
+            if self._failure is not None or self._progress.stopped is not None:
+                return
+            name, count = None, 0
+            if self._current is not None:
+                self._flush_file(self._current)
+                name, count = self._current.path.name, self._current.item_count
+            base = self._progress
+            self._save(
+                Progress(base.slots, base.items, base.files, base.position, Stopped(name, count, self._position))
+            )
+
+    def durable_ms(self) -> int:
+        """Store time up to which every item is durable; every item that is not, or is yet to come, is later."""
+        with self._lock:
+            durable = self.files() if self._progress.stopped is not None else self._full
+            if not durable:
+                return 0
+            end_ms = durable[-1].header.end_ms
+            is_followed = self._current is not None and durable[-1] is not self._current
+            later_ms = self._least_ms if is_followed and self._least_ms is not None else end_ms
+            return max(0, min(end_ms, later_ms - 1))
+
+    def remove_below(self, border: int) -> int:
+        """Unlink the oldest files that end below the border, never the last; returns how many."""
+        with self._lock:
+            count = 0
+            while count < len(self.files()) - 1 and count < len(self._full):
+                if self._full[count].header.end_offset >= border:
+                    break
+                count += 1
+            if count:
+                gone, self._full = self._full[:count], self._full[count:]
+                base = self._progress
+                self._save(Progress(base.slots, base.items, base.files[count:], base.position, base.stopped))
+                for file in gone:
+                    self._fs.unlink(file.path)
+                self._fs.flush_dir(self._paths.index)
+            return count
+
+    # reading
+
+    def files(self) -> list[ClassicIndexFile]:
+        """Every file in the order of names."""
+        return [*self._full, *([self._current] if self._current else [])]
+
+    def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> QueryOffsets:
+        """See :func:`query_files`."""
+        with self._lock:
+            files = self.files()
+        return query_files(files, topic, key, limit, begin_ms, end_ms)
