@@ -65,8 +65,12 @@ def saved_watermarks(fs: FileSystem, paths: StorePaths) -> tuple[int, int]:
 
 
 def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, now_ms: int) -> None:
-    """Remove by retention alone: what happens to old segments of a store without a cold tier."""
-    border = min(due_border(hot, retention, now_ms), hot.log.last_base)
+    """Remove by retention alone: what happens to old segments of a store without a cold tier.
+
+    What is not dispatched stays: queues and index follow the log, and must not begin above a hole of their own.
+    """
+    dispatched = hot.dispatch()
+    border = min(due_border(hot, retention, now_ms), dispatched - dispatched % hot.log.segment_bytes)
     if border > hot.border:
         hot.remove_below(border, forget=index.remove_below)
 

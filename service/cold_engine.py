@@ -20,6 +20,7 @@ from tiering.errors import InvalidRequestError, NotFoundError, TopicNotFoundErro
 from tiering.fetch import Fetcher, PullResult
 from tiering.paths import ColdKeys, store_of_head
 from tiering.randomness import SystemRandomness
+from tiering.types import Boundary
 
 
 class ColdEngine:
@@ -70,12 +71,19 @@ class ColdEngine:
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Read a queue of the one store that has it; several need a store id at :meth:`open`."""
+        return self._fetcher().pull(topic, queue_id, offset, limit, tag)
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
+        """Where in a queue of the one store a store time lies."""
+        return self._fetcher().offset_by_time(topic, queue_id, time_ms, boundary)
+
+    def _fetcher(self) -> Fetcher:
         if len(self._manifests) > 1:
             raise InvalidRequestError(
                 f"{len(self._manifests)} stores lie here and a queue belongs to one", hint="name it with --store-id"
             )
         ((store_id, manifest),) = self._manifests.items()
-        return Fetcher(store_id, None, manifest).pull(topic, queue_id, offset, limit, tag)
+        return Fetcher(store_id, None, manifest)
 
     def topics(self) -> list[TopicInfo]:
         """Topics of all stores; a name that several have is listed once for each."""

@@ -24,13 +24,15 @@ from tiering.cold.object_store import ObjectStore
 from tiering.errors import (
     ConflictError,
     InvalidRequestError,
+    MessageNotFoundError,
     ReadOnlyError,
 )
 from tiering.fetch import PullResult
 from tiering.fs import FileSystem, LocalFileSystem
 from tiering.hot.topics import Topic
+from tiering.message import StoredMessage
 from tiering.randomness import Randomness, SystemRandomness
-from tiering.types import Durability
+from tiering.types import Boundary, Durability
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,20 @@ class Engine:
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Read a queue in order; see :meth:`Fetcher.pull`."""
         return self._fetcher.pull(topic, queue_id, offset, limit, tag)
+
+    def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(least, next) offset of a queue; see :meth:`Fetcher.offsets`."""
+        return self._fetcher.offsets(topic, queue_id)
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
+        """Where in a queue a store time lies, both tiers counted; see :meth:`Fetcher.offset_by_time`."""
+        return self._fetcher.offset_by_time(topic, queue_id, time_ms, boundary)
+
+    def message(self, message_id: str, store_id: str | None = None) -> StoredMessage:
+        """One message by its offset id, whichever tier; see :meth:`Fetcher.message`."""
+        if store_id not in (None, self.store_id):
+            raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
+        return self._fetcher.message(message_id)
 
     def watch(
         self, topic: str, queue_id: int, offset: int, tell: Callable[[], object]

@@ -1,4 +1,4 @@
-"""Reads a queue in order from whichever tier holds the offset asked for."""
+"""Reads from whichever tier holds it: a queue in order, the offset of a time, one message by its id."""
 
 from __future__ import annotations
 
@@ -9,17 +9,26 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.reading import ArchiveReader
 from tiering.cold.segment_reader import SegmentReader
-from tiering.errors import CorruptionError, ObjectNotFoundError, TopicNotFoundError
+from tiering.cold.time_search import archived_offset_by_time
+from tiering.errors import (
+    BadMagicError,
+    CorruptionError,
+    MessageNotFoundError,
+    ObjectNotFoundError,
+    TopicNotFoundError,
+    TornRecordError,
+)
 from tiering.first_offsets import FirstOffsets
-from tiering.format.hashing import tag_hash
-from tiering.format.manifest import Head
+from tiering.format.manifest import Head, TopicState
+from tiering.format.record import Record
 from tiering.hot.consume_queue import QueueView
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
-from tiering.message import StoredMessage
-from tiering.types import PullStatus, Tier
+from tiering.hot.time_search import offset_by_time
+from tiering.message import StoredMessage, offset_in_message_id
+from tiering.tag_filter import TagFilter
+from tiering.types import Boundary, PullStatus, Tier
 
 # What one pull looks at is bounded, so that a tag which nobody has does not read a whole queue.
 _MAX_MESSAGES = 10_000
@@ -64,15 +73,16 @@ class Fetcher:
         self._firsts = FirstOffsets(manifest) if manifest else None
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
-        """Up to ``limit`` messages from ``offset`` on, in order, about 4 MiB at most.
+        """Up to ``limit`` messages from ``offset`` on, in order, about 4 MiB at most; ``tag`` is a tag expression.
 
         One answer comes from one tier and from at most 10,000 messages or 16 MiB that were looked at, whether or not
         they have the tag. Raises :class:`TopicNotFoundError` for an unknown topic or queue, the object store's error
         if the cold tier is needed and does not answer, :class:`ReadOnlyError` at the end of a queue that may go on in
         records which dispatching failed to reach.
         """
+        wanted = TagFilter.parse(tag)
         if self._hot is None:
-            return self._pull_cold_only(topic, queue_id, offset, limit, tag)
+            return self._pull_cold_only(topic, queue_id, offset, limit, wanted)
         with self._hot_queue(self._hot, topic, queue_id) as queue:
             is_hot = offset >= queue.first
             first = self._first_without_waiting(queue) if is_hot else self._first(queue)
@@ -82,18 +92,70 @@ class Fetcher:
             if edge is not None:
                 return edge
             if is_hot:
-                messages, tier_end = self._hot_messages(queue, offset, tag), queue.end
+                messages, tier_end = self._hot_messages(queue, offset, wanted), queue.end
             else:
                 messages, tier_end = self._archived_messages(queue, topic, offset), queue.first
-            return _collect(messages, offset, limit, tag, first, queue.end, tier_end)
+            return _collect(messages, offset, limit, wanted, first, queue.end, tier_end)
 
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(least, next) offset of a queue over both tiers; the hot tier's least until the archive has answered."""
         if self._hot is None:
-            answer = self._pull_cold_only(topic, queue_id, -1, 0, None)
-            return answer.min_offset, answer.max_offset
+            head, state = self._archived_topic(topic, queue_id)
+            return self._archived_range(head, state.topic_id, queue_id)
         with self._hot_queue(self._hot, topic, queue_id) as queue:
             return self._first_without_waiting(queue), queue.end
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
+        """The queue offset that belongs to a store time, as if both tiers were one.
+
+        ``LOWER``: the first message stored at or after the time; the queue's end if there is none. ``UPPER``: the last
+        message stored at or before it; 0 if there is none, as RocketMQ answers, even where the queue begins later.
+        Raises what :meth:`pull` raises; the archive is asked only if the hot messages do not decide.
+        """
+        if self._hot is None:
+            head, state = self._archived_topic(topic, queue_id)
+            found = self._archived_by_time(head, head.archived_to, state.topic_id, topic, queue_id, time_ms, boundary)
+            if found is None:
+                is_lower = boundary is Boundary.LOWER
+                found = self._archived_range(head, state.topic_id, queue_id)[1] if is_lower else 0
+            return found
+        with self._hot_queue(self._hot, topic, queue_id) as queue:
+            found = self._hot_by_time(queue, time_ms, boundary)
+            if found is None:
+                border, head_below = queue.snapshot.border, self._head_below(queue.snapshot.border)
+                if head_below is not None:
+                    found = self._archived_by_time(
+                        head_below, border, queue.topic_id, topic, queue_id, time_ms, boundary
+                    )
+            if found is None:
+                found = queue.first if boundary is Boundary.LOWER else 0
+            if found >= queue.end - (boundary is Boundary.UPPER):
+                queue.snapshot.require_dispatched()  # what cannot be read may be the answer
+            return found
+
+    def message(self, message_id: str) -> StoredMessage:
+        """The message with an offset id; :class:`InvalidRequestError` if it is none.
+
+        Raises :class:`MessageNotFoundError` if no message of a queue has this id, the object store's error if it lies
+        in a cold tier that does not answer.
+        """
+        offset = offset_in_message_id(message_id)
+        record, tier = None, Tier.HOT
+        if self._hot is None:
+            assert self._manifest is not None
+            record, tier = self._archived_record(self._manifest.refresh(), offset), Tier.COLD
+        else:
+            with self._hot.snapshot() as snapshot:
+                if offset >= snapshot.end:
+                    snapshot.require_dispatched()
+                elif offset >= snapshot.border:
+                    record = self._hot_record(self._hot, snapshot, offset)
+                else:
+                    head = self._head_below(snapshot.border)
+                    record, tier = self._archived_record(head, offset) if head else None, Tier.COLD
+        if record is None or record.message_id != message_id.upper() or not record.has_queue_unit:
+            raise MessageNotFoundError(f"no message has the id {message_id}")
+        return StoredMessage(record, self._store_id, tier)
 
     # the hot tier
 
@@ -113,18 +175,67 @@ class Fetcher:
                 first = view.first_at_or_above(snapshot.border)
                 yield _HotQueue(found.topic_id, queue_id, snapshot, view, first, max(view.next, floor))
 
-    def _hot_messages(self, queue: _HotQueue, offset: int, tag: str | None) -> _Messages:
-        wanted = None if tag is None else tag_hash(tag)
+    def _hot_messages(self, queue: _HotQueue, offset: int, wanted: TagFilter | None) -> _Messages:
         while queue.view is not None and offset < queue.view.next:
             for unit in queue.view.units(offset, offset + _HOT_STEP):
-                if wanted is not None and unit["tag_hash"] != wanted:
+                if wanted is not None and int(unit["tag_hash"]) not in wanted.hashes:
                     yield offset, None
                 else:
                     record = queue.snapshot.record(int(unit["physical_offset"]))
                     yield offset, StoredMessage(record, self._store_id, Tier.HOT)
                 offset += 1
 
+    @staticmethod
+    def _hot_by_time(queue: _HotQueue, time_ms: int, boundary: Boundary) -> int | None:
+        """The answer, if the hot messages decide it: a message below them might be nearer otherwise."""
+        if queue.view is None or queue.first >= queue.view.next:
+            return None
+        (unit,) = queue.view.units(queue.first, queue.first + 1)
+        first_ms = queue.snapshot.record(int(unit["physical_offset"])).store_ms
+        if first_ms > time_ms or (first_ms == time_ms and boundary is Boundary.LOWER):
+            return None
+        return offset_by_time(queue.view, queue.snapshot, time_ms, boundary)
+
+    @staticmethod
+    def _hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | None:
+        """The record that begins at a physical offset, if a queue leads to it: a body may hold what looks like one."""
+        try:
+            record = snapshot.record(offset)
+        except (BadMagicError, TornRecordError):
+            return None
+        topic = hot.topics.find(record.topic)
+        view = topic and hot.queues.view(topic.topic_id, record.queue_id)
+        units = view.units(record.queue_offset, record.queue_offset + 1) if view else ()
+        return record if any(unit["physical_offset"] == offset for unit in units) else None
+
     # the archive below it
+
+    def _head_below(self, border: int) -> Head | None:
+        """The head that covers what is no longer hot; None if nothing of it was ever archived."""
+        if self._manifest is None or border == 0:
+            return None
+        try:
+            return self._manifest.covering(border)
+        except ObjectNotFoundError:
+            if self._manifest.head is not None:
+                raise
+            return None  # the border rose before this store had an archive
+
+    def _archived_by_time(
+        self, head: Head, border: int, topic_id: int, topic: str, queue_id: int, time_ms: int, boundary: Boundary
+    ) -> int | None:
+        assert self._manifest is not None
+        return archived_offset_by_time(self._manifest, head, border, topic_id, topic, queue_id, time_ms, boundary)
+
+    def _archived_record(self, head: Head, offset: int) -> Record | None:
+        assert self._manifest is not None
+        reader = self._manifest.reader()
+        entry = self._manifest.segment_of(reader, head, offset)
+        if entry is None:
+            return None
+        segment = SegmentReader(reader, entry)
+        cold_offset = segment.cold_offset(offset)
+        return None if cold_offset is None else next(segment.records_at([cold_offset]))[1]
 
     def _first(self, queue: _HotQueue) -> int:
         """The least offset of both tiers; the object store's error if it cannot be learnt."""
@@ -152,19 +263,25 @@ class Fetcher:
 
     # the archive alone
 
-    def _pull_cold_only(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None) -> PullResult:
+    def _pull_cold_only(
+        self, topic: str, queue_id: int, offset: int, limit: int, wanted: TagFilter | None
+    ) -> PullResult:
+        head, state = self._archived_topic(topic, queue_id)
+        first, end = self._archived_range(head, state.topic_id, queue_id)
+        messages = self._cold_messages(head, head.archived_to, state.topic_id, topic, queue_id, offset)
+        return _edge(offset, first, end) or _collect(messages, offset, limit, wanted, first, end, end)
+
+    def _archived_topic(self, topic: str, queue_id: int) -> tuple[Head, TopicState]:
         assert self._manifest is not None
         head = self._manifest.refresh()
-        reader = self._manifest.reader()
-        for state in self._manifest.state(reader, head).topics:
+        for state in self._manifest.state(self._manifest.reader(), head).topics:
             if state.name == topic and 0 <= queue_id < state.queues:
-                first, end = self._archived_range(reader, head, state.topic_id, queue_id)
-                messages = self._cold_messages(head, head.archived_to, state.topic_id, topic, queue_id, offset)
-                return _edge(offset, first, end) or _collect(messages, offset, limit, tag, first, end, end)
+                return head, state
         raise TopicNotFoundError(f"no such topic or queue {topic!r}/{queue_id} in the archive")
 
-    def _archived_range(self, reader: ArchiveReader, head: Head, topic_id: int, queue_id: int) -> tuple[int, int]:
+    def _archived_range(self, head: Head, topic_id: int, queue_id: int) -> tuple[int, int]:
         assert self._manifest is not None
+        reader = self._manifest.reader()
         for early in self._manifest.queue_row_pieces(reader, head, topic_id, queue_id):
             late = next(self._manifest.queue_row_pieces(reader, head, topic_id, queue_id, backwards=True))[-1]
             return int(early["first_queue_offset"][0]), int(late["first_queue_offset"] + late["count"])
@@ -201,7 +318,7 @@ def _edge(offset: int, first: int, end: int) -> PullResult | None:
 
 
 def _collect(
-    messages: _Messages, offset: int, limit: int, tag: str | None, first: int, end: int, tier_end: int
+    messages: _Messages, offset: int, limit: int, wanted: TagFilter | None, first: int, end: int, tier_end: int
 ) -> PullResult:
     result = PullResult(PullStatus.NO_MATCHED_MESSAGE, offset, first, end)
     found_bytes = read_bytes = 0
@@ -214,7 +331,7 @@ def _collect(
         if message is None:
             continue
         read_bytes += message.record.size
-        if tag is None or message.tag == tag:
+        if wanted is None or message.tag in wanted.tags:
             result.messages.append(message)
             result.status = PullStatus.FOUND
             found_bytes += message.record.size

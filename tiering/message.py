@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from tiering.errors import InvalidRequestError
 from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, indexed_keys, split_keys
 from tiering.format.record import Record
 from tiering.types import Tier, TimeAxis
 
 #: Place in the total order of all answers: (time_ms, store_id, physical_offset).
 Place = tuple[int, str, int]
+
+_MESSAGE_ID = re.compile(r"(?:[0-9A-F]{32}|[0-9A-F]{56})", re.IGNORECASE)
+_OFFSET_DIGITS = 16
+
+
+def offset_in_message_id(message_id: str) -> int:
+    """The physical offset in an offset id; :class:`InvalidRequestError` for anything else.
+
+    32 or 56 hex digits: IPv4 or IPv6 address of the store, its port (int32), the physical offset (int64).
+    """
+    offset = int(message_id[-_OFFSET_DIGITS:], 16) if _MESSAGE_ID.fullmatch(message_id) else -1
+    if not 0 <= offset < 1 << 63:
+        raise InvalidRequestError(
+            f"{message_id[:100]!r} is not a message id",
+            hint="32 hex digits (56 with IPv6) from the answer to an append; a client's own id is found as a key",
+        )
+    return offset
 
 
 @dataclass(frozen=True, slots=True)

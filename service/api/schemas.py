@@ -10,7 +10,7 @@ from index.query import DEFAULT_LIMIT, MAX_LIMIT
 from service.times import parse_time
 from service.wire import decode_base64
 from tiering.batch import MAX_QUEUES
-from tiering.types import END_OF_TIME_MS, Order, TimeAxis
+from tiering.types import END_OF_TIME_MS, Boundary, Order, TimeAxis
 
 SHARDING_KEY = "__SHARDINGKEY"
 MAX_WAIT_MS = 60_000
@@ -83,7 +83,14 @@ class PullIn(_Strict):
     offset: int = Field(default=0, ge=0)
     limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
     wait_ms: int = Field(default=0, ge=0, le=MAX_WAIT_MS)
-    tag: str | None = None
+    tag: str | None = Field(default=None, description="one tag, several as `TagA || TagB`, or `*` for every message")
+
+
+class OffsetByTimeIn(_Strict):
+    """A store time, and which end of a run of equal times is meant."""
+
+    time_ms: Time
+    boundary: Boundary = Boundary.LOWER
 
 
 class TopicIn(_Strict):
@@ -157,6 +164,14 @@ class PullOut(BaseModel):
     min_offset: int
     max_offset: int
     messages: list[MessageOut]
+
+
+class OffsetByTimeOut(BaseModel):
+    """``min_offset`` and ``max_offset`` are the queue's, both tiers counted."""
+
+    offset: int
+    min_offset: int
+    max_offset: int
 
 
 class QueueOut(BaseModel):

@@ -66,6 +66,11 @@ class RemoteTarget:
         asked = urlencode({"offset": offset, "limit": limit, "wait_ms": wait_ms})
         return self._call("GET", f"/v1/topics/{quote(topic, safe='')}/queues/{queue_id}/messages?{asked}")
 
+    def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """The offset of a queue's first message stored at or after a time, its end if there is none."""
+        path = f"/v1/topics/{quote(topic, safe='')}/queues/{queue_id}/offset"
+        return int(self._call("GET", f"{path}?time_ms={time_ms}&boundary=lower")["offset"])
+
     def topics(self) -> list[Json]:
         """Topics with their queues."""
         found: list[Json] = self._call("GET", "/v1/topics")["topics"]

@@ -9,6 +9,7 @@ from service.cli.errors import DONE, NOTHING, say
 from service.cli.output import Rows, messages_out
 from service.cli.stopping import interruptible
 from service.cli.targets import Reader, open_reader
+from service.times import parse_time
 from tiering.errors import InvalidRequestError
 from tiering.types import PullStatus
 
@@ -21,7 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which queue, from where, how far."""
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--queue", type=int, metavar="Q", help="queue id, 0 unless told")
-    parser.add_argument("--offset", type=int, metavar="N", help="queue offset to begin with")
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument("--offset", type=int, metavar="N", help="queue offset to begin with")
+    begin.add_argument(
+        "--from",
+        dest="from_time",
+        metavar="T",
+        help="begin with the first message stored at or after T; ms or RFC 3339",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="stop after this many messages")
     parser.add_argument("--follow", action="store_true", help="wait for more until stopped (with --url)")
     add_format(parser)
@@ -59,6 +67,8 @@ def _read(target: Reader, arguments: argparse.Namespace, out: Rows) -> tuple[int
     """Write messages until the limit, the end of the queue or a stop; (how many, the next offset)."""
     queue_id = arguments.queue or 0
     found, offset = 0, arguments.offset or 0
+    if arguments.from_time is not None:
+        offset = target.offset_since(arguments.topic, queue_id, parse_time(arguments.from_time))
     first = True
     while arguments.limit is None or found < arguments.limit:
         limit = _PAGE if arguments.limit is None else min(_PAGE, arguments.limit - found)

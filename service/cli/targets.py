@@ -18,6 +18,7 @@ from service.wire import (
     topic_json,
 )
 from tiering.errors import InvalidRequestError, TopicNotFoundError
+from tiering.types import Boundary
 
 if TYPE_CHECKING:
     from index.query import Query
@@ -38,6 +39,10 @@ class Reader(Protocol):
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, wait_ms: int = 0) -> Json:
         """Messages of a queue in order; only a running service waits."""
+        ...
+
+    def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """The offset of a queue's first message stored at or after a time, its end if there is none."""
         ...
 
     def topics(self) -> list[Json]:
@@ -94,6 +99,10 @@ class LocalReader:
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, wait_ms: int = 0) -> Json:
         """Messages of a queue in order."""
         return pull_json(self._reading.pull(topic, queue_id, offset, limit))
+
+    def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """The first offset at or after a time."""
+        return self._reading.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
 
     def topics(self) -> list[Json]:
         """Topics with their queues."""

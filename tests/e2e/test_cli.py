@@ -173,6 +173,24 @@ def test_a_queue_is_read_in_order_from_where_one_says(shell: Shell, tmp_path: Pa
     shell("tail", "nope", "--root", root, code=WRONG_USE)
 
 
+def test_a_queue_is_read_from_a_time_on_wherever_it_is(shell: Shell, tmp_path: Path) -> None:
+    root, cold, file = str(tmp_path / "store"), f"file://{tmp_path}/cold", tmp_path / "some.log"
+    file.write_text("\n".join(str(number) for number in range(900)))
+    for _ in range(2):
+        shell("load", str(file), "--topic", "t", "--queues", "1", "--root", root, "--cold", cold, *TINY)
+        rows = shell.rows("tail", "t", "--root", root)
+        shell("archive", "--all", "--drop-hot", "--root", root)
+    since = ["tail", "t", "--from", str(rows[1_000]["store_ms"])]
+    expected = [row["queue_offset"] for row in rows if row["store_ms"] >= rows[1_000]["store_ms"]]
+    assert 0 < len(expected) <= 900
+    for target in (["--root", root], ["--cold", cold]):
+        assert [row["queue_offset"] for row in shell.rows(*since, *target)] == expected
+    with served("--root", root) as url:
+        assert [row["queue_offset"] for row in shell.rows(*since, "--url", url)] == expected
+    shell("tail", "t", "--from", "9999-12-31", "--root", root, code=NOTHING)
+    shell("tail", "t", "--from", "soon", "--root", root, code=WRONG_USE)
+
+
 def test_following_a_queue_shows_what_comes_in_until_it_is_stopped(shell: Shell, tmp_path: Path) -> None:
     root, file = str(tmp_path / "store"), tmp_path / "some.log"
     file.write_text("one")

@@ -67,6 +67,7 @@ def test_every_command_has_help_that_names_the_exit_codes(command: str, capsys: 
         ["load", "f", "--root", "."],
         ["archive", "--all", "--until", "5", "--root", "."],
         ["serve"],
+        ["tail", "t", "--offset", "3", "--from", "5", "--root", "."],
         ["query", "t", "--dry-run", "--root", "."],
     ],
 )

@@ -13,7 +13,7 @@ from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import ObjectStoreUnavailableError, TopicNotFoundError
+from tiering.errors import InvalidRequestError, ObjectStoreUnavailableError, TopicNotFoundError
 from tiering.fetch import Fetcher, PullResult
 from tiering.options import ColdOptions
 from tiering.paths import ColdKeys
@@ -129,7 +129,14 @@ def test_tag_filter(store: Store, is_cold: bool) -> None:
     assert (none.status, none.next_offset, none.messages) == (PullStatus.NO_MATCHED_MESSAGE, COUNT, [])
     last = pull(store, 99, 10, "a")
     assert (last.status, last.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, COUNT)
-    assert bodies(pull(store, 0, 3, "")) == []
+    for everything in ("", "*"):
+        assert bodies(pull(store, 0, 3, everything)) == [0, 1, 2]
+    for expression in ("a || b", "b||a", " a|| b ||"):
+        assert bodies(pull(store, 0, 3, expression)) == [0, 1, 2]
+    assert bodies(pull(store, 0, 2, "c||b")) == [1, 3]
+    for wrong in ("||", " || ", " ", "||".join(map(str, range(101)))):
+        with pytest.raises(InvalidRequestError):
+            pull(store, 0, 3, wrong)
 
 
 def test_tag_filter_compares_the_text_behind_equal_hashes(store: Store) -> None:

@@ -275,15 +275,20 @@ class ManifestStore:
 
     def log_entry(self, reader: ArchiveReader, head: Head, base: int) -> LogEntry | None:
         """The published segment with this base, or None."""
+        found = self.segment_of(reader, head, base)
+        return found if found is not None and found.base == base else None
+
+    def segment_of(self, reader: ArchiveReader, head: Head, offset: int) -> LogEntry | None:
+        """The published segment that holds a physical offset, or None."""
         for entry in head.log:
-            if entry.base == base:
+            if entry.first <= offset < entry.next:
                 return entry
         for node in head.log_tree:
-            if node.first <= base < node.next:
+            if node.first <= offset < node.next:
                 for leaf in self._page(reader, node, "log"):
-                    if leaf.first <= base < leaf.next:
+                    if leaf.first <= offset < leaf.next:
                         for entry in self._page(reader, leaf, "log"):
-                            if entry.base == base:
+                            if entry.first <= offset < entry.next:
                                 found: LogEntry = entry
                                 return found
         return None
@@ -296,15 +301,29 @@ class ManifestStore:
         return np.sort(np.concatenate(pieces), order=["segment", "queue_id", "first_queue_offset"])
 
     def queue_row_pieces(
-        self, reader: ArchiveReader, head: Head, topic_id: int, queue_id: int | None = None, *, backwards: bool = False
+        self,
+        reader: ArchiveReader,
+        head: Head,
+        topic_id: int,
+        queue_id: int | None = None,
+        *,
+        backwards: bool = False,
+        stored: TimeRange | None = None,
     ) -> Iterator[QueueRows]:
         """The same rows, read as far as they are wanted: a piece of later segments follows one of earlier ones.
 
-        No piece is empty; inside a piece rows ascend by queue, then segment. ``backwards`` gives the last piece first.
+        No piece is empty; inside a piece rows ascend by queue, then segment. ``backwards`` gives the last piece first,
+        ``stored`` leaves out pieces without a record stored in that time.
         """
         turn = reversed if backwards else iter
-        leaves = (leaf.rows for node in turn(head.log_tree) for leaf in turn(self._page(reader, node, "log")))
-        inline = (entry.rows for entry in turn(head.log))
+
+        def wanted(items: Sequence[Any]) -> Iterator[Any]:
+            for item in turn(items):
+                if stored is None or (item.bounds and stored.overlaps(*item.bounds.on(TimeAxis.STORE))):
+                    yield item
+
+        leaves = (leaf.rows for node in wanted(head.log_tree) for leaf in wanted(self._page(reader, node, "log")))
+        inline = (entry.rows for entry in wanted(head.log))
         for ref in chain(inline, leaves) if backwards else chain(leaves, inline):
             if ref is not None:
                 rows = self._rows_of(reader, ref, topic_id, queue_id)

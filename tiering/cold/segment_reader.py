@@ -140,17 +140,33 @@ class SegmentReader:
 
     def offset_map(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Physical offsets, ascending, and the cold offset of each."""
-        head = self._head("offset_map", MAGIC_OFFSET_MAP)
-        section = self._entry.sections["offset_map"].position
-        fetch = self._reader.fetcher(self._entry.key, "offset map page")
         physical, cold = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for page in head.pages:
-            data = read_page(fetch, page, path=self._entry.key, offset=section)
-            info = page.info
-            piece = decode_map_page(data, info["records"], info["first_physical"], info["first_cold"])
+        for page in self._head("offset_map", MAGIC_OFFSET_MAP).pages:
+            piece = self._map_page(page)
             physical.append(piece[0] + self._entry.base)
             cold.append(piece[1] + self._entry.base)
         return np.concatenate(physical), np.concatenate(cold)
+
+    def _map_page(self, page: PageRef) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Physical and cold positions of a page's records, both from the segment's start."""
+        section = self._entry.sections["offset_map"].position
+        fetch = self._reader.fetcher(self._entry.key, "offset map page")
+        data = read_page(fetch, page, path=self._entry.key, offset=section)
+        info = page.info
+        return decode_map_page(data, info["records"], info["first_physical"], info["first_cold"])
+
+    def cold_offset(self, physical_offset: int) -> int | None:
+        """The cold offset of the record that begins at a physical offset, None if none does; reads one page."""
+        head = self._head("offset_map", MAGIC_OFFSET_MAP)
+        position = physical_offset - self._entry.base
+        pages = [page for page in head.pages if page.info["records"] and page.info["first_physical"] <= position]
+        if not pages:
+            return None
+        physical, cold = self._map_page(pages[-1])
+        at = int(np.searchsorted(physical, position))
+        if at == len(physical) or physical[at] != position:
+            return None
+        return int(cold[at]) + self._entry.base
 
     # the whole
 

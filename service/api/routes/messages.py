@@ -13,9 +13,9 @@ from fastapi.responses import JSONResponse
 
 from index.query import Query as Question
 from service.api.deps import Stopping, TheEngine
-from service.api.schemas import PullIn, PullOut, QueryIn, QueryOut
+from service.api.schemas import MessageOut, OffsetByTimeIn, OffsetByTimeOut, PullIn, PullOut, QueryIn, QueryOut
 from service.arrow_rows import answer_stream
-from service.wire import ARROW_STREAM, NDJSON, answer_json, messages_ndjson, pull_json
+from service.wire import ARROW_STREAM, NDJSON, answer_json, message_json, messages_ndjson, pull_json
 from tiering.fetch import PullResult
 from tiering.types import PullStatus
 
@@ -78,6 +78,32 @@ async def pull(
             await _wait(arrival, asked.wait_ms / 1000, request, stopping)
         result = await run_in_threadpool(read)
     return JSONResponse(pull_json(result))
+
+
+@router.get("/topics/{topic}/queues/{queue_id}/offset", response_model=OffsetByTimeOut)
+def offset_by_time(
+    topic: str, queue_id: Annotated[int, Path(ge=0)], asked: Annotated[OffsetByTimeIn, Query()], engine: TheEngine
+) -> JSONResponse:
+    """Where in a queue a store time lies, as if both tiers were one; the rule is RocketMQ's over the whole queue.
+
+    `lower`: the first message stored at or after the time; `max_offset` if all are earlier, `min_offset` if all are
+    later. `upper`: the last message stored at or before the time; the last one if all are earlier, 0 if all are later,
+    even where the queue begins at a later offset. Messages of one time count together: `lower` is the first of them,
+    `upper` the last. 503 if the answer lies in an archive that cannot be reached.
+    """
+    offset = engine.offset_by_time(topic, queue_id, asked.time_ms, asked.boundary)
+    least, following = engine.offsets(topic, queue_id)
+    return JSONResponse({"offset": offset, "min_offset": least, "max_offset": following})
+
+
+@router.get("/messages/{message_id}", response_model=MessageOut)
+def message(message_id: str, engine: TheEngine, store_id: str | None = None) -> JSONResponse:
+    """One message by the id that the answer to its append gave, whichever tier it is in.
+
+    404 if no message has the id, or if it is another store's than `store_id`; 503 if it lies in an archive that cannot
+    be reached. A client's own id (`UNIQ_KEY`) is a key: query the topic by it.
+    """
+    return JSONResponse(message_json(engine.message(message_id, store_id)))
 
 
 async def _wait(arrival: asyncio.Future[None], timeout_s: float, request: Request, stopping: threading.Event) -> None:
