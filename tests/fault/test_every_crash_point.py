@@ -22,7 +22,8 @@ from tests.support.power_world import ROOT, PowerWorld, Wreck, reopen, verify_en
 #: What the workload must have changed, so that no kind of file is left out unnoticed.
 FILE_KINDS = {
     "commitlog", "consumequeue", "index/writing", "index/sealed", "index/compacted", "index/uploaded", "tmp",
-    "tierlog/topics.json", "tierlog/store.json", "tierlog/head.json", "checkpoint", "abort",
+    "tierlog/topics.json", "tierlog/store.json", "tierlog/head.json",
+    "tierlog/groups.json", "checkpoint", "abort",
 }  # fmt: skip
 
 

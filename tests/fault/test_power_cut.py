@@ -10,6 +10,7 @@ import os
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import islice, zip_longest
 from pathlib import Path
 
@@ -94,9 +95,10 @@ def works_on(engine: Engine, wreck: Wreck, found: dict[Place, StoredMessage]) ->
     """New messages follow the old ones, and all of it can go to the archive."""
     fresh = [Message("orders", b"after the cut %d" % number, ["key-0"]) for number in range(5)]
     results = engine.append(fresh)
-    notes = Notes(
-        wreck.notes.attempted | {message.body: message for message in fresh},
-        {message.record.body: place for place, message in found.items()}
+    notes = replace(
+        wreck.notes,
+        attempted=wreck.notes.attempted | {message.body: message for message in fresh},
+        durable={message.record.body: place for place, message in found.items()}
         | {
             message.body: ("orders", result.queue_id, result.queue_offset)
             for message, result in zip(fresh, results, strict=True)
@@ -122,7 +124,11 @@ def opens_without_the_archive(wreck: Wreck) -> None:
     engine = reopen(wreck, fs, objects.inner, 1)
     assert engine.stats()["log_begin"] == border
     place = ("orders", appended.queue_id, appended.queue_offset)
-    notes = Notes(wreck.notes.attempted | {message.body: message}, wreck.notes.durable | {message.body: place})
+    notes = replace(
+        wreck.notes,
+        attempted=wreck.notes.attempted | {message.body: message},
+        durable=wreck.notes.durable | {message.body: place},
+    )
     verify_engine(engine, notes, queries=False)
 
 
@@ -149,7 +155,7 @@ def test_uncut_run_keeps_everything(seed: int) -> None:
     world.run(STEPS)
     wreck = Wreck(
         0, "clean stop", world.fs.crash(0, lose_everything=True), world.objects,
-        Notes(world.attempted, world.durable), seed, world.clock.now_ms(),
+        world.notes(), seed, world.clock.now_ms(),
     )  # fmt: skip
     engine = reopen(wreck, wreck.fs.crash(0), world.objects.copy())
     found = verify_engine(engine, wreck.notes, deep=True)

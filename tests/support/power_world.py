@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from index.query import Query
@@ -28,7 +28,9 @@ ROOT = Path("/store")
 COLD_URL = "memory://archive"
 TOPICS = ("orders", "pay-ments", "%RETRY%group_1", "%DLQ%" + "w" * 140)
 KEYS = tuple(f"key-{number}" for number in range(12))
+Queue = tuple[str, int]
 Place = tuple[str, int, int]
+GROUP = "group"
 Step = Callable[[Engine], Engine | None]
 
 
@@ -80,6 +82,8 @@ class Notes:
     attempted: dict[bytes, Message]
     durable: dict[bytes, Place]
     """Acknowledged as flushed, or seen by a reader."""
+    asked_offsets: dict[Queue, int] = field(default_factory=dict)
+    committed_offsets: dict[Queue, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,8 @@ class PowerWorld:
         self.durable: dict[bytes, Place] = {}
         self._settings = tiny_settings(segment_bytes)
         self._batches = [count for count in (1, 1, 2, 3, 8, 30) if count <= largest_batch]
+        self._asked: dict[Queue, int] = {}
+        self._committed: dict[Queue, int] = {}
         self._unflushed: dict[bytes, Place] = {}
         self._random = random.Random(seed)
         self._seed = seed
@@ -120,12 +126,16 @@ class PowerWorld:
         def on_call(number: int, operation: str, path: Path) -> None:
             if wanted(number, operation):
                 crash_seed = self._seed * 1_000_003 + number
-                notes = Notes(dict(self.attempted), dict(self.durable))
+                notes = self.notes()
                 after = self.fs.crash(crash_seed, lose_everything=number % 5 == 0)
                 call = f"{operation} {path}"
                 take(Wreck(number, call, after, self.objects.copy(), notes, crash_seed, self.clock.now_ms()))
 
         self.fs.on_call = on_call
+
+    def notes(self) -> Notes:
+        """What was asked and promised so far."""
+        return Notes(dict(self.attempted), dict(self.durable), dict(self._asked), dict(self._committed))
 
     def run(self, steps: int) -> dict[str, int]:
         """The workload in a random order; returns how often each kind of step was made."""
@@ -148,7 +158,7 @@ class PowerWorld:
             (10, self._append_flushed), (9, self._append_async), (3, self._flush), (2, self._read),
             (2, self._archive), (2, self._archive_everything), (2, self._drop_hot), (1, self._reopen),
             (1, self._kill), (1, self._clock_steps), (1, self._create_topic), (1, self._roll),
-            (1, self._dispatch), (1, self._compact), (1, self._round),
+            (1, self._dispatch), (1, self._compact), (1, self._round), (1, self._prepare), (1, self._commit_offsets),
         ]  # fmt: skip
 
     def _make(self, steps: Iterable[Step]) -> dict[str, int]:
@@ -246,6 +256,16 @@ class PowerWorld:
     def _round(self, engine: Engine) -> None:
         engine.tiers_round()
 
+    def _prepare(self, engine: Engine) -> None:
+        """The next segment is made ahead, whether it will be needed or not."""
+        engine._hot.log.prepare_next()
+
+    def _commit_offsets(self, engine: Engine) -> None:
+        offsets = {(topic.name, q.queue_id): q.max_offset for topic in engine.topics() for q in topic.queues}
+        self._asked = self._committed | offsets
+        engine.groups.commit(GROUP, offsets)
+        self._committed = dict(self._asked)
+
     def _clock_steps(self, engine: Engine) -> None:
         self.clock.step(self._random.choice((-3_600_000, -1, 5, 60_000)))
 
@@ -292,9 +312,18 @@ def verify_engine(
         )  # fmt: skip
     for body, place in notes.durable.items():
         assert places.get(body) == place, f"promised at {place}, found at {places.get(body)}"
+    _verify_committed(engine, notes)
     if queries:
         _verify_queries(engine, found)
     return found
+
+
+def _verify_committed(engine: Engine, notes: Notes) -> None:
+    """A group's offsets are all those acknowledged last or all those asked for, and lie in their queues."""
+    kept = engine.groups.committed(GROUP).offsets if engine.groups.all() else {}
+    assert kept in (notes.committed_offsets, notes.asked_offsets), kept
+    ends = {(topic.name, queue.queue_id): queue.max_offset for topic in engine.topics() for queue in topic.queues}
+    assert all(offset <= ends[queue] for queue, offset in kept.items())
 
 
 def _verify_queries(engine: Engine, found: dict[Place, StoredMessage]) -> None:
