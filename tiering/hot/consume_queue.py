@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,20 +113,29 @@ class ConsumeQueues:
     def _load_queue(self, topic: Topic, queue_id: int, durable_offset: int) -> _Queue:
         folder = self._paths.queue(topic.name, queue_id)
         files: dict[int, UnitArray] = {}
+        damaged: list[int] = []
         for name in self._fs.list_dir(folder):
             byte_offset = parse_base_offset(name)
             if byte_offset is None:
                 continue
             size = self._fs.size(folder / name)
+            if size % UNIT_BYTES or not size:  # cut short, or never given its length; its records are in the log
+                damaged.append(byte_offset // UNIT_BYTES)
+                continue
             if size != self._file_units * UNIT_BYTES:
                 raise StoreMismatchError(f"queue file of {size} bytes", path=str(folder / name))
             files[byte_offset // UNIT_BYTES] = self._fs.map_read(folder / name).view(UNIT_DTYPE)
-        for base in sorted(files, reverse=True):
+        bases = sorted(files)
+        if any(upper - lower != self._file_units for lower, upper in pairwise(bases)) or (
+            damaged and bases and min(damaged) < bases[-1]
+        ):
+            return _Queue({}, 0)  # only the end may be missing
+        for base in reversed(bases):
             units = files[base]
             good = (units["size"] > 0) & (units["physical_offset"] < durable_offset)
             count = len(units) if good.all() else int(np.argmin(good))
             if count and not _is_prefill(units[count - 1]):  # pre-fill alone was cut off before its first real unit
-                kept = {at: files[at] for at in sorted(files) if at <= base}
+                kept = {at: files[at] for at in bases if at <= base}
                 return _Queue(kept, base + count)
         return _Queue({}, 0)
 
