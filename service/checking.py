@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,29 @@ from index.local_index import LocalIndex
 from index.snapshot import IndexReader
 from tiering.check import check_archive, check_store, segment_rows
 from tiering.errors import CorruptionError
+from tiering.fs import LocalFileSystem
 from tiering.hot.commit_log import Segment
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
+from tiering.paths import StorePaths
+from tiering.rocketmq.adopt import is_broker_store
+from tiering.rocketmq.check import check_broker
 
-__all__ = ["check_archive", "check_index", "check_store"]
+__all__ = ["broker_findings", "check_archive", "check_index", "check_store"]
 
 #: One key of one record: the record's physical offset, and both hashes of the key in one number.
 _KEY = np.dtype([("offset", "<i8"), ("hashes", "<i8")])
 _Keys = NDArray[np.void]
 _Offsets = NDArray[np.int64]
+
+
+def broker_findings(root: Path) -> list[str] | None:
+    """One line a finding in the directory of a RocketMQ broker, None for any other directory.
+
+    The store is not opened for it, so that damage which opening refuses is found as well.
+    """
+    fs, paths = LocalFileSystem(), StorePaths(root.absolute())
+    return check_broker(fs, paths) if is_broker_store(fs, paths) else None
 
 
 def check_index(hot: HotStore, index: LocalIndex) -> list[str]:

@@ -55,6 +55,7 @@ class Engine:
         self._hot, self._index = parts.hot, parts.index
         self._manifest, self._cold_way = parts.manifest, parts.cold_way
         self._meter = parts.meter
+        self._broker = parts.broker
         self._resources = parts.resources
         self._settings = settings
         self._clock = clock
@@ -224,13 +225,15 @@ class Engine:
         found = local_files(self._hot, self._index, self._manifest)
         if self._manifest is not None and self._manifest.head is not None:
             found += cold_files(self._manifest, self._manifest.head)
+        if self._broker is not None:  # the index over a broker's log is in memory only
+            found = [file for file in found if file.kind == "segment"]
         return found
 
     def stats(self) -> dict[str, object]:
         """Sizes and lags in bytes, times in ms, and what was asked of the archive since the store was opened."""
         hot, head = self._hot, self._manifest.head if self._manifest else None
         asked = self._meter.reading()
-        return {
+        found: dict[str, object] = {
             "store_id": self.store_id,
             "cold_url": self.cold_url,
             "topics": len(hot.topics.all()),
@@ -257,9 +260,14 @@ class Engine:
             "read_only_reason": self.read_only_reason,
             "cold_error": self.cold_error,
         }
+        if self._broker is not None:
+            found["consumer_offsets"] = self._broker.consumer_offsets()
+        return found
 
     def check(self, *, deep: bool = False) -> list[str]:
-        """Verify the invariants; one line a finding. ``deep`` reads every archived byte."""
+        """Verify the invariants, or a broker's files; one line a finding. ``deep`` reads every archived byte."""
+        if self._broker is not None:
+            return self._broker.check()
         findings = check_store(self._hot) + check_index(self._hot, self._index)
         if self._manifest is not None:
             findings += check_archive(self._manifest, self._hot, deep=deep)

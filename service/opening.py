@@ -28,6 +28,8 @@ from tiering.hot.store import HotStore
 from tiering.overlay import OverlayFileSystem
 from tiering.paths import ColdKeys, StorePaths
 from tiering.randomness import Randomness
+from tiering.rocketmq.adopt import adopt, is_broker_store, refuse_writing
+from tiering.rocketmq.broker import BrokerStore
 
 _FIRST_LOOK_S = 3.0
 
@@ -59,6 +61,8 @@ class StoreParts:
     #: Why the archive could not be reached at opening.
     first_contact: str | None
     resources: contextlib.ExitStack
+    #: Whose directory it is, if it is not ours.
+    broker: BrokerStore | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +80,17 @@ def open_parts(
     """Open or make the store at ``root`` and recover it; see :meth:`service.engine.Engine.open`."""
     fs, settings = around.fs, around.settings
     paths = StorePaths(root)
-    if read_only:
-        if not fs.exists(paths.store_json):
-            raise InvalidRequestError("no store here", path=str(root), hint="read-only needs an existing one")
+    broker: BrokerStore | None = None
+    if not read_only:
+        refuse_writing(fs, paths)
+    elif fs.exists(paths.store_json):
         fs = OverlayFileSystem(fs)
+    elif is_broker_store(fs, paths):
+        broker = BrokerStore(fs, paths)
+        fs = OverlayFileSystem(fs)
+        _adopt(fs, paths, settings, cold_url=cold_url, store_id=store_id)
+    else:
+        raise InvalidRequestError("no store here", path=str(root), hint="read-only needs an existing one")
     meter = Meter()
     with contextlib.ExitStack() as resources:
 
@@ -107,7 +118,7 @@ def open_parts(
             planned = plan()
         identity, manifest = planned.identity, planned.manifest
         identity.save(fs, paths)
-        hot, index = _open_local(fs, paths, around, planned, read_only=read_only)
+        hot, index = _open_local(fs, paths, around, planned, read_only=read_only, foreign=broker is not None)
         stopping = threading.Event()
         cold_way = None
         if manifest is not None and not read_only:
@@ -123,19 +134,30 @@ def open_parts(
         groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness)
         return StoreParts(
             identity, hot, index, manifest, cold_way, fetcher, groups, meter, stopping, planned.first_contact,
-            resources.pop_all(),
+            resources.pop_all(), broker,
         )  # fmt: skip
 
 
+def _adopt(
+    fs: OverlayFileSystem, paths: StorePaths, settings: Settings, *, cold_url: str | None, store_id: str | None
+) -> None:
+    if cold_url is not None:
+        raise InvalidRequestError("a broker's store has no archive of ours", hint="leave --cold out")
+    adopt(
+        fs, paths, store_id=store_id,
+        segment_bytes=settings.hot.segment_bytes, queue_file_units=settings.hot.queue_file_units,
+    )  # fmt: skip
+
+
 def _open_local(
-    fs: FileSystem, paths: StorePaths, around: Surroundings, planned: _Plan, *, read_only: bool
+    fs: FileSystem, paths: StorePaths, around: Surroundings, planned: _Plan, *, read_only: bool, foreign: bool
 ) -> tuple[HotStore, LocalIndex]:
     """Log and index, recovered."""
     settings, identity, manifest = around.settings, planned.identity, planned.manifest
     archived_to, indexed_to = saved_watermarks(fs, paths)
     if manifest is not None and manifest.head is not None:
         archived_to, indexed_to = manifest.head.archived_to, manifest.head.indexed_to
-    options = settings.hot_options(identity.segment_bytes, identity.queue_file_units)
+    options = settings.hot_options(identity.segment_bytes, identity.queue_file_units, foreign=foreign)
     published_below = 0 if read_only else archived_to  # a reader may look at a volume that fell behind
     hot = HotStore(fs, paths, around.clock, options, store_host(settings), published_below=published_below)
     index = LocalIndex.open(

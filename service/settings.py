@@ -105,8 +105,10 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise InvalidRequestError(_describe(error), hint="docs/configuration.md lists every setting") from error
 
-    def hot_options(self, segment_bytes: int | None = None, queue_file_units: int | None = None) -> HotOptions:
-        """Options of the hot tier; the arguments are what an existing store was made with, and win."""
+    def hot_options(
+        self, segment_bytes: int | None = None, queue_file_units: int | None = None, *, foreign: bool = False
+    ) -> HotOptions:
+        """Options of the hot tier; the sizes are what an existing store was made with, and win."""
         sizes = {
             "segment_bytes": segment_bytes or self.hot.segment_bytes,
             "queue_file_units": queue_file_units or self.hot.queue_file_units,
@@ -119,6 +121,7 @@ class Settings(BaseSettings):
             max_body_bytes=self.hot.max_body_bytes,
             default_queues=self.hot.default_queues,
             record_checksum=self.hot.record_checksum,
+            foreign=foreign,
         )
 
     def cold_options(self) -> ColdOptions:

@@ -32,6 +32,8 @@ class HotOptions:
     """Queues of a topic that is created by its first message."""
     record_checksum: bool = False
     """End every record with a checksum of all of it; costs 20 bytes and a second pass over the body."""
+    foreign: bool = False
+    """The log is a RocketMQ broker's, only read: topic names and queue offsets are taken that ours never has."""
 
     def __post_init__(self) -> None:
         if self.segment_bytes % _PAGE_BYTES or not _PAGE_BYTES <= self.segment_bytes <= 1 << 30:

@@ -20,11 +20,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 without findings, 1 with; nothing is changed, so the store may be in use."""
-    with interruptible(), open_reader(arguments, read_only=True) as target:
-        findings = target.check(deep=arguments.deep)
+    with interruptible():
+        findings = _findings(arguments)
     for finding in findings:
         print(finding)
     if findings:
         say(f"{len(findings)} findings")
         return NOTHING
     return DONE
+
+
+def _findings(arguments: argparse.Namespace) -> list[str]:
+    if arguments.root is not None and arguments.url is None and arguments.cold is None:
+        from service.checking import broker_findings
+
+        found = broker_findings(arguments.root)
+        if found is not None:
+            return found
+    with open_reader(arguments, read_only=True) as target:
+        return target.check(deep=arguments.deep)

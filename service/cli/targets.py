@@ -219,9 +219,12 @@ def _engine(arguments: argparse.Namespace, *, make: bool, read_only: bool) -> It
 
 
 def _check_store(root: Path) -> None:
+    from tiering.fs import LocalFileSystem
     from tiering.paths import StorePaths
+    from tiering.rocketmq.adopt import is_broker_store
 
-    if not StorePaths(root).store_json.is_file():
+    paths = StorePaths(root)
+    if not paths.store_json.is_file() and not is_broker_store(LocalFileSystem(), paths):
         raise InvalidRequestError(
             "there is no store in this directory",
             path=str(root),

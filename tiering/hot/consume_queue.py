@@ -17,6 +17,7 @@ from tiering.errors import CorruptionError, StoreMismatchError
 from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE
 from tiering.fs import ByteArray, FileSystem
 from tiering.hot.dispatch import LogRange
+from tiering.hot.foreign_queue import place_foreign
 from tiering.hot.tag_code import tag_codes
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.kernels.scan import ScanRows, in_queues
@@ -79,10 +80,30 @@ class _Queue:
         self.dirty: set[int] = set()
 
 
+def _consecutive(name: str, queue: _Queue, rows: ScanRows) -> tuple[ScanRows, int]:
+    """The records that the queue does not have yet, and the first one's offset."""
+    if queue.files:
+        rows = rows[rows["queue_offset"] >= queue.next]  # already there: the log is read again from an earlier point
+    if not len(rows):
+        return rows, queue.next
+    offsets = rows["queue_offset"]
+    expected = queue.next if queue.files else int(offsets[0])
+    if offsets[0] != expected or (np.diff(offsets) != 1).any():
+        raise CorruptionError(
+            f"queue offsets of {name} are not consecutive: {expected} expected",
+            position=int(rows[0]["physical_offset"]),
+        )
+    return rows, expected
+
+
 class ConsumeQueues:
     """All consume queues of a store; a subscriber of the dispatcher."""
 
-    def __init__(self, fs: FileSystem, paths: StorePaths, file_units: int, topics: TopicRegistry) -> None:
+    def __init__(
+        self, fs: FileSystem, paths: StorePaths, file_units: int, topics: TopicRegistry, *, foreign: bool = False
+    ) -> None:
+        """``foreign``: queue offsets in the log may jump and repeat, see :func:`place_foreign`."""
+        self._foreign = foreign
         self._fs = fs
         self._paths = paths
         self._file_units = file_units
@@ -200,23 +221,18 @@ class ConsumeQueues:
                 raise CorruptionError(f"record with queue id {queue_id}", position=int(rows[0]["physical_offset"]))
             self._topics.ensure_queues(topic, queue_id + 1)
             queue = _Queue({}, 0)
-        offsets = rows["queue_offset"]
-        if queue.files:
-            rows = rows[offsets >= queue.next]  # already there: the log is read again from an earlier point
-            offsets = rows["queue_offset"]
-            if not len(rows):
-                return
-        expected = queue.next if queue.files else int(offsets[0])
-        if offsets[0] != expected or (np.diff(offsets) != 1).any():
-            raise CorruptionError(
-                f"queue offsets of {topic.name}/{queue_id} are not consecutive: {expected} expected",
-                position=int(rows[0]["physical_offset"]),
-            )
+        if self._foreign:
+            rows, at, begins_again = place_foreign(rows, queue.next if queue.files else None)
+            if begins_again:
+                queue = _Queue({}, 0)
+        else:
+            rows, at = _consecutive(f"{topic.name}/{queue_id}", queue, rows)
+        if not len(rows):
+            return
         units = np.empty(len(rows), UNIT_DTYPE)
         units["physical_offset"] = rows["physical_offset"]
         units["size"] = rows["size"]
         units["tag_hash"] = tag_codes(topic.name, data, rows)
-        at = int(offsets[0])
         for start in range(at - at % self._file_units, at + len(units), self._file_units):
             piece = units[max(start - at, 0) : start + self._file_units - at]
             self._write(topic.name, queue_id, queue, max(start, at), piece)

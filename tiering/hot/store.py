@@ -71,14 +71,17 @@ class HotStore:
             fs.make_dirs(folder)
         for name in fs.list_dir(paths.tmp):
             fs.unlink(paths.tmp / name)
-        self.topics = TopicRegistry(fs, paths, options.default_queues)
+        self.topics = TopicRegistry(
+            fs, paths, 1 if options.foreign else options.default_queues,
+            read_only=options.foreign, foreign=options.foreign,
+        )  # fmt: skip
         self.log = CommitLog(fs, paths, options.segment_bytes)
         self.log.load(published_below)
         if self.log.is_empty:
             self.log.add_segment(0)
         self._writer = BatchWriter(self.log, self.topics, clock, store_host, record_checksum=options.record_checksum)
         self.border = self.log.begin
-        self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics)
+        self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics, foreign=options.foreign)
         checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
         self._durable = max(checkpoint.confirm_offset, self.log.begin)
         self._published_below = published_below

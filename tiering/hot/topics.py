@@ -11,16 +11,19 @@ offset, made durable before the last segment that could tell goes away, so that 
 from __future__ import annotations
 
 import json
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tiering.batch import validate_topic
-from tiering.errors import TopicNotFoundError, UnsupportedFormatError
+from tiering.errors import InvalidRequestError, TopicNotFoundError, UnsupportedFormatError
 from tiering.fs import FileSystem, replace_file
 from tiering.paths import StorePaths
 
 _FORMAT = 1
+#: What no folder's name has, and U+FFFD, which stands for bytes that are no UTF-8.
+_NO_FOLDER = re.compile("[/\0\ufffd]")
 
 
 @dataclass(slots=True)
@@ -33,10 +36,45 @@ class Topic:
     floors: dict[int, int] = field(default_factory=dict)
 
 
+def validate_foreign_topic(topic: str) -> str:
+    """Return a name that a folder can have, or raise :class:`InvalidRequestError`: more than RocketMQ lets in today."""
+    if not 1 <= len(topic.encode()) <= 255 or topic in (".", "..") or _NO_FOLDER.search(topic):
+        raise InvalidRequestError(f"bad topic name {topic[:300]!r}")
+    return topic
+
+
+def encode_topics(topics: Iterable[Topic], next_id: int) -> bytes:
+    """The file's content."""
+    document = {
+        "format": _FORMAT,
+        "next_id": next_id,
+        "topics": [
+            {
+                "id": topic.topic_id,
+                "name": topic.name,
+                "queues": topic.queues,
+                "floors": {str(queue): floor for queue, floor in sorted(topic.floors.items())},
+            }
+            for topic in topics
+        ],
+    }
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
 class TopicRegistry:
     """The topics of one store. Thread safe; every change is durable when the call returns."""
 
-    def __init__(self, fs: FileSystem, paths: StorePaths, default_queues: int, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        paths: StorePaths,
+        default_queues: int,
+        *,
+        read_only: bool = False,
+        foreign: bool = False,
+    ) -> None:
+        """``read_only`` keeps changes in memory; ``foreign`` takes any name that a broker can have a folder for."""
+        self._validate = validate_foreign_topic if foreign else validate_topic
         self._fs = fs
         self._paths = paths
         self._default_queues = default_queues
@@ -60,20 +98,7 @@ class TopicRegistry:
     def _save(self) -> None:
         if self._read_only:
             return
-        document = {
-            "format": _FORMAT,
-            "next_id": self._next_id,
-            "topics": [
-                {
-                    "id": topic.topic_id,
-                    "name": topic.name,
-                    "queues": topic.queues,
-                    "floors": {str(queue): floor for queue, floor in sorted(topic.floors.items())},
-                }
-                for topic in self._by_name.values()
-            ],
-        }
-        data = (json.dumps(document, indent=1) + "\n").encode()
+        data = encode_topics(self._by_name.values(), self._next_id)
         replace_file(self._fs, self._paths.topics_json, data, self._paths.tmp)
 
     def all(self) -> list[Topic]:
@@ -98,7 +123,7 @@ class TopicRegistry:
         with self._lock:
             topic = self._by_name.get(name)
             if topic is None:
-                topic = Topic(self._next_id, validate_topic(name), queues or self._default_queues)
+                topic = Topic(self._next_id, self._validate(name), queues or self._default_queues)
                 self._by_name[name] = topic
                 self._next_id += 1
                 try:

@@ -201,6 +201,13 @@ def _lost_sector(address, length, offset):
 
 
 @called
+def _is_unfinished(address, length, limit):
+    """Whether a text ends in a zero byte and nothing follows: somebody is still writing the record."""
+    end = address + length
+    return length > 0 and load_u8(end - 1) == 0 and (end + 8 > limit or load_i64(end) == 0)
+
+
+@called
 def _differs(tables, record, size, properties_length):
     """Whether a record ends in a checksum of all its other bytes, and they are not what it says."""
     tail = record + size - 20
@@ -263,6 +270,8 @@ def _scan(tables, log, position, limit, base, check_crc, check_torn, slots, mask
             break
         if check_torn and _lost_sector(properties_at, properties_length, base + properties_at - log):
             break
+        if check_torn and _is_unfinished(properties_at, properties_length, log + limit):
+            break
         number = _topic_number(slots, mask, topics, starts, topic_at, topic_length)
         row = rows + count * _ROW_BYTES
         _store_span(row + _TOPIC_AT, topic_at - log, topic_length)
@@ -312,7 +321,8 @@ def scan(
     that ``topics`` lacks; :func:`topic_at_stop` then names it.
 
     No checksum covers property text. ``check_torn`` refuses a record of whose text a power cut has lost a sector:
-    what was never written reads as zeros there, and :class:`~tiering.batch.MessageBatch` lets no such text in.
+    what was never written reads as zeros there, and :class:`~tiering.batch.MessageBatch` lets no such text in. Nor a
+    last record whose text ends in a zero byte, as it does while the process that owns the log copies it there.
     """
     if not 0 <= position <= limit <= len(data):
         raise ValueError(f"scan range {position}..{limit} outside {len(data)} bytes")
