@@ -14,7 +14,7 @@ from service.engine import Engine
 from tests.support.crash_fs import CrashFileSystem, PowerCut
 from tests.support.engines import tiny_settings
 from tests.support.faulty_fs import FaultyFileSystem
-from tests.support.hot_stores import HotWorld, append, batch, fill, queue_offsets, sized_body, snapshot_of
+from tests.support.hot_stores import HotWorld, append, batch, fill, queue_offsets, sized_body
 from tiering.batch import Message
 from tiering.check import check_store
 from tiering.errors import CorruptionError, MessageTooLargeError, StoreLockedError
