@@ -176,12 +176,16 @@ def encode_record(record: Record, *, checksum: bool = False) -> bytes:
     return head + tail
 
 
-def decode_record(data: bytes | memoryview, position: int = 0, *, physical_offset: int | None = None) -> Record:
+def decode_record(
+    data: bytes | memoryview, position: int = 0, *, physical_offset: int | None = None, is_moved: bool = False
+) -> Record:
     """Decode and check the record at ``position``.
 
-    With ``physical_offset`` the stored one must equal it. Raises :class:`BadMagicError` for anything that is no
-    record (blank records and fillers included), :class:`TornRecordError` for one that contradicts its lengths,
-    :class:`ChecksumMismatchError` for a wrong body CRC or record checksum.
+    With ``physical_offset`` the stored one must equal it. ``is_moved``: the stored one was replaced after the record
+    had been summed, as RocketMQ does in its cold copies, so a record checksum says nothing. Raises
+    :class:`BadMagicError` for anything that is no record (blank records and fillers included),
+    :class:`TornRecordError` for one that contradicts its lengths, :class:`ChecksumMismatchError` for a wrong body CRC
+    or record checksum.
     """
     view = memoryview(data)
     if len(view) - position < _HEAD.size:
@@ -219,7 +223,7 @@ def decode_record(data: bytes | memoryview, position: int = 0, *, physical_offse
         raise TornRecordError("record size differs from its parts", position=position)
     if body and crc != body_crc(body):
         raise ChecksumMismatchError("body checksum differs", position=position)
-    if not is_intact(view[position:end], len(properties_text)):
+    if not is_moved and not is_intact(view[position:end], len(properties_text)):
         raise ChecksumMismatchError("record checksum differs", position=position)
     try:
         topic_text = topic.decode()
