@@ -197,3 +197,17 @@ def test_power_cut_while_a_queue_file_is_made(world: HotWorld, call: int) -> Non
 def dispatch_and_checkpoint(hot: HotStore) -> None:
     hot.dispatch()
     hot.checkpoint()
+
+
+def test_a_queue_begins_with_a_file_that_holds_a_message_once_there_is_one(world: HotWorld) -> None:
+    hot = world.open()
+    fill(hot, "a", 60)
+    hot.roll()
+    drop_below(hot, hot.log.last_base)
+    assert names(world, "a") == [0]
+    fill(hot, "a", 1)
+    hot.dispatch()
+    assert names(world, "a") == [0, 60]
+    hot.checkpoint()
+    assert names(world, "a") == [60]
+    assert queue_offsets(world.open_again(hot), "a") == [60]

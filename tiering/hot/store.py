@@ -265,9 +265,11 @@ class HotStore:
         """Flush the queues, raise their floors to what they hold, and move the recovery point there.
 
         The floors tell the next open if queue files get lost. Killed before the checkpoint is replaced: recovery
-        derives a little more again, with the same result.
+        derives a little more again, with the same result. A queue file that was its queue's last when its records
+        went goes as soon as it has a follower: RocketMQ looks for a queue's smallest offset in the first file only.
         """
         with self._dispatch_lock, self._writing("checkpoint"):
+            self.queues.remove_below(self.log.begin)
             confirm = self.queues.flush()
             last_ms = self.queues.last_store_ms
             index_ms = min(last_ms, self._classic.durable_ms()) if self._classic is not None else 0

@@ -1,0 +1,229 @@
+"""Apache RocketMQ opens a store that tierlog wrote, finds in it what was appended, and changes none of its bytes."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import random
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from index.query import Query
+from service.engine import Engine
+from service.settings import Settings
+from tests.support.java_rocketmq import JavaMessage, JavaRocketMQ, JavaStore, StoreJob
+from tests.support.written_stores import BUILDERS, TOPICS, JudgedStore, Sent, digests
+from tiering.batch import Message
+from tiering.format.properties import RECORD_CHECKSUM
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(1_200)]  # a fresh machine loads the jars first
+
+#: Where the body begins in a record with IPv4 hosts.
+BODY_AT = 88
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was given to RocketMQ, what it found, and the files before and after."""
+
+    given: JudgedStore
+    found: JavaStore
+    log_before: dict[str, str]
+    log_after: dict[str, str]
+    queues_before: dict[str, str]
+    queues_after: dict[str, str]
+
+
+def job_for(given: JudgedStore) -> StoreJob:
+    hot = given.settings.hot
+    assert hot.segment_bytes is not None
+    assert hot.queue_file_units is not None
+    return StoreJob(given.root, hot.segment_bytes, hot.queue_file_units, hot.record_checksum)
+
+
+@pytest.fixture(scope="module")
+def verdicts(rocketmq: JavaRocketMQ, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    folder = tmp_path_factory.mktemp("stores")
+    given = {name: build(folder / name, number) for number, (name, build) in enumerate(BUILDERS.items())}
+    logs = {name: digests(store.root, "commitlog") for name, store in given.items()}
+    queues = {name: digests(store.root, "consumequeue") for name, store in given.items()}
+    found = rocketmq.stores([job_for(store) for store in given.values()])
+    return {
+        name: Verdict(
+            store, answer, logs[name], digests(store.root, "commitlog"),
+            queues[name], digests(store.root, "consumequeue"),
+        )
+        for (name, store), answer in zip(given.items(), found, strict=True)
+    }  # fmt: skip
+
+
+@pytest.fixture(params=BUILDERS)
+def verdict(request: pytest.FixtureRequest, verdicts: dict[str, Verdict]) -> Verdict:
+    return verdicts[request.param]
+
+
+def as_java(sent: Sent, found: JavaMessage, settings: Settings) -> JavaMessage:
+    """What Java must say of a message; size, tags code and checksum are Java's own word."""
+    message, appended = sent.message, sent.appended
+    properties = dict(message.properties)
+    if message.keys:
+        properties["KEYS"] = " ".join(message.keys)
+    if message.tag:
+        properties["TAGS"] = message.tag
+    if settings.hot.record_checksum:
+        properties[RECORD_CHECKSUM] = found.properties[RECORD_CHECKSUM]
+    assert settings.advertise is not None
+    store_host = settings.advertise.replace("2001:db8::7", "2001:db8:0:0:0:0:0:7")  # as Java writes it
+    return JavaMessage(
+        sent.physical_offset, found.size, 2 if len(message.topic) > 127 else 1, message.topic, appended.queue_id,
+        appended.queue_offset, message.born_ms or appended.store_ms, "0.0.0.0:0", appended.store_ms, store_host,
+        hashlib.sha256(message.body).hexdigest(), properties, appended.message_id, found.tags_code,
+    )  # fmt: skip
+
+
+def test_every_message_is_read_and_none_is_added(verdict: Verdict) -> None:
+    found, expected = verdict.found.messages, verdict.given.hot
+    assert len(found) == len(expected)
+    assert found == [as_java(sent, seen, verdict.given.settings) for sent, seen in zip(expected, found, strict=True)]
+
+
+def test_log_begins_and_ends_where_ours_does(verdict: Verdict) -> None:
+    assert verdict.found.min_physical_offset == verdict.given.border
+    assert verdict.found.max_physical_offset == verdict.given.end
+
+
+def test_every_queue_holds_its_messages_in_order(verdict: Verdict) -> None:
+    records = {message.physical_offset: message for message in verdict.found.messages}
+    in_log: dict[tuple[str, int], list[Sent]] = defaultdict(list)
+    for sent in verdict.given.sent:
+        in_log[sent.message.topic, sent.appended.queue_id].append(sent)
+    assert verdict.found.queues.keys() == in_log.keys()
+    for key, queue in verdict.found.queues.items():
+        hot = [sent for sent in in_log[key] if sent.physical_offset in records]
+        next_offset = in_log[key][-1].appended.queue_offset + 1
+        assert (queue.min_offset, queue.max_offset) == (next_offset - len(hot), next_offset), key
+        assert queue.pulled == [sent.physical_offset for sent in hot]
+        assert queue.units == [
+            (sent.physical_offset, records[sent.physical_offset].size, records[sent.physical_offset].tags_code)
+            for sent in hot
+        ]
+
+
+def test_nothing_is_truncated_or_rewritten(verdict: Verdict) -> None:
+    assert verdict.log_after == verdict.log_before
+    if verdict.given.queues_are_complete:
+        assert verdict.queues_after == verdict.queues_before
+    assert not (verdict.given.root / "abort").exists()
+
+
+def test_stores_are_such_that_every_border_is_crossed(verdicts: dict[str, Verdict]) -> None:
+    clean, removed = verdicts["clean"], verdicts["first_segments_removed"]
+    assert len(clean.log_before) > 8
+    assert len(clean.found.blanks) > 8
+    assert len(clean.queues_before) > 2 * len(clean.found.queues)
+    assert {message.version for message in clean.found.messages} == {1, 2}
+    assert removed.found.min_physical_offset > 0
+    assert any(queue.min_offset == queue.max_offset for queue in removed.found.queues.values())
+    assert any(queue.min_offset % 5 for queue in removed.found.queues.values())
+
+
+BACK_AGAIN = ("clean", "ipv6_host", "killed", "killed_in_a_record", "first_segments_removed", "record_checksums")
+
+
+def put_by_java(chance: random.Random, count: int) -> list[dict[str, object]]:
+    """Messages for topics of ours and for one that only Java knows."""
+    return [
+        {
+            "topic": chance.choice((*TOPICS, "made-by-java")),
+            "queueId": chance.randrange(3),
+            "body": base64.b64encode(chance.randbytes(chance.randrange(1, 1_500))).decode(),
+            "bornMs": 1_700_000_000_000 + number,
+            "properties": {"KEYS": f"java-{number} both", "TAGS": "标签"},
+        }
+        for number in range(count)
+    ]
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A store of ours to which Java appended ``puts`` and which it stopped cleanly."""
+
+    given: JudgedStore
+    puts: list[dict[str, object]]
+    java: JavaStore
+
+    def everything(self) -> dict[tuple[str, int], list[tuple[int, str]]]:
+        """Queue offset and SHA-256 of the body of every message that was ever appended, by queue."""
+        queues: dict[tuple[str, int], list[tuple[int, str]]] = defaultdict(list)
+        for sent in self.given.sent:
+            place = sent.appended.queue_offset, hashlib.sha256(sent.message.body).hexdigest()
+            queues[sent.message.topic, sent.appended.queue_id].append(place)
+        for put, (_, queue_offset, _) in zip(self.puts, self.java.appended, strict=True):
+            body = hashlib.sha256(base64.b64decode(str(put["body"]))).hexdigest()
+            queues[str(put["topic"]), int(str(put["queueId"]))].append((queue_offset, body))
+        return queues
+
+
+@pytest.fixture(scope="module")
+def continued(rocketmq: JavaRocketMQ, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Continued]:
+    folder = tmp_path_factory.mktemp("continued")
+    given = {name: BUILDERS[name](folder / name, number) for number, name in enumerate(BACK_AGAIN)}
+    puts = {name: put_by_java(random.Random(number), 80) for number, name in enumerate(BACK_AGAIN)}
+    jobs = [replace(job_for(store), append=puts[name]) for name, store in given.items()]
+    return {
+        name: Continued(given[name], puts[name], found)
+        for name, found in zip(given, rocketmq.stores(jobs), strict=True)
+    }
+
+
+def everything_pulled(engine: Engine) -> dict[tuple[str, int], list[tuple[int, str]]]:
+    pulled: dict[tuple[str, int], list[tuple[int, str]]] = {}
+    for topic in engine.topics():
+        for queue in topic.queues:
+            offset = queue.min_offset
+            while offset < queue.max_offset:
+                answer = engine.pull(topic.name, queue.queue_id, offset, 100)
+                pulled.setdefault((topic.name, queue.queue_id), []).extend(
+                    (stored.record.queue_offset, hashlib.sha256(stored.record.body).hexdigest())
+                    for stored in answer.messages
+                )
+                assert answer.next_offset > offset
+                offset = answer.next_offset
+    return pulled
+
+
+@pytest.mark.parametrize("name", BACK_AGAIN)
+def test_we_go_on_where_java_stopped(continued: dict[str, Continued], name: str) -> None:
+    there = continued[name]
+    expected = there.everything()
+    with contextlib.closing(Engine.open(there.given.root, settings=there.given.settings)) as engine:
+        assert engine.check() == []
+        assert everything_pulled(engine) == expected
+        answer = engine.query(Query("made-by-java", "both", limit=1_000))
+        assert len(answer.messages) == sum(put["topic"] == "made-by-java" for put in there.puts)
+        for (topic, queue_id), places in expected.items():
+            assert [offset for offset, _ in places] == list(range(len(places)))
+            appended = engine.append([Message(topic, b"and on", queue_id=queue_id)])[0]
+            assert appended.queue_offset == len(places)
+            assert appended.store_ms >= there.java.appended[-1][2]
+        assert engine.check() == []
+
+
+def test_the_judge_sees_a_flipped_bit_and_a_missing_checksum(rocketmq: JavaRocketMQ, tmp_path: Path) -> None:
+    plain = BUILDERS["killed_after_a_roll"](tmp_path / "plain", 1)
+    flipped = BUILDERS["killed_before_dispatch"](tmp_path / "flipped", 2)
+    last = flipped.sent[-1]
+    position = last.physical_offset % 16_384
+    with (flipped.root / "commitlog" / f"{last.physical_offset - position:020d}").open("r+b") as file:
+        file.seek(position + BODY_AT)
+        byte = file.read(1)[0]
+        file.seek(position + BODY_AT)
+        file.write(bytes([byte ^ 1]))
+    unsummed, damaged = rocketmq.stores([replace(job_for(plain), record_checksum=True), job_for(flipped)])
+    assert (unsummed.messages, unsummed.max_physical_offset) == ([], 0)
+    assert len(damaged.messages) == len(flipped.sent) - 1
+    assert damaged.max_physical_offset == last.physical_offset

@@ -1,0 +1,189 @@
+"""Apache RocketMQ's own classes in a process beside the tests: what they find in a directory, as plain values."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_ANSWER_LIMIT_S = 180.0
+_OPENED = ("java.nio", "java.lang", "sun.nio.ch", "jdk.internal.ref")
+#: Topic, key, most results, first and last store time in ms.
+JavaQuery = tuple[str, str, int, int, int]
+
+
+@dataclass(frozen=True)
+class JavaMessage:
+    """One record as RocketMQ decodes it."""
+
+    physical_offset: int
+    size: int
+    version: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    born_ms: int
+    born_host: str
+    store_ms: int
+    store_host: str
+    body_sha256: str
+    properties: Mapping[str, str]
+    message_id: str
+    tags_code: int
+
+
+@dataclass(frozen=True)
+class JavaQueue:
+    """One consume queue: its units (physical offset, size, tags code), and the physical offsets that pulling gives."""
+
+    min_offset: int
+    max_offset: int
+    units: list[tuple[int, int, int]]
+    pulled: list[int]
+
+
+@dataclass(frozen=True)
+class JavaStore:
+    """Everything RocketMQ found; ``appended`` has (physical offset, queue offset, store ms) of each message."""
+
+    min_physical_offset: int
+    max_physical_offset: int
+    messages: list[JavaMessage]
+    blanks: list[tuple[int, int]]
+    queues: dict[tuple[str, int], JavaQueue]
+    queries: list[list[int]]
+    appended: list[tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class StoreJob:
+    """Open a store in place, read it, put the messages of ``append`` behind it, stop cleanly."""
+
+    root: Path
+    segment_bytes: int
+    queue_file_units: int
+    record_checksum: bool = False
+    queries: Sequence[JavaQuery] = ()
+    append: Sequence[Mapping[str, object]] = ()
+    index_slots: int = 100
+    index_items: int = 400
+
+
+class JavaRocketMQ:
+    """A running ``tierlog.verify.Main``. Answers come in the order of the questions."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def stores(self, jobs: Sequence[StoreJob]) -> list[JavaStore]:
+        """Open all of them side by side. A store that RocketMQ refuses fails the test that asked."""
+        requests = [
+            {
+                "kind": "store",
+                "root": str(job.root),
+                "segmentBytes": job.segment_bytes,
+                "queueFileBytes": job.queue_file_units * 20,
+                "indexSlots": job.index_slots,
+                "indexItems": job.index_items,
+                "recordChecksum": job.record_checksum,
+                "queries": job.queries,
+                "append": job.append,
+            }
+            for job in jobs
+        ]
+        return [_store(answer) for answer in self._ask(requests)]
+
+    def compacted_index(
+        self, file: Path, work: Path, *, slots: int, items: int, queries: Sequence[JavaQuery]
+    ) -> tuple[int, list[list[tuple[int, ...]]]]:
+        """The item count and, for each query, (hash, topic id, queue id, offset, size, seconds) of what it finds."""
+        request = {
+            "kind": "compactedIndex",
+            "file": str(file),
+            "work": str(work),
+            "slots": slots,
+            "items": items,
+            "queries": queries,
+        }
+        answer = self._ask([request])[0]
+        return answer["itemCount"], [[tuple(item) for item in found] for found in answer["queries"]]
+
+    def _ask(self, requests: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        watchdog = threading.Timer(_ANSWER_LIMIT_S, self._process.kill)
+        watchdog.start()
+        try:
+            self._process.stdin.write(json.dumps(requests) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        finally:
+            watchdog.cancel()
+        assert line, f"the Java process died or did not answer in {_ANSWER_LIMIT_S:.0f} s:\n{self._end_of_log()}"
+        answers: list[dict[str, Any]] = json.loads(line)
+        for request, answer in zip(requests, answers, strict=True):
+            if "error" in answer:
+                raise AssertionError(f"RocketMQ failed on {request}:\n{answer['error']}\n{self._end_of_log()}")
+        return answers
+
+    def _end_of_log(self) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join([line for line in lines if "|-INFO" not in line][-40:])
+
+
+@contextmanager
+def java_rocketmq(class_path: str, work: Path) -> Iterator[JavaRocketMQ]:
+    """Run the process; the libraries' logs and temporary files lie in ``work``."""
+    opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+    command = ["java", "-Xmx1g", f"-Duser.home={work}", f"-Djava.io.tmpdir={work}", *opens]
+    log = work / "java.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [*command, "-cp", class_path, "tierlog.verify.Main"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", cwd=work,
+            env={name: value for name, value in os.environ.items() if name != "JAVA_TOOL_OPTIONS"},
+        )  # fmt: skip
+    try:
+        yield JavaRocketMQ(process, log)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _store(answer: dict[str, Any]) -> JavaStore:
+    return JavaStore(
+        answer["minPhysicalOffset"],
+        answer["maxPhysicalOffset"],
+        [_message(message) for message in answer["messages"]],
+        [(offset, size) for offset, size in answer["blanks"]],
+        {(queue["topic"], queue["queueId"]): _queue(queue) for queue in answer["queues"]},
+        answer["queries"],
+        [(offset, queue_offset, ms) for offset, queue_offset, ms in answer["appended"]],
+    )
+
+
+def _message(message: dict[str, Any]) -> JavaMessage:
+    return JavaMessage(
+        message["physicalOffset"], message["size"], message["version"], message["topic"], message["queueId"],
+        message["queueOffset"], message["bornMs"], message["bornHost"], message["storeMs"], message["storeHost"],
+        message["bodySha256"], message["properties"] or {}, message["messageId"], message["tagsCode"],
+    )  # fmt: skip
+
+
+def _queue(queue: dict[str, Any]) -> JavaQueue:
+    units = [(offset, size, code) for offset, size, code in queue["units"]]
+    return JavaQueue(queue["minOffset"], queue["maxOffset"], units, queue["pulled"])
