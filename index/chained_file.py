@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from index.batch import KeyBatch
+from index.checkpoint import WritingFile
 from index.cover import COVER_BYTES, TRAILER_BYTES, Cover, Trailer, crc_of
 from index.errors import CorruptIndexError
 from index.header import (
@@ -19,9 +21,9 @@ from index.header import (
     check_capacity,
     items_position,
 )
-from index.kernels.chains import FULL, PENDING_BYTES, put_items, walk_chain
+from index.kernels.chains import FULL, PENDING_BYTES, link_again, put_items, walk_chain
 from index.layout import LAYOUTS, ItemLayout, Items
-from tiering.errors import CapacityError, InvalidRequestError
+from tiering.errors import CapacityError, DiskFailedError, InvalidRequestError, StoreError
 from tiering.fs import ByteArray, FileSystem
 from tiering.types import TimeBounds
 
@@ -44,17 +46,22 @@ class ChainedIndexFile:
         slots: int,
         items: int,
         first: int,
+        generation: int = 0,
     ) -> None:
         self._fs = fs
         self._data = data
         self._pending = np.empty(PENDING_BYTES, np.uint8)
         self._offsets = layout.kernel_offsets
         self._trailer: Trailer | None = None
+        self._flushed_items = 0
+        self._flush_failure: StoreError | None = None
         self.path = path
         self.layout = layout
         self.slots = slots
         self.items = items
         self.first = first
+        #: Tells this file from another of the same name while it is written (``index.checkpoint``).
+        self.generation = generation
         self.next: int | None = None
         self.bounds: TimeBounds | None = None
         self.begin_ms = self.header.begin_ms
@@ -70,6 +77,7 @@ class ChainedIndexFile:
         items: int,
         begin_ms: int,
         first_physical: int,
+        generation: int = 0,
     ) -> ChainedIndexFile:
         """Make an empty file with all its disk blocks; ``items`` counts the unused item 0.
 
@@ -83,7 +91,62 @@ class ChainedIndexFile:
         )
         data = fs.map_write(path)
         data[:HEADER_BYTES] = np.frombuffer(FileHeader(BEGIN_MAGIC, begin_ms).encode(), np.uint8)
-        return cls(fs, path, data, layout, slots, items, first_physical)
+        at = items_position(slots)
+        data[at : at + 8] = np.frombuffer(generation.to_bytes(8), np.uint8)
+        return cls(fs, path, data, layout, slots, items, first_physical, generation)
+
+    @classmethod
+    def open_writing(
+        cls, fs: FileSystem, path: Path, state: WritingFile, *, layouts: Mapping[int, ItemLayout] = LAYOUTS
+    ) -> ChainedIndexFile:
+        """Go on with a file of which ``state`` is known to be durable; everything after its items is forgotten.
+
+        Raises :class:`CorruptIndexError` if this is not that file.
+        """
+        layout = layouts.get(state.layout)
+        name = str(path)
+        data = fs.map_write(path)
+        at = items_position(state.slots)
+        if (
+            layout is None
+            or not layout.covered
+            or len(data) != chained_bytes(layout, state.slots, state.items) + TRAILER_BYTES
+            or bytes(data[at : at + 8]) != state.generation.to_bytes(8)
+            or not 1 <= state.item_count < state.items
+        ):
+            raise CorruptIndexError("not the index file that was being written", path=name)
+        data[:at] = 0
+        used = link_again(data.ctypes.data, len(data), state.slots, state.item_count, layout.kernel_offsets.ctypes.data)
+        offsets = data[at:-TRAILER_BYTES].view(layout.chained)["offset"][1 : state.item_count + 1]
+        if used < 0 or offsets[0] < state.first or offsets[-1] >= state.next or (np.diff(offsets) < 0).any():
+            raise CorruptIndexError("items of the index file that was being written are damaged", path=name)
+        magic = END_MAGIC if state.item_count + 1 == state.items else BEGIN_MAGIC
+        header = FileHeader(magic, state.begin_ms, state.bounds.max_store_ms, int(used), state.item_count)
+        data[:HEADER_BYTES] = np.frombuffer(header.encode(), np.uint8)
+        file = cls(fs, path, data, layout, state.slots, state.items, state.first, state.generation)
+        file.bounds, file._flushed_items = state.bounds, state.item_count
+        return file
+
+    def flush_items(self, count: int) -> None:
+        """Make the file's name and its items up to number ``count`` durable; slots can be made again from items."""
+        at, width = items_position(self.slots), self.layout.chained_bytes
+        start = at + width * (self._flushed_items + 1) if self._flushed_items else at  # item 0 goes with the first
+        with self._flushing():
+            self._fs.flush_mapped(self.path, self._data, start, at + width * (count + 1))
+            if not self._flushed_items:
+                self._fs.flush_dir(self.path.parent)
+        self._flushed_items = count
+
+    @contextlib.contextmanager
+    def _flushing(self) -> Iterator[None]:
+        """One failure is final: another flush would succeed although the bytes are lost."""
+        if self._flush_failure is not None:
+            raise DiskFailedError("an earlier flush failed", path=str(self.path)) from self._flush_failure
+        try:
+            yield
+        except StoreError as error:
+            self._flush_failure = error
+            raise
 
     @classmethod
     def open_sealed(
@@ -225,7 +288,8 @@ class ChainedIndexFile:
             data[-TRAILER_BYTES:] = np.frombuffer(self._trailer.encode(), np.uint8)
         file = self._fs.open(self.path)
         try:
-            file.flush()
+            with self._flushing():
+                file.flush()
         finally:
             file.close()
         self.next = next_physical

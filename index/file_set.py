@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from index.chained_file import ChainedIndexFile
+from index.checkpoint import IndexCheckpoint, Stretch
 from index.compacted_file import CompactedIndexFile
 from index.layout import ItemLayout
 from index.snapshot import IndexFileEntry, IndexSnapshot, by_range
@@ -24,10 +25,13 @@ class IndexFileSet:
         items: int,
         layout: ItemLayout,
         indexed_to: int,
+        found: IndexCheckpoint,
     ) -> None:
         self._fs = fs
         self._slots, self._items, self._layout = slots, items, layout
-        self._blank: list[tuple[int, int]] = []
+        self._blank: list[Stretch] = list(found.blank)
+        #: Of the last file made; every file has a higher one than those before.
+        self.generation = found.generation
         self.folders = folders
         self.indexed_to = indexed_to
         #: Replaced as a whole at every change.
@@ -40,14 +44,16 @@ class IndexFileSet:
         begin_ms = self.folders.claim(store_ms)
         path = self.folders.path(IndexState.WRITING, begin_ms)
         items = max(self._items, key_count + 1)
+        self.generation += 1
         try:
-            file = ChainedIndexFile.create(self._fs, path, self._layout, self._slots, items, begin_ms, first)
+            file = ChainedIndexFile.create(
+                self._fs, path, self._layout, self._slots, items, begin_ms, first, self.generation
+            )
         except BaseException:
             self.folders.remove(IndexState.WRITING, begin_ms)
             self.folders.release(begin_ms)
             raise
-        entry = IndexFileEntry(IndexState.WRITING, begin_ms, path, first, None, file)
-        self.view = self.view.replaced((*self.view.writing, entry))
+        self.show_writing(file)
         return file
 
     def file_sealed(self, file: ChainedIndexFile) -> None:
@@ -58,7 +64,7 @@ class IndexFileSet:
         self.view = IndexSnapshot(by_range([*self.view.files, entry]), self._writing_without(file))
 
     def range_without_items(self, first: int, end: int) -> None:
-        """Remember a stretch without items until the next open."""
+        """Remember a stretch without items."""
         if self._blank and self._blank[-1][1] == first:
             first = self._blank.pop()[0]
         self._blank.append((first, end))
@@ -68,6 +74,11 @@ class IndexFileSet:
         return self.indexed_to
 
     # ------------------------------------------------------------------------------------------ state changes
+
+    def show_writing(self, file: ChainedIndexFile) -> None:
+        """Show a file that is being written."""
+        entry = IndexFileEntry(IndexState.WRITING, file.begin_ms, file.path, file.first, None, file)
+        self.view = self.view.replaced((*self.view.writing, entry))
 
     def show(self, entries: tuple[IndexFileEntry, ...]) -> None:
         """Start with files found on disk."""
@@ -119,7 +130,7 @@ class IndexFileSet:
 
     # ----------------------------------------------------------------------------------------------- coverage
 
-    def blank(self) -> list[tuple[int, int]]:
+    def blank(self) -> list[Stretch]:
         """Stretches known to have no items."""
         return list(self._blank)
 
@@ -127,7 +138,11 @@ class IndexFileSet:
         """Drop stretches wholly below the border."""
         self._blank = [stretch for stretch in self._blank if stretch[1] > border]
 
-    def covered(self) -> Iterator[tuple[int, int]]:
+    def forget_blank_above(self, end: int) -> None:
+        """Drop what is known of the log at or above its end."""
+        self._blank = [(first, min(stop, end)) for first, stop in self._blank if first < end]
+
+    def covered(self) -> Iterator[Stretch]:
         """Ranges of complete files and stretches without items, unordered."""
         yield from self._blank
         for entry in self.view.files:

@@ -6,13 +6,14 @@ import threading
 from contextlib import AbstractContextManager
 
 from index.chained_file import ChainedIndexFile
+from index.checkpoint import IndexCheckpoint, WritingFile
 from index.compacted_file import CompactedIndexFile
 from index.compactor import compact
 from index.errors import CorruptIndexError
 from index.file_set import IndexFileSet
 from index.header import check_capacity
 from index.layout import LAYOUTS, ItemLayout
-from index.opening import load_entries
+from index.opening import load_entries, take_up_writing
 from index.range_writer import RangeWriter
 from index.ranges import uncovered
 from index.snapshot import Candidates, IndexFileEntry, IndexSnapshot
@@ -27,8 +28,8 @@ from tiering.types import TimeAxis, TimeRange
 class LocalIndex:
     """Index files of one store. One thread dispatches, one compacts; readers take no lock.
 
-    The index is derived data: what is not in a sealed file is derived again after every stop. Sealed,
-    compacted and uploaded files are durable before their names are. Subscribes to the log's dispatcher.
+    The index is derived data: what was not durable at the last :meth:`checkpoint` is derived again after every
+    stop. Sealed, compacted and uploaded files are durable before their names are. Subscribes to the log's dispatcher.
     """
 
     def __init__(
@@ -48,12 +49,15 @@ class LocalIndex:
         self._tmp = paths.tmp
         self._layouts = {**LAYOUTS, layout.number: layout}
         folders = IndexFolders(fs, paths.index)
+        self._json = paths.index_json
+        self._checkpoint = IndexCheckpoint.read(fs, paths.index_json)
         self._set = IndexFileSet(
-            fs, folders, slots=slots, items=items, layout=layout, indexed_to=indexed_to
+            fs, folders, slots=slots, items=items, layout=layout, indexed_to=indexed_to, found=self._checkpoint
         )  # fmt: skip
         self._start = 0
         self._lock = threading.RLock()
         self._compacting = threading.Lock()
+        self._checkpointing = threading.Lock()
         self._writer = RangeWriter(self._set, 0)
 
     @classmethod
@@ -79,7 +83,18 @@ class LocalIndex:
         index._set.show(load_entries(fs, index._set.folders, index._layouts, indexed_to))
         index._set.settle()
         index._restart_writer()
+        index._take_up_writing()
         return index
+
+    def _take_up_writing(self) -> None:
+        state, files = self._checkpoint.writing, self._set
+        reached = max((entry.next or 0 for entry in files.view.files), default=0)
+        if state is not None and (state.next < self._start or state.first < max(reached, files.indexed_to)):
+            state = None  # the border has passed it, or it would overlap what is complete or straddle the watermark
+        file = take_up_writing(self._fs, files.folders, self._layouts, state)
+        if file is not None and state is not None:
+            files.show_writing(file)
+            self._writer.go_on(file, state.next)
 
     # -------------------------------------------------------------------------------------- following the log
 
@@ -126,12 +141,15 @@ class LocalIndex:
     # ----------------------------------------------------------------------------------------------- recovery
 
     def discard_above(self, end: int) -> None:
-        """Before dispatch: drop files that cover anything at or above ``end``, where the log now ends."""
+        """Drop files that cover anything at or above ``end``, where the log now ends, durably."""
         with self._lock:
-            if self._writer.file is not None:
-                raise InvalidRequestError("files are discarded before the log is dispatched")
             self._set.remove([entry for entry in self._set.view.files if entry.next is None or entry.next > end])
-            self._restart_writer()
+            self._set.forget_blank_above(end)
+            if self._writer.file is None or self._writer.next > end:
+                if self._writer.file is not None:
+                    self._set.discard_writing(self._writer.file)
+                self._restart_writer()
+        self.checkpoint()
 
     def gaps(self, border: int, end: int) -> list[tuple[int, int]]:
         """Half-open ranges in ``[border, end)``, ascending, that no file and no open stretch covers."""
@@ -168,8 +186,32 @@ class LocalIndex:
             missing = uncovered(self._set.covered(), self._start, self._writer.first)
             return missing[0][0] if missing else self._writer.first
 
+    def checkpoint(self) -> None:
+        """Make durable how far the index is, so that the next open goes on from there; cheap when nothing changed."""
+        with self._checkpointing:
+            with self._lock:
+                file, state = self._writer.file, self._durable_state()
+            if state == self._checkpoint:
+                return
+            if file is not None and state.writing is not None:
+                file.flush_items(state.writing.item_count)
+            state.save(self._fs, self._json, self._tmp)
+            self._checkpoint = state
+
+    def _durable_state(self) -> IndexCheckpoint:
+        writer, blank, writing = self._writer, self._set.blank(), None
+        file = writer.file
+        if file is None and writer.first < writer.next:
+            blank.append((writer.first, writer.next))
+        elif file is not None and file.bounds is not None:
+            writing = WritingFile(
+                file.begin_ms, file.generation, file.first, writer.next, file.slots, file.items,
+                file.layout.number, file.item_count, file.bounds,
+            )  # fmt: skip
+        return IndexCheckpoint(self._set.generation, tuple(blank), writing)
+
     def _restart_writer(self) -> None:
-        reached = max((entry.next or 0 for entry in self._set.view.files), default=0)
+        reached = max((end for _, end in self._set.covered()), default=0)
         self._writer = RangeWriter(self._set, max(self._start, reached))
 
     # ------------------------------------------------------------------------- compaction, upload and removal

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from index.chained_file import ChainedIndexFile
+from index.checkpoint import WritingFile
 from index.compacted_file import CompactedIndexFile
 from index.errors import CorruptIndexError
 from index.layout import ItemLayout
@@ -18,15 +19,12 @@ _LATEST_FIRST = (IndexState.UPLOADED, IndexState.COMPACTED, IndexState.SEALED)
 def load_entries(
     fs: FileSystem, folders: IndexFolders, layouts: Mapping[int, ItemLayout], indexed_to: int
 ) -> tuple[IndexFileEntry, ...]:
-    """Open every file to keep and unlink the rest, all of it derived data.
+    """Open every complete file to keep and unlink the rest, all of it derived data.
 
-    The file being written goes; so does one whose trailer is invalid, one whose begin time exists in a later
-    state, one whose range overlaps that of a file in a later state, and one that straddles ``indexed_to`` and
-    is not published. Trailers are checked, not whole files: compaction and upload do that before they trust
-    one.
+    A file goes whose trailer is invalid, one whose begin time exists in a later state, one whose range overlaps
+    that of a file in a later state, and one that straddles ``indexed_to`` and is not published. Trailers are
+    checked, not whole files: compaction and upload do that before they trust one.
     """
-    for begin_ms in folders.list(IndexState.WRITING):
-        _drop(folders, IndexState.WRITING, begin_ms)
     kept: dict[int, IndexFileEntry] = {}
     for state in _LATEST_FIRST:
         for begin_ms in folders.list(state):
@@ -39,6 +37,23 @@ def load_entries(
             else:
                 kept[begin_ms] = entry
     return by_range(list(kept.values()))
+
+
+def take_up_writing(
+    fs: FileSystem, folders: IndexFolders, layouts: Mapping[int, ItemLayout], state: WritingFile | None
+) -> ChainedIndexFile | None:
+    """Open the file that was being written as ``state`` says, and unlink every other one; None if it is not there."""
+    file = None
+    for begin_ms in folders.list(IndexState.WRITING):
+        if state is not None and state.begin_ms == begin_ms:
+            path = folders.path(IndexState.WRITING, begin_ms)
+            try:
+                file = ChainedIndexFile.open_writing(fs, path, state, layouts=layouts)
+                continue
+            except CorruptIndexError:
+                pass  # derived again
+        _drop(folders, IndexState.WRITING, begin_ms)
+    return file
 
 
 def _drop(folders: IndexFolders, state: IndexState, begin_ms: int) -> None:

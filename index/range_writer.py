@@ -50,6 +50,10 @@ class RangeWriter:
         #: First physical offset not yet seen.
         self.next = first
 
+    def go_on(self, file: ChainedIndexFile, next_offset: int) -> None:
+        """Take up a file that holds everything below ``next_offset``."""
+        self.file, self.first, self.next = file, file.first, next_offset
+
     @property
     def done(self) -> bool:
         """Whether the whole range was written and sealed."""

@@ -31,6 +31,7 @@ class Background:
     def __init__(
         self,
         hot: HotStore,
+        checkpoint: Callable[[], None],
         tiers_round: Callable[[], None],
         settings: Settings,
         clock: Clock,
@@ -38,6 +39,7 @@ class Background:
         cold_error: str | None,
     ) -> None:
         self._hot = hot
+        self._checkpoint = checkpoint
         self._tiers_round = tiers_round
         self._settings = settings
         self._clock = clock
@@ -102,7 +104,7 @@ class Background:
     def _derive(self) -> None:
         self._hot.dispatch()
         if self._clock.monotonic_s() >= self._checkpoint_at_s:
-            self._hot.checkpoint()
+            self._checkpoint()
             self._checkpoint_at_s = self._clock.monotonic_s() + self._settings.hot.checkpoint_interval_ms / 1000
 
     def _unless_read_only(self, step: Callable[[], object]) -> None:

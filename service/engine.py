@@ -65,7 +65,7 @@ class Engine:
         self.groups = parts.groups
         self._store_host = store_host(settings)
         self._background = Background(
-            self._hot, self._tiers_round, settings, clock, parts.stopping, parts.first_contact
+            self._hot, self._checkpoint, self._tiers_round, settings, clock, parts.stopping, parts.first_contact
         )
 
     @classmethod
@@ -133,7 +133,13 @@ class Engine:
         self._check_writable()
         self._hot.flush()
         self._hot.dispatch()
+        self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Move both recovery points: the log's with its queues, and the key index's."""
         self._hot.checkpoint()
+        with self._hot.writing("checkpoint of the index"):
+            self._index.checkpoint()
 
     def archive(
         self,
@@ -291,5 +297,7 @@ class Engine:
         try:
             if not self._read_only:
                 self._hot.close()
+                if self._hot.read_only_reason is None:
+                    self._index.checkpoint()
         finally:  # the lock goes whatever the disk says
             self._resources.close()

@@ -39,6 +39,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.restype = ctypes.c_void_p
 _LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_LIBC.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_MS_SYNC = 4
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -107,6 +109,10 @@ class FileSystem(Protocol):
 
     def map_write(self, path: Path) -> ByteArray:
         """The file's bytes as a writable array; durable after :meth:`File.flush` of the same file."""
+        ...
+
+    def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
+        """Make bytes ``[start, end)`` of :meth:`map_write`'s array durable, and no others."""
         ...
 
     def map_private(self, path: Path) -> ByteArray:
@@ -295,6 +301,16 @@ class LocalFileSystem:
     def map_write(self, path: Path) -> ByteArray:
         """Map the file for reading and writing."""
         return self._map(path, os.O_RDWR, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED)
+
+    def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
+        """msync the pages that hold ``[start, end)``; ``path`` is for the error only."""
+        if start < end:
+            first = mapped.ctypes.data + start
+            page = first - first % mmap.PAGESIZE
+            with _disk_errors(path):
+                if _LIBC.msync(page, mapped.ctypes.data + end - page, _MS_SYNC):
+                    number = ctypes.get_errno()
+                    raise OSError(number, os.strerror(number))
 
     def map_private(self, path: Path) -> ByteArray:
         """Map the file copy on write."""

@@ -114,6 +114,9 @@ class OverlayFileSystem:
         """The file's private bytes."""
         return self.writable(path, 0)
 
+    def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
+        """Nothing to make durable."""
+
     def map_private(self, path: Path) -> ByteArray:
         """The file's private bytes."""
         return self.writable(path, 0)

@@ -37,6 +37,7 @@ class StorePaths:
         self.groups_json = self.tierlog / "groups.json"
         self.head_json = self.tierlog / "head.json"
         self.classic_index_json = self.tierlog / "classic_index.json"
+        self.index_json = self.tierlog / "index.json"
         self.index = root / "index"
 
     def segment(self, base_offset: int) -> Path:

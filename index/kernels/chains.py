@@ -184,6 +184,33 @@ def put_items(
 
 
 @kernel
+def link_again(file: int, file_bytes: int, slots: int, count: int, offsets: int) -> Any:
+    """Put items ``1..count`` into their slots' chains in order, over slots that are zero; returns the slots used.
+
+    CORRUPT if an item has a hash that no put writes, or the file is too short.
+    """
+    hash_at = load_i64(offsets)
+    previous_at = load_i64(offsets + 48)
+    item_bytes = load_i64(offsets + 64)
+    first_item = file + 28 + 8 * slots
+    if slots < 1 or count < 0 or 28 + 8 * slots + item_bytes * (count + 1) > file_bytes:
+        return CORRUPT
+    used = int64(0)
+    for number in range(1, count + 1):
+        item = first_item + item_bytes * number
+        low = load_be32(item + hash_at)
+        if low < 0:
+            return CORRUPT
+        slot = file + 28 + 8 * (low % slots)
+        newest = load_be32(slot)
+        if newest == 0:
+            used += 1
+        store_be32(item + previous_at, newest)
+        store_be32(slot, number)
+    return used
+
+
+@kernel
 def walk_chain(
     file: int,
     file_bytes: int,

@@ -298,6 +298,14 @@ class CrashFileSystem:
         """The bytes, writable; what is written here counts as not flushed."""
         return self._inode(path).data.view()
 
+    def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
+        """Make the sectors of ``[start, end)`` durable."""
+        inode = self._inode(path)
+        assert np.shares_memory(inode.data, mapped), f"not the map of {path}"
+        self.begin("flush_mapped", path)
+        self.cut()
+        inode.write_back(list(range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES))))
+
     def map_private(self, path: Path) -> ByteArray:
         """A copy."""
         return self._inode(path).data.copy()

@@ -116,6 +116,11 @@ class FaultyFileSystem:
         self.check("create", path)
         self.inner.create(path, size_bytes, prewrite=prewrite)
 
+    def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
+        """Flush, unless refused."""
+        self.check("flush_mapped", path)
+        self.inner.flush_mapped(path, mapped, start, end)
+
     def rename(self, source: Path, target: Path) -> None:
         """Rename, unless refused for the target."""
         self.check("rename", target)

@@ -178,7 +178,8 @@ class HotStore:
             _LOG.error("the store is read-only now: %s", reason)
 
     @contextlib.contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
+    def writing(self, what: str) -> Iterator[None]:
+        """A step that changes the disk: refused once the store is read-only, and it is so after a failure."""
         self._check_writable()
         try:
             yield
@@ -210,7 +211,7 @@ class HotStore:
         sizes = self._writer.record_sizes(batch)
         with self._append_lock:
             self._check_open()
-            with self._writing("append"):
+            with self.writing("append"):
                 result = self._writer.append(batch, sizes)
             end = self.log.end
         if durability is Durability.FLUSHED or end - self.log.flushed > self._options.flush_dirty_bytes:
@@ -222,7 +223,7 @@ class HotStore:
 
         Group commit: all who wait share the flush that begins when the one under way has ended.
         """
-        with self._writing("flush"):
+        with self.writing("flush"):
             return self.log.flush(upto)
 
     def prepare_segment(self) -> bool:
@@ -243,7 +244,7 @@ class HotStore:
         if self.log.end > self.log.last_base and self._read_only_reason is None:
             with contextlib.suppress(StoreError):  # tried again below, where a failure counts
                 self.log.prepare_next()  # not under the lock that appends wait for
-        with self._append_lock, self._writing("roll"):
+        with self._append_lock, self.writing("roll"):
             if self.log.end > self.log.last_base:
                 self.log.roll()
 
@@ -268,7 +269,7 @@ class HotStore:
         derives a little more again, with the same result. A queue file that was its queue's last when its records
         went goes as soon as it has a follower: RocketMQ looks for a queue's smallest offset in the first file only.
         """
-        with self._dispatch_lock, self._writing("checkpoint"):
+        with self._dispatch_lock, self.writing("checkpoint"):
             self.queues.remove_below(self.log.begin)
             confirm = self.queues.flush()
             last_ms = self.queues.last_store_ms
@@ -369,7 +370,7 @@ class HotStore:
             while not self._closed and any(pinned < border for pinned in self._pins):
                 if not self._state.wait(max(0.0, deadline - self._clock.monotonic_s())):
                     break
-        with self._dispatch_lock, self._writing("removal"):
+        with self._dispatch_lock, self.writing("removal"):
             self._check_open()  # closing waits for this lock, and nothing may change on the disk after it
             self.checkpoint()
             while self.log.begin < border:

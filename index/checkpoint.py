@@ -1,0 +1,87 @@
+"""``tierlog/index.json``: how far the key index is durable, so that opening goes on there instead of deriving it all.
+
+::
+
+    {"format": 1, "generation": 7, "blank": [[0, 4096]],
+     "writing": null | {"begin_ms": 1700000000000, "generation": 7, "first": 4096, "next": 8192, "slots": 100,
+                        "items": 400, "layout": 2, "item_count": 12,
+                        "bounds": [min_store_ms, max_store_ms, min_born_ms, max_born_ms]}}
+
+``blank`` are stretches of the log without items. ``writing`` is the file being written with the items that were
+flushed: they never change and are put in order, so a file in ``index/writing`` is as good as its first ``item_count``
+items; slots and chains are linked again. ``generation`` tells the file from another of the same name: every file made
+has a higher one, in the first eight bytes of item 0 until it is sealed.
+
+Written after what it speaks of was flushed. Killed before that: the one before stands, and a little more of the log
+is derived again. Missing or unreadable: all of it that no sealed file covers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tiering.errors import UnsupportedFormatError
+from tiering.fs import FileSystem, replace_file
+from tiering.types import TimeBounds
+
+_FORMAT = 1
+_LOG = logging.getLogger("tierlog")
+
+Stretch = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WritingFile:
+    """The file being written, as far as it is durable: items 1 to ``item_count`` of records in ``[first, next)``."""
+
+    begin_ms: int
+    generation: int
+    first: int
+    next: int
+    slots: int
+    items: int
+    layout: int
+    item_count: int
+    bounds: TimeBounds
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCheckpoint:
+    """The content of ``index.json``."""
+
+    generation: int = 0
+    blank: tuple[Stretch, ...] = ()
+    writing: WritingFile | None = None
+
+    @classmethod
+    def read(cls, fs: FileSystem, path: Path) -> IndexCheckpoint:
+        """What is there; the empty one for a file that is missing or makes no sense, since all of it can be derived."""
+        if not fs.exists(path):
+            return cls()
+        try:
+            document = json.loads(fs.read(path))
+            if document["format"] != _FORMAT:
+                raise UnsupportedFormatError("index.json is of a newer format", path=str(path))
+            writing = document["writing"]
+            blank = tuple((int(first), int(end)) for first, end in document["blank"])
+            generation = int(document["generation"])
+            if writing is None:
+                return cls(generation, blank)
+            bounds = TimeBounds(*map(int, writing.pop("bounds")))
+            return cls(generation, blank, WritingFile(**{k: int(v) for k, v in writing.items()}, bounds=bounds))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            _LOG.exception("the index's checkpoint cannot be read; the index is derived again")
+            return cls()
+
+    def save(self, fs: FileSystem, path: Path, tmp_dir: Path) -> None:
+        """Make this the durable one."""
+        writing = None
+        if self.writing is not None:
+            bounds = self.writing.bounds
+            times = [bounds.min_store_ms, bounds.max_store_ms, bounds.min_born_ms, bounds.max_born_ms]
+            writing = {**asdict(self.writing), "bounds": times}
+        document = {"format": _FORMAT, "generation": self.generation, "blank": self.blank, "writing": writing}
+        replace_file(fs, path, (json.dumps(document) + "\n").encode(), tmp_dir)
