@@ -12,7 +12,7 @@ from index.errors import CorruptIndexError
 from index.layout import ROCKETMQ, TIERLOG
 from index.local_index import LocalIndex
 from index.states import IndexState
-from tests.support.index_logs import HOST, T, Log, numbered
+from tests.support.index_logs import HOST, Log, T, numbered
 from tiering.errors import DiskFailedError, DiskFullError, InvalidRequestError, ReadOnlyError
 from tiering.format.hashing import java_hash, key_hash
 from tiering.format.properties import KEYS, UNIQ_KEY, encode_properties

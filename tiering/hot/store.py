@@ -160,7 +160,7 @@ class HotStore:
             self.log.close()
 
     def _flush_classic(self) -> None:
-        with self._dispatch_lock, self._writing("flush of the classic index"):
+        with self._dispatch_lock, self.writing("flush of the classic index"):
             if self._classic is not None:
                 self._classic.flush()
 
