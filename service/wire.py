@@ -27,7 +27,10 @@ NDJSON = "application/x-ndjson"
 
 
 def message_json(message: StoredMessage) -> Json:
-    """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``."""
+    """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``.
+
+    A compressed body is inflated; ``body_compressed`` says that this failed and the body is the stored one.
+    """
     record = message.record
     properties = record.properties  # taken apart once: this runs for every message of an answer
     found: Json = {
@@ -45,10 +48,13 @@ def message_json(message: StoredMessage) -> Json:
         "tier": message.tier.value,
         "size_bytes": record.size,
     }
+    body, is_still_compressed = message.readable_body()
     try:
-        found["body"] = record.body.decode()
+        found["body"] = body.decode()
     except UnicodeDecodeError:
-        found["body_base64"] = base64.b64encode(record.body).decode()
+        found["body_base64"] = base64.b64encode(body).decode()
+    if is_still_compressed:
+        found["body_compressed"] = True
     return found
 
 

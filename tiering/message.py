@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tiering.errors import InvalidRequestError
+from tiering.format.body import inflated_body, is_compressed
 from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, indexed_keys, split_keys
 from tiering.format.record import Record
 from tiering.types import Tier, TimeAxis
@@ -53,6 +54,13 @@ class StoredMessage:
     def properties(self) -> dict[str, str]:
         """Properties other than keys and tag."""
         return {name: value for name, value in self.record.properties.items() if name not in OWN_FIELDS}
+
+    def readable_body(self) -> tuple[bytes, bool]:
+        """The body, inflated if it is compressed, and whether that failed, so that it is given as it is stored."""
+        if not is_compressed(self.record):
+            return self.record.body, False
+        inflated = inflated_body(self.record)
+        return (self.record.body, True) if inflated is None else (inflated, False)
 
     def has_key(self, key: str) -> bool:
         """Whether the message is found by this key; the text itself is compared."""
