@@ -21,6 +21,7 @@ from index.publish import IndexPublisher
 from tiering.archive import Archiver
 from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestStore, Ownership
+from tiering.disk_space import DiskSpace
 from tiering.errors import ClosedError, FencedError, ReadOnlyError, StoreMismatchError
 from tiering.format.manifest import Head
 from tiering.fs import FileSystem, replace_file
@@ -64,13 +65,14 @@ def saved_watermarks(fs: FileSystem, paths: StorePaths) -> tuple[int, int]:
     return int(document["archived_to"]), int(document["indexed_to"])
 
 
-def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, now_ms: int) -> None:
+def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, disk: DiskSpace, now_ms: int) -> None:
     """Remove by retention alone: what happens to old segments of a store without a cold tier.
 
     What is not dispatched stays: queues and index follow the log, and must not begin above a hole of their own.
     """
     dispatched = hot.dispatch()
-    border = min(due_border(hot, retention, now_ms), dispatched - dispatched % hot.log.segment_bytes)
+    due = due_border(hot, retention, now_ms, disk.excess_bytes())
+    border = min(due, dispatched - dispatched % hot.log.segment_bytes)
     if border > hot.border:
         hot.remove_below(border, forget=index.remove_below)
 
@@ -89,6 +91,7 @@ class ColdWay:
         clock: Clock,
         randomness: Randomness,
         retention: RetentionOptions,
+        disk: DiskSpace,
         stopping: threading.Event,
     ) -> None:
         self._hot = hot
@@ -99,6 +102,7 @@ class ColdWay:
         self._paths = paths
         self._clock = clock
         self._retention = retention
+        self._disk = disk
         self._stopping = stopping
         self._archiver = Archiver(hot, manifest, randomness)
         self._publisher = IndexPublisher(index, manifest, randomness, self._local_step)
@@ -151,11 +155,15 @@ class ColdWay:
         """
         with self._lock:
             # first what needs no archive, so that a dead bucket holds up nothing else
-            due = due_border(self._hot, self._retention, self._clock.now_ms())
+            excess_bytes = self._disk.excess_bytes()
+            due = due_border(self._hot, self._retention, self._clock.now_ms(), excess_bytes)
             with self._local_step():
                 self._roll_by_age()
-                if self._hot.border < due and self._index.covered_to() < due:
-                    self._index.seal()
+                if self._hot.border < due:
+                    if excess_bytes and self._waits_for_active(due):
+                        self._roll()
+                    elif self._index.covered_to() < due:
+                        self._index.seal()
             self._remove_below(min(due, safe_border(self._hot, self._manifest.head)))
             self._compact()
             self._watch_head()
@@ -283,6 +291,16 @@ class ColdWay:
             self._hot.roll()
             self._hot.dispatch()
             self._index.seal()
+
+    def _waits_for_active(self, due: int) -> bool:
+        """Whether segments below ``due`` cannot go before the active one is rolled, for which there is room.
+
+        An index file that reaches into the active segment is published after it, and all it points into stays.
+        """
+        active = self._hot.log.last_base
+        if self._disk.free_bytes() < 2 * self._hot.log.segment_bytes:
+            return False
+        return any(file.first < due and (file.next is None or file.next > active) for file in self._index.files())
 
     def _active_begins_before(self, time_ms: int) -> bool:
         first_ms = self._hot.first_store_ms(self._hot.log.segments()[-1])

@@ -60,7 +60,7 @@ class Engine:
         self._settings = settings
         self._clock = clock
         self._read_only = read_only
-        self._fetcher = parts.fetcher
+        self._fetcher, self._disk = parts.fetcher, parts.disk
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
         self._store_host = store_host(settings)
@@ -101,8 +101,12 @@ class Engine:
     # writing
 
     def append(self, messages: Sequence[Message], durability: Durability = Durability.FLUSHED) -> list[Appended]:
-        """Append a batch, all of it or, if one message is wrong, nothing; see :class:`Durability` for the promise."""
+        """Append a batch, all of it or, if one message is wrong, nothing; see :class:`Durability` for the promise.
+
+        Raises :class:`DiskFullError` before anything is written while the disk is fuller than the settings allow.
+        """
         self._check_writable()
+        self._disk.check_room()
         if not self._settings.create_topics:
             for name in {message.topic for message in messages}:
                 self._hot.topics.get(name)
@@ -164,7 +168,7 @@ class Engine:
         if self._cold_way is not None:
             self._cold_way.round()
         else:
-            remove_due(self._hot, self._index, self._settings.retention_options(), self._clock.now_ms())
+            remove_due(self._hot, self._index, self._settings.retention_options(), self._disk, self._clock.now_ms())
 
     def _check_writable(self) -> None:
         if self._read_only:
@@ -258,6 +262,8 @@ class Engine:
             "appended_bytes": hot.appended_bytes,
             "flushes": hot.log.flushes,
             "last_store_ms": hot.last_store_ms,
+            "disk_free_bytes": self._disk.free_bytes(),
+            "disk_total_bytes": self._disk.total_bytes(),
             "clock_behind_ms": hot.clock_behind_ms,
             "archive_requests": asked.requests,
             "archive_failures": asked.failures,
@@ -283,6 +289,11 @@ class Engine:
     def read_only_reason(self) -> str | None:
         """Why nothing can be written, or None."""
         return "opened read-only" if self._read_only else self._hot.read_only_reason
+
+    @property
+    def disk_full_reason(self) -> str | None:
+        """Why appends are refused until there is room on the disk again, or None."""
+        return self._disk.full_reason
 
     @property
     def cold_error(self) -> str | None:

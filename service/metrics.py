@@ -37,6 +37,8 @@ _GAUGES = (
     _Number("hot_bytes", "tierlog_hot_bytes", "Bytes of log that are hot."),
     _Number("unflushed_bytes", "tierlog_unflushed_bytes", "Bytes that a crash of the machine would lose."),
     _Number("unarchived_bytes", "tierlog_unarchived_bytes", "Bytes that the loss of the volume would lose."),
+    _Number("disk_free_bytes", "tierlog_disk_free_bytes", "Bytes that may still be allocated on the store's volume."),
+    _Number("disk_total_bytes", "tierlog_disk_total_bytes", "Bytes allocated on the store's volume and free ones."),
     _Number("manifest_version", "tierlog_manifest_version", "Version of the manifest last seen."),
     _Number("last_store_ms", "tierlog_last_store_time_seconds", "Store time of the newest record.", 1000),
     _Number(

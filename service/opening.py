@@ -19,6 +19,7 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.urls import canonical_url, open_object_store
+from tiering.disk_space import DiskSpace
 from tiering.errors import FencedError, InvalidRequestError, StoreMismatchError, UnavailableError
 from tiering.fetch import Fetcher
 from tiering.fs import FileSystem
@@ -56,6 +57,7 @@ class StoreParts:
     cold_way: ColdWay | None
     fetcher: Fetcher
     groups: ConsumerGroups
+    disk: DiskSpace
     meter: Meter
     stopping: threading.Event
     #: Why the archive could not be reached at opening.
@@ -119,12 +121,17 @@ def open_parts(
         identity, manifest = planned.identity, planned.manifest
         identity.save(fs, paths)
         hot, index = _open_local(fs, paths, around, planned, read_only=read_only, foreign=broker is not None)
+        hot_settings = settings.hot
+        disk = DiskSpace(
+            fs, root, around.clock, max_used_percent=hot_settings.disk_max_used_percent,
+            full_percent=hot_settings.disk_full_percent,
+        )  # fmt: skip
         stopping = threading.Event()
         cold_way = None
         if manifest is not None and not read_only:
             cold_way = ColdWay(
                 hot, index, manifest, identity, fs, paths, around.clock, around.randomness,
-                settings.retention_options(), stopping,
+                settings.retention_options(), disk, stopping,
             )  # fmt: skip
             if manifest.head is not None:
                 manifest.check_owner(owner_of(identity), log_end=hot.log.end)
@@ -133,7 +140,7 @@ def open_parts(
         resources.callback(offsets.close)  # before the lock goes
         groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness)
         return StoreParts(
-            identity, hot, index, manifest, cold_way, fetcher, groups, meter, stopping, planned.first_contact,
+            identity, hot, index, manifest, cold_way, fetcher, groups, disk, meter, stopping, planned.first_contact,
             resources.pop_all(), broker,
         )  # fmt: skip
 

@@ -105,6 +105,32 @@ class HotSettings(_Group):
         ge=0,
         description=("Bytes of commit log above which the oldest archived segments are removed early; 0 = no limit."),
     )
+    disk_max_used_percent: int = Field(
+        default=75,
+        ge=1,
+        le=100,
+        description=(
+            "Percent of the volume, as `df` counts, whoever uses it. Above it the oldest hot copies are removed "
+            "whatever their age, once they are archived and indexed (without a cold tier: removed for good), at most "
+            "10 segments a round and never the last one; 100 = never."
+        ),
+    )
+    disk_full_percent: int = Field(
+        default=90,
+        ge=1,
+        le=100,
+        description=(
+            "Percent of the volume. Above it appends are refused with 507 until there is room again; reading, "
+            "archiving and commits of groups go on; 100 = append until the disk itself refuses, which makes the store "
+            "read-only until it is opened again."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _frees_before_it_refuses(self) -> HotSettings:
+        if self.disk_full_percent < self.disk_max_used_percent:
+            raise ValueError("disk_full_percent is below disk_max_used_percent")
+        return self
 
 
 class IndexSettings(_Group):

@@ -143,6 +143,10 @@ class FileSystem(Protocol):
         """Bytes an unprivileged writer may still allocate below ``path``."""
         ...
 
+    def total_bytes(self, path: Path) -> int:
+        """What is allocated on the volume of ``path``, by whomever, and :meth:`free_bytes` together."""
+        ...
+
 
 @contextlib.contextmanager
 def _disk_errors(path: Path) -> Iterator[None]:
@@ -381,6 +385,12 @@ class LocalFileSystem:
         with _disk_errors(path):
             stat = os.statvfs(path)
             return stat.f_bavail * stat.f_frsize
+
+    def total_bytes(self, path: Path) -> int:
+        """Used and free space; what is kept back for the superuser counts as neither."""
+        with _disk_errors(path):
+            stat = os.statvfs(path)
+            return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize
 
 
 def replace_file(fs: FileSystem, path: Path, data: bytes, tmp_dir: Path) -> None:

@@ -150,6 +150,10 @@ class OverlayFileSystem:
         """As below."""
         return self._base.free_bytes(path)
 
+    def total_bytes(self, path: Path) -> int:
+        """As below."""
+        return self._base.total_bytes(path)
+
     def _present(self, path: Path) -> Path:
         if path in self._removed:
             raise NotFoundError("no such file", path=str(path))

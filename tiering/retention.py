@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from tiering.format.manifest import Head
 from tiering.hot.store import HotStore
 from tiering.options import RetentionOptions
+
+_MOST_AT_ONCE = 10
 
 
 def safe_border(hot: HotStore, head: Head | None) -> int:
@@ -20,15 +22,17 @@ def safe_border(hot: HotStore, head: Head | None) -> int:
     return min(head.archived_to, indexed_segment, hot.log.last_base)
 
 
-def due_border(hot: HotStore, options: RetentionOptions, now_ms: int) -> int:
-    """The border that age and size ask for, whatever is safe.
+def due_border(hot: HotStore, options: RetentionOptions, now_ms: int, excess_bytes: int = 0) -> int:
+    """The border that age, size and a disk with ``excess_bytes`` too much ask for, whatever is safe.
 
-    A segment's newest record is no newer than the first of the next one, which is what age looks at.
+    A segment's newest record is no newer than the first of the next one, which is what age looks at. At most 10
+    segments go at a time, and never the last one: what frees enough is measured again in between.
     """
     segments = hot.log.segments()
     border = hot.border
     over = len(segments) * hot.log.segment_bytes - options.hot_max_bytes if options.hot_max_bytes else 0
-    for segment, following in pairwise(segments):
+    over = max(over, excess_bytes)
+    for segment, following in islice(pairwise(segments), _MOST_AT_ONCE):
         newest_ms = hot.first_store_ms(following)
         if newest_ms is None:
             newest_ms = hot.last_store_ms

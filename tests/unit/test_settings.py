@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOT_RETENTION_MS", "HOT_SEGMENT_BYTES", "SERVE_PORT", "S3_ENDPOINT", "COLD_S3_ENDPOINT"):
-        monkeypatch.delenv(f"TIERLOG_{name}", raising=False)
+    for name in [name for name in os.environ if name.startswith("TIERLOG_")]:
+        monkeypatch.delenv(name)
 
 
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(
@@ -58,6 +59,8 @@ def test_variables_of_other_programs_below_the_prefix_do_no_harm(monkeypatch: py
         ({"hot.retention": 1}, "hot.retention"),
         ({"serve.port": "http"}, "serve.port"),
         ({"advertise": "node"}, "advertise"),
+        ({"hot.disk_full_percent": 101}, "hot.disk_full_percent"),
+        ({"hot.disk_full_percent": 74}, "disk_max_used_percent"),
         ({"advertise": "node:80"}, "advertise"),
         ({"advertise": "10.0.0.1:99999"}, "advertise"),
         ({"hotter.retention_ms": 1}, "hotter"),
