@@ -29,6 +29,7 @@ Checksum: none. Torn write: not to be told from a good file, see ``index.classic
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ HEADER_BYTES = 40
 SLOT_BYTES = 4
 ITEM_BYTES = 20
 MAX_FILE_BYTES = (1 << 31) - 1
+#: A classic file's name: local time of its creation to the millisecond, ``yyyyMMddHHmmssSSS``.
+FILE_NAME = re.compile(r"[0-9]{17}")
 #: What stands between topic and tags in the key string of a tag item.
 TAG_TYPE = "T#"
 

@@ -17,24 +17,22 @@ reads only the end of the log again. ``durable_ms`` tells RocketMQ, by the check
 
 from __future__ import annotations
 
-import re
 import threading
 from datetime import datetime
 
 import numpy as np
 
 from index.classic.file import ClassicIndexFile
-from index.classic.format import check_capacity
+from index.classic.format import FILE_NAME, check_capacity
 from index.classic.progress import Position, Progress, Stopped
 from index.classic.query import QueryOffsets, query_files
+from index.errors import CorruptIndexError
 from index.kernels.classic import hash_classic_items
 from tiering.clock import Clock
-from tiering.errors import InvalidRequestError, ReadOnlyError, StoreError
+from tiering.errors import InvalidRequestError, NotFoundError, ReadOnlyError, StoreError
 from tiering.fs import FileSystem, replace_file
 from tiering.hot.dispatch import LogRange
 from tiering.paths import StorePaths
-
-_NAME = re.compile(r"\d{17}")
 
 
 def file_name(now_ms: int, last: str | None) -> str:
@@ -58,6 +56,8 @@ class ClassicIndex:
         self._position = Position(0)
         self._full: tuple[ClassicIndexFile, ...] = ()
         self._current: ClassicIndexFile | None = None
+        #: Both of them for readers; replaced as a whole at every change.
+        self._view: tuple[ClassicIndexFile, ...] = ()
         #: Least store time in the current file; None while it is empty.
         self._least_ms: int | None = None
 
@@ -85,13 +85,12 @@ class ClassicIndex:
     def _load(self, progress: Progress) -> bool:
         """Take up the named files; False if one is not as it was left."""
         try:
-            self._full = tuple(self._opened(name) for name in progress.files)
-        except StoreError:
-            self._full = ()
+            full = tuple(self._opened(name) for name in progress.files)
+        except (CorruptIndexError, NotFoundError):
             return False
-        if not all(file.is_full for file in self._full):
-            self._full = ()
+        if not all(file.is_full for file in full):
             return False
+        self._show(full, None)
         stopped = progress.stopped
         if stopped is not None and not self._fs.exists(self._paths.abort) and self._take_up(stopped):
             self._progress, self._position = progress, stopped.position
@@ -107,11 +106,11 @@ class ClassicIndex:
             return True
         try:
             file = self._opened(stopped.name, writable=True)
-        except StoreError:
+        except (CorruptIndexError, NotFoundError):
             return False
         if file.item_count != stopped.count:
             return False
-        self._current = file
+        self._show(self._full, file)
         self._least_ms = file.header.begin_ms if file.item_count else None
         return True
 
@@ -123,17 +122,22 @@ class ClassicIndex:
         """Unlink every classic file that is not open here; folders and other names are left alone."""
         folder = self._paths.index
         known = {file.path.name for file in self.files()}
-        others = [name for name in self._fs.list_dir(folder) if _NAME.fullmatch(name) and name not in known]
+        others = [name for name in self._fs.list_dir(folder) if FILE_NAME.fullmatch(name) and name not in known]
         others = [name for name in others if not self._fs.is_dir(folder / name)]
         for name in others:
             self._fs.unlink(folder / name)
         if others:
             self._fs.flush_dir(folder)
 
+    def _show(self, full: tuple[ClassicIndexFile, ...], current: ClassicIndexFile | None) -> None:
+        self._full, self._current = full, current
+        self._view = full if current is None else (*full, current)
+
     def restart(self, log_begin: int) -> None:
         """Drop all files and derive them again from ``log_begin`` on."""
         with self._lock:
-            self._full, self._current, self._least_ms = (), None, None
+            self._show((), None)
+            self._least_ms = None
             self._position = Position(log_begin)
             self._save(Progress(self._progress.slots, self._progress.items, (), self._position))
             self._drop_others()
@@ -189,18 +193,19 @@ class ClassicIndex:
     def _begin_file(self) -> ClassicIndexFile:
         last = self._full[-1] if self._full else None
         name = file_name(self._clock.now_ms(), last.path.name if last else None)
-        self._current = ClassicIndexFile.create(
+        file = ClassicIndexFile.create(
             self._fs, self._paths.index / name, self._progress.slots, self._progress.items,
             after=last.header if last else None,
         )  # fmt: skip
-        return self._current
+        self._show(self._full, file)
+        return file
 
     def _finish_file(self, file: ClassicIndexFile) -> None:
         self._flush_file(file)
         names = (*self._progress.files, file.path.name)
         self._save(Progress(self._progress.slots, self._progress.items, names, self._position))
-        self._full = (*self._full, file)
-        self._current, self._least_ms = None, None
+        self._show((*self._full, file), None)
+        self._least_ms = None
 
     def _flush_file(self, file: ClassicIndexFile) -> None:
         try:
@@ -249,7 +254,8 @@ class ClassicIndex:
                     break
                 count += 1
             if count:
-                gone, self._full = self._full[:count], self._full[count:]
+                gone = self._full[:count]
+                self._show(self._full[count:], self._current)
                 base = self._progress
                 self._save(Progress(base.slots, base.items, base.files[count:], base.position, base.stopped))
                 for file in gone:
@@ -261,10 +267,8 @@ class ClassicIndex:
 
     def files(self) -> list[ClassicIndexFile]:
         """Every file in the order of names."""
-        return [*self._full, *([self._current] if self._current else [])]
+        return list(self._view)
 
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> QueryOffsets:
         """See :func:`query_files`."""
-        with self._lock:
-            files = self.files()
-        return query_files(files, topic, key, limit, begin_ms, end_ms)
+        return query_files(self._view, topic, key, limit, begin_ms, end_ms)

@@ -24,6 +24,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from index.classic.format import FILE_NAME
+
 VERSION = 1
 
 
@@ -77,10 +79,13 @@ class Progress:
             if document["version"] != VERSION:
                 return None
             stopped = document["stopped"]
+            names = [*document["files"], *([stopped["name"]] if stopped and stopped["name"] is not None else [])]
+            if not all(FILE_NAME.fullmatch(name) for name in names):
+                return None
             return cls(
                 int(document["slots"]),
                 int(document["items"]),
-                tuple(str(name) for name in document["files"]),
+                tuple(document["files"]),
                 Position(int(document["next"]), int(document["keys"])),
                 stopped
                 and Stopped(

@@ -219,5 +219,6 @@ def test_progress_comes_back_and_anything_else_is_no_progress() -> None:
     for stopped in (None, Stopped(None, 0, Position(9)), Stopped("20231114221320123", 7, position)):
         progress = Progress(4, 6, ("20231114221320122",), position, stopped)
         assert Progress.decode(progress.encode()) == progress
+    assert Progress.decode(progress.encode().replace(b"20231114221320122", b"../../checkpoint7")) is None
     for data in (b"", b"{}", b"[]", b'{"version": 2}', progress.encode()[:-9], progress.encode().replace(b"7", b'"x"')):
         assert Progress.decode(data) is None

@@ -16,7 +16,7 @@ from tests.support.hot_stores import append
 from tiering.batch import Message
 from tiering.errors import DiskFailedError, DiskFullError
 from tiering.format.checkpoint import Checkpoint
-from tiering.fs import LocalFileSystem
+from tiering.fs import ByteArray, LocalFileSystem
 from tiering.hot.store import HotStore
 
 NAME_MS = 1_700_000_000_123
@@ -311,6 +311,27 @@ def test_index_ahead_of_the_log_is_made_again() -> None:
     hot, classic = other.open_both()
     assert classic.next_offset() == hot.log.end < last
     check_whole(other, hot, classic)
+
+
+def test_disk_that_cannot_be_read_is_no_reason_to_drop_files(tmp_path: Path) -> None:
+    class BadDisk(LocalFileSystem):
+        is_bad = False
+
+        def map_read(self, path: Path) -> ByteArray:
+            if self.is_bad and path.parent.name == "index":
+                raise DiskFailedError("EIO", path=str(path))
+            return super().map_read(path)
+
+    disk = BadDisk()
+    world = ClassicWorld(fs=disk, root=tmp_path)
+    hot, _ = world.open_both()
+    write(world, hot, 0, 20)
+    hot.close()
+    before = names(world)
+    disk.is_bad = True
+    with pytest.raises(DiskFailedError):
+        world.open_both()
+    assert names(world) == before
 
 
 def test_folders_and_other_names_beside_the_files_are_left_alone() -> None:
