@@ -14,6 +14,7 @@ from anyio.to_thread import current_default_thread_limiter
 
 from service.api.app import create_app
 from service.engine import Engine
+from tests.support.api_client import ApiClient
 from tests.support.engines import tiny_settings
 from tiering.batch import Message
 
@@ -93,3 +94,26 @@ def test_closing_the_store_ends_a_wait(world: World) -> None:
     world.engine.close()
     waiting.join(10)
     assert not waiting.is_alive()
+
+
+def test_waiting_longer_looks_no_more_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.engine.close()
+    world.engine = Engine.open(world.engine._hot._paths.root, settings=tiny_settings())  # whose threads do not run
+    app = create_app(world.engine, tiny_settings(), world.stopping)
+    dispatch, looks = world.engine._hot.dispatch, 0
+
+    def counted() -> int:
+        nonlocal looks
+        looks += 1
+        return dispatch()
+
+    monkeypatch.setattr(world.engine._hot, "dispatch", counted)
+    monkeypatch.setattr(world.engine._background.arrivals, "_catch_up", counted)
+
+    def looks_of(wait_ms: int) -> int:
+        before = looks
+        answer = ApiClient(app).request("GET", f"{_QUEUE}?offset=1&wait_ms={wait_ms}")
+        assert answer.json()["status"] == "NO_NEW_MESSAGE"
+        return looks - before
+
+    assert looks_of(1_600) == looks_of(50) == 3, "one before, one to see nothing come, one after"
