@@ -129,7 +129,10 @@ class AppendedListOut(BaseModel):
 
 
 class MessageOut(BaseModel):
-    """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``."""
+    """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``.
+
+    ``body_compressed`` is there, and true, if a compressed body could not be inflated and is given as it is stored.
+    """
 
     message_id: str
     store_id: str
@@ -146,6 +149,7 @@ class MessageOut(BaseModel):
     size_bytes: int
     body: str | None = None
     body_base64: str | None = None
+    body_compressed: bool | None = None
 
 
 class QueryOut(BaseModel):
