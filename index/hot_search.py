@@ -69,7 +69,7 @@ class HotSearch:
         topic = self._hot.topics.get(query.topic)
         for view in self._hot.queue_views(topic).values():
             first, last = view.first_at_or_above(self._snapshot.border), view.until(self._snapshot.end).next
-            if query.axis is TimeAxis.STORE:
+            if self._rises_on(query.axis):
                 first = self._by_store_time(view, first, last, within.from_ms)
                 last = self._by_store_time(view, first, last, within.to_ms)
             if first < last:
@@ -78,8 +78,8 @@ class HotSearch:
 
     def _stretch(self, view: QueueView, first: int, last: int, step: int, query: Query, context: SearchContext) -> Work:
         """The messages ``[first, last)`` of a queue: it yields those next in the order, the rest as another stretch."""
-        bounds = ALL_TIME  # on the born axis all have to be read anyway
-        if query.axis is TimeAxis.STORE:  # store times never step back inside a queue
+        bounds = ALL_TIME  # where times may step back, all have to be read anyway
+        if self._rises_on(query.axis):
             ends = _offsets(view, first, first + 1) + _offsets(view, last - 1, last)
             bounds = self._store_ms(ends[0]), self._store_ms(ends[1])
 
@@ -95,6 +95,10 @@ class HotSearch:
             yield from self._messages(_offsets(view, *chunk), query, context)
 
         return self._work(bounds, "commitlog", run)
+
+    def _rises_on(self, axis: TimeAxis) -> bool:
+        """Whether the times of a queue's messages never step back."""
+        return axis is TimeAxis.STORE and self._snapshot.times_rise
 
     def _by_store_time(self, view: QueueView, first: int, last: int, time_ms: int) -> int:
         return self._bisect(view, first, last, lambda offset: self._store_ms(offset) < time_ms)

@@ -113,6 +113,8 @@ class ConsumeQueues:
         self._position = 0
         #: Store time of the last record taken in; 0 before the first.
         self.last_store_ms = 0
+        #: Whether no store time of a foreign log stepped back; in ours none does.
+        self.times_rise = True
 
     # opening
 
@@ -199,6 +201,9 @@ class ConsumeQueues:
     def on_records(self, records: LogRange) -> None:
         """Write the units of all records that are in a queue."""
         rows = records.rows
+        if self._foreign and len(rows):
+            times = rows["store_ms"]
+            self.times_rise &= int(times[0]) >= self.last_store_ms and bool((np.diff(times) >= 0).all())
         if len(rows):
             self.last_store_ms = max(self.last_store_ms, int(rows[-1]["store_ms"]))
         rows = rows[(rows["physical_offset"] >= self._position) & in_queues(rows)]

@@ -13,6 +13,7 @@ from tiering.hot.commit_log import Segment
 class HotSnapshot:
     """What one reader sees: records in ``[border, end)``. Its maps stay readable after a removal.
 
+    ``times_rise``: store times never step back, which holds for every log but that of a broker whose clock did.
     ``flushed`` lies above ``end`` only if dispatching failed: what is between is in the log and nowhere else.
     """
 
@@ -21,6 +22,7 @@ class HotSnapshot:
     flushed: int
     segments: dict[int, Segment]
     segment_bytes: int
+    times_rise: bool = True
 
     @property
     def undispatched(self) -> int:

@@ -292,7 +292,7 @@ class HotStore:
             segments = {segment.base_offset: segment for segment in self.log.segments()}
             self._pins[border] = self._pins.get(border, 0) + 1
         try:
-            yield HotSnapshot(border, end, flushed, segments, self.log.segment_bytes)
+            yield HotSnapshot(border, end, flushed, segments, self.log.segment_bytes, self.queues.times_rise)
         finally:
             with self._state:
                 self._pins[border] -= 1

@@ -1,6 +1,6 @@
 """Where in a queue a store time lies: what RocketMQ calls the offset by time.
 
-The units of a queue are in the order of the log and store times never step back, so a binary search over the whole
+The units of a queue are in the order of the log and our store times never step back, so a binary search over the whole
 queue answers, whatever files its units lie in. RocketMQ picks one file first and follows a run of equal times only
 inside it; a run that crosses a file's border is followed to its end here.
 """
@@ -17,10 +17,12 @@ def offset_by_time(view: QueueView, snapshot: HotSnapshot, time_ms: int, boundar
 
     ``LOWER``: the first message stored at or after the time; the queue's end if there is none. ``UPPER``: the last
     message stored at or before it; 0 if there is none, as RocketMQ answers, even where the queue begins later.
-    Reads one record a step of the search.
+    Reads one record a step of the search, or all of them in the log of a broker whose clock stepped back.
     """
     view = view.until(snapshot.end)
     first = view.first_at_or_above(snapshot.border)
+    if not snapshot.times_rise:
+        return _search_all(view, snapshot, first, time_ms, boundary)
     low, high = first, max(first, view.next)
     while low < high:
         middle = (low + high) // 2
@@ -32,6 +34,14 @@ def offset_by_time(view: QueueView, snapshot: HotSnapshot, time_ms: int, boundar
     if boundary is Boundary.LOWER:
         return low
     return low - 1 if low > first else 0
+
+
+def _search_all(view: QueueView, snapshot: HotSnapshot, first: int, time_ms: int, boundary: Boundary) -> int:
+    offsets = range(first, max(first, view.next))
+    if boundary is Boundary.LOWER:
+        fitting = (offset for offset in offsets if _store_ms(view, snapshot, offset) >= time_ms)
+        return next(fitting, offsets.stop)
+    return next((offset for offset in reversed(offsets) if _store_ms(view, snapshot, offset) <= time_ms), 0)
 
 
 def _store_ms(view: QueueView, snapshot: HotSnapshot, queue_offset: int) -> int:
