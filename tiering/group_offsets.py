@@ -80,6 +80,7 @@ class GroupOffsets:
         self._writing = threading.Lock()
         self._waiting: list[_Change] = []
         self._groups: _Groups = {}
+        self._texts: dict[str, tuple[GroupState, str]] = {}
         if fs.exists(paths.groups_json):
             self._groups = _decode(json.loads(fs.read(paths.groups_json)), str(paths.groups_json))
 
@@ -175,12 +176,21 @@ class GroupOffsets:
             return
         try:
             self._check_open()
-            replace_file(self._fs, self._paths.groups_json, _encode(groups), self._paths.tmp)
+            replace_file(self._fs, self._paths.groups_json, self._document(groups), self._paths.tmp)
         except BaseException as error:  # raised again by every caller of the batch: nothing of it was acknowledged
             for change in batch:
                 change.error = change.error or error
         else:
             self._groups = groups
+
+    def _document(self, groups: _Groups) -> bytes:
+        """The file's text, a group a line; only groups that changed are put into words again."""
+        self._texts = {
+            name: known if (known := self._texts.get(name)) and known[0] is state else (state, _encode(name, state))
+            for name, state in groups.items()
+        }
+        lines = ",\n".join(text for _, text in self._texts.values())
+        return f'{{"format": {_FORMAT}, "groups": [\n{lines}\n]}}\n'.encode()
 
 
 def _found_or_new(groups: _Groups, name: str) -> GroupState:
@@ -189,14 +199,11 @@ def _found_or_new(groups: _Groups, name: str) -> GroupState:
     return groups.get(name, GroupState())
 
 
-def _encode(groups: _Groups) -> bytes:
-    documents = []
-    for name, state in groups.items():
-        topics: dict[str, dict[str, int]] = {}
-        for (topic, queue_id), offset in sorted(state.offsets.items()):
-            topics.setdefault(topic, {})[str(queue_id)] = offset
-        documents.append({"name": name, "generation": state.generation, "offsets": topics})
-    return (json.dumps({"format": _FORMAT, "groups": documents}, indent=1) + "\n").encode()
+def _encode(name: str, state: GroupState) -> str:
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), offset in sorted(state.offsets.items()):
+        topics.setdefault(topic, {})[str(queue_id)] = offset
+    return json.dumps({"name": name, "generation": state.generation, "offsets": topics})
 
 
 def _decode(document: Mapping[str, object], path: str) -> _Groups:
