@@ -95,10 +95,10 @@ class GroupInfo:
 class _Member:
     topics: tuple[str, ...]
     session_ms: int
-    seen_s: float
+    seen_ms: int
 
-    def is_live(self, now_s: float) -> bool:
-        return now_s - self.seen_s < self.session_ms / 1000
+    def is_live(self, now_ms: int) -> bool:
+        return now_ms - self.seen_ms < self.session_ms
 
 
 class _Members:
@@ -146,7 +146,7 @@ class ConsumerGroups:
             if len(members) >= MAX_MEMBERS:
                 raise CapacityError(f"group {name!r} has {MAX_MEMBERS} members already")
             member_id = self._randomness.token_hex(8)
-            members[member_id] = _Member(wanted, session_timeout_ms, self._clock.monotonic_s())
+            members[member_id] = _Member(wanted, session_timeout_ms, self._now_ms())
             self._adopt(name, group, members)
             self._groups[name] = group
             return self._membership(name, group, member_id)
@@ -156,7 +156,7 @@ class ConsumerGroups:
         with self._lock:
             group = self._settled(name)
             self._check_member(name, group, member_id)
-            group.by_id[member_id] = replace(group.by_id[member_id], seen_s=self._clock.monotonic_s())
+            group.by_id[member_id] = replace(group.by_id[member_id], seen_ms=self._now_ms())
             return self._membership(name, group, member_id)
 
     def leave(self, name: str, member_id: str) -> None:
@@ -232,10 +232,10 @@ class ConsumerGroups:
         self._offsets.get(validate_group(name))
         with self._lock:
             group = self._settled(name)
-            now_s = self._clock.monotonic_s()
+            now_ms = self._now_ms()
             members = [
                 MemberInfo(
-                    member_id, list(member.topics), member.session_ms, int((now_s - member.seen_s) * 1000),
+                    member_id, list(member.topics), member.session_ms, now_ms - member.seen_ms,
                     list(group.assignment[member_id]),
                 )
                 for member_id, member in sorted(group.by_id.items())
@@ -263,9 +263,13 @@ class ConsumerGroups:
 
     # membership; all under the lock
 
+    def _now_ms(self) -> int:
+        """Of the monotonic clock, whole so that a session ends at its ms and not at a rounding error."""
+        return round(self._clock.monotonic_s() * 1000)
+
     def _live(self, group: _Members) -> dict[str, _Member]:
-        now_s = self._clock.monotonic_s()
-        return {member_id: member for member_id, member in group.by_id.items() if member.is_live(now_s)}
+        now_ms = self._now_ms()
+        return {member_id: member for member_id, member in group.by_id.items() if member.is_live(now_ms)}
 
     def _settled(self, name: str) -> _Members:
         """The group's members without those whose session is over, at the generation that says so."""
