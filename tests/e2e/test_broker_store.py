@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 
+from index.query import Query
 from service.cli.errors import DONE, NOTHING, WRONG_USE
 from service.cli.main import main
+from service.engine import Engine
+from service.settings import Settings
 from tests.support.golden import STORES, expected, unpack
+from tests.support.hot_stores import record
 from tiering.format.checkpoint import Checkpoint
+from tiering.format.properties import encode_properties
+from tiering.format.record import encode_record
 from tiering.fs import LocalFileSystem
+from tiering.types import PullStatus
 
 UNIT = 20
+SEGMENT = 262_144
 
 
 class Broker:
@@ -95,6 +103,26 @@ def test_every_command_that_looks_while_the_broker_runs(broker: Callable[[str], 
         assert everything_below(store.root) == locked
     changed = {name for name, content in everything_below(store.root).items() if content != before[name]}
     assert changed == {"lock"}  # by the holder of the lock, in this test
+
+
+def test_what_the_broker_writes_meanwhile_is_seen_by_the_next_opening(broker: Callable[[str], Broker]) -> None:
+    store = broker("upgrade/5.5.0")
+    end, key = store.wanted["state"]["maxPhyOffset"], "written-meanwhile"
+    text = encode_properties({"KEYS": key, "TAGS": "TagA"})
+    data = encode_record(record(topic="BBTopic", queue_offset=1000, physical_offset=end, properties_text=text))
+    query, pull = Query("BBTopic", key), ("BBTopic", 0, store.offsets()["BBTopic", 0][1], 10)
+    engine = Engine.open(store.root, settings=Settings(), read_only=True)
+    try:
+        for copied in (50, len(data) - 3, len(data)):  # as far as the broker has copied the record
+            overwrite(store.segment(end // SEGMENT * SEGMENT), end % SEGMENT, data[:copied])
+            assert engine.query(query).messages == []
+            assert engine.pull(*pull).status is PullStatus.NO_NEW_MESSAGE
+            (stats,) = store.rows("stats")
+            assert stats["log_end"] == (end if copied < len(data) else end + len(data))
+    finally:
+        engine.close()
+    (found,) = store.rows("query", "BBTopic", "--key", key)
+    assert found["physical_offset"] == end
 
 
 @pytest.mark.parametrize(

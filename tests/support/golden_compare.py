@@ -18,7 +18,6 @@ from service.settings import Settings
 from tests.support.golden import expected, unpack
 from tiering.clock import SystemClock
 from tiering.errors import StoreError
-from tiering.fetch import Fetcher
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.properties import indexed_keys
 from tiering.format.queue_unit import UNIT_BYTES
@@ -108,7 +107,7 @@ class _Opened:
 
     def __init__(self, parts: StoreParts, wanted: Json, found: Comparison) -> None:
         self._hot = parts.hot
-        self._fetcher = Fetcher("s", parts.hot, None)
+        self._fetcher = parts.fetcher
         self._search = TieredStoreSearch("s", parts.hot, parts.index, None)
         self._wanted = wanted
         self._found = found
@@ -148,6 +147,9 @@ class _Opened:
                 ours = _message(record, raw)
                 theirs = {**message, "properties": message["properties"] or {}}
                 self._found.check("messages", message["physicalOffset"], theirs, {name: ours[name] for name in theirs})
+                if record.has_queue_unit:
+                    by_id = self._fetcher.message(message["msgId"]).record
+                    self._found.check("messages by id", message["msgId"], record, by_id)
 
     # queues
 
