@@ -176,8 +176,8 @@ class IndexSettings(_Group):
         default=20_000_000,
         ge=2,
         description=(
-            "Items of a classic index file, 20 bytes each. Must be the broker's `maxIndexNum`. After a kill, what "
-            "the unfinished file held is read from the log again, so smaller files reopen faster."
+            "Items of a classic index file, 20 bytes each. Must be the broker's `maxIndexNum`. The items of the "
+            "unfinished file are linked again when the store opens, 20 million of them in about a second."
         ),
     )
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from index.classic.format import HEADER_BYTES, ClassicHeader, check_capacity, file_bytes
+from index.classic.format import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, ClassicHeader, check_capacity, file_bytes
 from index.errors import CorruptIndexError
-from index.kernels.classic import ItemRows, put_classic, walk_classic
+from index.kernels.classic import ItemRows, put_classic, relink_classic, walk_classic
 from tiering.errors import InvalidRequestError
 from tiering.fs import ByteArray, FileSystem
 from tiering.kernels.scan import ScanRows
+
+_PIECE_BYTES = 1 << 20
 
 
 class ClassicIndexFile:
@@ -29,13 +31,14 @@ class ClassicIndexFile:
     def create(
         cls, fs: FileSystem, path: Path, slots: int, items: int, *, after: ClassicHeader | None
     ) -> ClassicIndexFile:
-        """Make an empty file with all its disk blocks, behind the one whose header is ``after``.
+        """Make an empty file with all its disk blocks, its name durable, behind the one whose header is ``after``.
 
         A file that could not be made leaves nothing behind. Raises :class:`DiskFullError` without room.
         """
         check_capacity(slots, items)
         try:
             fs.create(path, file_bytes(slots, items), prewrite=False)
+            fs.flush_dir(path.parent)
             data = fs.map_write(path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -47,8 +50,13 @@ class ClassicIndexFile:
         return cls(fs, path, data, slots, items)
 
     @classmethod
-    def open(cls, fs: FileSystem, path: Path, slots: int, items: int, *, writable: bool = False) -> ClassicIndexFile:
-        """Open a file of this capacity; :class:`CorruptIndexError` for any other length or a counter outside it."""
+    def open(
+        cls, fs: FileSystem, path: Path, slots: int, items: int, *, writable: bool = False, check: bool = True
+    ) -> ClassicIndexFile:
+        """Open a file of this capacity; :class:`CorruptIndexError` for any other length or a counter outside it.
+
+        Without ``check`` nothing is asked of its contents: :meth:`truncate` it.
+        """
         check_capacity(slots, items)
         data = fs.map_write(path) if writable else fs.map_read(path)
         if len(data) != file_bytes(slots, items):
@@ -58,7 +66,7 @@ class ClassicIndexFile:
                 path=str(path),
             )
         file = cls(fs, path, data, slots, items)
-        if file.header.next_item > items:
+        if check and file.header.next_item > items:
             raise CorruptIndexError(
                 "item counter of a classic index file is out of bounds", path=str(path), position=36
             )
@@ -107,11 +115,42 @@ class ClassicIndexFile:
         offsets: list[int] = found[: max(count, 0)].tolist()
         return offsets
 
+    def truncate(self, count: int, begin_ms: int, end_ms: int) -> None:
+        """Forget all but the first ``count`` items, at least one, whatever header, slots and what follows hold.
+
+        Times are those of the first and the last of them. Items never change, so after a crash the file is as good as
+        the items that were flushed. Raises :class:`CorruptIndexError` if these are not what they were.
+        """
+        if not 1 <= count < self.items:
+            raise CorruptIndexError(f"a classic index file of {self.items} items has no {count}", path=str(self.path))
+        data = self._data
+        data[HEADER_BYTES : self._item_at(0)] = 0
+        used = relink_classic(data.ctypes.data, len(data), self.slots, self.items, count)
+        if used < 0:
+            raise CorruptIndexError("items of a classic index file contradict their chains", path=str(self.path))
+        for at in range(self._item_at(count + 1), len(data), _PIECE_BYTES):
+            piece = data[at : at + _PIECE_BYTES]
+            if piece.any():  # a page that is only read stays clean
+                piece[:] = 0
+        first, last = self._offset_of(1), self._offset_of(count)
+        header = ClassicHeader(begin_ms, end_ms, first, last, int(used), count + 1)
+        data[:HEADER_BYTES] = np.frombuffer(header.encode(), np.uint8)
+
+    def _item_at(self, number: int) -> int:
+        return HEADER_BYTES + SLOT_BYTES * self.slots + ITEM_BYTES * number
+
+    def _offset_of(self, number: int) -> int:
+        at = self._item_at(number) + 4
+        return int.from_bytes(bytes(self._data[at : at + 8]), "big", signed=True)
+
+    def flush_items(self, start: int, end: int) -> None:
+        """Make items ``[start, end)`` durable and nothing else: header and slots can be made of them."""
+        self._fs.flush_mapped(self.path, self._data, self._item_at(start), self._item_at(end))
+
     def flush(self) -> None:
-        """Make everything put so far durable, and the file's name."""
+        """Make everything put so far durable."""
         file = self._fs.open(self.path)
         try:
             file.flush()
         finally:
             file.close()
-        self._fs.flush_dir(self.path.parent)

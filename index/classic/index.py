@@ -1,15 +1,17 @@
 """RocketMQ's own key index, written beside ours so that a RocketMQ broker can open the store and find its keys.
 
-**Crashes.** The files are derived data. A file is trusted only if ``classic_index.json`` (``index.classic.progress``)
-names it, which happens after the file was flushed: when it is full, or at a clean stop. Everything else is unlinked at
-the next open and derived again from the log, whose records go only after the files that speak of them.
+**Crashes.** The files are derived data. ``classic_index.json`` (``index.classic.progress``) says what of them is
+durable; it is replaced after that was flushed: a whole file when it is full, the items of the unfinished one at each
+checkpoint. Everything else is forgotten at the next open and derived again from the log, whose records go only after
+the files that speak of them.
 
-* Killed while a file is written, or between its flush and its naming: it is not named, so it goes, and the log is read
-  again from where the last named file ends, to the item.
-* Killed after a clean stop was undone, which happens before the first put into the file: the same.
+* Killed while a file is written: its flushed items stand, header and slots are made of them again, and the log is read
+  from there, to the item. Nothing is flushed but items, because a flush of the slots would write all of them each time.
+* Killed between a flush and its note: the note before stands.
 * Killed while files below the border are removed: their names went first.
-* The log lost records that files speak of, another program changed or removed a file, or the settings changed: all
-  files go, and the whole hot log is derived again. So it is when the index is switched on for a log that exists.
+* The log lost records that files speak of, another program removed or changed a file, or the settings changed: what
+  does not fit goes, and is derived again, at worst from the whole hot log. So it is when the index is switched on for
+  a log that exists.
 
 Thus nothing that is in the hot log is ever missing, unlike in RocketMQ, which drops the current file after a crash and
 reads only the end of the log again. ``durable_ms`` tells RocketMQ, by the checkpoint file, which files it may keep.
@@ -17,14 +19,17 @@ reads only the end of the log again. ``durable_ms`` tells RocketMQ, by the check
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
 
 from index.classic.file import ClassicIndexFile
 from index.classic.format import FILE_NAME, check_capacity
-from index.classic.progress import Position, Progress, Stopped
+from index.classic.progress import Position, Progress, WrittenFile
 from index.classic.query import QueryOffsets, query_files
 from index.errors import CorruptIndexError
 from index.kernels.classic import hash_classic_items
@@ -60,6 +65,10 @@ class ClassicIndex:
         self._view: tuple[ClassicIndexFile, ...] = ()
         #: Least store time in the current file; None while it is empty.
         self._least_ms: int | None = None
+        #: Items of the current file that are durable.
+        self._flushed = 0
+        #: Whether all of the current file is flushed, slots included.
+        self._is_whole = False
 
     @classmethod
     def open(
@@ -91,32 +100,34 @@ class ClassicIndex:
         if not all(file.is_full for file in full):
             return False
         self._show(full, None)
-        stopped = progress.stopped
-        if stopped is not None and not self._fs.exists(self._paths.abort) and self._take_up(stopped):
-            self._progress, self._position = progress, stopped.position
+        written = progress.written
+        if written is not None and self._take_up(written):
+            self._progress, self._position = progress, written.position
         else:
             self._progress, self._position = progress, progress.position
-            if stopped is not None:
-                self._save(progress.running())
+            if written is not None:  # before its name can be given to another file
+                self._save(progress.with_written(None))
         return True
 
-    def _take_up(self, stopped: Stopped) -> bool:
-        """Go on with the file of a clean stop, unless another program has written into it."""
-        if stopped.name is None:
+    def _take_up(self, written: WrittenFile) -> bool:
+        """Go on with the file of the last checkpoint; False if it is not what it was."""
+        if written.name is None:
             return True
         try:
-            file = self._opened(stopped.name, writable=True)
+            file = self._opened(written.name, is_whole=False)
+            file.truncate(written.count, written.begin_ms, written.end_ms)
         except (CorruptIndexError, NotFoundError):
             return False
-        if file.item_count != stopped.count:
-            return False
         self._show(self._full, file)
-        self._least_ms = file.header.begin_ms if file.item_count else None
+        self._least_ms = min(written.begin_ms, written.end_ms)
+        self._flushed = written.count
         return True
 
-    def _opened(self, name: str, *, writable: bool = False) -> ClassicIndexFile:
-        path = self._paths.index / name
-        return ClassicIndexFile.open(self._fs, path, self._progress.slots, self._progress.items, writable=writable)
+    def _opened(self, name: str, *, is_whole: bool = True) -> ClassicIndexFile:
+        return ClassicIndexFile.open(
+            self._fs, self._paths.index / name, self._progress.slots, self._progress.items,
+            writable=not is_whole, check=is_whole,
+        )  # fmt: skip
 
     def _drop_others(self) -> None:
         """Unlink every classic file that is not open here; folders and other names are left alone."""
@@ -130,6 +141,8 @@ class ClassicIndex:
             self._fs.flush_dir(folder)
 
     def _show(self, full: tuple[ClassicIndexFile, ...], current: ClassicIndexFile | None) -> None:
+        if current is not self._current:
+            self._least_ms, self._flushed, self._is_whole = None, 0, False
         self._full, self._current = full, current
         self._view = full if current is None else (*full, current)
 
@@ -137,7 +150,6 @@ class ClassicIndex:
         """Drop all files and derive them again from ``log_begin`` on."""
         with self._lock:
             self._show((), None)
-            self._least_ms = None
             self._position = Position(log_begin)
             self._save(Progress(self._progress.slots, self._progress.items, (), self._position))
             self._drop_others()
@@ -170,12 +182,11 @@ class ClassicIndex:
         at = 0
         if len(rows) and rows["physical_offset"][0] == self._position.next:
             at = self._position.keys
-        if at < len(keys) and self._progress.stopped is not None:
-            self._save(self._progress.running())
         while at < len(keys):
             file = self._current or self._begin_file()
             done = file.put(rows, keys, at, len(keys))
             if done:
+                self._is_whole = False
                 chosen = keys["row"][at : at + done]
                 least_ms = int(rows["store_ms"][chosen[0] : chosen[-1] + 1].min())
                 self._least_ms = least_ms if self._least_ms is None else min(self._least_ms, least_ms)
@@ -201,15 +212,17 @@ class ClassicIndex:
         return file
 
     def _finish_file(self, file: ClassicIndexFile) -> None:
-        self._flush_file(file)
+        with self._flushing():
+            file.flush()
         names = (*self._progress.files, file.path.name)
         self._save(Progress(self._progress.slots, self._progress.items, names, self._position))
         self._show((*self._full, file), None)
-        self._least_ms = None
 
-    def _flush_file(self, file: ClassicIndexFile) -> None:
+    @contextlib.contextmanager
+    def _flushing(self) -> Iterator[None]:
+        """After a flush that failed nobody knows what the disk holds: it is never tried again."""
         try:
-            file.flush()
+            yield
         except StoreError as error:
             self._failure = error
             raise
@@ -220,24 +233,35 @@ class ClassicIndex:
 
     # durability and removal
 
-    def flush(self) -> None:
-        """Make everything put so far durable, so that the next open goes on behind it. Meant for a clean stop."""
+    def checkpoint(self) -> None:
+        """Make durable how far the index is, so that the next open goes on from there; cheap when nothing changed."""
         with self._lock:
-            if self._failure is not None or self._progress.stopped is not None:
-                return
-            name, count = None, 0
-            if self._current is not None:
-                self._flush_file(self._current)
-                name, count = self._current.path.name, self._current.item_count
-            base = self._progress
-            self._save(
-                Progress(base.slots, base.items, base.files, base.position, Stopped(name, count, self._position))
-            )
+            if self._failure is not None:
+                raise ReadOnlyError("a classic index file could not be flushed") from self._failure
+            file = self._current
+            written = WrittenFile(None, 0, 0, 0, self._position)
+            if file is not None and file.item_count:
+                header, count = file.header, file.item_count
+                written = WrittenFile(file.path.name, count, header.begin_ms, header.end_ms, self._position)
+                if count > self._flushed:
+                    with self._flushing():
+                        file.flush_items(self._flushed + 1, count + 1)
+                    self._flushed = count
+            if written != self._progress.written:
+                self._save(self._progress.with_written(written))
+
+    def flush(self) -> None:
+        """Make every file whole on the disk, slots included, as RocketMQ needs it. Meant for a clean stop."""
+        with self._lock:
+            if self._current is not None and not self._is_whole:
+                with self._flushing():
+                    self._current.flush()
+                self._is_whole = True
 
     def durable_ms(self) -> int:
-        """Store time up to which every item is durable; every item that is not, or is yet to come, is later."""
+        """Store time up to which files are whole on the disk; every item elsewhere, or yet to come, is later."""
         with self._lock:
-            durable = self.files() if self._progress.stopped is not None else self._full
+            durable = self._view if self._is_whole else self._full
             if not durable:
                 return 0
             end_ms = durable[-1].header.end_ms
@@ -257,7 +281,7 @@ class ClassicIndex:
                 gone = self._full[:count]
                 self._show(self._full[count:], self._current)
                 base = self._progress
-                self._save(Progress(base.slots, base.items, base.files[count:], base.position, base.stopped))
+                self._save(replace(base, files=base.files[count:]))
                 for file in gone:
                     self._fs.unlink(file.path)
                 self._fs.flush_dir(self._paths.index)

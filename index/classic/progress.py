@@ -1,4 +1,4 @@
-"""The file ``tierlog/classic_index.json``: which classic index files are whole and durable, and where to go on.
+"""The file ``tierlog/classic_index.json``: how far the classic index is durable, and where to go on.
 
 A classic file cannot say so itself: it has no checksum, and its header reaches the disk whenever the system likes.
 
@@ -11,11 +11,14 @@ items     the same, the unused item 0 included
 files     names of full files, flushed before they were named here, never written again
 next      record from which to go on behind those files, and how many of its items they hold already
 keys
-stopped   null, or after a clean stop: ``name`` of the file then being written (null if none), its
-          ``count`` of items, and ``next`` and ``keys`` behind it; that file was flushed as well
+written   null, or the state of the last checkpoint: ``name`` of the file then being written (null if
+          none), its ``count`` of flushed items, the ``begin_ms`` and ``end_ms`` of its header, and
+          ``next`` and ``keys`` behind them
 ========= ========================================================================================
 
-JSON, UTF-8, replaced atomically. Absent or unreadable: no file counts, and all are derived again.
+JSON, UTF-8, replaced atomically after what it speaks of was flushed. Absent or unreadable: no file counts, and all are
+derived again. A file that is written is as good as its first ``count`` items, which never change: the rest of it is
+made of them again.
 Written and read by: ``index.classic.index``.
 """
 
@@ -38,11 +41,13 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """What a clean stop left behind the full files."""
+class WrittenFile:
+    """What is durable behind the full files."""
 
     name: str | None
     count: int
+    begin_ms: int
+    end_ms: int
     position: Position
 
 
@@ -54,20 +59,22 @@ class Progress:
     items: int
     files: tuple[str, ...]
     position: Position
-    stopped: Stopped | None = None
+    written: WrittenFile | None = None
 
-    def running(self) -> Progress:
-        """The same without what a clean stop left."""
-        return replace(self, stopped=None)
+    def with_written(self, written: WrittenFile | None) -> Progress:
+        """The same with another state behind the full files."""
+        return replace(self, written=written)
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        stopped = self.stopped
+        written = self.written
         document = {
             "version": VERSION, "slots": self.slots, "items": self.items, "files": list(self.files),
             "next": self.position.next, "keys": self.position.keys,
-            "stopped": stopped and {"name": stopped.name, "count": stopped.count,
-                                    "next": stopped.position.next, "keys": stopped.position.keys},
+            "written": written and {
+                "name": written.name, "count": written.count, "begin_ms": written.begin_ms, "end_ms": written.end_ms,
+                "next": written.position.next, "keys": written.position.keys,
+            },
         }  # fmt: skip
         return (json.dumps(document) + "\n").encode()
 
@@ -78,19 +85,27 @@ class Progress:
             document = json.loads(data)
             if document["version"] != VERSION:
                 return None
-            stopped = document["stopped"]
-            names = [*document["files"], *([stopped["name"]] if stopped and stopped["name"] is not None else [])]
+            files, written = tuple(document["files"]), document["written"]
+            names = [*files, *([written["name"]] if written and written["name"] is not None else [])]
             if not all(FILE_NAME.fullmatch(name) for name in names):
                 return None
             return cls(
                 int(document["slots"]),
                 int(document["items"]),
-                tuple(document["files"]),
-                Position(int(document["next"]), int(document["keys"])),
-                stopped
-                and Stopped(
-                    stopped["name"], int(stopped["count"]), Position(int(stopped["next"]), int(stopped["keys"]))
+                files,
+                _position(document),
+                written
+                and WrittenFile(
+                    written["name"],
+                    int(written["count"]),
+                    int(written["begin_ms"]),
+                    int(written["end_ms"]),
+                    _position(written),
                 ),
             )
         except (ValueError, KeyError, TypeError):
             return None
+
+
+def _position(document: dict[str, int]) -> Position:
+    return Position(int(document["next"]), int(document["keys"]))

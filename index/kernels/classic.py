@@ -198,6 +198,33 @@ def put_classic(
 
 
 @kernel
+def relink_classic(file: int, file_bytes: int, slots: int, items: int, count: int) -> Any:
+    """Link items ``1..count`` into empty slots; how many slots they use, or BAD_INPUT.
+
+    It is also BAD_INPUT if an item does not say itself what came before it in its slot.
+    """
+    if slots < 1 or count < 0 or count >= items or 40 + 4 * slots + 20 * items > file_bytes:
+        return BAD_INPUT
+    first_item = file + 40 + 4 * slots
+    used = int64(0)
+    for number in range(1, count + 1):
+        item = first_item + 20 * number
+        ahead = min(number + _AHEAD, count)
+        prefetch(file + 40 + 4 * ((load_be32(first_item + 20 * ahead) & 0x7FFFFFFF) % slots))
+        hash = load_be32(item)
+        if hash < 0:
+            return BAD_INPUT
+        slot = file + 40 + 4 * (hash % slots)
+        previous = load_be32(slot)
+        if load_be32(item + 16) != previous:
+            return BAD_INPUT
+        if previous == 0:
+            used += 1
+        store_be32(slot, number)
+    return used
+
+
+@kernel
 def walk_classic(
     file: int, file_bytes: int, slots: int, items: int, hash: int, begin_ms: int, end_ms: int,
     out: int, capacity: int,

@@ -19,7 +19,7 @@ from index.classic.format import (
     file_bytes,
     plain_items,
 )
-from index.classic.progress import Position, Progress, Stopped
+from index.classic.progress import Position, Progress, WrittenFile
 from index.classic.query import query_files
 from index.errors import CorruptIndexError
 from index.kernels.classic import ITEM_ROW, hash_classic_items
@@ -208,6 +208,32 @@ def test_capacity_that_java_cannot_map_is_refused(tmp_path: Path) -> None:
     assert file_bytes(5_000_000, 20_000_000) == 420_000_040
 
 
+def test_file_is_as_good_as_its_first_items(tmp_path: Path) -> None:
+    puts = [(f"k{number % 7}", 100 * number, T + 400 * number) for number in range(30)]
+    for count in (1, 2, 13, 30):
+        whole, part = Both(tmp_path / "whole", 5, 40), Both(tmp_path / "part", 5, 40)
+        whole.put(*puts)
+        part.put(*puts[:count])
+        data = bytearray((tmp_path / "whole").read_bytes())
+        items_at = HEADER_BYTES + 4 * 5
+        data[:items_at] = random.Random(count).randbytes(items_at)
+        (tmp_path / "torn").write_bytes(data)
+        torn = ClassicIndexFile.open(LocalFileSystem(), tmp_path / "torn", 5, 40, writable=True, check=False)
+        torn.truncate(count, T, puts[count - 1][2])
+        assert (tmp_path / "torn").read_bytes() == (tmp_path / "part").read_bytes()
+        for at in (items_at + ITEM_BYTES, items_at + ITEM_BYTES * (count + 1) - 1):
+            bad = bytearray((tmp_path / "part").read_bytes())
+            bad[at] ^= 0x80
+            (tmp_path / "torn").write_bytes(bad)
+            with pytest.raises(CorruptIndexError):
+                ClassicIndexFile.open(LocalFileSystem(), tmp_path / "torn", 5, 40, writable=True, check=False).truncate(
+                    count, T, T
+                )
+    for count in (0, 40, -1):
+        with pytest.raises(CorruptIndexError):
+            whole.file.truncate(count, T, T)
+
+
 def test_header_comes_back() -> None:
     header = ClassicHeader(1, 2, 3, 4, 5, 6)
     assert ClassicHeader.decode(header.encode()) == header
@@ -216,8 +242,12 @@ def test_header_comes_back() -> None:
 
 def test_progress_comes_back_and_anything_else_is_no_progress() -> None:
     position = Position(NOW_MS, 3)
-    for stopped in (None, Stopped(None, 0, Position(9)), Stopped("20231114221320123", 7, position)):
-        progress = Progress(4, 6, ("20231114221320122",), position, stopped)
+    for written in (
+        None,
+        WrittenFile(None, 0, 0, 0, Position(9)),
+        WrittenFile("20231114221320123", 7, T, T + 1, position),
+    ):
+        progress = Progress(4, 6, ("20231114221320122",), position, written)
         assert Progress.decode(progress.encode()) == progress
     assert Progress.decode(progress.encode().replace(b"20231114221320122", b"../../checkpoint7")) is None
     for data in (b"", b"{}", b"[]", b'{"version": 2}', progress.encode()[:-9], progress.encode().replace(b"7", b'"x"')):

@@ -13,8 +13,9 @@ from tests.support.classic_world import ClassicWorld, items_of, numbered, wanted
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.hot_stores import append
+from tests.support.scanned_bytes import counting_scans
 from tiering.batch import Message
-from tiering.errors import DiskFailedError, DiskFullError
+from tiering.errors import DiskFailedError, DiskFullError, ReadOnlyError
 from tiering.format.checkpoint import Checkpoint
 from tiering.fs import ByteArray, LocalFileSystem
 from tiering.hot.store import HotStore
@@ -97,6 +98,43 @@ def test_switched_off_for_a_while_it_is_completed() -> None:
     hot.close()
     hot, classic = world.open_both()
     check_whole(world, hot, classic)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_opening_scans_what_came_after_the_last_checkpoint_and_not_the_store(is_killed: bool) -> None:
+    scanned = []
+    for count in (20, 400):
+        world = ClassicWorld(items=100_000, slots=500)
+        hot, _ = world.open_both()
+        append(hot, *numbered(0, count))
+        hot.dispatch()
+        hot.checkpoint()
+        append(hot, *numbered(900, 5))
+        hot.dispatch()
+        if not is_killed:
+            hot.close()
+        assert isinstance(world.fs, CrashFileSystem)
+        world.fs = world.fs.crash(3, lose_everything=True)
+        with counting_scans() as scans:
+            hot, classic = world.open_both()
+        check_whole(world, hot, classic)
+        scanned.append(scans.bytes)
+    assert scanned[0] == scanned[1]
+    assert (scanned[0] > 0) == is_killed
+
+
+def test_checkpoint_notes_how_far_a_log_without_keys_was_seen() -> None:
+    world = ClassicWorld()
+    hot, _ = world.open_both()
+    append(hot, *(Message("t", b"no key") for _ in range(50)))
+    hot.dispatch()
+    hot.checkpoint()
+    assert isinstance(world.fs, CrashFileSystem)
+    world.fs = world.fs.crash(3, lose_everything=True)
+    with counting_scans() as scans:
+        _, classic = world.open_both()
+    assert classic.next_offset() == hot.log.end
+    assert (scans.bytes, classic.files()) == (0, [])
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -196,7 +234,8 @@ def test_flush_that_failed_is_never_tried_again(tmp_path: Path) -> None:
     for _ in range(2):
         hot.dispatch()
         assert classic.files() == [file]
-    classic.flush()
+    with pytest.raises(ReadOnlyError):
+        classic.checkpoint()
     assert len(faulty.refused) == 1
     hot.close()
     hot, classic = world.open_both()

@@ -51,12 +51,16 @@ class LogSubscriber(Protocol):
 class ClassicFiles(LogSubscriber, Protocol):
     """RocketMQ's key index beside ours: a subscriber whose durability the checkpoint file speaks of."""
 
+    def checkpoint(self) -> None:
+        """Make durable how far the index is."""
+        ...
+
     def durable_ms(self) -> int:
-        """Store time up to which the index is durable."""
+        """Store time up to which the index is as RocketMQ needs it."""
         ...
 
     def flush(self) -> None:
-        """Make everything taken in durable, at a clean stop."""
+        """Make everything taken in so, at a clean stop."""
         ...
 
     def remove_below(self, border: int) -> object:

@@ -273,7 +273,10 @@ class HotStore:
             self.queues.remove_below(self.log.begin)
             confirm = self.queues.flush()
             last_ms = self.queues.last_store_ms
-            index_ms = min(last_ms, self._classic.durable_ms()) if self._classic is not None else 0
+            index_ms = 0
+            if self._classic is not None:
+                self._classic.checkpoint()
+                index_ms = min(last_ms, self._classic.durable_ms())
             checkpoint = Checkpoint(physic_ms=last_ms, logics_ms=last_ms, index_ms=index_ms, confirm_offset=confirm)
             if checkpoint != self._checkpointed:
                 self.topics.raise_floors(self.queues.next_offsets())
