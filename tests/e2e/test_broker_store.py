@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from index.query import Query
-from service.cli.errors import DONE, NOTHING, WRONG_USE
+from service.cli.errors import DONE, FAILED, NOTHING, WRONG_USE
 from service.cli.main import main
 from service.engine import Engine
 from service.settings import Settings
@@ -306,6 +306,14 @@ def test_damage_is_named(broker: Callable[[str], Broker], damage: Callable[[Brok
     said = damage(store)
     findings = store.check()
     assert any(finding.startswith(said) for finding in findings), (said, findings)
+
+
+def test_a_log_that_goes_on_behind_damage_is_refused_by_all_but_check(broker: Callable[[str], Broker]) -> None:
+    store = broker("clean")
+    said = flip_body(store)
+    assert any(finding.startswith(said) for finding in store.check())
+    store("query", "TopicTest", "--read-only", code=FAILED)
+    assert "goes on behind the damage" in store.err
 
 
 def test_a_topic_that_was_deleted_and_made_again_misses_nothing(broker: Callable[[str], Broker]) -> None:
