@@ -161,7 +161,8 @@ class IndexSettings(_Group):
         description=(
             "Whether RocketMQ's own key index is written too, below `index/`, so that a broker which opens the store "
             "finds its keys. Costs disk and about as much work per key as our own index. Switched on for an existing "
-            "store, it is made for everything hot while the store opens."
+            "store, it is made for everything hot while the store opens. A broker that opens the store after a kill "
+            "finds all keys only with `messageIndexSafe`, and `commitLogRecoverMaxNum` above the number of segments."
         ),
     )
     classic_slots: int = Field(

@@ -259,15 +259,19 @@ class ClassicIndex:
                 self._is_whole = True
 
     def durable_ms(self) -> int:
-        """Store time up to which files are whole on the disk; every item elsewhere, or yet to come, is later."""
+        """Store time that ends a durable file and comes before every item of the next; 0 if no file ends so.
+
+        After a kill RocketMQ drops the files that end later, and with ``messageIndexSafe`` it indexes the later records
+        again: a time inside a file would lose that file's earlier items.
+        """
         with self._lock:
-            durable = self._view if self._is_whole else self._full
-            if not durable:
-                return 0
-            end_ms = durable[-1].header.end_ms
-            is_followed = self._current is not None and durable[-1] is not self._current
-            later_ms = self._least_ms if is_followed and self._least_ms is not None else end_ms
-            return max(0, min(end_ms, later_ms - 1))
+            durable, later_ms = (self._view, None) if self._is_whole else (self._full, self._least_ms)
+            for file in reversed(durable):
+                header = file.header
+                if later_ms is not None and header.end_ms < later_ms:
+                    return header.end_ms
+                later_ms = header.begin_ms
+            return 0
 
     def remove_below(self, border: int) -> int:
         """Unlink the oldest files that end below the border, never the last; returns how many."""

@@ -15,6 +15,7 @@ from tiering.format.record import Record, decode_record
 from tiering.fs import FileSystem
 from tiering.hot.store import HotStore
 from tiering.options import HotOptions
+from tiering.types import END_OF_TIME_MS
 
 
 @dataclass
@@ -62,9 +63,14 @@ def records_of(hot: HotStore) -> Iterator[Record]:
             position += record.size
 
 
-def wanted_items(hot: HotStore) -> Counter[tuple[int, int]]:
-    """(hash, physical offset) of every item that the hot log has."""
-    return Counter((hash, record.physical_offset) for record in records_of(hot) for hash in classic_hashes(record))
+def wanted_items(hot: HotStore, *, until_ms: int = END_OF_TIME_MS) -> Counter[tuple[int, int]]:
+    """(hash, physical offset) of every item that the hot log has up to a store time, included."""
+    return Counter(
+        (hash, record.physical_offset)
+        for record in records_of(hot)
+        if record.store_ms <= until_ms
+        for hash in classic_hashes(record)
+    )
 
 
 def items_of(files: list[ClassicIndexFile], data: list[bytes], border: int = 0) -> Counter[tuple[int, int]]:
