@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from service.settings import Settings
+
 _ANSWER_LIMIT_S = 180.0
 _OPENED = ("java.nio", "java.lang", "sun.nio.ch", "jdk.internal.ref")
 #: Topic, key, most results, first and last store time in ms.
-JavaQuery = tuple[str, str, int, int, int]
+KeyQuery = tuple[str, str, int, int, int]
+#: The same with RocketMQ's index type: ``K`` finds keys, ``U`` unique keys, ``T`` tags.
+StoreQuery = tuple[str, str, int, int, int, str]
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,25 @@ class StoreJob:
     root: Path
     segment_bytes: int
     queue_file_units: int
-    record_checksum: bool = False
-    queries: Sequence[JavaQuery] = ()
+    record_checksum: bool
+    index_slots: int
+    index_items: int
+    index_safe: bool = False
+    """Whether recovery starts low enough to index again what is in no complete index file."""
+    queries: Sequence[StoreQuery] = ()
     append: Sequence[Mapping[str, object]] = ()
-    index_slots: int = 100
-    index_items: int = 400
+
+    @classmethod
+    def of(cls, root: Path, settings: Settings) -> StoreJob:
+        """With the sizes of a store of ours."""
+        hot, index = settings.hot, settings.index
+        assert hot.segment_bytes is not None
+        assert hot.queue_file_units is not None
+        return cls(
+            root, hot.segment_bytes, hot.queue_file_units, hot.record_checksum,
+            index.classic_slots if index.classic else 100, index.classic_items if index.classic else 400,
+            index_safe=index.classic,
+        )  # fmt: skip
 
 
 class JavaRocketMQ:
@@ -92,6 +110,7 @@ class JavaRocketMQ:
                 "queueFileBytes": job.queue_file_units * 20,
                 "indexSlots": job.index_slots,
                 "indexItems": job.index_items,
+                "indexSafe": job.index_safe,
                 "recordChecksum": job.record_checksum,
                 "queries": job.queries,
                 "append": job.append,
@@ -101,9 +120,9 @@ class JavaRocketMQ:
         return [_store(answer) for answer in self._ask(requests)]
 
     def compacted_index(
-        self, file: Path, work: Path, *, slots: int, items: int, queries: Sequence[JavaQuery]
-    ) -> tuple[int, list[list[tuple[int, ...]]]]:
-        """The item count and, for each query, (hash, topic id, queue id, offset, size, seconds) of what it finds."""
+        self, file: Path, work: Path, *, slots: int, items: int, queries: Sequence[KeyQuery]
+    ) -> list[list[tuple[int, ...]]]:
+        """For each query (hash, topic id, queue id, offset, size, seconds) of what it finds."""
         request = {
             "kind": "compactedIndex",
             "file": str(file),
@@ -112,8 +131,7 @@ class JavaRocketMQ:
             "items": items,
             "queries": queries,
         }
-        answer = self._ask([request])[0]
-        return answer["itemCount"], [[tuple(item) for item in found] for found in answer["queries"]]
+        return [[tuple(item) for item in found] for found in self._ask([request])[0]["queries"]]
 
     def _ask(self, requests: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
         assert self._process.stdin is not None

@@ -19,10 +19,15 @@ from tiering.clock import ManualClock
 #: Longer than 127 characters, which only records of version 2 can name.
 LONG_TOPIC = "%RETRY%" + "a-group-with-a-long-name_" * 6
 TOPICS = ("orders", "order-events_v2", LONG_TOPIC, "%RETRY%group|one")
-#: Ten segments and several files a queue after a few hundred messages.
-_SIZES: dict[str, object] = {"hot__segment_bytes": 16_384, "hot__queue_file_units": 5}
-_KEYS = ("k1", "k2", "k3", "Aa", "BB", "订单-7", "clé", "😀", "ORDER")
-_TAGS = ("", "TagA", "TagB", "标签", "polygenelubricants")
+#: Ten segments and several files of a queue and of RocketMQ's index after a few hundred messages.
+_SIZES: dict[str, object] = {
+    "hot__segment_bytes": 16_384,
+    "hot__queue_file_units": 5,
+    "index__classic_slots": 50,
+    "index__classic_items": 150,
+}
+KEYS = ("k1", "k2", "k3", "Aa", "BB", "订单-7", "clé", "😀", "ORDER")
+TAGS = ("", "TagA", "TagB", "标签", "polygenelubricants")
 
 
 @dataclass(frozen=True)
@@ -94,8 +99,8 @@ class WrittenStore:
         return Message(
             chance.choice(TOPICS),
             chance.randbytes(chance.choice((1, 2, 100, chance.randrange(1, most_bytes + 1)))),
-            keys=chance.sample(_KEYS, chance.randrange(4)),
-            tag=chance.choice(_TAGS),
+            keys=chance.sample(KEYS, chance.randrange(4)),
+            tag=chance.choice(TAGS),
             properties=properties,
             born_ms=self.clock.now_ms() - chance.randrange(5_000),
             queue_id=chance.choice((-1, -1, -1, 0, 6)),
@@ -182,6 +187,25 @@ def _ipv6_host(folder: Path, seed: int) -> JudgedStore:
 
 def _record_checksums(folder: Path, seed: int) -> JudgedStore:
     return _closed(folder, seed, _mixed, hot__record_checksum=True)
+
+
+def _classic_index(folder: Path, seed: int) -> JudgedStore:
+    return _closed(folder, seed, _mixed, index__classic=True)
+
+
+def _classic_index_after_removal(folder: Path, seed: int) -> JudgedStore:
+    return _closed(folder, seed, _archived, cold=True, index__classic=True)
+
+
+def _killed_with_classic_index(folder: Path, seed: int) -> JudgedStore:
+    """Messages come one by one, so that most index files end between two store times."""
+    with WrittenStore.make(folder, seed, index__classic=True) as store:
+        for number in range(300):
+            store.append_mixed(1)
+            if number == 200:
+                store.engine.flush()
+        store.dispatch()
+        return _judged(store, store.copy_to(folder / "killed"))
 
 
 def _nothing_sent(folder: Path, seed: int) -> JudgedStore:
@@ -286,6 +310,7 @@ BUILDERS: dict[str, Callable[[Path, int], JudgedStore]] = {
     for builder in (
         _clean, _ipv6_host, _record_checksums, _nothing_sent, _large_bodies, _rolled_last, _first_segments_removed,
         _killed, _killed_before_dispatch, _killed_before_the_first_checkpoint, _killed_after_a_roll,
-        _killed_after_removal, _killed_in_a_record, _recovered_from_a_torn_record,
+        _killed_after_removal, _killed_in_a_record, _recovered_from_a_torn_record, _classic_index,
+        _classic_index_after_removal, _killed_with_classic_index,
     )
 }  # fmt: skip

@@ -6,7 +6,6 @@ import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
@@ -21,7 +20,7 @@ import org.apache.rocketmq.tieredstore.provider.PosixFileSegment;
  * Opens a compacted index file as the tiered store does once it was uploaded, on top of the provider for directories.
  *
  * <p>Job: {@code file, work (an empty folder), slots, items, queries: [[topic, key, most, fromMs, toMs]]}.
- * Answer: {@code itemCount, queries: [[[hash, topic id, queue id, offset, size, seconds]]]}, newest first.
+ * Answer: {@code queries: [[[hash, topic id, queue id, offset, size, seconds]]]}, newest first.
  */
 final class CompactedIndexJob {
     private static final int BEGIN_MS_AT = 4;
@@ -32,15 +31,12 @@ final class CompactedIndexJob {
 
     static Map<String, Object> run(JSONObject job) throws Exception {
         IndexStoreFile file = open(config(job), ByteBuffer.wrap(Files.readAllBytes(Path.of(job.getString("file")))));
-        Map<String, Object> answer = new LinkedHashMap<>();
-        answer.put("itemCount", file.getIndexItemCount());
         List<Object> results = new ArrayList<>();
         JSONArray queries = job.getJSONArray("queries");
         for (int i = 0; i < queries.size(); i++) {
             results.add(query(file, queries.getJSONArray(i)));
         }
-        answer.put("queries", results);
-        return answer;
+        return Map.of("queries", results);
     }
 
     private static MessageStoreConfig config(JSONObject job) {

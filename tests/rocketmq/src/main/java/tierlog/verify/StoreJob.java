@@ -23,9 +23,9 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 /**
  * Opens a store directory, which recovers it <b>in place</b>, reads all of it, appends if asked to, and stops cleanly.
  *
- * <p>Job: {@code root, segmentBytes, queueFileBytes, indexSlots, indexItems, recordChecksum, queries: [[topic, key,
- * most, fromMs, toMs]], append: [{topic, queueId, body (base64), bornMs, properties}]}. Answer: that of
- * {@link StoreReader} and, for each appended message, {@code appended: [[physical offset, queue offset, store ms]]}.
+ * <p>Job: {@code root, segmentBytes, queueFileBytes, indexSlots, indexItems, indexSafe, recordChecksum, queries: [[topic,
+ * key, most, fromMs, toMs, index type]], append: [{topic, queueId, body (base64), bornMs, properties}]}. Answer: that
+ * of {@link StoreReader} and, for each appended message, {@code appended: [[physical offset, queue offset, store ms]]}.
  */
 final class StoreJob {
     private static final long DISPATCH_LIMIT_MS = 60_000;
@@ -63,6 +63,10 @@ final class StoreJob {
         config.setMappedFileSizeConsumeQueue(job.getIntValue("queueFileBytes"));
         config.setMaxHashSlotNum(job.getIntValue("indexSlots"));
         config.setMaxIndexNum(job.getIntValue("indexItems"));
+        if (job.getBooleanValue("indexSafe")) { // or what is in no complete index file is lost after a crash
+            config.setMessageIndexSafe(true);
+            config.setCommitLogRecoverMaxNum(Integer.MAX_VALUE);
+        }
         config.setEnabledAppendPropCRC(job.getBooleanValue("recordChecksum"));
         config.setForceVerifyPropCRC(job.getBooleanValue("recordChecksum"));
         config.setHaListenPort(0); // any free one: several stores are open at a time

@@ -169,7 +169,7 @@ final class StoreReader {
 
     private List<Object> query(JSONArray asked) {
         QueryMessageResult result = store.queryMessage(asked.getString(0), asked.getString(1), asked.getIntValue(2),
-            asked.getLongValue(3), asked.getLongValue(4));
+            asked.getLongValue(3), asked.getLongValue(4), asked.getString(5), null);
         try {
             return physicalOffsets(result.getMessageBufferList());
         } finally {
