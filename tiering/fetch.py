@@ -25,6 +25,7 @@ from tiering.format.record import Record
 from tiering.hot.consume_queue import QueueView
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
+from tiering.hot.tag_code import shows_tag
 from tiering.hot.time_search import offset_by_time
 from tiering.message import StoredMessage, offset_in_message_id
 from tiering.tag_filter import TagFilter
@@ -136,8 +137,8 @@ class Fetcher:
     def message(self, message_id: str) -> StoredMessage:
         """The message with an offset id; :class:`InvalidRequestError` if it is none.
 
-        Raises :class:`MessageNotFoundError` if no message of a queue has this id, the object store's error if it lies
-        in a cold tier that does not answer.
+        Raises :class:`MessageNotFoundError` if no message of a queue has this id (prepared transactions are in none,
+        found by key only), the object store's error if it lies in a cold tier that does not answer.
         """
         offset = offset_in_message_id(message_id)
         record, tier = None, Tier.HOT
@@ -331,7 +332,7 @@ def _collect(
         if message is None:
             continue
         read_bytes += message.record.size
-        if wanted is None or message.tag in wanted.tags:
+        if wanted is None or (message.tag in wanted.tags and shows_tag(message.record)):
             result.messages.append(message)
             result.status = PullStatus.FOUND
             found_bytes += message.record.size

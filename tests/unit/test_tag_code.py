@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hot_stores import NOW_MS, HotWorld, append, array, record
+from service.engine import Engine
+from tests.support.crash_fs import CrashFileSystem
+from tests.support.engines import tiny_settings
+from tests.support.hot_stores import NOW_MS, ROOT, HotWorld, append, array, record
 from tiering.batch import Message
 from tiering.check import check_store
+from tiering.clock import ManualClock
+from tiering.cold.memory import MemoryObjectStore
 from tiering.format.hashing import tag_hash
 from tiering.format.properties import encode_properties
 from tiering.format.record import encode_record
@@ -54,3 +59,17 @@ def test_units_and_check_agree() -> None:
     assert unit["tag_hash"] == NOW_MS + 10 * SECOND
     assert check_store(hot) == []
     assert check_store(world.open_again(hot)) == []
+
+
+def test_both_tiers_answer_a_tag_filter_on_delayed_messages_alike() -> None:
+    engine = Engine.open(
+        ROOT, settings=tiny_settings(), cold_url="memory://archive", fs=CrashFileSystem(), clock=ManualClock(),
+        objects=MemoryObjectStore(ManualClock()),
+    )  # fmt: skip
+    engine.append([Message(SCHEDULE_TOPIC, b"waits", tag="TagA", properties={"DELAY": "3"}, queue_id=0)])
+    engine.append([Message(SCHEDULE_TOPIC, b"does not", tag="TagA", queue_id=0)])
+    for _ in range(2):
+        pulled = engine.pull(SCHEDULE_TOPIC, 0, 0, 10, "TagA")
+        assert [message.record.body for message in pulled.messages] == [b"does not"]
+        assert len(engine.pull(SCHEDULE_TOPIC, 0, 0, 10).messages) == 2
+        engine.archive(everything=True, drop_hot=True)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiering.format.properties import decode_properties
+from tiering.format.record import Record
 from tiering.fs import ByteArray
 from tiering.kernels.scan import ScanRows
 
@@ -35,6 +36,11 @@ def tag_codes(topic: str, data: ByteArray, rows: ScanRows) -> NDArray[np.int64]:
             if delay_ms:
                 codes[at] = int(row["store_ms"]) + delay_ms
     return codes
+
+
+def shows_tag(record: Record) -> bool:
+    """Whether the record's unit carries its tag, so that both tiers answer a tag filter alike."""
+    return record.topic != SCHEDULE_TOPIC or not _delay_ms(record.properties.get(_DELAY, ""))
 
 
 def _delay_ms(level: str) -> int:
