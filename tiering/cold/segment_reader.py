@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from tiering.cold.reading import ArchiveReader
 from tiering.errors import TornRecordError
+from tiering.format.compression import decompress
 from tiering.format.manifest import LogEntry
 from tiering.format.record import BLANK, MAGIC_BLANK, Record, decode_record
 from tiering.format.section import PageRef, SectionHead, decode_head, read_page
@@ -186,7 +186,7 @@ class SegmentReader:
                 at += size
         blank = table["blank_position"]
         BLANK.pack_into(segment, blank, table["blank_length"], MAGIC_BLANK)
-        tail = zstandard.ZstdDecompressor().decompress(bytes.fromhex(table["tail"])) if table["tail"] else b""
+        tail = decompress(bytes.fromhex(table["tail"]), len(segment), "tail") if table["tail"] else b""
         segment[blank + BLANK.size : blank + BLANK.size + len(tail)] = tail
         return bytes(segment)
 

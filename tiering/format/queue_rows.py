@@ -26,7 +26,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from tiering.errors import ChecksumMismatchError, TornRecordError
+from tiering.errors import TornRecordError
+from tiering.format.compression import decompress
 from tiering.format.section import PageRef, SectionHead, SectionRef, check_page, decode_head, encode_section
 
 MAGIC = b"TLQROWS1"
@@ -80,12 +81,7 @@ def pages_of(head: SectionHead, topic_id: int, queue_id: int | None) -> list[Pag
 
 def decode_rows_page(data: bytes, page: PageRef, *, path: str) -> QueueRows:
     """Check and decode one page."""
-    try:
-        raw = zstandard.ZstdDecompressor().decompress(
-            check_page(data, page, path=path), max_output_size=PAGE_ROWS * QUEUE_ROW.itemsize
-        )
-    except zstandard.ZstdError as error:
-        raise ChecksumMismatchError("queue rows do not decompress", path=path) from error
+    raw = decompress(check_page(data, page, path=path), PAGE_ROWS * QUEUE_ROW.itemsize, "queue rows", path=path)
     if len(raw) != page.info["rows"] * QUEUE_ROW.itemsize:
         raise TornRecordError("page has another number of rows than its table says", path=path)
     return np.frombuffer(raw, QUEUE_ROW)

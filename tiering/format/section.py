@@ -28,9 +28,12 @@ from typing import Any
 import zstandard
 
 from tiering.errors import BadMagicError, ChecksumMismatchError, TornRecordError, UnsupportedFormatError
+from tiering.format.compression import decompress
 
 HEADER = struct.Struct(">8sIIQI")
 _COVERED = HEADER.size - 4
+#: No document comes near this; a frame that says it is larger is damaged.
+_MAX_DOCUMENT_BYTES = 64 << 20
 JsonObject = dict[str, Any]
 
 
@@ -165,5 +168,9 @@ def compress_json(document: Any) -> bytes:
 
 
 def decompress_json(data: bytes) -> Any:
-    """Inverse of :func:`compress_json`."""
-    return json.loads(zstandard.ZstdDecompressor().decompress(data))
+    """Inverse of :func:`compress_json`; :class:`CorruptionError` for anything else."""
+    text = decompress(data, _MAX_DOCUMENT_BYTES, "document")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TornRecordError("document is not JSON") from error

@@ -16,6 +16,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from tiering.errors import BadMagicError, ChecksumMismatchError, TornRecordError
+from tiering.format.compression import decompress
 
 VERSION = 1
 MAGIC_OFFSET_MAP = b"TLSEGMAP"
@@ -110,10 +111,7 @@ def decode_map_page(
     data: bytes, records: int, first_physical: int, first_cold: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Physical positions and cold positions of a page's records, both from the segment's start."""
-    try:
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=8 * records)
-    except zstandard.ZstdError as error:
-        raise ChecksumMismatchError("offset map page does not decompress") from error
+    raw = decompress(data, 8 * records, "offset map page")
     if len(raw) != 8 * records:
         raise TornRecordError("offset map page has another number of records than its table says")
     sizes = np.frombuffer(raw, ">i4", records).astype(np.int64)
@@ -132,19 +130,16 @@ def encode_directory_page(rows: pa.Table) -> bytes:
 
 
 def decode_directory_page(data: bytes) -> pa.Table:
-    """Inverse of :func:`encode_directory_page`."""
+    """Inverse of :func:`encode_directory_page`, for bytes whose checksum was compared: Arrow trusts their lengths."""
     try:
         return pa.ipc.open_stream(data).read_all()
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise ChecksumMismatchError("directory page is not an Arrow stream") from error
 
 
 def decompress_frame(data: bytes, length: int, *, path: str, position: int) -> bytes:
     """One record frame; its own checksum is verified by the decompressor."""
-    try:
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=length)
-    except zstandard.ZstdError as error:
-        raise ChecksumMismatchError(f"frame: {error}", path=path, position=position) from error
+    raw = decompress(data, length, "frame", path=path, position=position)
     if len(raw) != length:
         raise TornRecordError(f"frame of {len(raw)} bytes, expected {length}", path=path, position=position)
     return raw

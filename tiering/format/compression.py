@@ -1,0 +1,25 @@
+"""Compressed bytes whose length is known or bounded before anything is allocated for them."""
+
+from __future__ import annotations
+
+import zstandard
+
+from tiering.errors import ChecksumMismatchError, TornRecordError
+
+
+def decompress(
+    data: bytes, most_bytes: int, what: str, *, path: str | None = None, position: int | None = None
+) -> bytes:
+    """The content of one zstd frame of at most ``most_bytes``.
+
+    zstd allocates what a frame's header says it holds, whatever limit it is given, so the header is looked at first.
+    Raises :class:`ChecksumMismatchError` for what is no frame or a damaged one, :class:`TornRecordError` for one that
+    says it is larger.
+    """
+    try:
+        size = zstandard.frame_content_size(data)
+        if size > most_bytes:
+            raise TornRecordError(f"{what} of {size} bytes, at most {most_bytes}", path=path, position=position)
+        return zstandard.ZstdDecompressor().decompress(data, max_output_size=max(most_bytes, 1))
+    except zstandard.ZstdError as error:
+        raise ChecksumMismatchError(f"{what} does not decompress: {error}", path=path, position=position) from error
