@@ -13,7 +13,7 @@ from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.errors import UnavailableError
-from tiering.types import Order, PullStatus
+from tiering.types import Boundary, Order, PullStatus
 
 _HOUR_MS = 3_600_000
 
@@ -95,3 +95,28 @@ def test_size_limit_removes_the_oldest_archived_segments(tmp_path: Path) -> None
         assert engine.check(deep=True) == []
     finally:
         engine.close()
+
+
+def test_a_queue_whose_messages_are_all_gone_begins_at_its_end_also_after_a_restart(tmp_path: Path) -> None:
+    clock = ManualClock()
+    settings = tiny_settings(hot__retention_ms=_HOUR_MS)
+    engine = Engine.open(tmp_path, settings=settings, clock=clock)
+    engine.append([Message("quiet", b"%d" % number, queue_id=1) for number in range(130)])
+    append(engine, clock, 0, 200)
+    clock.advance(2 * _HOUR_MS)
+    engine.tiers_round()
+    for _ in range(2):
+        assert engine.pull("quiet", 1, 0, 10).status is PullStatus.OFFSET_TOO_SMALL
+        page = engine.pull("quiet", 1, 129, 10)
+        assert (page.status, page.next_offset, page.min_offset, page.max_offset) == (
+            PullStatus.OFFSET_TOO_SMALL, 130, 130, 130,
+        )  # fmt: skip
+        assert engine.pull("quiet", 1, 130, 10).status is PullStatus.NO_NEW_MESSAGE
+        assert engine.offset_by_time("quiet", 1, 0, Boundary.LOWER) == 130
+        assert engine.offset_by_time("quiet", 1, clock.now_ms(), Boundary.UPPER) == 0
+        assert engine.check() == []
+        engine.close()
+        engine = Engine.open(tmp_path, settings=settings, clock=clock)
+    assert engine.append([Message("quiet", b"next", queue_id=1)])[0].queue_offset == 130
+    assert engine.pull("quiet", 1, 130, 10).status is PullStatus.FOUND
+    engine.close()
