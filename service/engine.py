@@ -14,7 +14,7 @@ from index.store_search import TieredStoreSearch
 from service.archiving import ArchiveReport, Progress, remove_due
 from service.background import Background
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files, local_files
-from service.checking import check_archive, check_index, check_store
+from service.checking import check_archive, check_classic, check_index, check_store
 from service.opening import StoreParts, Surroundings, open_parts
 from service.settings import Settings
 from service.store_host import store_host
@@ -52,7 +52,7 @@ class Engine:
         """Use :meth:`open`."""
         self.store_id = parts.identity.store_id
         self.cold_url = parts.identity.cold_url
-        self._hot, self._index = parts.hot, parts.index
+        self._hot, self._index, self._classic = parts.hot, parts.index, parts.classic
         self._manifest, self._cold_way = parts.manifest, parts.cold_way
         self._meter = parts.meter
         self._broker = parts.broker
@@ -281,6 +281,8 @@ class Engine:
         if self._broker is not None:
             return self._broker.check()
         findings = check_store(self._hot) + check_index(self._hot, self._index)
+        if self._classic is not None:
+            findings += check_classic(self._hot, self._classic)
         if self._manifest is not None:
             findings += check_archive(self._manifest, self._hot, deep=deep)
         return findings

@@ -53,6 +53,8 @@ class StoreParts:
     identity: StoreIdentity
     hot: HotStore
     index: LocalIndex
+    #: RocketMQ's index beside ours, if it is written.
+    classic: ClassicIndex | None
     manifest: ManifestStore | None
     cold_way: ColdWay | None
     fetcher: Fetcher
@@ -120,7 +122,7 @@ def open_parts(
             planned = plan()
         identity, manifest = planned.identity, planned.manifest
         identity.save(fs, paths)
-        hot, index = _open_local(fs, paths, around, planned, read_only=read_only, foreign=broker is not None)
+        hot, index, classic = _open_local(fs, paths, around, planned, read_only=read_only, foreign=broker is not None)
         hot_settings = settings.hot
         disk = DiskSpace(
             fs, root, around.clock, max_used_percent=hot_settings.disk_max_used_percent,
@@ -140,8 +142,8 @@ def open_parts(
         resources.callback(offsets.close)  # before the lock goes
         groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness)
         return StoreParts(
-            identity, hot, index, manifest, cold_way, fetcher, groups, disk, meter, stopping, planned.first_contact,
-            resources.pop_all(), broker,
+            identity, hot, index, classic, manifest, cold_way, fetcher, groups, disk, meter, stopping,
+            planned.first_contact, resources.pop_all(), broker,
         )  # fmt: skip
 
 
@@ -158,8 +160,8 @@ def _adopt(
 
 def _open_local(
     fs: FileSystem, paths: StorePaths, around: Surroundings, planned: _Plan, *, read_only: bool, foreign: bool
-) -> tuple[HotStore, LocalIndex]:
-    """Log and index, recovered."""
+) -> tuple[HotStore, LocalIndex, ClassicIndex | None]:
+    """Log and indexes, recovered."""
     settings, identity, manifest = around.settings, planned.identity, planned.manifest
     archived_to, indexed_to = saved_watermarks(fs, paths)
     if manifest is not None and manifest.head is not None:
@@ -178,7 +180,7 @@ def _open_local(
             log_begin=hot.log.begin,
         )  # fmt: skip
     _recover(hot, index, classic)
-    return hot, index
+    return hot, index, classic
 
 
 def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore:

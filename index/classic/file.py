@@ -7,9 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from index.classic.format import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, ClassicHeader, check_capacity, file_bytes
+from index.classic.format import (
+    HEADER_BYTES,
+    ITEM_BYTES,
+    ITEM_DTYPE,
+    SLOT_BYTES,
+    ClassicHeader,
+    check_capacity,
+    file_bytes,
+)
 from index.errors import CorruptIndexError
 from index.kernels.classic import ItemRows, put_classic, relink_classic, walk_classic
+from index.layout import Items
 from tiering.errors import InvalidRequestError
 from tiering.fs import ByteArray, FileSystem
 from tiering.kernels.scan import ScanRows
@@ -86,6 +95,10 @@ class ClassicIndexFile:
     def item_count(self) -> int:
         """Items put."""
         return self.header.next_item - 1
+
+    def all_items(self) -> Items:
+        """Every item put, by number, as a view of the map."""
+        return self._data[self._item_at(1) : self._item_at(self.header.next_item)].view(ITEM_DTYPE)
 
     def put(self, rows: ScanRows, keys: ItemRows, start: int, end: int) -> int:
         """Put items ``[start, end)`` of scanned rows until the file is full; returns how many went in."""

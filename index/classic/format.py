@@ -34,6 +34,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tiering.errors import InvalidRequestError
 from tiering.format.hashing import key_hash
 from tiering.format.properties import KEYS, TAGS, UNIQ_KEY
@@ -44,6 +46,8 @@ HEADER_BYTES = 40
 SLOT_BYTES = 4
 ITEM_BYTES = 20
 MAX_FILE_BYTES = (1 << 31) - 1
+#: An item as a packed numpy dtype.
+ITEM_DTYPE = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 #: A classic file's name: local time of its creation to the millisecond, ``yyyyMMddHHmmssSSS``.
 FILE_NAME = re.compile(r"[0-9]{17}")
 #: What stands between topic and tags in the key string of a tag item.

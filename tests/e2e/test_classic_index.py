@@ -57,6 +57,24 @@ def test_on_it_follows_stops_settings_archive_and_removal(tmp_path: Path) -> Non
     engine.close()
 
 
+def test_check_names_items_that_are_missing_or_too_many(tmp_path: Path) -> None:
+    settings = tiny_settings(index__classic=True, index__classic_slots=50, index__classic_items=100)
+    engine = Engine.open(tmp_path, settings=settings)
+    engine.append(messages(0, 80))
+    engine.flush()
+    assert engine.check() == []
+    first = classic_files(tmp_path)[0].path
+    item = 40 + 4 * 50 + 20 * 7
+    data = bytearray(first.read_bytes())
+    data[item + 3] ^= 1
+    with first.open("r+b") as file:
+        file.write(data)
+    missing, extra = engine.check()
+    assert "1 items are missing" in missing
+    assert "1 items belong to no key" in extra
+    engine.close()
+
+
 def test_capacity_that_does_not_fit_a_file_is_refused_by_name() -> None:
     with pytest.raises(InvalidRequestError, match="classic index file"):
         tiny_settings(index__classic_items=200_000_000)
