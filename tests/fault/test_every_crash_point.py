@@ -21,8 +21,8 @@ from tests.support.power_world import ROOT, PowerWorld, Wreck, reopen, verify_en
 
 #: What the workload must have changed, so that no kind of file is left out unnoticed.
 FILE_KINDS = {
-    "commitlog", "consumequeue", "index/writing", "index/sealed", "index/compacted", "index/uploaded", "tmp",
-    "tierlog/topics.json", "tierlog/store.json", "tierlog/head.json",
+    "commitlog", "consumequeue", "index", "index/writing", "index/sealed", "index/compacted", "index/uploaded", "tmp",
+    "tierlog/topics.json", "tierlog/store.json", "tierlog/classic_index.json", "tierlog/head.json",
     "tierlog/groups.json", "checkpoint", "abort",
 }  # fmt: skip
 
