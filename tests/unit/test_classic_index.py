@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -416,8 +417,6 @@ def test_names_rise_even_if_the_clock_steps_back() -> None:
 
 
 def test_name_is_local_time_with_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
     for zone, wanted in (("UTC", "20231114221320123"), ("Asia/Shanghai", "20231115061320123")):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
