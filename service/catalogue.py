@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from index.classic.format import file_bytes
+from index.classic.index import ClassicIndex
 from index.local_index import LocalIndex
 from tiering.cold.manifest_store import ManifestStore
 from tiering.format.manifest import Head
@@ -71,6 +73,20 @@ def local_files(hot: HotStore, index: LocalIndex, manifest: ManifestStore | None
             FileInfo(
                 "index", entry.name, Tier.HOT, entry.state.value, entry.first,
                 index.next_offset() if entry.next is None else entry.next, entry.bytes, minimum, maximum, entry.items,
+            )
+        )  # fmt: skip
+    return found
+
+
+def classic_files(classic: ClassicIndex) -> list[FileInfo]:
+    """Files of RocketMQ's own index; they tell where their last record begins, not where it ends."""
+    found = []
+    for file in classic.files():
+        header, state = file.header, "full" if file.is_full else "writing"
+        found.append(
+            FileInfo(
+                "classic index", file.path.name, Tier.HOT, state, header.begin_offset, header.end_offset + 1,
+                file_bytes(file.slots, file.items), header.begin_ms, header.end_ms, file.item_count,
             )
         )  # fmt: skip
     return found

@@ -13,7 +13,7 @@ from index.search import search
 from index.store_search import TieredStoreSearch
 from service.archiving import ArchiveReport, Progress, remove_due
 from service.background import Background
-from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files, local_files
+from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from service.checking import check_archive, check_classic, check_index, check_store
 from service.opening import StoreParts, Surroundings, open_parts
 from service.settings import Settings
@@ -233,6 +233,8 @@ class Engine:
     def files(self) -> list[FileInfo]:
         """Every segment and index file of both tiers; the cold ones only if the archive can be read."""
         found = local_files(self._hot, self._index, self._manifest)
+        if self._classic is not None:
+            found += classic_files(self._classic)
         if self._manifest is not None and self._manifest.head is not None:
             found += cold_files(self._manifest, self._manifest.head)
         if self._broker is not None:  # the index over a broker's log is in memory only
