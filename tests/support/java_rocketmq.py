@@ -79,6 +79,8 @@ class StoreJob:
     """Whether recovery starts low enough to index again what is in no complete index file."""
     queries: Sequence[StoreQuery] = ()
     append: Sequence[Mapping[str, object]] = ()
+    killed_copy: Path | None = None
+    """Where the directory is copied to before the clean stop."""
 
     @classmethod
     def of(cls, root: Path, settings: Settings) -> StoreJob:
@@ -114,6 +116,7 @@ class JavaRocketMQ:
                 "recordChecksum": job.record_checksum,
                 "queries": job.queries,
                 "append": job.append,
+                "killedCopy": str(job.killed_copy) if job.killed_copy else None,
             }
             for job in jobs
         ]

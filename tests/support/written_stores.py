@@ -136,12 +136,11 @@ class JudgedStore:
         return [sent for sent in self.sent if sent.physical_offset >= self.border]
 
 
-def digests(root: Path, *folders: str) -> dict[str, str]:
-    """SHA-256 of every file below some of the store's folders."""
+def digests(root: Path) -> dict[str, str]:
+    """SHA-256 of every file of a store."""
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for folder in folders
-        for path in sorted((root / folder).rglob("*"))
+        for path in sorted(root.rglob("*"))
         if path.is_file()
     }
 

@@ -46,7 +46,7 @@ def _cache_folder() -> Path:
 
 
 def _sources() -> list[Path]:
-    return [_PROJECT / "pom.xml", *sorted((_PROJECT / "src").rglob("*.java"))]
+    return [_PROJECT / "pom.xml", *sorted(path for path in (_PROJECT / "src").rglob("*") if path.is_file())]
 
 
 def _rocketmq_version() -> str:

@@ -2,7 +2,10 @@ package tierlog.verify;
 
 import com.alibaba.fastjson2.JSONArray;
 import com.alibaba.fastjson2.JSONObject;
+import java.io.IOException;
 import java.net.InetSocketAddress;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.HashMap;
@@ -10,6 +13,8 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
@@ -21,11 +26,13 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * Opens a store directory, which recovers it <b>in place</b>, reads all of it, appends if asked to, and stops cleanly.
+ * Opens a store directory, which recovers it <b>in place</b>, reads all of it, appends if asked to, copies the directory
+ * as a killed process would leave it if asked to, and stops cleanly.
  *
  * <p>Job: {@code root, segmentBytes, queueFileBytes, indexSlots, indexItems, indexSafe, recordChecksum, queries: [[topic,
- * key, most, fromMs, toMs, index type]], append: [{topic, queueId, body (base64), bornMs, properties}]}. Answer: that
- * of {@link StoreReader} and, for each appended message, {@code appended: [[physical offset, queue offset, store ms]]}.
+ * key, most, fromMs, toMs, index type]], append: [{topic, queueId, body (base64), bornMs, properties}],
+ * killedCopy}. Answer: that of {@link StoreReader} and, for each appended message, {@code appended: [[physical offset,
+ * queue offset, store ms]]}.
  */
 final class StoreJob {
     private static final long DISPATCH_LIMIT_MS = 60_000;
@@ -48,6 +55,9 @@ final class StoreJob {
             answer = new LinkedHashMap<>(new StoreReader(store).read(job.getJSONArray("queries")));
             answer.put("appended", append(store, job.getJSONArray("append")));
             awaitDispatch(store);
+            if (job.getString("killedCopy") != null) {
+                copy(Path.of(job.getString("root")), Path.of(job.getString("killedCopy")));
+            }
         } finally {
             store.shutdown();
         }
@@ -83,6 +93,14 @@ final class StoreJob {
                 throw new IllegalStateException(store.dispatchBehindBytes() + " bytes are still not dispatched");
             }
             Thread.sleep(5);
+        }
+    }
+
+    private static void copy(Path from, Path to) throws IOException {
+        try (Stream<Path> found = Files.walk(from)) {
+            for (Path path : found.collect(Collectors.toList())) {
+                Files.copy(path, to.resolve(from.relativize(path).toString()));
+            }
         }
     }
 
