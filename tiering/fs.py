@@ -10,22 +10,21 @@ refuses :class:`DiskFailedError`. "Could not read" is never reported as "not the
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import socket
 import struct
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiering.errors import DiskFailedError, DiskFullError, NotFoundError, StoreError, StoreLockedError
+from tiering.libc import Mapping, punch_hole, sync_mapped
 
 ByteArray = NDArray[np.uint8]
 
@@ -33,15 +32,6 @@ _ZEROS = bytes(1 << 20)
 _PREWRITE_STEP = 16 << 20
 #: struct flock: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhqqi4x")
-_FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.mmap.restype = ctypes.c_void_p
-_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_LIBC.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_MS_SYNC = 4
-_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class File(Protocol):
@@ -162,13 +152,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
         raise DiskFailedError(f"the disk refused: {error.strerror}", path=str(path)) from error
 
 
-def _libc_fallocate() -> Callable[..., int] | None:
-    function: Any = getattr(_LIBC, "fallocate64", None)
-    if function is not None:
-        function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-    return function  # type: ignore[no-any-return]
-
-
 class _LocalFile:
     def __init__(self, path: Path, fd: int) -> None:
         self._path = path
@@ -189,8 +172,7 @@ class _LocalFile:
     def zero(self, start: int, end: int) -> None:
         if end <= start:
             return
-        fallocate = _libc_fallocate()
-        if fallocate is not None and fallocate(self._fd, _FALLOC_KEEP_SIZE_PUNCH_HOLE, start, end - start) == 0:
+        if punch_hole(self._fd, start, end):
             return
         while start < end:  # a file system without holes: plain zeros do the same, only slower
             piece = min(end - start, len(_ZEROS))
@@ -205,27 +187,6 @@ class _LocalFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-class _Mapping:
-    """The mapped bytes of one file: every array over them keeps this alive, and they are unmapped after the last.
-
-    Not ``mmap.mmap``, which holds a descriptor as long as it lives: a store maps more files than a process may open.
-    """
-
-    def __init__(self, fd: int, size: int, protection: int, flags: int) -> None:
-        address = _LIBC.mmap(None, size, protection, flags, fd, 0)
-        if address == _MAP_FAILED:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (size,),
-            "data": (address, not protection & mmap.PROT_WRITE),
-        }
-        # not at exit, while a thread may still read: the process takes its maps along
-        weakref.finalize(self, _LIBC.munmap, address, size).atexit = False
 
 
 class LocalFileSystem:
@@ -309,12 +270,8 @@ class LocalFileSystem:
     def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
         """msync the pages that hold ``[start, end)``; ``path`` is for the error only."""
         if start < end:
-            first = mapped.ctypes.data + start
-            page = first - first % mmap.PAGESIZE
             with _disk_errors(path):
-                if _LIBC.msync(page, mapped.ctypes.data + end - page, _MS_SYNC):
-                    number = ctypes.get_errno()
-                    raise OSError(number, os.strerror(number))
+                sync_mapped(mapped, start, end)
 
     def map_private(self, path: Path) -> ByteArray:
         """Map the file copy on write."""
@@ -328,7 +285,7 @@ class LocalFileSystem:
                 size = os.fstat(fd).st_size
                 if size == 0:
                     return np.empty(0, np.uint8)
-                return np.asarray(_Mapping(fd, size, protection, flags))
+                return np.asarray(Mapping(fd, size, protection, flags))
             finally:
                 os.close(fd)
 
