@@ -106,7 +106,7 @@ class HotSettings(_Group):
         description=("Bytes of commit log above which the oldest archived segments are removed early; 0 = no limit."),
     )
     disk_max_used_percent: int = Field(
-        default=75,
+        default=85,
         ge=1,
         le=100,
         description=(
