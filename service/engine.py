@@ -1,4 +1,4 @@
-"""Composition root and library facade: one open store, with its hot tier, its index and its archive."""
+"""Library facade: one open store, with its hot tier, its index and its archive."""
 
 from __future__ import annotations
 
