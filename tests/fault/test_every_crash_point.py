@@ -23,7 +23,7 @@ from tests.support.power_world import ROOT, PowerWorld, Wreck, reopen, verify_en
 FILE_KINDS = {
     "commitlog", "consumequeue", "index", "index/writing", "index/sealed", "index/compacted", "index/uploaded", "tmp",
     "tierlog/topics.json", "tierlog/store.json", "tierlog/classic_index.json", "tierlog/head.json",
-    "tierlog/groups.json", "checkpoint", "abort",
+    "tierlog/groups.json", "tierlog/index.json", "checkpoint", "abort",
 }  # fmt: skip
 
 
@@ -42,16 +42,16 @@ def cut_everywhere(seed: int, rounds: int, largest_batch: int) -> tuple[int, Cou
         kinds.add(file_kind(Path("/" + wreck.call.partition(" /")[2])))
         try:
             fs = wreck.fs.crash(0)
-            engine = reopen(wreck, fs, wreck.objects.copy(), segment_bytes=4096)
+            engine = reopen(wreck, fs, wreck.objects.copy())
             calls = fs.calls
             verify_engine(engine, wreck.notes, queries=wreck.number % 3 == 0)
             tried["recoveries"] += 1
             second = wreck.fs.crash(0, cut_at=random.Random(wreck.seed).randrange(1, calls + 1))
             objects = wreck.objects.copy(second)
             with pytest.raises(PowerCut):
-                reopen(wreck, second, objects, 1, segment_bytes=4096)
+                reopen(wreck, second, objects, 1)
             verify_engine(
-                reopen(wreck, second.crash(wreck.seed), objects.copy(), 2, segment_bytes=4096), wreck.notes,
+                reopen(wreck, second.crash(wreck.seed), objects.copy(), 2), wreck.notes,
                 queries=wreck.number % 3 == 1,
             )  # fmt: skip
             tried["recoveries after a crash in recovery"] += 1

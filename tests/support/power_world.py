@@ -97,6 +97,7 @@ class Wreck:
     notes: Notes
     seed: int
     now_ms: int
+    settings: Settings = field(default_factory=tiny_settings)
 
 
 class PowerWorld:
@@ -129,7 +130,8 @@ class PowerWorld:
                 notes = self.notes()
                 after = self.fs.crash(crash_seed, lose_everything=number % 5 == 0)
                 call = f"{operation} {path}"
-                take(Wreck(number, call, after, self.objects.copy(), notes, crash_seed, self.clock.now_ms()))
+                now_ms = self.clock.now_ms()
+                take(Wreck(number, call, after, self.objects.copy(), notes, crash_seed, now_ms, self._settings))
 
         self.fs.on_call = on_call
 
@@ -279,10 +281,11 @@ def everything(engine: Engine) -> dict[Place, StoredMessage]:
     found: dict[Place, StoredMessage] = {}
     for topic in engine.topics():
         for queue in topic.queues:
-            offset = queue.min_offset
-            assert offset == 0, f"{topic.name}/{queue.queue_id} begins at {offset}"
+            offset = 0
             while True:
                 pulled = engine.pull(topic.name, queue.queue_id, offset, 1000)
+                # a pull below the hot tier waits for the archive; a listing would not, and tell the hot minimum
+                assert offset or pulled.min_offset == 0, f"{topic.name}/{queue.queue_id} begins at {pulled.min_offset}"
                 for message in pulled.messages:
                     assert message.record.queue_offset == offset, f"{topic.name}/{queue.queue_id}: gap at {offset}"
                     found[topic.name, queue.queue_id, offset] = message
@@ -354,11 +357,9 @@ def _answers(engine: Engine, query: Query) -> list[tuple[int, int]]:
     return [(message.record.store_ms, message.record.physical_offset) for message in answer.messages]
 
 
-def reopen(
-    wreck: Wreck, fs: CrashFileSystem, objects: ObjectStore, salt: int = 0, *, segment_bytes: int = 8192
-) -> Engine:
+def reopen(wreck: Wreck, fs: CrashFileSystem, objects: ObjectStore, salt: int = 0) -> Engine:
     """Start the store again on what the power cut left."""
     return Engine.open(
-        ROOT, settings=tiny_settings(segment_bytes), cold_url=COLD_URL, clock=ManualClock(wreck.now_ms + 1000),
+        ROOT, settings=wreck.settings, cold_url=COLD_URL, clock=ManualClock(wreck.now_ms + 1000),
         fs=fs, randomness=SeededRandomness(wreck.seed * 31 + salt), objects=objects,
     )  # fmt: skip
