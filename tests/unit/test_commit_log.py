@@ -98,6 +98,20 @@ def test_files_are_made_whole_and_named_for_their_offset(world: HotWorld) -> Non
         hot.log.segment_of(8192)
 
 
+def test_offsets_outside_the_log_lead_nowhere(world: HotWorld) -> None:
+    """RocketMQ's testFindMappedFileByOffset_StartOffsetIsNonZero."""
+    hot = world.open()
+    fill(hot, "a", 50)
+    hot.dispatch()
+    hot.remove_below(4096, forget=lambda _: None)
+    for log in (hot.log, world.open_again(hot).log):
+        assert log.begin == 4096
+        assert [log.segment_of(offset).base_offset for offset in (4096, 4097, 8191, 8192)] == [4096] * 3 + [8192]
+        for outside in (0, 123, 4095, 12288):
+            with pytest.raises(KeyError):
+                log.segment_of(outside)
+
+
 def test_records_lie_where_they_say(world: HotWorld) -> None:
     hot = world.open()
     fill(hot, "a", 50, size=150)
