@@ -22,10 +22,11 @@ from tiering.types import Durability, PullStatus
 
 
 def worker_settings() -> Settings:
-    """So small that every kind of file is made, filled and left in one run."""
+    """So small that every kind of file is made, filled and left in one run; the disk itself says when it is full."""
     return tiny_settings(
-        hot__segment_bytes=16_384, index__items=60, hot__flush_interval_ms=5, hot__checkpoint_interval_ms=20
-    )
+        hot__segment_bytes=16_384, index__items=60, hot__flush_interval_ms=5, hot__checkpoint_interval_ms=20,
+        hot__disk_max_used_percent=100, hot__disk_full_percent=100,
+    )  # fmt: skip
 
 
 def work(folder: Path, seed: int, batches: int, writers: int) -> dict[str, Any]:
