@@ -1,4 +1,4 @@
-"""Writes an index file of ours as RocketMQ's tiered store uploads it: a compacted file of layout ``rocketmq``.
+"""Writes an index file or object of ours as RocketMQ's tiered store uploads it: compacted, layout ``rocketmq``.
 
 The bytes are those of ``index.compacted_file`` with 28-byte items and no trailer. Slots, order inside a slot, begin
 time and counts stay; ``hash_high``, which RocketMQ does not know, is dropped. RocketMQ keeps neither the slot count
@@ -8,7 +8,7 @@ at most the 1024 newest items of a slot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,8 @@ from index.chained_file import ChainedIndexFile
 from index.compacted_file import SLOT_ENTRY, CompactedIndexFile
 from index.compactor import PIECE_ITEMS, slots_of, sorted_by_slot
 from index.errors import CorruptIndexError
-from index.header import END_MAGIC, FileHeader, items_position
+from index.header import END_MAGIC, MAX_FILE_BYTES, SLOT_BYTES, FileHeader, compacted_bytes, items_position
+from index.index_object import IndexObjectReader
 from index.layout import ROCKETMQ, Items
 from tiering.errors import InvalidRequestError
 from tiering.fs import FileSystem
@@ -37,25 +38,57 @@ def export_rocketmq(fs: FileSystem, source: ChainedIndexFile | CompactedIndexFil
         raise InvalidRequestError("only a sealed index file is exported", path=str(source.path))
     source.verify()
     counts, pieces = _from_chains(source) if isinstance(source, ChainedIndexFile) else _from_slots(source)
-    lengths = counts * ROCKETMQ.compacted_bytes
-    table = np.empty(source.slots, SLOT_ENTRY)
-    table["position"] = items_position(source.slots) + np.cumsum(lengths) - lengths
-    table["length"] = lengths
-    old = source.header
-    header = FileHeader(END_MAGIC, old.begin_ms, old.end_ms, int(np.count_nonzero(counts)), source.item_count)
+    _write(fs, target, tmp_dir, source.header, counts, pieces)
+
+
+def export_object(
+    fs: FileSystem, reader: IndexObjectReader, end_ms: int, item_count: int, target: Path, tmp_dir: Path
+) -> None:
+    """Write the RocketMQ form of an index object; promises and errors as :func:`export_rocketmq`.
+
+    ``end_ms`` and ``item_count`` are the greatest store time and the items that the object's meta states. Inside a slot
+    items lie by falling seconds; those of one key in equal seconds stay newest first. Offsets are the object's, cold
+    ones. Items of one slot are in memory at a time.
+    """
+    directory = reader.page_directory()
+    size = compacted_bytes(ROCKETMQ, directory.slots, item_count)
+    if item_count < 1 or not 0 < size <= MAX_FILE_BYTES:
+        raise CorruptIndexError(f"{directory.slots} slots and {item_count} items do not make an index file")
+    if directory.slots > len(directory) * directory.page_bytes // SLOT_BYTES:
+        raise CorruptIndexError(f"{len(directory)} pages do not hold {directory.slots} slots")
+    counts = np.zeros(directory.slots, np.int64)
+    old = FileHeader(END_MAGIC, directory.begin_ms, end_ms)
+    _write(fs, target, tmp_dir, old, counts, _from_pages(reader, counts, item_count))
+
+
+def _write(
+    fs: FileSystem,
+    target: Path,
+    tmp_dir: Path,
+    old: FileHeader,
+    counts: NDArray[np.int64],
+    pieces: Iterable[Items],
+) -> None:
+    """Items first: ``counts``, those of each slot, need not be complete before the last piece was taken."""
+    slots = len(counts)
     fs.make_dirs(tmp_dir)
     temporary = tmp_dir / f"export-{target.name}"
     fs.unlink(temporary)
     file = fs.open(temporary)
     try:
-        file.write_at(0, header.encode() + table.tobytes())
-        position = items_position(source.slots)
+        position = items_position(slots)
         for items in pieces:
             piece = np.empty(len(items), ROCKETMQ.compacted)
             for name in _FIELDS:
                 piece[name] = items[name]
             file.write_at(position, piece.view(np.uint8))
             position += piece.nbytes
+        lengths = counts * ROCKETMQ.compacted_bytes
+        table = np.empty(slots, SLOT_ENTRY)
+        table["position"] = items_position(slots) + np.cumsum(lengths) - lengths
+        table["length"] = lengths
+        header = FileHeader(END_MAGIC, old.begin_ms, old.end_ms, int(np.count_nonzero(counts)), int(counts.sum()))
+        file.write_at(0, header.encode() + table.tobytes())
         file.flush()
     finally:
         file.close()
@@ -84,3 +117,35 @@ def _from_slots(source: CompactedIndexFile) -> tuple[NDArray[np.int64], Iterator
         raise CorruptIndexError("slots of a compacted index file do not abut", path=str(source.path))
     items = source.all_items()
     return lengths // width, (items[at : at + PIECE_ITEMS] for at in range(0, len(items), PIECE_ITEMS))
+
+
+def _from_pages(reader: IndexObjectReader, counts: NDArray[np.int64], item_count: int) -> Iterator[Items]:
+    """Items of an object in slot order, newest seconds first in each; fills ``counts`` on the way."""
+    directory = reader.page_directory()
+    kept: list[Items] = []  # of a slot that may go on in the next page
+    for number in range(len(directory)):
+        items = reader.page(number).items
+        slot_of = _slots_in_order(items, counts)
+        kept.append(items)
+        last = number + 1 == len(directory)
+        open_slot = None if last else int(directory.rows["slot"][number + 1])
+        done = len(items) if open_slot is None else int(np.searchsorted(slot_of, open_slot))
+        if done or last:
+            piece = np.concatenate([*kept[:-1], items[:done]])
+            kept = [items[done:]]
+            # slots rise already: a stable sort keeps what is newest first in equal seconds
+            yield piece[np.lexsort((-piece["seconds"].astype(np.int64), piece["hash"].astype(np.int64) % len(counts)))]
+    if counts.sum() != item_count:
+        raise CorruptIndexError(f"index object holds {int(counts.sum())} items, its meta says {item_count}")
+
+
+def _slots_in_order(items: Items, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The slot of each item of a page, added to ``counts``; no slot may come after a higher one."""
+    hashes = items["hash"].astype(np.int64)
+    slot_of: NDArray[np.int64] = hashes % len(counts)
+    if not len(items):
+        return slot_of
+    if hashes.min() < 0 or (np.diff(slot_of) < 0).any() or counts[int(slot_of[0]) + 1 :].any():
+        raise CorruptIndexError("items of an index object do not lie slot by slot")
+    np.add.at(counts, slot_of, 1)
+    return slot_of

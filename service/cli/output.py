@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from service.times import format_time
@@ -41,19 +41,35 @@ def messages_out(asked: str | None) -> Rows:
     return _writer(asked, "messages", _BODY_COLUMNS, _message_cells)
 
 
-def rows_out(asked: str | None, name: str, columns: Sequence[str], cells: Callable[[Json], Json] | None = None) -> Rows:
-    """Other rows: ``name`` is their member of a json document, ``cells`` makes a row of a table."""
-    return _writer(asked, name, columns, cells or (lambda row: row))
+def rows_out(
+    asked: str | None,
+    name: str,
+    columns: Sequence[str],
+    cells: Callable[[Json], Json] | None = None,
+    types: Mapping[str, str] | None = None,
+) -> Rows:
+    """Other rows: ``name`` is their member of a json document, ``cells`` makes a row of a table.
+
+    ``types`` are those of an Arrow stream: "int", "bool", "json" (as text), else text. Without them, the values of the
+    first page decide.
+    """
+    return _writer(asked, name, columns, cells or (lambda row: row), types)
 
 
-def _writer(asked: str | None, name: str, columns: Sequence[str], cells: Callable[[Json], Json]) -> Rows:
+def _writer(
+    asked: str | None,
+    name: str,
+    columns: Sequence[str],
+    cells: Callable[[Json], Json],
+    types: Mapping[str, str] | None = None,
+) -> Rows:
     match chosen_format(asked):
         case "json":
             return _JsonRows(name)
         case "csv":
             return _CsvRows(columns)
         case "arrow":
-            return _ArrowRows(columns, messages=name == "messages")
+            return _ArrowRows(columns, types, messages=name == "messages")
         case "table":
             return _TableRows(cells)
         case _:
@@ -98,7 +114,7 @@ class _CsvRows(Rows):
 
 
 def _csv_cell(value: Any, name: str) -> object:
-    if name == "keys":  # a key has no space
+    if name == "keys" and isinstance(value, list):  # a key has no space
         return " ".join(value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
@@ -123,12 +139,13 @@ class _TableRows(Rows):
 class _ArrowRows(Rows):
     """An IPC stream, a record batch for each page."""
 
-    def __init__(self, columns: Sequence[str], *, messages: bool) -> None:
+    def __init__(self, columns: Sequence[str], types: Mapping[str, str] | None, *, messages: bool) -> None:
         if sys.stdout.isatty():
             from tiering.errors import InvalidRequestError
 
             raise InvalidRequestError("an Arrow stream is not for a terminal", hint="send it to a file or a pipe")
         self._columns = columns
+        self._types = types
         self._messages = messages
         self._writer: Any = None
 
@@ -140,12 +157,21 @@ class _ArrowRows(Rows):
         if self._messages:
             batch = message_batch(rows)
         else:
+            known = {"int": pa.int64(), "bool": pa.bool_()}
+            schema = self._types and pa.schema(
+                [(name, known.get(kind, pa.string())) for name, kind in self._types.items()]
+            )
             batch = pa.RecordBatch.from_pylist(
-                [{name: _csv_cell(row.get(name), name) for name in self._columns} for row in rows]
+                [{name: self._cell(row.get(name), name) for name in self._columns} for row in rows], schema
             )
         if self._writer is None:
             self._writer = pa.ipc.new_stream(sys.stdout.buffer, batch.schema)
         self._writer.write_batch(batch)
+
+    def _cell(self, value: Any, name: str) -> object:
+        if self._types and self._types[name] == "json" and value is not None:
+            return json.dumps(value, ensure_ascii=False)
+        return _csv_cell(value, name)
 
     def end(self, **beside: object) -> None:
         if self._writer is None:

@@ -177,12 +177,18 @@ def encode_record(record: Record, *, checksum: bool = False) -> bytes:
 
 
 def decode_record(
-    data: bytes | memoryview, position: int = 0, *, physical_offset: int | None = None, is_moved: bool = False
+    data: bytes | memoryview,
+    position: int = 0,
+    *,
+    physical_offset: int | None = None,
+    is_moved: bool = False,
+    verify: bool = True,
 ) -> Record:
     """Decode and check the record at ``position``.
 
     With ``physical_offset`` the stored one must equal it. ``is_moved``: the stored one was replaced after the record
-    had been summed, as RocketMQ does in its cold copies, so a record checksum says nothing. Raises
+    had been summed, as RocketMQ does in its cold copies, so a record checksum says nothing. Without ``verify`` no
+    checksum is compared. Raises
     :class:`BadMagicError` for anything that is no record (blank records and fillers included),
     :class:`TornRecordError` for one that contradicts its lengths, :class:`ChecksumMismatchError` for a wrong body CRC
     or record checksum.
@@ -221,9 +227,9 @@ def decode_record(
     properties_text = bytes(take(_U16.unpack(take(2))[0]))
     if at != end:
         raise TornRecordError("record size differs from its parts", position=position)
-    if body and crc != body_crc(body):
+    if verify and body and crc != body_crc(body):
         raise ChecksumMismatchError("body checksum differs", position=position)
-    if not is_moved and not is_intact(view[position:end], len(properties_text)):
+    if verify and not is_moved and not is_intact(view[position:end], len(properties_text)):
         raise ChecksumMismatchError("record checksum differs", position=position)
     try:
         topic_text = topic.decode()

@@ -1,0 +1,188 @@
+"""Commit-log segments: RocketMQ's, ours, and the logs of RocketMQ's tiered store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from service.dump.records import MAX_RECORD_BYTES, RECORD_COLUMNS, SHOWN, faults_of, filler_row, record_row
+from service.dump.result import Dump, Json, Options
+from service.dump.source import Source
+from tiering.errors import CorruptionError
+from tiering.format.record import (
+    BLANK,
+    BLANK_BYTES,
+    FIXED_BYTES_V1,
+    MAGIC_BLANK,
+    MAGIC_FILLER,
+    MAGIC_V1,
+    MAGIC_V2,
+    decode_record,
+)
+
+_MAGICS = [magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_V2)]
+#: Bytes up to the end of the physical offset.
+_HEAD_BYTES = 36
+#: Old brokers close a segment of the tiered store with a blank record of this length and the largest store time.
+_CODA_BYTES = 16
+_PIECE_BYTES = 1 << 20
+_NAMED = re.compile(r"(?:[0-9a-f]{8})?(\d{20})")
+
+
+def base_of(name: str) -> int | None:
+    """The offset that a segment's name states."""
+    match = _NAMED.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def dump_log(source: Source, options: Options) -> Dump:
+    """A segment of a broker's or of our log."""
+    return _dump(source, options, "commit-log", is_moved=False)
+
+
+def dump_tiered_log(source: Source, options: Options) -> Dump:
+    """A segment of one queue's log in RocketMQ's tiered store: offsets count in that log, codas may stand in it."""
+    return _dump(source, options, "tiered-log", is_moved=True)
+
+
+def _dump(source: Source, options: Options, kind: str, *, is_moved: bool) -> Dump:
+    base = base_of(source.parts[-1])
+    if base is None:  # a copy under another name
+        head = source.read(0, _HEAD_BYTES)
+        base = int.from_bytes(head[28:], "big", signed=True) if head[4:8] in _MAGICS and len(head) == _HEAD_BYTES else 0
+    dump = Dump(kind, {"base_offset": base, "bytes": source.size}, "records", RECORD_COLUMNS, SHOWN)
+    dump.rows = _Walk(source, options, dump, base, is_moved).rows()
+    return dump
+
+
+class _Walk:
+    def __init__(self, source: Source, options: Options, dump: Dump, base: int, is_moved: bool) -> None:
+        self._source = source
+        self._options = options
+        self._dump = dump
+        self._base = base
+        self._is_moved = is_moved
+        self._place = "ok"
+
+    def rows(self) -> Iterator[Json]:
+        """Record by record; past damage it goes on at the next record that says it stands where it stands."""
+        size, limit = self._source.size, self._options.limit
+        position: int | None = 0
+        if self._options.start is not None:
+            position = max(0, self._options.start - self._base)
+            if position and self._problem(position):
+                position = self._next_record(position)[0]
+        shown = 0
+        while position is not None and position < size:
+            if shown == limit:
+                self._dump.end["stopped_by_limit_at"] = self._base + position
+                return
+            row = self._row(position)
+            if row is None:
+                position = self._over_damage(position)
+                continue
+            yield row
+            shown += 1
+            if row["kind"] == "blank":
+                self._after_blank(position, row["size_bytes"])
+                return
+            position += row["size_bytes"]
+        if position is not None:
+            self._dump.end.setdefault("log_end", self._base + size)
+
+    def _row(self, position: int) -> Json | None:
+        head = self._source.read(position, position + _HEAD_BYTES)
+        if len(head) >= BLANK_BYTES:
+            length, magic = BLANK.unpack_from(head)
+            if magic == MAGIC_BLANK and length >= BLANK_BYTES:
+                return self._blank(position, length)
+            if magic == MAGIC_FILLER and len(head) == _HEAD_BYTES <= length <= self._source.size - position:
+                return filler_row(position, head)
+        if self._problem(position):
+            return None
+        raw = self._source.read(position, position + int.from_bytes(head[:4], "big"))
+        row = record_row(position, decode_record(raw, verify=False), raw, self._options, is_moved=self._is_moved)
+        row["place"] = self._place
+        for name in faults_of(row):
+            self._dump.find(f"record at {self._base + position}: {name} is bad")
+        return row
+
+    def _blank(self, position: int, length: int) -> Json:
+        offset = self._base + position
+        row: Json = {"position": position, "physical_offset": offset, "size_bytes": length, "place": self._place}
+        if self._is_moved and length == _CODA_BYTES:
+            largest = self._source.read(position + BLANK_BYTES, position + _CODA_BYTES)
+            return {**row, "kind": "coda", "store_ms": int.from_bytes(largest, "big", signed=True)}
+        return {**row, "kind": "blank"}
+
+    def _problem(self, position: int) -> str | None:
+        """Why there is no record here; None if there is a whole one that stands in its place, checksums apart."""
+        head = self._source.read(position, position + _HEAD_BYTES)
+        if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
+            return "no record"
+        length = int.from_bytes(head[:4], "big", signed=True)
+        if not FIXED_BYTES_V1 <= length <= min(self._source.size - position, MAX_RECORD_BYTES):
+            return f"a record of {length} bytes does not fit"
+        stored = int.from_bytes(head[28:], "big", signed=True)
+        if stored != self._base + position:
+            return f"a record that says it stands at {stored}"
+        try:
+            decode_record(self._source.read(position, position + length), verify=False)
+        except CorruptionError as error:
+            return error.message
+        return None
+
+    def _over_damage(self, position: int) -> int | None:
+        """Say what ends the log here; where records go on, None if they do not."""
+        problem = self._problem(position) or "no record"
+        following, nonzero = self._next_record(position)
+        self._dump.end.setdefault("log_end", self._base + position)
+        if not nonzero:
+            self._dump.end.setdefault("after_log_end", f"{self._source.size - position} zero bytes")
+            return None
+        self._place = "behind the log's end"
+        if following is None:
+            rest = self._source.size - position
+            self._dump.end.setdefault("after_log_end", f"{rest} bytes, {nonzero} of them not zero")
+            self._dump.find(f"log ends at {self._base + position}: {problem}, and the {rest} bytes left are not zero")
+            return None
+        self._dump.end.setdefault("after_log_end", f"records again from {self._base + following}")
+        self._dump.find(
+            f"log ends at {self._base + position}: {problem}; records stand again from {self._base + following} on"
+        )
+        return following
+
+    def _next_record(self, position: int) -> tuple[int | None, int]:
+        """The next record from ``position`` on, and how many bytes up to it, or to the end, are not zero."""
+        nonzero = 0
+        for start in range(position, self._source.size, _PIECE_BYTES):
+            # a magic may begin in this piece and end in the next
+            piece = self._source.array(start, start + _PIECE_BYTES + 3)
+            found = int(np.count_nonzero(piece[:_PIECE_BYTES]))
+            nonzero += found
+            if not found and not piece[_PIECE_BYTES:].any():
+                continue
+            for at in _places(piece.tobytes()):
+                if start + at - 4 >= position and not self._problem(start + at - 4):
+                    return start + at - 4, max(nonzero, 1)
+        return None, nonzero
+
+    def _after_blank(self, position: int, length: int) -> None:
+        left = self._source.size - position
+        if length != left:
+            self._dump.find(f"blank record at {self._base + position} says {length} bytes are left, but {left} are")
+        nonzero = sum(
+            int(np.count_nonzero(self._source.array(start, start + _PIECE_BYTES)))
+            for start in range(position + BLANK_BYTES, self._source.size, _PIECE_BYTES)
+        )
+        what = f", {nonzero} of them not zero" if nonzero else ", all zero"
+        self._dump.end.setdefault("log_end", self._base + position)
+        self._dump.end.setdefault("after_log_end", f"blank record, then {left - BLANK_BYTES} bytes{what}")
+
+
+def _places(piece: bytes) -> Iterator[int]:
+    """Where a record's magic stands, ascending."""
+    for match in re.finditer(b"|".join(re.escape(magic) for magic in _MAGICS), piece):
+        yield match.start()

@@ -1,0 +1,65 @@
+"""``--rocketmq OUT``: an index file or object of ours as a compacted file that RocketMQ's tiered store can read."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from index.chained_file import ChainedIndexFile
+from index.compacted_file import CompactedIndexFile
+from index.export import export_object, export_rocketmq
+from service.dump.index_object import open_object, page_directory
+from service.dump.recognise import kind_of
+from service.dump.result import Dump, Json, decoding
+from service.dump.source import Source
+from tiering.errors import CorruptionError, InvalidRequestError
+from tiering.fs import LocalFileSystem
+
+
+def export(source: Source, target: Path, kind: str | None = None) -> Dump:
+    """Write ``target``, which must not exist; the dump says what was written, or what is wrong with the source.
+
+    Raises :class:`InvalidRequestError` for anything that is no index, or is still being written.
+    """
+    if target.exists() or target.is_symlink():
+        raise InvalidRequestError("the file exists", path=str(target), hint="name one that does not")
+    if not target.parent.is_dir():
+        raise InvalidRequestError("no such folder", path=str(target.parent))
+    chosen = kind or kind_of(source)
+    dump = Dump(chosen, {})
+    folder = Path(tempfile.mkdtemp(prefix=".tierlog-export-", dir=target.parent))
+    try:
+        with dump.surviving():
+            written = (
+                _object(source, dump, target, folder)
+                if chosen == "index-object"
+                else _file(source, chosen, target, folder)
+            )
+            dump.head = {"written": str(target), **written, "bytes": target.stat().st_size}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return dump
+
+
+def _object(source: Source, dump: Dump, target: Path, folder: Path) -> Json:
+    reader, meta = open_object(source, dump)
+    directory = page_directory(reader)
+    with decoding():
+        end_ms, item_count = int(meta["max_store_ms"]), int(meta["items"])
+        export_object(LocalFileSystem(), reader, end_ms, item_count, target, folder)
+    return {"slots": directory.slots, "items": item_count, "offsets": "cold"}
+
+
+def _file(source: Source, kind: str, target: Path, folder: Path) -> Json:
+    if kind not in ("index-chained", "index-compacted") or source.path is None:
+        raise InvalidRequestError(f"--rocketmq writes index files and objects of ours, not {kind}", path=source.name)
+    fs = LocalFileSystem()
+    try:
+        file = (ChainedIndexFile.open_sealed if kind == "index-chained" else CompactedIndexFile.open)(
+            fs, source.path, verify=False
+        )
+    except CorruptionError as error:
+        raise CorruptionError(f"not a sealed index file of ours: {error.message}") from error
+    export_rocketmq(fs, file, target, folder)
+    return {"slots": file.slots, "items": file.item_count, "offsets": "physical"}

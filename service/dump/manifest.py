@@ -1,0 +1,167 @@
+"""Manifest objects: heads, pages, queue rows and the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from service.dump.result import Dump, Json, Options, columns_of, decoding, text_of, window
+from service.dump.sections import MOST_BYTES, checked_frame, pages_of, read_head, read_page
+from service.dump.source import Source
+from service.dump.tiered_index import describe_bounds
+from tiering.errors import CorruptionError
+from tiering.format.manifest import (
+    MAGIC_HEAD,
+    MAGIC_PAGE,
+    MAGIC_STATE,
+    VERSION,
+    Head,
+    IndexEntry,
+    LogEntry,
+    ObjectRef,
+    PageNode,
+    StoreState,
+    decode_page,
+)
+from tiering.format.queue_rows import MAGIC as MAGIC_ROWS
+from tiering.format.queue_rows import PAGE_ROWS, QUEUE_ROW, decode_rows_page
+from tiering.format.queue_rows import VERSION as ROWS_VERSION
+from tiering.format.section import SectionHead
+
+_ENTRY_COLUMNS = columns_of(
+    "list:text key:text first next bytes crc32:text records items level slots layout:text begin_ms "
+    "min_store_ms max_store_ms min_born_ms max_born_ms added count rows_key:text topic_id queue_id removed_ms "
+    "sections:json"
+)
+_SHOWN = ("list", "key", "first", "next", "bytes", "records", "items", "level", "min_store_ms", "max_store_ms", "count")
+_ROW_COLUMNS = dict.fromkeys(QUEUE_ROW.names or (), "int")
+
+
+def dump_head(source: Source, options: Options) -> Dump:
+    """Identity and watermarks; a row for every entry, tree reference, gap and removed object."""
+    dump = Dump("manifest-head", {"bytes": source.size}, "entries", _ENTRY_COLUMNS, _SHOWN)
+    with dump.surviving():
+        data = _whole(source, MAGIC_HEAD, VERSION)
+        with decoding():
+            head = Head.decode(data, path=source.name)
+            rows = [*_head_rows(head)]
+        state = head.state
+        dump.head = {
+            "store_id": head.store_id, "volume_id": head.volume_id, "open_id": head.open_id, "epoch": head.epoch,
+            "version": head.version, "commit_id": head.commit_id, "commit_ids": len(head.commit_ids),
+            "archived_to": head.archived_to, "indexed_to": head.indexed_to, "cold_min": head.cold_min,
+            "state": state.key if state else None, "bytes": source.size,
+        }  # fmt: skip
+        dump.rows = _cut(rows, options)
+    return dump
+
+
+def dump_page(source: Source, options: Options) -> Dump:
+    """Entries or references of one page."""
+    dump = Dump("manifest-page", {"bytes": source.size}, "entries", _ENTRY_COLUMNS, _SHOWN)
+    with dump.surviving():
+        data = _whole(source, MAGIC_PAGE, VERSION)
+        table = read_head(source, 0, source.size, MAGIC_PAGE, VERSION).table
+        dump.head |= {"entries_of": table.get("kind"), "level": table.get("level"), "count": table.get("count")}
+        with decoding():
+            rows = [_entry_row(str(table["kind"]), item) for item in _items_of(data, table, source)]
+        if len(rows) != table.get("count"):
+            dump.find(f"page says it has {table.get('count')} entries, it has {len(rows)}")
+        dump.rows = _cut(rows, options)
+    return dump
+
+
+def dump_state(source: Source, options: Options) -> Dump:
+    """The topics of a store."""
+    dump = Dump("state", {"bytes": source.size}, "topics", columns_of("topic_id topic:text queues"))
+    with dump.surviving():
+        data = _whole(source, MAGIC_STATE, VERSION)
+        with decoding():
+            topics = [
+                {"topic_id": int(topic.topic_id), "topic": text_of(topic.name), "queues": int(topic.queues)}
+                for topic in StoreState.decode(data, path=source.name).topics
+            ]
+        dump.rows = _cut(topics, options)
+    return dump
+
+
+def dump_queue_rows(source: Source, options: Options) -> Dump:
+    """A row for each run of consecutive queue offsets."""
+    dump = Dump("queue-rows", {"bytes": source.size}, "rows", _ROW_COLUMNS)
+    with dump.surviving():
+        head = read_head(source, 0, source.size, MAGIC_ROWS, ROWS_VERSION)
+        if head.length != source.size:
+            dump.find(f"object has {source.size} bytes, its section {head.length}")
+        dump.head |= {"pages": len(pages_of(head))}
+        dump.rows = _queue_rows(source, options, dump, head)
+    return dump
+
+
+def _queue_rows(source: Source, options: Options, dump: Dump, head: SectionHead) -> Iterator[Json]:
+    start, stop = window(options, 0, 1 << 62)
+    number = 0
+    names = QUEUE_ROW.names or ()
+    for at, page in enumerate(pages_of(head)):
+        if number >= stop:
+            return
+        with dump.surviving(f"page {at}"):
+            data = checked_frame(read_page(source, 0, page), PAGE_ROWS * QUEUE_ROW.itemsize)
+            for values in decode_rows_page(data, page, path=source.name).tolist():
+                if start <= number < stop:
+                    yield dict(zip(names, values, strict=True))
+                number += 1
+
+
+def _whole(source: Source, magic: bytes, version: int) -> bytes:
+    """All bytes of an object that is one section, its pages small enough to be decompressed."""
+    if source.size > MOST_BYTES:
+        raise CorruptionError(f"{source.size} bytes are more than such an object has")
+    head = read_head(source, 0, source.size, magic, version)
+    for page in pages_of(head) if "pages" in head.table else ():
+        checked_frame(read_page(source, 0, page))
+    return source.read(0, source.size)
+
+
+def _items_of(data: bytes, table: Json, source: Source) -> Sequence[LogEntry | IndexEntry | PageNode]:
+    items: list[LogEntry | IndexEntry | PageNode] = decode_page(data, table["kind"], table["level"], path=source.name)
+    return items
+
+
+def _head_rows(head: Head) -> Iterator[Json]:
+    trees = (("log_tree", head.log_tree), ("index_tree", head.index_tree))
+    yield from (_entry_row("log", entry) for entry in head.log)
+    yield from (_entry_row("index", entry) for entry in head.index)
+    yield from chain.from_iterable((_entry_row(name, node) for node in nodes) for name, nodes in trees)
+    for topic_id, queue_id, first, following in head.gaps:
+        yield {"list": "gaps", "topic_id": topic_id, "queue_id": queue_id, "first": first, "next": following}
+    for key, at in head.removed:
+        yield {"list": "removed", "key": text_of(key), "removed_ms": at}
+
+
+def _entry_row(name: str, entry: LogEntry | IndexEntry | PageNode) -> Json:
+    row: Json = {"list": name, "first": entry.first, "next": entry.next, **describe_bounds(entry.bounds)}
+    if isinstance(entry, PageNode):
+        return {**row, **_reference(entry.ref), "level": entry.level, "count": entry.count, **_rows_key(entry.rows)}
+    row |= {
+        "key": text_of(entry.key), "bytes": entry.size_bytes, "crc32": f"{entry.crc32:08x}", "added": entry.added,
+        "sections": {part: ref.to_json() for part, ref in entry.sections.items()},
+    }  # fmt: skip
+    if isinstance(entry, LogEntry):
+        return {**row, "records": entry.records, **_rows_key(entry.rows)}
+    return {
+        **row, "items": entry.items, "level": entry.level, "slots": entry.slots, "layout": text_of(entry.layout),
+        "begin_ms": entry.begin_ms,
+    }  # fmt: skip
+
+
+def _reference(ref: ObjectRef) -> Json:
+    return {"key": text_of(ref.key), "bytes": ref.size_bytes, "crc32": f"{ref.crc32:08x}"}
+
+
+def _rows_key(ref: ObjectRef | None) -> Json:
+    return {"rows_key": text_of(ref.key)} if ref else {}
+
+
+def _cut(rows: list[Json], options: Options) -> Iterator[Json]:
+    start, stop = window(options, 0, len(rows))
+    return iter(rows[start:stop])

@@ -1,0 +1,137 @@
+"""Tells what a file or object is, and has it dumped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from index.header import BEGIN_MAGIC, END_MAGIC
+from index.object_sections import TAIL_MAGIC
+from service.dump.classic_index import dump_classic
+from service.dump.commit_log import dump_log, dump_tiered_log
+from service.dump.documents import dump_json
+from service.dump.frames import SEEKABLE_MAGIC, ZSTD_MAGIC
+from service.dump.index_object import dump_index_object
+from service.dump.manifest import dump_head, dump_page, dump_queue_rows, dump_state
+from service.dump.names import KINDS, PARTS
+from service.dump.queues import dump_queue, dump_tiered_queue
+from service.dump.result import Dump, Options
+from service.dump.small_files import dump_abort, dump_checkpoint, dump_lock
+from service.dump.sorted_segment import dump_sorted_segment
+from service.dump.source import Source
+from service.dump.tiered_index import dump_chained, dump_compacted, is_compacted
+from tiering.errors import InvalidRequestError
+from tiering.format.manifest import MAGIC_HEAD, MAGIC_PAGE, MAGIC_STATE
+from tiering.format.queue_rows import MAGIC as MAGIC_ROWS
+from tiering.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+
+_DUMPERS: dict[str, Callable[[Source, Options], Dump]] = {
+    "commit-log": dump_log,
+    "tiered-log": dump_tiered_log,
+    "consume-queue": dump_queue,
+    "tiered-queue": dump_tiered_queue,
+    "index-classic": dump_classic,
+    "index-chained": dump_chained,
+    "index-compacted": dump_compacted,
+    "index-object": dump_index_object,
+    "sorted-segment": dump_sorted_segment,
+    "manifest-head": dump_head,
+    "manifest-page": dump_page,
+    "queue-rows": dump_queue_rows,
+    "state": dump_state,
+    "checkpoint": dump_checkpoint,
+    "abort": dump_abort,
+    "lock": dump_lock,
+    "json": dump_json,
+}
+
+
+def _int32(value: int) -> bytes:
+    return value.to_bytes(4, "big", signed=True)
+
+
+_SECTION_KINDS = {
+    MAGIC_HEAD: "manifest-head", MAGIC_PAGE: "manifest-page", MAGIC_STATE: "state", MAGIC_ROWS: "queue-rows",
+    b"TLIDXPAG": "index-object",
+}  # fmt: skip
+_RECORD_MAGICS = {_int32(magic) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
+_INDEX_MAGICS = {_int32(BEGIN_MAGIC), _int32(END_MAGIC)}
+_COLD_NAME = re.compile(r"[0-9a-f]{8}\d{20}")
+_OFFSET_NAME = re.compile(r"\d{20}")
+_CLASSIC_NAME = re.compile(r"\d{17}")
+_NUMBER = re.compile(r"\d+")
+_UNSUPPORTED = {
+    "batchconsumequeue": "batch consume queues are not supported",
+    "consumequeue_ext": "extension files of consume queues are not supported",
+}
+
+
+def dump(source: Source, options: Options, kind: str | None = None) -> Dump:
+    """What a file or object holds; ``kind`` overrules what it looks like.
+
+    Raises :class:`InvalidRequestError` if it cannot be told what it is, or how large its tables are.
+    """
+    chosen = kind or kind_of(source)
+    parts = PARTS.get(chosen, ())
+    if options.part is not None and options.part not in parts:
+        what = f"has the parts {', '.join(parts)}" if parts else "has no parts"
+        raise InvalidRequestError(f"{chosen} {what}, not {options.part!r}", path=source.name)
+    return _DUMPERS[chosen](source, options)
+
+
+def kind_of(source: Source) -> str:
+    """One of ``KINDS``: by content where it has a magic, else by place and name."""
+    kind = _by_content(source) or _by_place(source)
+    if kind is None:
+        raise InvalidRequestError(
+            "cannot tell what this is", path=source.name,
+            hint=f"looked for {', '.join(KINDS)}, by magic, then by folder and name; --as KIND overrules",
+        )  # fmt: skip
+    return kind
+
+
+def _by_content(source: Source) -> str | None:
+    head, tail = source.read(0, 64), source.read(source.size - 16, source.size)
+    if tail.endswith(TAIL_MAGIC):
+        return "index-object"
+    if head[:8] in _SECTION_KINDS:
+        return _SECTION_KINDS[head[:8]]
+    is_cold_name = bool(_COLD_NAME.fullmatch(source.parts[-1]))
+    if head[4:8] in _RECORD_MAGICS:
+        return "tiered-log" if is_cold_name or source.folder() == "COMMIT_LOG" else "commit-log"
+    if head[:4] in _INDEX_MAGICS and source.size >= 28:
+        return "index-compacted" if is_compacted(source) else "index-chained"
+    if tail.endswith(SEEKABLE_MAGIC):
+        return "sorted-segment"
+    return None
+
+
+def _by_place(source: Source) -> str | None:
+    name, folder = source.parts[-1], source.folder()
+    if name in ("checkpoint", "abort", "lock"):
+        return name
+    if name == "abort.bak":
+        return "abort"
+    for part in source.parts[:-1]:
+        if part in _UNSUPPORTED and _OFFSET_NAME.fullmatch(name):
+            raise InvalidRequestError(_UNSUPPORTED[part], path=source.name)
+    if _COLD_NAME.fullmatch(name):
+        kinds = {"COMMIT_LOG": "tiered-log", "CONSUME_QUEUE": "tiered-queue", "INDEX": "index-compacted"}
+        return kinds.get(folder)
+    if _OFFSET_NAME.fullmatch(name):
+        if folder == "commitlog":
+            return "commit-log"
+        return "consume-queue" if _NUMBER.fullmatch(folder) else None
+    if _CLASSIC_NAME.fullmatch(name):
+        return "index-classic"
+    return _by_name_or_text(source, name)
+
+
+def _by_name_or_text(source: Source, name: str) -> str | None:
+    if name.endswith(".zst") or (source.read(0, 4) == ZSTD_MAGIC and source.folder() == "log"):
+        return "sorted-segment"
+    if name.endswith(".idx"):
+        return "index-object"
+    if name.endswith((".json", ".json.bak")) or source.read(0, 64).lstrip()[:1] in (b"{", b"["):
+        return "json"
+    return None

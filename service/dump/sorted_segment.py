@@ -1,0 +1,244 @@
+"""Archived segments: seek table, directory, offset map and records of a seekable zstd file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from service.dump.commit_log import base_of
+from service.dump.frames import MAX_FRAME_BYTES, seek_rows, walk_frames
+from service.dump.records import RECORD_COLUMNS, SHOWN, faults_of, filler_row, record_row
+from service.dump.result import Dump, Json, Options, columns_of, decoding, window
+from service.dump.sections import checked_frame, pages_of, read_head, read_page
+from service.dump.source import Source
+from tiering.errors import CorruptionError, StoreError
+from tiering.format.record import BLANK, MAGIC_FILLER, decode_record
+from tiering.format.section import SectionHead
+from tiering.format.sorted_segment import (
+    DIRECTORY_SCHEMA,
+    MAGIC_DIRECTORY,
+    MAGIC_OFFSET_MAP,
+    MAP_PAGE_RECORDS,
+    SKIPPABLE,
+    SKIPPABLE_DIRECTORY,
+    SKIPPABLE_OFFSET_MAP,
+    VERSION,
+    decode_directory_page,
+    decode_map_page,
+    decompress_frame,
+)
+
+_SECTIONS = {SKIPPABLE_OFFSET_MAP: ("map", MAGIC_OFFSET_MAP), SKIPPABLE_DIRECTORY: ("directory", MAGIC_DIRECTORY)}
+_HEAD_BYTES = 36
+
+_DIRECTORY_COLUMNS = {name: "text" if name == "topic" else "int" for name in DIRECTORY_SCHEMA.names}
+_FRAME_COLUMNS = columns_of("frame kind:text position compressed_bytes decompressed_position bytes checksum:text")
+_MAP_COLUMNS = columns_of("record physical_offset cold_offset size_bytes")
+_RECORD_COLUMNS = {"cold_offset": "int", "frame": "int", **RECORD_COLUMNS}
+
+
+@dataclass(slots=True)
+class _Segment:
+    source: Source
+    options: Options
+    dump: Dump
+    rows: NDArray[np.void]
+    """The seek table: a row for every frame but the seek table's own."""
+    base: int = 0
+    sections: dict[str, tuple[int, SectionHead]] = field(default_factory=dict)
+
+    def starts(self, column: str) -> NDArray[np.int64]:
+        """Where each frame begins, and the end of the last."""
+        found = np.zeros(len(self.rows) + 1, np.int64)
+        np.cumsum(self.rows[column], out=found[1:])
+        return found
+
+
+def dump_sorted_segment(source: Source, options: Options) -> Dump:
+    """Head of the segment, and the part that was asked for."""
+    dump = Dump("sorted-segment", {"bytes": source.size})
+    with dump.surviving():
+        segment = _Segment(source, options, dump, _rows_of(source, dump))
+        _find_sections(segment)
+        is_record = segment.rows["decompressed"] > 0
+        dump.head |= {
+            "frames": int(is_record.sum()), "raw_bytes": int(segment.rows["decompressed"].sum(dtype=np.int64)),
+            "compressed_bytes": int(segment.rows["compressed"][is_record].sum(dtype=np.int64)),
+        }  # fmt: skip
+        _describe(segment)
+        match options.part:
+            case "frames":
+                dump.name, dump.columns, dump.rows = "frames", _FRAME_COLUMNS, _frames(segment)
+            case "map":
+                dump.name, dump.columns, dump.rows = "records", _MAP_COLUMNS, _map(segment)
+            case "records":
+                dump.name, dump.columns, dump.rows = "records", _RECORD_COLUMNS, _records(segment)
+                dump.shown = ("cold_offset", *SHOWN)
+            case _:
+                dump.name, dump.columns, dump.rows = "directory", _DIRECTORY_COLUMNS, _directory(segment)
+    return dump
+
+
+def _rows_of(source: Source, dump: Dump) -> NDArray[np.void]:
+    try:
+        return seek_rows(source)
+    except CorruptionError as error:
+        dump.find(f"{error.message}; frames are taken one after the other")
+        return walk_frames(source)
+
+
+def _find_sections(segment: _Segment) -> None:
+    source, starts = segment.source, segment.starts("compressed")
+    for number in np.flatnonzero(segment.rows["decompressed"] == 0).tolist():
+        start, end = int(starts[number]), int(starts[number + 1])
+        head = source.read(start, min(end, start + SKIPPABLE.size))
+        magic, length = SKIPPABLE.unpack(head) if len(head) == SKIPPABLE.size else (0, 0)
+        name, section_magic = _SECTIONS.get(magic, ("", b""))
+        if length != end - start - SKIPPABLE.size or not name:
+            segment.dump.find(f"skippable frame {number} is not as long as the seek table says, or of an unknown kind")
+            continue
+        with segment.dump.surviving(name):
+            at = start + SKIPPABLE.size
+            segment.sections[name] = at, read_head(source, at, end, section_magic, VERSION)
+    for name in {name for name, _ in _SECTIONS.values()} - segment.sections.keys():
+        segment.dump.find(f"the {name} cannot be read")
+
+
+def _describe(segment: _Segment) -> None:
+    base = base_of(segment.source.parts[-1][:20])
+    for name, keys in (
+        ("map", ("base",)),
+        ("directory", ("base", "segment_bytes", "blank_position", "blank_length")),
+    ):
+        if name in segment.sections:
+            at, head = segment.sections[name]
+            segment.dump.head |= {key: head.table.get(key) for key in keys}
+            segment.dump.head[f"{name}_section"] = {"position": at, "bytes": head.length, "pages": _page_count(head)}
+    stated = segment.dump.head.get("base", base)
+    segment.base = stated if isinstance(stated, int) else base or 0
+
+
+def _page_count(head: SectionHead) -> int | None:
+    pages = head.table.get("pages")
+    return len(pages) if isinstance(pages, list) else None
+
+
+def _frames(segment: _Segment) -> Iterator[Json]:
+    compressed, decompressed = segment.starts("compressed"), segment.starts("decompressed")
+    start, stop = window(segment.options, 0, len(segment.rows))
+    for number in range(start, stop):
+        row = segment.rows[number]
+        yield {
+            "frame": number, "kind": "records" if row["decompressed"] else "section",
+            "position": int(compressed[number]), "compressed_bytes": int(row["compressed"]),
+            "decompressed_position": int(decompressed[number]), "bytes": int(row["decompressed"]),
+            "checksum": f"{int(row['checksum']):08x}",
+        }  # fmt: skip
+
+
+def _directory(segment: _Segment) -> Iterator[Json]:
+    if "directory" not in segment.sections:
+        return
+    at, head = segment.sections["directory"]
+    start, stop = window(segment.options, 0, 1 << 62)
+    number = 0
+    with segment.dump.surviving("directory"):
+        for page in pages_of(head):
+            rows: list[Json] = []
+            with segment.dump.surviving("directory page"):
+                rows = decode_directory_page(read_page(segment.source, at, page)).to_pylist()
+            yield from rows[max(0, start - number) : max(0, stop - number)]
+            number += len(rows)
+            if number >= stop:
+                return
+
+
+def _map(segment: _Segment) -> Iterator[Json]:
+    if "map" not in segment.sections:
+        return
+    at, head = segment.sections["map"]
+    start, stop = window(segment.options, 0, 1 << 62)
+    number = 0
+    with segment.dump.surviving("offset map"):
+        for page in pages_of(head):
+            if number >= stop:
+                return
+            with segment.dump.surviving("page of the offset map"):
+                info = page.info
+                if not 0 <= info["records"] <= MAP_PAGE_RECORDS:
+                    raise CorruptionError(f"a page of {info['records']} records")
+                data = checked_frame(read_page(segment.source, at, page), 8 * MAP_PAGE_RECORDS)
+                physical, cold = decode_map_page(data, info["records"], info["first_physical"], info["first_cold"])
+                ends = np.append(physical[1:], -1)
+                for place, offset in enumerate(physical.tolist()):
+                    if start <= number < stop:
+                        # the next record begins where one ends; the last of a page has no next here
+                        size = int(ends[place]) - offset if ends[place] >= 0 else None
+                        yield {
+                            "record": number, "physical_offset": segment.base + offset,
+                            "cold_offset": segment.base + int(cold[place]), "size_bytes": size,
+                        }  # fmt: skip
+                    number += 1
+
+
+def _records(segment: _Segment) -> Iterator[Json]:
+    """Every record in its order in the archive; ``--from`` is a cold offset."""
+    options = segment.options
+    first = -1 if options.start is None else options.start - segment.base
+    compressed, decompressed = segment.starts("compressed"), segment.starts("decompressed")
+    shown = 0
+    for number in np.flatnonzero(segment.rows["decompressed"] > 0).tolist():
+        position = int(decompressed[number])
+        if int(decompressed[number + 1]) <= first:
+            continue
+        frame = b""
+        with segment.dump.surviving(f"frame {number}"):
+            frame = _frame(segment, int(compressed[number]), segment.rows[number])
+        for row in _records_of(segment, frame, position, number):
+            if row["cold_offset"] - segment.base < first:
+                continue
+            if shown == options.limit:
+                return
+            yield row
+            shown += 1
+
+
+def _frame(segment: _Segment, start: int, row: np.void) -> bytes:
+    length = int(row["decompressed"])
+    if length > MAX_FRAME_BYTES:
+        raise CorruptionError(f"a frame of {length} bytes")
+    data = segment.source.read(start, start + int(row["compressed"]))
+    with decoding():
+        if zstandard.frame_content_size(data) != length:
+            raise CorruptionError("the frame has another length than the seek table says")
+    return decompress_frame(data, length, path=segment.source.name, position=start)
+
+
+def _records_of(segment: _Segment, frame: bytes, position: int, number: int) -> Iterator[Json]:
+    at = 0
+    while at < len(frame):
+        where = {"cold_offset": segment.base + position + at, "frame": number}
+        head = frame[at : at + _HEAD_BYTES]
+        try:
+            if len(head) == _HEAD_BYTES and head[4:8] == MAGIC_FILLER.to_bytes(4, "big"):
+                row = filler_row(position + at, head)
+            else:
+                record = decode_record(frame, at, verify=False)
+                raw = frame[at : at + record.size]
+                row = record_row(position + at, record, raw, segment.options)
+        except StoreError as error:
+            segment.dump.find(f"record at cold offset {where['cold_offset']}: {error.message}")
+            return
+        for name in faults_of(row):
+            segment.dump.find(f"record at cold offset {where['cold_offset']}: {name} is bad")
+        if row["physical_offset"] < segment.base:
+            segment.dump.find(f"record at cold offset {where['cold_offset']} is of another segment")
+        yield {**where, **row}
+        if row["size_bytes"] < BLANK.size or at + row["size_bytes"] > len(frame):
+            segment.dump.find(f"record at cold offset {where['cold_offset']} leaves its frame")
+            return
+        at += row["size_bytes"]

@@ -1,0 +1,114 @@
+"""The bytes that are dumped: a local file, mapped, or an object, fetched in ranges."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from tiering.clock import SystemClock
+from tiering.cold.object_store import ObjectStore
+from tiering.cold.urls import open_object_store
+from tiering.errors import InvalidRequestError, NotFoundError
+from tiering.fs import ByteArray, LocalFileSystem
+
+#: What is fetched ahead of an object that is read in small steps.
+_WINDOW_BYTES = 1 << 20
+#: The most that is held in memory of an object at a time.
+_MOST_BYTES = 256 << 20
+
+
+class _Bytes(Protocol):
+    def array(self, start: int, end: int) -> ByteArray:
+        """The bytes of a range that lies inside."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Bytes with a name. Ranges are cut to what is there."""
+
+    name: str
+    """As errors and findings show it."""
+    parts: tuple[str, ...]
+    """Folders and file name, from which a format without a magic is told."""
+    size: int
+    path: Path | None
+    """Where a local file lies."""
+    data: _Bytes
+
+    def array(self, start: int, end: int) -> ByteArray:
+        """A range as an array: of a file it costs no memory until it is looked at."""
+        start = max(0, min(start, self.size))
+        return self.data.array(start, max(start, min(end, self.size)))
+
+    def read(self, start: int, end: int) -> bytes:
+        """A range as bytes."""
+        return self.array(start, end).tobytes()
+
+    def folder(self, up: int = 0) -> str:
+        """Name of the folder around it, or of one further up; empty where there is none."""
+        return self.parts[-2 - up] if len(self.parts) > up + 1 else ""
+
+
+class _Mapped:
+    def __init__(self, data: ByteArray) -> None:
+        self._data = data
+
+    def array(self, start: int, end: int) -> ByteArray:
+        return self._data[start:end]
+
+
+class _Fetched:
+    def __init__(self, objects: ObjectStore, key: str, size: int) -> None:
+        self._objects = objects
+        self._key = key
+        self._size = size
+        self._window = (0, b"")
+
+    def array(self, start: int, end: int) -> ByteArray:
+        if end - start > _MOST_BYTES:
+            raise InvalidRequestError(
+                f"{end - start} bytes of an object would have to be in memory", path=self._key, hint="copy it to a file"
+            )
+        at, kept = self._window
+        if not at <= start <= end <= at + len(kept):
+            ahead = min(self._size, max(end, start + _WINDOW_BYTES))
+            at, kept = start, self._objects.get_range(self._key, start, ahead)
+            self._window = at, kept
+        return np.frombuffer(kept, np.uint8)[start - at : end - at]
+
+
+def open_source(target: str, *, endpoint_url: str | None = None) -> Source:
+    """The file or object of a path or URL; :class:`InvalidRequestError` if there is none or it is no regular file.
+
+    An object below ``file://`` is read as the file it is.
+    """
+    scheme, separator, rest = target.partition("://")
+    if not separator:
+        return _file(Path(target).absolute(), target)
+    if scheme.lower() == "file":
+        return _file(Path(rest).absolute(), target)
+    bucket, _, key = rest.partition("/")
+    if not key or key.endswith("/"):
+        raise InvalidRequestError(f"{target!r} names no object", hint="for example s3://bucket/prefix/store/head")
+    objects = open_object_store(f"{scheme}://{bucket}", clock=SystemClock(), endpoint_url=endpoint_url)
+    try:
+        size = objects.head(key).size_bytes
+    except NotFoundError as error:
+        raise InvalidRequestError("no such object", path=target) from error
+    return Source(target, tuple(key.split("/")), size, None, _Fetched(objects, key, size))
+
+
+def _file(path: Path, name: str) -> Source:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InvalidRequestError("no such file", path=name) from error
+    if not stat.S_ISREG(mode):
+        raise InvalidRequestError("not a regular file", path=name, hint="name one file or object")
+    data = LocalFileSystem().map_read(path)
+    return Source(name, path.parts, len(data), path, _Mapped(data))
