@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -84,7 +83,7 @@ def _open(arguments: argparse.Namespace) -> Dump:
     from service.dump.recognise import dump
     from service.dump.source import open_source
 
-    source = open_source(arguments.target, endpoint_url=os.environ.get("TIERLOG_S3_ENDPOINT"))
+    source = open_source(arguments.target)
     if arguments.rocketmq is not None:
         return export(source, arguments.rocketmq.absolute(), arguments.kind)
     return dump(source, _options(arguments), arguments.kind)

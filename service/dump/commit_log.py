@@ -107,6 +107,9 @@ class _Walk:
         row["place"] = self._place
         for name in faults_of(row):
             self._dump.find(f"record at {self._base + position}: {name} is bad")
+            self._dump.end.setdefault("log_end", self._base + position)
+            self._dump.end.setdefault("after_log_end", "a record whose checksum is bad")
+            self._place = "behind the log's end"
         return row
 
     def _blank(self, position: int, length: int) -> Json:

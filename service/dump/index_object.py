@@ -33,6 +33,8 @@ def dump_index_object(source: Source, options: Options) -> Dump:
         reader, meta = open_object(source, dump)
         dump.head = {**_described(meta), "bytes": source.size}
         directory = page_directory(reader)
+        with dump.surviving("pages section"):
+            open_section(PAGES, source.read(reader.sections[PAGES].position, HEADER.size))
         dump.head |= {"slots": directory.slots, "pages": len(directory), "begin_ms": directory.begin_ms}
         if options.part == "pages":
             dump.name, dump.columns, dump.rows = "pages", _PAGE_COLUMNS, _pages(directory, options)

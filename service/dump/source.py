@@ -11,7 +11,6 @@ import numpy as np
 
 from tiering.clock import SystemClock
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.urls import open_object_store
 from tiering.errors import InvalidRequestError, NotFoundError
 from tiering.fs import ByteArray, LocalFileSystem
 
@@ -82,10 +81,10 @@ class _Fetched:
         return np.frombuffer(kept, np.uint8)[start - at : end - at]
 
 
-def open_source(target: str, *, endpoint_url: str | None = None) -> Source:
+def open_source(target: str) -> Source:
     """The file or object of a path or URL; :class:`InvalidRequestError` if there is none or it is no regular file.
 
-    An object below ``file://`` is read as the file it is.
+    An object below ``file://`` is read as the file it is; the endpoint of S3 is a setting.
     """
     scheme, separator, rest = target.partition("://")
     if not separator:
@@ -95,7 +94,10 @@ def open_source(target: str, *, endpoint_url: str | None = None) -> Source:
     bucket, _, key = rest.partition("/")
     if not key or key.endswith("/"):
         raise InvalidRequestError(f"{target!r} names no object", hint="for example s3://bucket/prefix/store/head")
-    objects = open_object_store(f"{scheme}://{bucket}", clock=SystemClock(), endpoint_url=endpoint_url)
+    from service.opening import open_archive  # with what opens a store behind it, which a file does not need
+    from service.settings import Settings
+
+    objects = open_archive(f"{scheme}://{bucket}", Settings.load(), SystemClock())
     try:
         size = objects.head(key).size_bytes
     except NotFoundError as error:

@@ -25,7 +25,7 @@ from service.wire import Json
 from tiering import errors
 from tiering.types import Order, TimeAxis
 
-COMMANDS = ("serve", "load", "query", "tail", "topics", "files", "stats", "archive", "flush", "check")
+COMMANDS = ("serve", "load", "query", "tail", "topics", "files", "stats", "archive", "flush", "check", "dump")
 MESSAGE: Json = {
     "message_id": "7F", "store_id": "s", "physical_offset": 5, "topic": "t", "queue_id": 0, "queue_offset": 1,
     "keys": ["k1", "k2"], "tag": "", "properties": {"p": "v,\n"}, "born_ms": 0, "store_ms": 1_772_344_800_345,
