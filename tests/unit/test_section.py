@@ -6,6 +6,7 @@ import struct
 import zlib
 
 import pytest
+import zstandard
 
 from tiering.errors import BadMagicError, ChecksumMismatchError, StoreError, TornRecordError, UnsupportedFormatError
 from tiering.format.section import (
@@ -102,3 +103,9 @@ def test_references_round_trip() -> None:
 def test_json_pages() -> None:
     document = {"text": "ключ 😀", "list": [1, None, -2]}
     assert decompress_json(compress_json(document)) == document
+
+
+def test_document_whose_frame_says_no_length_is_refused_before_anything_is_allocated() -> None:
+    frame = zstandard.ZstdCompressor(write_content_size=False).compress(b'{"a":1}')
+    with pytest.raises(TornRecordError):
+        decompress_json(frame)

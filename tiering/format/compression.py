@@ -12,13 +12,13 @@ def decompress(
 ) -> bytes:
     """The content of one zstd frame of at most ``most_bytes``.
 
-    zstd allocates what a frame's header says it holds, whatever limit it is given, so the header is looked at first.
-    Raises :class:`ChecksumMismatchError` for what is no frame or a damaged one, :class:`TornRecordError` for one that
-    says it is larger.
+    zstd allocates what a frame's header says it holds, whatever limit it is given, and the limit if the header does
+    not say; ours do, so the header is looked at first. Raises :class:`ChecksumMismatchError` for what is no frame or a
+    damaged one, :class:`TornRecordError` for one that says it is larger, or nothing.
     """
     try:
         size = zstandard.frame_content_size(data)
-        if size > most_bytes:
+        if not 0 <= size <= most_bytes:
             raise TornRecordError(f"{what} of {size} bytes, at most {most_bytes}", path=path, position=position)
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=max(most_bytes, 1))
     except zstandard.ZstdError as error:
