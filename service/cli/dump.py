@@ -138,16 +138,16 @@ def _print_values(values: Json) -> None:
 
 def _cells(dump: Dump, row: Json) -> Json:
     """A row of a table."""
-    return {name: _short(_cell(name, row.get(name))) for name in dump.shown or dump.columns}
+    return {name: _short(_cell(name, row.get(name), is_in_row=True)) for name in dump.shown or dump.columns}
 
 
-def _cell(name: str, value: object) -> str:
-    """A value as one printable line; a time is shown as one beside its number."""
+def _cell(name: str, value: object, *, is_in_row: bool = False) -> str:
+    """A value as one printable line; a time as such, in the head beside its number."""
     if value is None:
         return ""
     if name.endswith("_ms") and isinstance(value, int):
         shown = format_time(value)
-        return shown if shown == str(value) else f"{value} {shown}"
+        return shown if is_in_row or shown == str(value) else f"{value} {shown}"
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else str(value)
     return "".join(letter if letter.isprintable() else "·" for letter in text)
 

@@ -19,6 +19,7 @@ from tiering.format.record import (
     MAGIC_FILLER,
     MAGIC_V1,
     MAGIC_V2,
+    Record,
     decode_record,
 )
 
@@ -72,7 +73,7 @@ class _Walk:
         position: int | None = 0
         if self._options.start is not None:
             position = max(0, self._options.start - self._base)
-            if position and self._problem(position):
+            if position and isinstance(self._record(position), str):
                 position = self._next_record(position)[0]
         shown = 0
         while position is not None and position < size:
@@ -100,10 +101,10 @@ class _Walk:
                 return self._blank(position, length)
             if magic == MAGIC_FILLER and len(head) == _HEAD_BYTES <= length <= self._source.size - position:
                 return filler_row(position, head)
-        if self._problem(position):
+        found = self._record(position)
+        if isinstance(found, str):
             return None
-        raw = self._source.read(position, position + int.from_bytes(head[:4], "big"))
-        row = record_row(position, decode_record(raw, verify=False), raw, self._options, is_moved=self._is_moved)
+        row = record_row(position, *found, self._options, is_moved=self._is_moved)
         row["place"] = self._place
         for name in faults_of(row):
             self._dump.find(f"record at {self._base + position}: {name} is bad")
@@ -120,8 +121,8 @@ class _Walk:
             return {**row, "kind": "coda", "store_ms": int.from_bytes(largest, "big", signed=True)}
         return {**row, "kind": "blank"}
 
-    def _problem(self, position: int) -> str | None:
-        """Why there is no record here; None if there is a whole one that stands in its place, checksums apart."""
+    def _record(self, position: int) -> tuple[Record, bytes] | str:
+        """The whole record that stands here in its place, checksums apart, and its bytes; or why there is none."""
         head = self._source.read(position, position + _HEAD_BYTES)
         if len(head) < _HEAD_BYTES or head[4:8] not in _MAGICS:
             return "no record"
@@ -131,15 +132,15 @@ class _Walk:
         stored = int.from_bytes(head[28:], "big", signed=True)
         if stored != self._base + position:
             return f"a record that says it stands at {stored}"
+        raw = self._source.read(position, position + length)
         try:
-            decode_record(self._source.read(position, position + length), verify=False)
+            return decode_record(raw, verify=False), raw
         except CorruptionError as error:
             return error.message
-        return None
 
     def _over_damage(self, position: int) -> int | None:
         """Say what ends the log here; where records go on, None if they do not."""
-        problem = self._problem(position) or "no record"
+        problem = self._record(position)
         following, nonzero = self._next_record(position)
         self._dump.end.setdefault("log_end", self._base + position)
         if not nonzero:
@@ -158,7 +159,7 @@ class _Walk:
         return following
 
     def _next_record(self, position: int) -> tuple[int | None, int]:
-        """The next record from ``position`` on, and how many bytes up to it, or to the end, are not zero."""
+        """The next record from ``position`` on; without one, how many bytes up to the end are not zero."""
         nonzero = 0
         for start in range(position, self._source.size, _PIECE_BYTES):
             # a magic may begin in this piece and end in the next
@@ -168,7 +169,7 @@ class _Walk:
             if not found and not piece[_PIECE_BYTES:].any():
                 continue
             for at in _places(piece.tobytes()):
-                if start + at - 4 >= position and not self._problem(start + at - 4):
+                if start + at - 4 >= position and not isinstance(self._record(start + at - 4), str):
                     return start + at - 4, max(nonzero, 1)
         return None, nonzero
 

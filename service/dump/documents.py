@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from service.dump.result import Dump, Json, Options, columns_of, text_of, window
 from service.dump.source import Source
@@ -152,6 +152,7 @@ def _int(value: JsonValue) -> int | None:
 
 
 def _plain(value: JsonValue) -> JsonValue:
-    """The value with text that every output can hold."""
-    whole: Callable[[str], JsonValue] = json.loads
-    return whole(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode())
+    """The value with text and numbers that every output can hold: what is beyond a float becomes text."""
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
+    plain: JsonValue = json.loads(text, parse_constant=str)
+    return plain

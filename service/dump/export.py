@@ -31,12 +31,12 @@ def export(source: Source, target: Path, kind: str | None = None) -> Dump:
     folder = Path(tempfile.mkdtemp(prefix=".tierlog-export-", dir=target.parent))
     try:
         with dump.surviving():
-            written = (
-                _object(source, dump, target, folder)
-                if chosen == "index-object"
-                else _file(source, chosen, target, folder)
-            )
-            dump.head = {"written": str(target), **written, "bytes": target.stat().st_size}
+            if chosen == "index-object":
+                written = _object(source, dump, target, folder)
+            else:
+                written = _file(source, chosen, target, folder)
+            if written:
+                dump.head = {"written": str(target), **written, "bytes": target.stat().st_size}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return dump
@@ -44,6 +44,8 @@ def export(source: Source, target: Path, kind: str | None = None) -> Dump:
 
 def _object(source: Source, dump: Dump, target: Path, folder: Path) -> Json:
     reader, meta = open_object(source, dump)
+    if dump.findings:
+        return {}
     directory = page_directory(reader)
     with decoding():
         end_ms, item_count = int(meta["max_store_ms"]), int(meta["items"])

@@ -29,7 +29,7 @@ from tiering.format.queue_rows import VERSION as ROWS_VERSION
 from tiering.format.section import SectionHead
 
 _ENTRY_COLUMNS = columns_of(
-    "list:text key:text first next bytes crc32:text records items level slots layout:text begin_ms "
+    "list:text key:text first next bytes raw_bytes crc32:text records items level slots layout:text begin_ms "
     "min_store_ms max_store_ms min_born_ms max_born_ms added count rows_key:text topic_id queue_id removed_ms "
     "sections:json"
 )
@@ -147,7 +147,7 @@ def _entry_row(name: str, entry: LogEntry | IndexEntry | PageNode) -> Json:
         "sections": {part: ref.to_json() for part, ref in entry.sections.items()},
     }  # fmt: skip
     if isinstance(entry, LogEntry):
-        return {**row, "records": entry.records, **_rows_key(entry.rows)}
+        return {**row, "raw_bytes": entry.raw_bytes, "records": entry.records, **_rows_key(entry.rows)}
     return {
         **row, "items": entry.items, "level": entry.level, "slots": entry.slots, "layout": text_of(entry.layout),
         "begin_ms": entry.begin_ms,

@@ -59,6 +59,8 @@ _INDEX_MAGICS = {_int32(BEGIN_MAGIC), _int32(END_MAGIC)}
 _COLD_NAME = re.compile(r"[0-9a-f]{8}\d{20}")
 _OFFSET_NAME = re.compile(r"\d{20}")
 _CLASSIC_NAME = re.compile(r"\d{17}")
+#: Another layout with the magic of today's.
+_OLD_INDEX_NAMES = ("0000", "1111", "2222")
 _NUMBER = re.compile(r"\d+")
 _UNSUPPORTED = {
     "batchconsumequeue": "batch consume queues are not supported",
@@ -81,6 +83,7 @@ def dump(source: Source, options: Options, kind: str | None = None) -> Dump:
 
 def kind_of(source: Source) -> str:
     """One of ``KINDS``: by content where it has a magic, else by place and name."""
+    _refuse_unsupported(source)
     kind = _by_content(source) or _by_place(source)
     if kind is None:
         raise InvalidRequestError(
@@ -88,6 +91,15 @@ def kind_of(source: Source) -> str:
             hint=f"looked for {', '.join(KINDS)}, by magic, then by folder and name; --as KIND overrules",
         )  # fmt: skip
     return kind
+
+
+def _refuse_unsupported(source: Source) -> None:
+    name = source.parts[-1]
+    for part in source.parts[:-1]:
+        if part in _UNSUPPORTED and _OFFSET_NAME.fullmatch(name):
+            raise InvalidRequestError(_UNSUPPORTED[part], path=source.name)
+    if source.folder() == "tiered_index_file" and name in _OLD_INDEX_NAMES:
+        raise InvalidRequestError("index files of RocketMQ 5.1's tiered store are not supported", path=source.name)
 
 
 def _by_content(source: Source) -> str | None:
@@ -112,9 +124,6 @@ def _by_place(source: Source) -> str | None:
         return name
     if name == "abort.bak":
         return "abort"
-    for part in source.parts[:-1]:
-        if part in _UNSUPPORTED and _OFFSET_NAME.fullmatch(name):
-            raise InvalidRequestError(_UNSUPPORTED[part], path=source.name)
     if _COLD_NAME.fullmatch(name):
         kinds = {"COMMIT_LOG": "tiered-log", "CONSUME_QUEUE": "tiered-queue", "INDEX": "index-compacted"}
         return kinds.get(folder)

@@ -204,3 +204,72 @@ def test_most_findings_are_counted_and_not_kept(tmp_path: Path) -> None:
     path.write_bytes(b"\xff" * 20 * 1_000)
     found = dumped(path)
     assert (len(found.findings), found.dump.unsaid) == (MOST_FINDINGS, 1_000 - MOST_FINDINGS)
+
+
+#: Files without a checksum of their own: where to write which bytes, and what is found then.
+CONTRADICTIONS = [
+    ("index-classic", 32, b"\0\0\0\7", "slots are in use"),
+    ("index-classic", 40, b"\x7f\0\0\0", "1 slots point at no item"),
+    ("index-classic", 40 + 4 * 500 + 20 * 5 + 16, b"\0\0\0\x63", "item 5 has hash"),
+    ("index-classic", 40 + 4 * 500 + 20 * 5 + 12, b"\xff", "item 5 has hash"),
+    ("index-chained.rocketmq", 20, b"\0\0\0\4", "header says 4 slots are in use, 3 are"),
+    ("index-chained.rocketmq", 28 + 8 * 5 + 32 * 2, b"\x80", "item 2 has hash"),
+    ("index-chained.rocketmq", 28 + 8 * 5 + 32 * 2 + 28, b"\0\0\0\2", "item 2 has hash"),
+    ("index-chained.rocketmq", 24, b"\0\0\0\x20", "header says 32 items, the file has room for 19"),
+    ("index-compacted.rocketmq", 20, b"\0\0\0\1", "header says 1 slots are in use, 40 are"),
+    ("index-compacted.rocketmq", 28 + 8 * 3 + 3, b"\1", "1 slots do not lie where the ones before them end"),
+    ("index-compacted.rocketmq", 28 + 8 * 50 + 3, b"\xff", "not all lie in the slot of their hash"),
+    ("consume-queue", 8, b"\x80", "unit 0 has offset"),
+    ("consume-queue", 20, bytes(20), "units 1 to 1 were never written, but 2 was"),
+]
+
+
+@pytest.mark.parametrize(("name", "at", "patch", "wanted"), CONTRADICTIONS)
+def test_contradictions_are_found_where_there_is_no_checksum(
+    found: dict[str, Path], folder: Path, name: str, at: int, patch: bytes, wanted: str
+) -> None:
+    slots = {"index-classic": 500, "index-chained.rocketmq": 5, "index-compacted.rocketmq": 50}.get(name)
+    data = bytearray(found[name].read_bytes())
+    data[at : at + len(patch)] = patch
+    path = in_its_place(found[name], folder)
+    path.write_bytes(data)
+    damaged = dumped(path, kind_of(name), slots=slots)
+    assert any(wanted in finding for finding in damaged.findings), damaged.findings
+    assert damaged.rows
+
+
+def test_a_blank_record_that_does_not_fit_its_file_is_found(found: dict[str, Path], folder: Path) -> None:
+    source = found["commit-log.ours"]
+    blank = dumped(source).rows[-1]
+    path = in_its_place(source, folder)
+    path.write_bytes(source.read_bytes()[:-16])
+    left = blank["size_bytes"] - 16
+    assert dumped(path).findings == [
+        f"blank record at {blank['physical_offset']} says {blank['size_bytes']} bytes are left, but {left} are"
+    ]
+
+
+def test_bytes_behind_a_blank_record_are_counted_and_no_finding(found: dict[str, Path], folder: Path) -> None:
+    source = found["commit-log.ours"]
+    blank = dumped(source).rows[-1]
+    data = bytearray(source.read_bytes())
+    data[-3:] = b"abc"  # RocketMQ leaves there what was there
+    path = in_its_place(source, folder)
+    path.write_bytes(data)
+    assert dumped(path).findings == []
+    assert (
+        dumped(path).head["after_log_end"] == f"blank record, then {blank['size_bytes'] - 8} bytes, 3 of them not zero"
+    )
+
+
+def test_a_damaged_frame_or_page_is_left_out_and_the_rest_is_shown(found: dict[str, Path], folder: Path) -> None:
+    source = found["sorted-segment"]
+    frames = dumped(source, part="frames").rows
+    data = bytearray(source.read_bytes())
+    data[frames[1]["position"] + 20] ^= 1
+    path = in_its_place(source, folder)
+    path.write_bytes(data)
+    whole, damaged = dumped(source, part="records"), dumped(path, part="records")
+    assert damaged.rows == [row for row in whole.rows if row["frame"] != 1]
+    (finding,) = damaged.findings
+    assert finding.startswith("frame 1: ")

@@ -20,6 +20,7 @@ from service.dump.names import KINDS
 from service.dump.source import open_source
 from tests.support.dumps import column, dumped, kind_of, make_store, samples, sealed_index_file
 from tests.support.written_stores import WrittenStore
+from tests.unit.test_index_object import MIXED, built  # the same objects as the codec's own tests
 from tiering.clock import ManualClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import ArchiveReader, MetadataCache
@@ -315,8 +316,6 @@ def exported_again(data: bytes, folder: Path) -> Path:
 
 
 def test_a_slot_that_goes_on_in_the_next_page_is_written_whole(tmp_path: Path) -> None:
-    from tests.unit.test_index_object import MIXED, built  # the same objects as the codec's own tests
-
     for slots, page_bytes in ((1, 200), (3, 200), (10, 1000), (300, 65536)):
         folder = tmp_path / f"{slots}-{page_bytes}"
         folder.mkdir()
@@ -357,6 +356,8 @@ def test_a_damaged_object_is_not_exported(cold: Path, tmp_path: Path) -> None:
     (tmp_path / "x.idx").write_bytes(data)
     found = export(open_source(str(tmp_path / "x.idx")), tmp_path / "out")
     assert found.findings == ["checksum of an index page differs at 0"]
+    (tmp_path / "x.idx").write_bytes(path.read_bytes()[:-1])  # can be shown, but is not what was uploaded
+    assert export(open_source(str(tmp_path / "x.idx")), tmp_path / "out").findings
     with pytest.raises(CorruptIndexError, match="its meta says"):
         export_object(FS, reader, 0, found_items(path) + 1, tmp_path / "out", tmp_path / "tmp")
     assert {path.name for path in tmp_path.iterdir()} - {"tmp"} == {"x.idx"}
@@ -364,3 +365,19 @@ def test_a_damaged_object_is_not_exported(cold: Path, tmp_path: Path) -> None:
 
 def found_items(path: Path) -> int:
     return int(dumped(path).head["items"])
+
+
+def test_a_damaged_page_of_an_index_object_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.idx"
+    path.write_bytes(built(tmp_path, MIXED, 10, 1000).data)
+    whole, pages = dumped(path), dumped(path, part="pages")
+    assert len(pages.rows) > 3
+    data = bytearray(path.read_bytes())
+    data[28 + pages.rows[2]["position"] + 30] ^= 1
+    path.write_bytes(data)
+    damaged = dumped(path)
+    kept = [{**row, "item": 0} for row in whole.rows if row["page"] != 2]
+    assert [{**row, "item": 0} for row in damaged.rows] == kept
+    (finding,) = damaged.findings
+    assert finding == "page 2: checksum of an index page differs; its items are not shown"
+    assert column(dumped(path, start=5, limit=4), "item") == [(5,), (6,), (7,), (8,)]

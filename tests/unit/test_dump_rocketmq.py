@@ -119,11 +119,13 @@ def test_prefill_extended_bad_and_unwritten_units_are_named(tmp_path: Path) -> N
     assert column(dumped(path, start=4, limit=1), "queue_offset") == [(4,)]
 
 
-@pytest.mark.parametrize("folder", ["batchconsumequeue", "consumequeue_ext"])
-def test_other_kinds_of_queues_are_refused_by_name(tmp_path: Path, folder: str) -> None:
-    path = tmp_path / folder / "t" / "0" / f"{0:020d}"
+@pytest.mark.parametrize(
+    "place", [f"batchconsumequeue/t/0/{0:020d}", f"consumequeue_ext/t/0/{0:020d}", "tiered_index_file/0000"]
+)
+def test_formats_that_are_not_supported_are_refused_by_name(tmp_path: Path, place: str) -> None:
+    path = tmp_path / place
     path.parent.mkdir(parents=True)
-    path.write_bytes(bytes(460))
+    path.write_bytes(bytes.fromhex("bcc50289") + bytes(460))
     with pytest.raises(InvalidRequestError, match="not supported"):
         dumped(path)
 
@@ -255,9 +257,9 @@ def test_config_files_with_unquoted_keys(tmp_path: Path) -> None:
 
 
 def test_any_other_json_is_shown_value_by_value(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{"a": {"b/c": [1, {}, "\\ud800"]}, "n": null}')
+    (tmp_path / "x.json").write_text('{"a": {"b/c": [1, {}, "\\ud800"]}, "n": null, "far": 1e999}')
     assert column(dumped(tmp_path / "x.json"), "place", "value") == [
-        ("/a/b~1c/0", 1), ("/a/b~1c/1", {}), ("/a/b~1c/2", "?"), ("/n", None),
+        ("/a/b~1c/0", 1), ("/a/b~1c/1", {}), ("/a/b~1c/2", "?"), ("/n", None), ("/far", "Infinity"),
     ]  # fmt: skip
 
 
