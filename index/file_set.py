@@ -65,9 +65,10 @@ class IndexFileSet:
 
     def range_without_items(self, first: int, end: int) -> None:
         """Remember a stretch without items."""
-        if self._blank and self._blank[-1][1] == first:
-            first = self._blank.pop()[0]
-        self._blank.append((first, end))
+        kept = self._blank
+        if kept and kept[-1][1] == first:
+            first, kept = kept[-1][0], kept[:-1]
+        self._blank = [*kept, (first, end)]  # replaced as a whole: readers take no lock
 
     def cut(self) -> int:
         """The physical offset that no file may straddle."""
@@ -144,8 +145,12 @@ class IndexFileSet:
 
     def covered(self) -> Iterator[Stretch]:
         """Ranges of complete files and stretches without items, unordered."""
+        return self.covered_by(self.view)
+
+    def covered_by(self, view: IndexSnapshot) -> Iterator[Stretch]:
+        """The same with the files of a view that was taken before."""
         yield from self._blank
-        for entry in self.view.files:
+        for entry in view.files:
             assert entry.next is not None
             yield entry.first, entry.next
 

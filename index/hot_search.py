@@ -10,7 +10,7 @@ from index.hits import in_groups
 from index.local_index import LocalIndex
 from index.query import Query, TierCoverage
 from index.search import ALL_TIME, SearchContext, Work
-from index.snapshot import IndexSnapshot
+from tiering.errors import UnavailableError
 from tiering.format.record import SysFlag
 from tiering.hot.consume_queue import QueueView
 from tiering.hot.snapshot import HotSnapshot
@@ -32,7 +32,7 @@ class HotSearch:
         self._store_id = store_id
         self._claim = claim
         self._hot = hot
-        self._files: IndexSnapshot = index.snapshot()
+        self._files, self._missing = index.searchable(snapshot.border, snapshot.end)
         self._snapshot = snapshot
 
     def plan(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
@@ -40,6 +40,8 @@ class HotSearch:
         if self._snapshot.undispatched:
             yield self._work(ALL_TIME, "hot", self._undispatched)
         if query.key is not None:
+            if self._missing:
+                yield self._work(ALL_TIME, "index", self._not_indexed, counter="index_unreachable")
             run = partial(self._by_key, query, within, context)
             yield self._work(ALL_TIME, "index", run, counter="index_unreachable")
         else:
@@ -48,6 +50,10 @@ class HotSearch:
     def _undispatched(self) -> Iterator[Work]:
         self._snapshot.require_dispatched()
         yield from ()
+
+    def _not_indexed(self) -> Iterator[Work]:
+        stretches = ", ".join(f"{first} to {end}" for first, end in self._missing)
+        raise UnavailableError(f"the key index is being derived again from {stretches}")
 
     # by key
 

@@ -6,7 +6,7 @@ import threading
 from contextlib import AbstractContextManager
 
 from index.chained_file import ChainedIndexFile
-from index.checkpoint import IndexCheckpoint, WritingFile
+from index.checkpoint import IndexCheckpoint, Stretch, WritingFile
 from index.compacted_file import CompactedIndexFile
 from index.compactor import compact
 from index.errors import CorruptIndexError
@@ -131,8 +131,8 @@ class LocalIndex:
             self._set.indexed_to = indexed_to
             writer = self._writer
             if writer.first < indexed_to < writer.next and writer.file is not None:
-                self._set.discard_writing(writer.file)
-                writer.file, writer.first = None, writer.next
+                file, writer.file, writer.first = writer.file, None, writer.next  # before readers lose sight of it
+                self._set.discard_writing(file)
             elif writer.first < indexed_to <= writer.next:
                 writer.finish_stretch()
             self._set.drop_straddling()
@@ -305,6 +305,18 @@ class LocalIndex:
     def snapshot(self) -> IndexSnapshot:
         """Everything that can be searched now."""
         return self._set.view
+
+    def searchable(self, border: int, end: int) -> tuple[IndexSnapshot, list[Stretch]]:
+        """Everything that can be searched now, and the stretches of ``[border, end)`` whose items are not in it.
+
+        There are some while a file that was dropped is derived again. The dispatcher must have seen up to ``end``.
+        """
+        while True:
+            open_from = self._writer.first
+            view = self._set.view
+            missing = uncovered(self._set.covered_by(view), border, min(end, open_from))
+            if self._writer.first == open_from:  # what lies above was in the view, and not moved on meanwhile
+                return view, missing
 
     def files(self) -> list[IndexFileEntry]:
         """Every file for a listing, the one being written last."""
