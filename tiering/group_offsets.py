@@ -76,6 +76,8 @@ class GroupOffsets:
         self._paths = paths
         self._read_only_reason = read_only_reason
         self._is_closed = False
+        #: Whether a write failed and the file may hold what nobody was told of.
+        self._is_doubtful = False
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._waiting: list[_Change] = []
@@ -172,16 +174,18 @@ class GroupOffsets:
                 change.apply(groups)
             except StoreError as error:
                 change.error = error
-        if groups == self._groups:
+        if groups == self._groups and not self._is_doubtful:
             return
         try:
             self._check_open()
+            self._is_doubtful = True
             replace_file(self._fs, self._paths.groups_json, self._document(groups), self._paths.tmp)
         except BaseException as error:  # raised again by every caller of the batch: nothing of it was acknowledged
             for change in batch:
                 change.error = change.error or error
         else:
             self._groups = groups
+            self._is_doubtful = False
 
     def _document(self, groups: _Groups) -> bytes:
         """The file's text, a group a line; only groups that changed are put into words again."""
