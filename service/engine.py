@@ -127,10 +127,9 @@ class Engine:
         self._check_writable()
         if not 1 <= queues <= MAX_QUEUES:
             raise InvalidRequestError(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
-        topic = self._hot.topics.create(name, queues)
+        topic = self._hot.create_topic(name, queues)
         if topic.queues > queues:
             raise ConflictError(f"topic {name!r} has {topic.queues} queues already", hint="queues are never taken away")
-        self._hot.topics.ensure_queues(topic, queues)
 
     def flush(self) -> None:
         """Make everything appended so far durable, with the queues and the recovery point."""

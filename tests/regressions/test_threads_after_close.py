@@ -6,13 +6,16 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from service.engine import Engine
 from tests.support.engines import tiny_settings
 from tests.support.faulty_store import FaultyObjectStore
+from tests.support.hold import Hold
 from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import StoreError
+from tiering.errors import ClosedError, ReadOnlyError, StoreError
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
@@ -75,4 +78,44 @@ def test_removal_that_waits_for_a_reader_does_not_go_on_after_close(tmp_path: Pa
     again = open_engine(tmp_path, bucket)
     assert [topic.name for topic in again.topics()] == ["t", "new-topic"]
     assert again.check() == []
+    again.close()
+
+
+def test_topic_made_after_close_does_not_overwrite_those_of_the_next_open(tmp_path: Path) -> None:
+    bucket = MemoryObjectStore(ManualClock())
+    engine = open_engine(tmp_path, bucket)
+    engine.close()
+    again = open_engine(tmp_path, bucket)
+    again.append([Message("new-topic", b"x")])
+    before = (tmp_path / "tierlog" / "topics.json").read_bytes()
+    with pytest.raises(ClosedError):
+        engine.create_topic("late", 1)
+    assert (tmp_path / "tierlog" / "topics.json").read_bytes() == before
+    again._hot.turn_read_only("a test")
+    with pytest.raises(ReadOnlyError):
+        again.create_topic("refused", 1)
+    assert (tmp_path / "tierlog" / "topics.json").read_bytes() == before
+    again.close()
+
+
+def test_next_segment_is_not_prepared_after_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = MemoryObjectStore(ManualClock())
+    engine = open_engine(tmp_path, bucket)
+    engine.append([Message("t", bytes(900)) for _ in range(40)])
+    hold, prepare = Hold(), engine._hot.log.prepare_next
+
+    def held_prepare() -> None:
+        hold.stop_here()
+        prepare()
+
+    monkeypatch.setattr(engine._hot.log, "prepare_next", held_prepare)
+    late = in_thread(engine._hot.prepare_segment)
+    hold.wait_until_reached()
+    engine.close()
+    again = open_engine(tmp_path, bucket)
+    hold.release()
+    late.join()
+    with pytest.raises(ClosedError):
+        engine._hot.roll()
+    assert list((tmp_path / "tmp").iterdir()) == []
     again.close()

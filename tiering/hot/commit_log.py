@@ -145,12 +145,13 @@ class CommitLog:
         return self.end - base >= self.segment_bytes // 4 and self._prepared != base + self.segment_bytes
 
     def prepare_next(self) -> None:
-        """Write the next segment's zeros under a temporary name, beside appends, unless it is done.
+        """Write the next segment's zeros under a temporary name, beside appends, unless it is done or the log closed.
 
         Killed in here or later: a temporary file, which is garbage.
         """
         with self._prepare_lock:
-            self._prepare(self.last_base + self.segment_bytes)
+            if self._active is not None:  # another process may hold the store after that
+                self._prepare(self.last_base + self.segment_bytes)
 
     def _prepare(self, base_offset: int) -> None:
         if self._prepared == base_offset:

@@ -153,6 +153,7 @@ class HotStore:
                 self.dispatch()
                 self._flush_classic()
                 self.checkpoint()
+                self.log.close()
                 self.log.discard_prepared()
                 self._fs.unlink(self._paths.abort)
                 self._fs.flush_dir(self._paths.root)
@@ -244,9 +245,20 @@ class HotStore:
         if self.log.end > self.log.last_base and self._read_only_reason is None:
             with contextlib.suppress(StoreError):  # tried again below, where a failure counts
                 self.log.prepare_next()  # not under the lock that appends wait for
-        with self._append_lock, self.writing("roll"):
-            if self.log.end > self.log.last_base:
-                self.log.roll()
+        with self._append_lock:
+            self._check_open()
+            with self.writing("roll"):
+                if self.log.end > self.log.last_base:
+                    self.log.roll()
+
+    def create_topic(self, name: str, queues: int) -> Topic:
+        """The topic, made if it is new and with at least so many queues, durably."""
+        with self._append_lock:
+            self._check_open()
+            with self.writing("creating a topic"):
+                topic = self.topics.create(name, queues)
+                self.topics.ensure_queues(topic, queues)
+                return topic
 
     # deriving
 
