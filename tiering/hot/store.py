@@ -75,6 +75,8 @@ class HotStore:
             fs, paths, 1 if options.foreign else options.default_queues,
             read_only=options.foreign, foreign=options.foreign,
         )  # fmt: skip
+        # before the log: where a writer goes on beside this, the log may be ahead of it, but never behind
+        checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
         self.log = CommitLog(fs, paths, options.segment_bytes)
         self.log.load(published_below)
         if self.log.is_empty:
@@ -82,7 +84,6 @@ class HotStore:
         self._writer = BatchWriter(self.log, self.topics, clock, store_host, record_checksum=options.record_checksum)
         self.border = self.log.begin
         self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics, foreign=options.foreign)
-        checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
         self._durable = max(checkpoint.confirm_offset, self.log.begin)
         self._published_below = published_below
         # after a clean stop nothing lies behind the ends of log and queues
