@@ -11,7 +11,8 @@ offset size type  field      meaning
 ====== ==== ===== ========== ===============================================================
 
 28 bytes, then 8 bytes a slot, then items. Checksum: in the trailer (``index.cover``) of a covered layout.
-Torn write: only sealed files are opened, and a sealed file was flushed before it got its name.
+Torn write: a sealed file was flushed before it got its name; the header of the file being written is made again of its
+flushed items (``index.checkpoint``).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ hash_high uint32 4     XXH32 (seed 0) of the UTF-8 of ``topic#key``
 
 Fields lie back to back in the layout's order; compaction drops ``previous``. ``rocketmq`` is 32 bytes chained
 and 28 compacted, ``tierlog`` 36 and 32: the same fields in the same order, then ``hash_high``. Checksum: none
-of its own, see ``index.cover``. Torn write: an item is linked only when it is complete, and a file that was
-not sealed is discarded.
+of its own, see ``index.cover``. Torn write: an item is linked only when it is complete, and of a file that
+was not sealed the items flushed at the last checkpoint are linked again.
 Plain-Python codec, the oracle of ``index.kernels.chains``.
 """
 

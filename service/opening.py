@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from index.classic.index import ClassicIndex
@@ -24,6 +25,7 @@ from tiering.errors import FencedError, InvalidRequestError, StoreMismatchError,
 from tiering.fetch import Fetcher
 from tiering.fs import FileSystem
 from tiering.group_offsets import GroupOffsets
+from tiering.hot.clean_stop import mark_in_use
 from tiering.hot.identity import StoreIdentity, plan_identity
 from tiering.hot.store import HotStore
 from tiering.overlay import OverlayFileSystem
@@ -177,7 +179,7 @@ def _open_local(
     if settings.index.classic and not read_only:
         classic = ClassicIndex.open(
             fs, paths, around.clock, slots=settings.index.classic_slots, items=settings.index.classic_items,
-            log_begin=hot.log.begin,
+            log_begin=hot.log.begin, before_change=partial(mark_in_use, fs, paths),
         )  # fmt: skip
     _recover(hot, index, classic)
     return hot, index, classic

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
@@ -72,10 +72,19 @@ class ClassicIndex:
 
     @classmethod
     def open(
-        cls, fs: FileSystem, paths: StorePaths, clock: Clock, *, slots: int, items: int, log_begin: int
+        cls,
+        fs: FileSystem,
+        paths: StorePaths,
+        clock: Clock,
+        *,
+        slots: int,
+        items: int,
+        log_begin: int,
+        before_change: Callable[[int], object] = lambda durable_ms: None,
     ) -> ClassicIndex:
         """Open after any stop, before the store recovers; drops every file that is not known to be whole.
 
+        ``before_change`` is told :meth:`durable_ms` before the file that was being written is touched, or any dropped.
         The dispatcher goes on from :meth:`next_offset`; if that lies above the recovered end of the log, call
         :meth:`restart` before the first dispatch.
         """
@@ -83,7 +92,12 @@ class ClassicIndex:
         fs.make_dirs(paths.index)
         path = paths.classic_index_json
         progress = Progress.decode(fs.read(path)) if fs.exists(path) else None
-        if progress is None or (progress.slots, progress.items) != (slots, items) or not index._load(progress):
+        if (
+            progress is None
+            or (progress.slots, progress.items) != (slots, items)
+            or not index._load(progress, before_change)
+        ):
+            before_change(0)
             index.restart(log_begin)
             return index
         if index._position.next < log_begin:
@@ -91,7 +105,7 @@ class ClassicIndex:
         index._drop_others()
         return index
 
-    def _load(self, progress: Progress) -> bool:
+    def _load(self, progress: Progress, before_change: Callable[[int], object]) -> bool:
         """Take up the named files; False if one is not as it was left."""
         try:
             full = tuple(self._opened(name) for name in progress.files)
@@ -100,6 +114,7 @@ class ClassicIndex:
         if not all(file.is_full for file in full):
             return False
         self._show(full, None)
+        before_change(self.durable_ms())
         written = progress.written
         if written is not None and self._take_up(written):
             self._progress, self._position = progress, written.position

@@ -6,13 +6,13 @@ offset size type   field              meaning
 0      8    int64  physic_ms          store time up to which the log is durable
 8      8    int64  logics_ms          store time up to which the consume queues are durable
 16     8    int64  index_ms           store time up to which the index is durable
-24     8    int64  master_flushed     not used by tierlog, kept
+24     8    int64  master_flushed     not used by tierlog, 0
 32     8    int64  confirm_offset     physical offset below which log and queues are durable
 ====== ==== ====== ================== =========================================================
 
 Total 40. Checksum: none; a lower value only makes recovery start earlier, and tierlog replaces the file atomically.
 Never ahead of what is on disk. Missing fields read as 0.
-Written by: ``tiering.hot.store`` after flushing what it speaks of. Read by: ``tiering.hot.recovery``.
+Written by: ``tiering.hot.store`` after flushing what it speaks of. Read by: the same at opening.
 """
 
 from __future__ import annotations
