@@ -10,12 +10,15 @@ import pytest
 
 from service.engine import Engine
 from tests.support.engines import tiny_settings
+from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.faulty_store import FaultyObjectStore
 from tests.support.hold import Hold
 from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.errors import ClosedError, ReadOnlyError, StoreError
+from tiering.fs import LocalFileSystem
+from tiering.types import Durability
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
@@ -118,4 +121,26 @@ def test_next_segment_is_not_prepared_after_close(tmp_path: Path, monkeypatch: p
     with pytest.raises(ClosedError):
         engine._hot.roll()
     assert list((tmp_path / "tmp").iterdir()) == []
+    again.close()
+
+
+def test_close_is_clean_though_a_removal_meets_it(tmp_path: Path) -> None:
+    fs = FaultyFileSystem(LocalFileSystem())
+    engine = Engine.open(tmp_path, settings=tiny_settings(), fs=fs, clock=ManualClock())
+    engine.append([Message("t", bytes(900)) for _ in range(300)])
+    engine.append([Message("t", b"last")], Durability.ASYNC)
+    hold = fs.hold("flush", "*/commitlog/*")
+    with engine._hot.snapshot():
+        removal = in_thread(lambda: engine._hot.remove_below(engine._hot.log.last_base, forget=lambda border: None))
+        while engine._hot.border == 0:
+            removal.join(0.01)
+        closing = in_thread(engine.close)
+        hold.wait_until_reached()
+        removal.join()
+    hold.release()
+    closing.join()
+    assert engine.read_only_reason is None
+    assert not (tmp_path / "abort").exists()
+    again = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
+    assert sum(queue.max_offset for queue in again.topic("t").queues) == 301
     again.close()

@@ -185,7 +185,7 @@ class HotStore:
         self._check_writable()
         try:
             yield
-        except InvalidRequestError:
+        except (InvalidRequestError, ClosedError):  # neither says anything about the disk
             raise
         except BaseException as error:  # out of memory, an interrupt: nobody knows how far it came
             self.turn_read_only(f"{what} failed: {error}")
