@@ -81,3 +81,25 @@ def scanned_by_an_engine(segments: int, *, keyed: bool) -> tuple[int, int]:
 def test_the_key_index_goes_on_from_its_checkpoint(segments: int, keyed: bool) -> None:
     scanned, end = scanned_by_an_engine(segments, keyed=keyed)
     assert 0 < scanned < (TAIL + 1) * 210 < end
+
+
+def test_power_cut_at_every_call_of_a_checkpoint_costs_no_more_than_what_came_after_the_one_before() -> None:
+    world = HotWorld()
+    hot = world.open()
+    fill(hot, "a", 3 * RECORDS_A_SEGMENT + 10, size=RECORD_BYTES)
+    hot.dispatch()
+    hot.checkpoint()
+    fill(hot, "a", TAIL, size=RECORD_BYTES)
+    hot.dispatch()
+    assert isinstance(world.fs, CrashFileSystem)
+    wrecks: list[CrashFileSystem] = []
+    fs = world.fs
+    fs.on_call = lambda number, operation, path: wrecks.extend(
+        fs.crash(number, lose_everything=lose) for lose in (True, False)
+    )
+    hot.checkpoint()
+    assert len(wrecks) > 10
+    for wreck in wrecks:
+        with counting_scans() as scans:
+            world.open(fs=wreck)
+        assert scans.bytes in (0, TAIL * RECORD_BYTES)

@@ -276,11 +276,12 @@ class HotStore:
             return self._dispatcher.position()
 
     def checkpoint(self) -> None:
-        """Flush the queues, raise their floors to what they hold, and move the recovery point there.
+        """Flush the queues, move the recovery point to what they hold, and raise their floors there.
 
-        The floors tell the next open if queue files get lost. Killed before the checkpoint is replaced: recovery
-        derives a little more again, with the same result. A queue file that was its queue's last when its records
-        went goes as soon as it has a follower: RocketMQ looks for a queue's smallest offset in the first file only.
+        The floors tell the next open if queue files get lost, and are never ahead of the recovery point. Killed before
+        the checkpoint is replaced: recovery derives a little more again, with the same result. A queue file that was
+        its queue's last when its records went goes as soon as it has a follower: RocketMQ looks for a queue's smallest
+        offset in the first file only.
         """
         with self._dispatch_lock, self.writing("checkpoint"):
             self.queues.remove_below(self.log.begin)
@@ -292,8 +293,8 @@ class HotStore:
                 index_ms = min(last_ms, self._classic.durable_ms())
             checkpoint = Checkpoint(physic_ms=last_ms, logics_ms=last_ms, index_ms=index_ms, confirm_offset=confirm)
             if checkpoint != self._checkpointed:
-                self.topics.raise_floors(self.queues.next_offsets())
                 replace_file(self._fs, self._paths.checkpoint, checkpoint.encode(), self._paths.tmp)
+                self.topics.raise_floors(self.queues.next_offsets())
                 self._checkpointed = checkpoint
 
     # reading
