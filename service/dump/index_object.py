@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -49,9 +48,7 @@ def open_object(source: Source, dump: Dump) -> tuple[IndexObjectReader, Json]:
     """A reader and the meta, found from the tail, or from the first section on if the tail is damaged."""
     try:
         with decoding():
-            reader, meta = IndexObjectReader.from_tail(source.read, source.size)
-            _check_sections(reader.sections.values(), source)
-            return reader, meta
+            return IndexObjectReader.from_tail(source.read, source.size)
     except (CorruptionError, UnsupportedFormatError) as error:
         dump.find(f"tail or meta: {error.message}")
     sections, meta = _walk(source)
@@ -65,12 +62,6 @@ def page_directory(reader: IndexObjectReader) -> PageDirectory:
     if directory.page_bytes > MOST_PAGE_BYTES:
         raise CorruptionError(f"pages of {directory.page_bytes} bytes")
     return directory
-
-
-def _check_sections(sections: Any, source: Source) -> None:
-    for ref in sections:
-        if not 0 <= ref.position <= ref.position + ref.length <= source.size:
-            raise CorruptionError("a section lies outside of the object")
 
 
 def _walk(source: Source) -> tuple[dict[str, SectionRef], Json]:

@@ -273,3 +273,46 @@ def test_a_damaged_frame_or_page_is_left_out_and_the_rest_is_shown(found: dict[s
     assert damaged.rows == [row for row in whole.rows if row["frame"] != 1]
     (finding,) = damaged.findings
     assert finding.startswith("frame 1: ")
+
+
+def test_a_record_that_stands_elsewhere_than_it_says_ends_the_log(found: dict[str, Path], folder: Path) -> None:
+    source = found["commit-log.ours"]
+    rows = dumped(source).rows
+    data = bytearray(source.read_bytes())
+    moved = rows[3]["position"]
+    data[moved + 28 : moved + 36] = (77).to_bytes(8)
+    path = in_its_place(source, folder)
+    path.write_bytes(data)
+    after = dumped(path)
+    assert "a record that says it stands at 77;" in after.findings[0]
+    assert [row["position"] for row in after.rows] == [row["position"] for row in rows if row["position"] != moved]
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "end"),
+    [
+        ("sorted-segment", b"", struct.pack("<IBI", 0x0F000000, 0x80, 0x8F92EAB1)),
+        ("manifest-head", _section(b"TLHEAD01", 500 << 20, 600 << 20), b""),
+        ("queue-rows", _section(b"TLQROWS1", 500 << 20, 600 << 20), b""),
+        ("json", b"{", b""),
+    ],
+)
+def test_large_files_are_not_read_whole(tmp_path: Path, kind: str, start: bytes, end: bytes) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(600 << 20)
+        file.write(start)
+        file.seek(-len(end), 2)
+        file.write(end)
+    tracemalloc.start()
+    try:
+        assert dumped(tmp_path / "large", kind).findings
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_bytes_behind_the_section_of_queue_rows_are_found(found: dict[str, Path], folder: Path) -> None:
+    path = in_its_place(found["queue-rows"], folder)
+    size = found["queue-rows"].stat().st_size
+    path.write_bytes(found["queue-rows"].read_bytes() + b"x")
+    assert dumped(path).findings == [f"object has {size + 1} bytes, its section {size}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from index.export import export_object, export_rocketmq
 from index.index_object import IndexObjectReader
 from index.layout import ROCKETMQ, Items
 from service.dump.export import export
+from service.dump.index_object import slot_problem
 from service.dump.names import KINDS
 from service.dump.source import open_source
 from tests.support.dumps import column, dumped, kind_of, make_store, samples, sealed_index_file
@@ -381,3 +383,35 @@ def test_a_damaged_page_of_an_index_object_is_left_out(tmp_path: Path) -> None:
     (finding,) = damaged.findings
     assert finding == "page 2: checksum of an index page differs; its items are not shown"
     assert column(dumped(path, start=5, limit=4), "item") == [(5,), (6,), (7,), (8,)]
+
+
+def test_items_in_the_wrong_slot_are_found_although_every_checksum_fits(tmp_path: Path) -> None:
+    made = built(tmp_path, MIXED, 10, 1000)
+    page = IndexObjectReader(lambda start, end: made.data[start:end], made.sections).page(0)
+    assert slot_problem(page, 10) is None
+    assert slot_problem(page, 7) == "not all items lie in the slot of their hash"
+    assert slot_problem(replace(page, items=page.items[1:]), 10) == "slots and items have different lengths"
+
+
+def test_a_directory_that_claims_more_slots_than_its_pages_hold_is_not_exported(tmp_path: Path) -> None:
+    made = built(tmp_path, MIXED, 10, 1000)
+    reader = IndexObjectReader(lambda start, end: made.data[start:end], made.sections)
+    reader._directory = replace(reader.page_directory(), slots=1 << 27)
+    with pytest.raises(CorruptIndexError, match="do not hold 134217728 slots"):
+        export_object(FS, reader, 0, len(MIXED), tmp_path / "out", tmp_path / "tmp")
+
+
+def test_ranges_of_a_large_object_are_what_it_holds(tmp_path: Path) -> None:
+    data = np.arange(1 << 20, dtype=">u4").tobytes()
+    open_object_store("memory://ranges", clock=ManualClock()).put("a/b", data)
+    source = open_source("memory://ranges/a/b")
+    for start, end in (
+        (0, 4),
+        (3 << 20, (3 << 20) + 9),
+        (2 << 20, (3 << 20) + 5),
+        (5, 2 << 20),
+        (len(data) - 3, 1 << 40),
+    ):
+        assert source.read(start, end) == data[start:end]
+    assert source.read(-5, 3) == data[:3]
+    assert source.read(len(data) + 5, len(data) + 9) == b""

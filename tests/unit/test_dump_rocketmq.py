@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.dump.records import host_text
+from service.dump.records import flag_names, host_text
 from service.dump.result import Json
 from tests.support.dumps import BROKER_JSON, column, dumped
 from tests.support.golden import STORES, expected, unpack
@@ -164,6 +165,19 @@ def test_capacity_follows_from_the_length_where_it_can_and_is_asked_for_where_no
     with pytest.raises(InvalidRequestError, match="do not make a file of"):
         dumped(folder / "tiered-unsealed", slots=1 << 40)
     assert dumped(folder / "tiered-unsealed", items=300).head["slots"] == 50
+    with pytest.raises(InvalidRequestError, match="give --slots"):
+        dumped(folder / "tiered-sealed.compacted", slots=1 << 40)
+
+
+def test_a_capacity_that_is_not_asked_for_is_never_a_wrong_one(tmp_path: Path) -> None:
+    folder = unpack("indexfiles", tmp_path, archive="files.tar.xz")
+    told = 0
+    for case in [*CLASSIC, *expected("indexfiles")["tiered"]]:
+        with contextlib.suppress(InvalidRequestError):
+            head = dumped(folder / case["file"]).head
+            assert (head["slots"], head["items"]) == (case["slots"], case["items"]), case["file"]
+            told += 1
+    assert told >= 4
 
 
 TIERED = [case for case in expected("indexfiles")["tiered"] if case["case"] != WITH_A_NEGATIVE_SLOT]
@@ -276,3 +290,19 @@ def test_metadata_of_the_tiered_store(tmp_path: Path) -> None:
 def test_hosts_are_readable() -> None:
     assert host_text(encode_host(bytes([10, 1, 2, 3]), 54321)) == "10.1.2.3:54321"
     assert host_text(encode_host(bytes.fromhex("20010db8") + bytes(11) + b"\1", 7)) == "[2001:db8::1]:7"
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "names"),
+    [
+        (0, []),
+        (0x201, ["compressed", "zstd"]),
+        (0x3C, ["born_host_v6", "store_host_v6", "rollback"]),
+        (0xC4, ["need_unwrap", "inner_batch", "prepared"]),
+        (0x1002, ["multi_tags", "0x1000"]),
+        (0x709, ["compressed", "commit", "0x700"]),
+        (-(1 << 31), ["0x80000000"]),
+    ],
+)
+def test_flags_by_name(sys_flag: int, names: list[str]) -> None:
+    assert flag_names(sys_flag) == names
