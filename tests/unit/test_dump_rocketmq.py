@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 
+from index.chained_file import ChainedIndexFile
+from index.layout import ROCKETMQ
 from service.dump.records import flag_names, host_text
 from service.dump.result import Json
 from tests.support.dumps import BROKER_JSON, column, dumped
 from tests.support.golden import STORES, expected, unpack
+from tests.support.index_puts import Put, T, batch_of
 from tiering.errors import InvalidRequestError
 from tiering.format.hashing import key_hash
 from tiering.format.properties import OWN_FIELDS, split_keys
 from tiering.format.queue_unit import PREFILL, UNIT_BYTES, QueueUnit
 from tiering.format.record import encode_host
+from tiering.fs import LocalFileSystem
 
 #: Java's hash of its key is -2^31, which RocketMQ does not store as we do.
 LEAST_HASH = "TopicTest#tbaekxa"
@@ -178,6 +182,17 @@ def test_a_capacity_that_is_not_asked_for_is_never_a_wrong_one(tmp_path: Path) -
             assert (head["slots"], head["items"]) == (case["slots"], case["items"]), case["file"]
             told += 1
     assert told >= 4
+
+
+def test_a_guess_whose_items_are_in_other_slots_is_not_believed(tmp_path: Path) -> None:
+    slots, items = 18, 38  # as long as 10 slots and 40 items, the usual proportion
+    keys = [key for key in map(str, range(100)) if key_hash("t", key) % slots < 10][:5]
+    puts: list[Put] = [("t", 1, 0, key, 100 * number, 100, T) for number, key in enumerate(keys)]
+    file = ChainedIndexFile.create(LocalFileSystem(), tmp_path / "x", ROCKETMQ, slots, items, T, 0)
+    file.put(batch_of(puts), 0, len(puts))
+    with pytest.raises(InvalidRequestError, match="--slots"):
+        dumped(tmp_path / "x")
+    assert len(dumped(tmp_path / "x", slots=slots).rows) == 5
 
 
 TIERED = [case for case in expected("indexfiles")["tiered"] if case["case"] != WITH_A_NEGATIVE_SLOT]
