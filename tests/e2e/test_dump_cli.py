@@ -16,6 +16,7 @@ from service.cli.errors import DONE, NOTHING, WRONG_USE
 from service.cli.main import build_parser, main
 from service.dump.names import KINDS
 from tests.support.dumps import dumped, kind_of, samples
+from tests.support.s3_server import S3Server
 from tiering.fs import LocalFileSystem
 
 Captured = pytest.CaptureFixture[str]
@@ -122,3 +123,24 @@ def test_help_says_how_each_kind_is_recognised(capsys: Captured) -> None:
         build_parser().parse_args(["dump", "--help"])
     out = capsys.readouterr().out
     assert all(kind in out and how in out for kind, how in KINDS.items())
+
+
+def test_objects_in_s3_are_dumped_and_exported(
+    found: dict[str, Path], tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("TIERLOG_S3_ENDPOINT", s3_server.endpoint_url)
+    bucket = s3_server.new_bucket()
+    for kind in ("sorted-segment", "index-object", "manifest-head", "queue-rows"):
+        path = found[kind]
+        key = f"prefix/{path.name}"
+        s3_server.client.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+        assert main(["dump", f"s3://{bucket}/{key}", "--format", "json"]) == DONE
+        document = json.loads(capsys.readouterr().out)
+        assert document[dumped(path).dump.name] == dumped(path).rows
+    key = f"prefix/{found['index-object'].name}"
+    assert main(["dump", f"s3://{bucket}/{key}", "--rocketmq", str(tmp_path / "there"), "--format", "json"]) == DONE
+    assert main(["dump", str(found["index-object"]), "--rocketmq", str(tmp_path / "here"), "--format", "json"]) == DONE
+    assert (tmp_path / "there").read_bytes() == (tmp_path / "here").read_bytes()
+    capsys.readouterr()
+    assert main(["dump", f"s3://{bucket}/prefix/nothing"]) == WRONG_USE
+    assert "no such object" in capsys.readouterr().err
