@@ -10,7 +10,7 @@ offset size type   field              meaning
 32     8    int64  confirm_offset     physical offset below which log and queues are durable
 ====== ==== ====== ================== =========================================================
 
-Total 40; zeros follow (RocketMQ 5.5.0 keeps further fields of its own there, which mean nothing here). Checksum: none;
+Total 40. Zeros follow (RocketMQ 5.5.0 keeps further fields of its own there, which mean nothing here). Checksum: none;
 a lower value only makes recovery start earlier, and tierlog replaces the file atomically. Never ahead of what is on
 disk. Missing fields read as 0.
 Written by: ``tiering.hot.store`` after flushing what it speaks of. Read by: the same at opening.
