@@ -162,7 +162,7 @@ class LocalIndex:
             is_gap = uncovered(self._set.covered(), first, next) == [(first, next)]
             if not first < next <= self._writer.first or not is_gap:
                 raise InvalidRequestError(f"range {first} to {next} is not a gap of the index")
-            return DerivedRange(self._lock, RangeWriter(self._set, first, next))
+            return DerivedRange(self._lock, self._set, RangeWriter(self._set, first, next))
 
     def discard(self, file: IndexFileEntry) -> None:
         """Drop a damaged file, which makes its range a gap; one already gone is no error."""
@@ -338,9 +338,17 @@ class LocalIndex:
 class DerivedRange:
     """Subscriber that indexes one gap; :attr:`done` once it has seen everything below the gap's end."""
 
-    def __init__(self, lock: AbstractContextManager[object], writer: RangeWriter) -> None:
+    def __init__(self, lock: AbstractContextManager[object], files: IndexFileSet, writer: RangeWriter) -> None:
         self._lock = lock
+        self._files = files
         self._writer = writer
+
+    def abandon(self) -> None:
+        """Give up a file that was begun and not sealed; nothing happens once the gap is done."""
+        with self._lock:
+            file, self._writer.file = self._writer.file, None
+            if file is not None:
+                self._files.discard_writing(file)
 
     @property
     def done(self) -> bool:

@@ -173,6 +173,8 @@ class ColdWay:
                 head = self._archive_segments(head, ArchiveReport(), None, None)
                 head = self._publish_index(head, ArchiveReport())
                 self._remove_below(min(due, safe_border(self._hot, head)))
+            with self._local_step():
+                self._derive_gaps()  # there may have been no room to do so when one was made
 
     def _watch_head(self) -> None:
         if self._clock.monotonic_s() < self._look_again_s:
@@ -208,7 +210,11 @@ class ColdWay:
 
     def _derive_gaps(self) -> None:
         for first, end in self._index.gaps(self._hot.border, self._hot.log.end):
-            self._hot.derive(self._index.derive(first, end), first, end)
+            derived = self._index.derive(first, end)
+            try:
+                self._hot.derive(derived, first, end)
+            finally:
+                derived.abandon()  # tried again from the start of what is missing
 
     def _check_going_on(self) -> None:
         if self._stopping.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,13 @@ import pytest
 from index.query import Query
 from service.engine import Engine
 from tests.support.engines import tiny_settings
+from tests.support.faulty_fs import FaultyFileSystem
 from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
+from tiering.errors import CorruptionError, DiskFullError
+from tiering.fs import LocalFileSystem
+from tiering.hot.dispatch import LogSubscriber
 
 
 @pytest.mark.parametrize("state", ["sealed", "compacted"])
@@ -43,3 +48,55 @@ def test_damaged_index_file_is_derived_again_from_the_log(state: str, tmp_path: 
         assert engine.check(deep=True) == []
     finally:
         engine.close()
+
+
+def damaged_engine(root: Path) -> tuple[Engine, FaultyFileSystem]:
+    """A store that has claimed its bucket and meets a damaged index file in its next round."""
+    fs = FaultyFileSystem(LocalFileSystem())
+    engine = Engine.open(
+        root, settings=tiny_settings(), cold_url="memory://d", objects=MemoryObjectStore(ManualClock()),
+        clock=ManualClock(), fs=fs,
+    )  # fmt: skip
+    engine.archive()  # claims the bucket
+    engine.append([Message("t", b"%04d" % number, [f"k{number}"]) for number in range(1_000)])
+    engine._hot.dispatch()
+    with sorted((root / "index" / "sealed").iterdir())[0].open("r+b") as damaged:
+        damaged.seek(-400, os.SEEK_END)
+        damaged.write(b"\xff")
+    return engine, fs
+
+
+def test_gap_that_could_not_be_derived_at_once_is_derived_later(tmp_path: Path) -> None:
+    """Symptom: the disk was full while a damaged file was derived again; its messages were missed until a restart."""
+    engine, fs = damaged_engine(tmp_path)
+    fs.refuse("create", "*/index/writing/*", error=DiskFullError("no space left"), times=1)
+    with pytest.raises(DiskFullError):
+        engine.tiers_round()
+    engine.tiers_round()
+    for number in range(1_000):
+        answer = engine.query(Query("t", f"k{number}"))
+        assert answer.coverage.complete
+        assert len(answer.messages) == 1
+    assert engine.archive(everything=True).indexed_to == engine._hot.log.last_base
+    engine.close()
+
+
+def test_derivation_that_fails_half_way_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = damaged_engine(tmp_path)
+    derive = engine._hot.derive
+
+    def half(subscriber: LogSubscriber, first: int, end: int) -> None:
+        data = engine._hot.log.segment_of(first).data
+        second = first + int.from_bytes(bytes(data[first : first + 4]))  # a record begins with its length
+        derive(subscriber, first, second)
+        raise CorruptionError("the log is damaged")
+
+    monkeypatch.setattr(engine._hot, "derive", half)
+    for _ in range(3):
+        with pytest.raises(CorruptionError):
+            engine.tiers_round()
+    assert len(list((tmp_path / "index" / "writing").iterdir())) == 1  # that of the log's end
+    monkeypatch.undo()
+    engine.tiers_round()
+    assert engine.check() == []
+    engine.close()
