@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from index.query import Query
 from service.born import BornTimes
@@ -30,6 +31,8 @@ from tiering.cold.memory import MemoryObjectStore
 from tiering.types import Order, PullStatus, TimeAxis
 
 TOPIC = "log"
+#: Few keys with many messages each, and many keys with few; `make test-all` takes the other logs.
+QUICK_LOGS = ("OpenSSH_2k.log", "Apache_2k.log", "no-log")
 _ASKED = [0]
 
 
@@ -188,15 +191,20 @@ def run_main_job(path: Path, folder: Path, kind: str, server: S3Server | None, s
     )
 
 
+def quick_or_slow(names: list[str]) -> list[ParameterSet]:
+    """Two of the logs belong to the quick tests, all the others to the slow ones."""
+    return [pytest.param(name, marks=() if name in QUICK_LOGS else pytest.mark.slow) for name in names]
+
+
 @pytest.mark.parametrize("kind", ["file", "memory", "s3"])
 def test_sample_log_is_found_again_from_every_cold_tier(
     kind: str, tmp_path: Path, s3_server: S3Server, seed: int
 ) -> None:
-    lines = 400 if kind == "s3" else 1_500
+    lines = 200 if kind == "s3" else 1_500
     print(run_main_job(write_sample(tmp_path, lines), tmp_path, kind, s3_server, seed))
 
 
-@pytest.mark.parametrize("name", real_log_names(shared_data_folder()))
+@pytest.mark.parametrize("name", quick_or_slow(real_log_names(shared_data_folder())))
 def test_every_line_of_a_real_log_is_found_again(name: str, shared_data: Path, tmp_path: Path, seed: int) -> None:
     print(run_main_job(real_log(shared_data, name), tmp_path, "file", None, seed))
 
