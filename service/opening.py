@@ -21,7 +21,7 @@ from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.disk_space import DiskSpace
-from tiering.errors import FencedError, InvalidRequestError, StoreMismatchError, UnavailableError
+from tiering.errors import FencedError, InvalidRequestError, NotFoundError, StoreMismatchError, UnavailableError
 from tiering.fetch import Fetcher
 from tiering.fs import FileSystem
 from tiering.group_offsets import GroupOffsets
@@ -35,6 +35,7 @@ from tiering.rocketmq.adopt import adopt, is_broker_store, refuse_writing
 from tiering.rocketmq.broker import BrokerStore
 
 _FIRST_LOOK_S = 3.0
+_READ_ONLY_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,15 @@ def open_parts(
     root: Path, around: Surroundings, *, cold_url: str | None, store_id: str | None, read_only: bool
 ) -> StoreParts:
     """Open or make the store at ``root`` and recover it; see :meth:`service.engine.Engine.open`."""
+    for _ in range(_READ_ONLY_TRIES - 1 if read_only else 0):
+        with contextlib.suppress(NotFoundError):  # a writer beside this removed a file between list and look
+            return _open_once(root, around, cold_url=cold_url, store_id=store_id, read_only=read_only)
+    return _open_once(root, around, cold_url=cold_url, store_id=store_id, read_only=read_only)
+
+
+def _open_once(
+    root: Path, around: Surroundings, *, cold_url: str | None, store_id: str | None, read_only: bool
+) -> StoreParts:
     fs, settings = around.fs, around.settings
     paths = StorePaths(root)
     broker: BrokerStore | None = None

@@ -34,3 +34,25 @@ def test_writer_that_rolls_and_checkpoints_meanwhile_is_no_damage(
     assert [message.record.body for message in writer.query(Query("t", "k")).messages] == [b"second", b"first"]
     reader.close()
     writer.close()
+
+
+def test_segment_that_goes_between_list_and_look_is_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
+    for number in range(200):
+        writer.append([Message("t", b"%d" % number + bytes(900), ["k"], queue_id=0)])
+    writer.flush()
+    bases = CommitLog.bases
+
+    def bases_beside_a_writer(log: CommitLog) -> list[int]:
+        found = bases(log)
+        writer._hot.remove_below(writer._hot.log.last_base, forget=writer._index.remove_below)
+        return found
+
+    monkeypatch.setattr(CommitLog, "bases", bases_beside_a_writer)
+    reader = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock(), read_only=True)
+    assert reader.topic("t").queues[0] == writer.topic("t").queues[0]
+    assert reader.topic("t").queues[0].min_offset > 0
+    reader.close()
+    writer.close()

@@ -144,3 +144,22 @@ def test_close_is_clean_though_a_removal_meets_it(tmp_path: Path) -> None:
     again = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
     assert sum(queue.max_offset for queue in again.topic("t").queues) == 301
     again.close()
+
+
+def test_close_waits_for_no_segment_that_is_being_made_and_its_failure_removes_nothing(tmp_path: Path) -> None:
+    fs = FaultyFileSystem(LocalFileSystem())
+    engine = Engine.open(tmp_path, settings=tiny_settings(), fs=fs, clock=ManualClock())
+    engine.append([Message("t", bytes(900)) for _ in range(40)])
+    hold = fs.hold("create", "*/tmp/0*")
+    fs.refuse("create", "*/tmp/0*")
+    late = in_thread(engine._hot.prepare_segment)
+    hold.wait_until_reached()
+    engine.close()
+    assert not (tmp_path / "abort").exists()
+    again = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
+    assert again._hot.prepare_segment()
+    (prepared,) = (tmp_path / "tmp").iterdir()
+    hold.release()
+    late.join()
+    assert prepared.exists(), "a thread of the store before removed it"
+    again.close()

@@ -20,6 +20,7 @@ from tiering.fs import ByteArray, File, FileSystem
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 
 _PAGE_BYTES = 4096
+_DISCARD_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class CommitLog:
         self._flush_failure: StoreError | None = None
         self._prepare_lock = threading.Lock()
         self._prepared: int | None = None
+        self._is_closed = False
         #: Where the next byte goes.
         self.end = 0
         #: Everything below is durable.
@@ -150,7 +152,7 @@ class CommitLog:
         Killed in here or later: a temporary file, which is garbage.
         """
         with self._prepare_lock:
-            if self._active is not None:  # another process may hold the store after that
+            if not self._is_closed:  # another process may hold the store after that
                 self._prepare(self.last_base + self.segment_bytes)
 
     def _prepare(self, base_offset: int) -> None:
@@ -160,17 +162,21 @@ class CommitLog:
         try:
             self._fs.create(temporary, self.segment_bytes, prewrite=True)
         except StoreError:
-            with contextlib.suppress(StoreError):
-                self._fs.unlink(temporary)  # a full disk gets its room back
+            if not self._is_closed:
+                with contextlib.suppress(StoreError):
+                    self._fs.unlink(temporary)  # a full disk gets its room back
             raise
         self._prepared = base_offset
 
     def discard_prepared(self) -> None:
-        """Give back the room of a segment that was prepared and not needed."""
-        with self._prepare_lock:
-            if self._prepared is not None:
-                self._fs.unlink(self._paths.tmp / base_offset_name(self._prepared))
-                self._prepared = None
+        """Give back the room of a segment that was prepared and not needed; the next open does if one is being made."""
+        if self._prepare_lock.acquire(timeout=_DISCARD_WAIT_S):
+            try:
+                if self._prepared is not None:
+                    self._fs.unlink(self._paths.tmp / base_offset_name(self._prepared))
+                    self._prepared = None
+            finally:
+                self._prepare_lock.release()
 
     def start_at(self, end: int, *, tail_is_zero: bool) -> None:
         """Declare ``end`` the log's end after recovery: later segments go, the rest of its segment becomes zero.
@@ -271,11 +277,15 @@ class CommitLog:
         return self._active
 
     def _activate(self) -> None:
-        self.close()
+        self._close_active()
         self._active = self._fs.open(self._paths.segment(self.last_base))
 
     def close(self) -> None:
-        """Close the active file; nothing is flushed."""
+        """Close the active file; nothing is flushed, and no file is made or removed by anybody who comes later."""
+        self._is_closed = True
+        self._close_active()
+
+    def _close_active(self) -> None:
         if self._active is not None:
             self._active.close()
             self._active = None
