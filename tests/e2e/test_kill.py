@@ -39,7 +39,7 @@ def kill_again_and_again(scan: PlainScan, folder: Path, seed: int, kills: int) -
                 "lines": str(lines_file),
                 "seed": chance.randrange(1 << 30),
                 # many calls as well as few, so that opening, archiving and removing are all cut
-                "kill_at": chance.choice([chance.randrange(1, 60), chance.randrange(1, 400)]),
+                "kill_at": chance.choice([chance.randrange(1, 60), chance.randrange(1, 240)]),
             }
             worker.stdin.write(json.dumps(request) + "\n")
             worker.stdin.flush()
