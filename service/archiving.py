@@ -27,6 +27,7 @@ from tiering.format.manifest import Head
 from tiering.fs import FileSystem, replace_file
 from tiering.hot.identity import StoreIdentity
 from tiering.hot.store import HotStore
+from tiering.json_file import read_json
 from tiering.options import RetentionOptions
 from tiering.paths import StorePaths
 from tiering.randomness import Randomness
@@ -61,8 +62,7 @@ def saved_watermarks(fs: FileSystem, paths: StorePaths) -> tuple[int, int]:
     """(archived_to, indexed_to) of the last head this store saw, from ``tierlog/head.json``; zeros before the first."""
     if not fs.exists(paths.head_json):
         return 0, 0
-    document = json.loads(fs.read(paths.head_json))
-    return int(document["archived_to"]), int(document["indexed_to"])
+    return read_json(fs, paths.head_json, lambda head: (int(head["archived_to"]), int(head["indexed_to"])))
 
 
 def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, disk: DiskSpace, now_ms: int) -> None:

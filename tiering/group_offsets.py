@@ -15,6 +15,8 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from tiering.errors import (
     CapacityError,
@@ -27,6 +29,7 @@ from tiering.errors import (
     UnsupportedFormatError,
 )
 from tiering.fs import FileSystem, replace_file
+from tiering.json_file import read_json
 from tiering.paths import StorePaths
 
 _FORMAT = 1
@@ -84,7 +87,7 @@ class GroupOffsets:
         self._groups: _Groups = {}
         self._texts: dict[str, tuple[GroupState, str]] = {}
         if fs.exists(paths.groups_json):
-            self._groups = _decode(json.loads(fs.read(paths.groups_json)), str(paths.groups_json))
+            self._groups = read_json(fs, paths.groups_json, partial(_decode, path=str(paths.groups_json)))
 
     def all(self) -> dict[str, GroupState]:
         """Every group by name."""
@@ -210,11 +213,11 @@ def _encode(name: str, state: GroupState) -> str:
     return json.dumps({"name": name, "generation": state.generation, "offsets": topics})
 
 
-def _decode(document: Mapping[str, object], path: str) -> _Groups:
+def _decode(document: Any, path: str) -> _Groups:
     if document["format"] != _FORMAT:
         raise UnsupportedFormatError("groups.json is of a newer format", path=path)
     found: _Groups = {}
-    for entry in document["groups"]:  # type: ignore[attr-defined]
+    for entry in document["groups"]:
         offsets = {
             (topic, int(queue_id)): int(offset)
             for topic, queues in entry["offsets"].items()

@@ -15,9 +15,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
 
 from tiering.errors import InvalidRequestError, StoreMismatchError, UnsupportedFormatError
 from tiering.fs import FileSystem, replace_file
+from tiering.json_file import read_json
 from tiering.paths import StorePaths
 from tiering.randomness import Randomness
 
@@ -44,9 +47,12 @@ class StoreIdentity:
         """The store's identity, or None where no store was made yet."""
         if not fs.exists(paths.store_json):
             return None
-        document = json.loads(fs.read(paths.store_json))
+        return read_json(fs, paths.store_json, partial(cls._decode, path=str(paths.store_json)))
+
+    @classmethod
+    def _decode(cls, document: Any, path: str) -> StoreIdentity:
         if document.pop("format") != _FORMAT:
-            raise UnsupportedFormatError("store.json is of a newer format", path=str(paths.store_json))
+            raise UnsupportedFormatError("store.json is of a newer format", path=path)
         known = {name: document[name] for name in cls.__slots__ if name in document}
         return cls(**{**known, "head_open_ids": tuple(known["head_open_ids"])})
 

@@ -15,10 +15,12 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tiering.batch import validate_topic
 from tiering.errors import InvalidRequestError, TopicNotFoundError, UnsupportedFormatError
 from tiering.fs import FileSystem, replace_file
+from tiering.json_file import read_json
 from tiering.paths import StorePaths
 
 _FORMAT = 1
@@ -85,13 +87,13 @@ class TopicRegistry:
         #: Rises whenever a topic is added.
         self.version = 0
         if fs.exists(paths.topics_json):
-            self._load(json.loads(fs.read(paths.topics_json)))
+            read_json(fs, paths.topics_json, self._load)
 
-    def _load(self, document: Mapping[str, object]) -> None:
+    def _load(self, document: Any) -> None:
         if document["format"] != _FORMAT:
             raise UnsupportedFormatError("topics.json is of a newer format", path=str(self._paths.topics_json))
-        self._next_id = int(document["next_id"])  # type: ignore[call-overload]
-        for entry in document["topics"]:  # type: ignore[attr-defined]
+        self._next_id = int(document["next_id"])
+        for entry in document["topics"]:
             floors = {int(queue): int(floor) for queue, floor in entry["floors"].items()}
             self._by_name[entry["name"]] = Topic(int(entry["id"]), entry["name"], int(entry["queues"]), floors)
 

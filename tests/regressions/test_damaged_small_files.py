@@ -1,0 +1,42 @@
+"""A small file of a store that was damaged ended every command in a traceback; it is named as damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from service.archiving import saved_watermarks
+from tests.support.crash_fs import CrashFileSystem
+from tests.support.hot_stores import ROOT
+from tiering.errors import CorruptionError
+from tiering.fs import FileSystem, replace_file
+from tiering.group_offsets import GroupOffsets
+from tiering.hot.identity import StoreIdentity
+from tiering.hot.topics import TopicRegistry
+from tiering.paths import StorePaths
+
+PATHS = StorePaths(ROOT)
+READERS: dict[str, Callable[[FileSystem], object]] = {
+    "groups.json": lambda fs: GroupOffsets(fs, PATHS, lambda: None),
+    "topics.json": lambda fs: TopicRegistry(fs, PATHS, 8),
+    "store.json": lambda fs: StoreIdentity.read(fs, PATHS),
+    "head.json": lambda fs: saved_watermarks(fs, PATHS),
+}
+DAMAGE = (
+    b"", b"{", b"\xff", b"null", b"[]", b"7", b'{"format": 1}', b"[" * 100_000,
+    b'{"format": 1, "next_id": 2, "topics": 5, "groups": 5, "head_open_ids": 5}',
+    b'{"format": 1, "next_id": Infinity, "topics": [], "archived_to": Infinity, "indexed_to": 0, "groups": [[]]}',
+    b'{"format": 1, "next_id": 2, "topics": [{"name": "a"}], "groups": [{"name": "a", "offsets": []}]}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_small_file_is_named_as_damage(name: str, damage: bytes) -> None:
+    fs = CrashFileSystem()
+    for folder in (PATHS.tmp, PATHS.tierlog):
+        fs.make_dirs(folder)
+    replace_file(fs, PATHS.tierlog / name, damage, PATHS.tmp)
+    with pytest.raises(CorruptionError, match=name):
+        READERS[name](fs)
