@@ -129,7 +129,7 @@ class Fetcher:
                         head_below, border, queue.topic_id, topic, queue_id, time_ms, boundary
                     )
             if found is None:
-                found = queue.first if boundary is Boundary.LOWER else 0
+                found = self._of_hot(queue, time_ms, boundary)
             if found >= queue.end - (boundary is Boundary.UPPER):
                 queue.snapshot.require_dispatched()  # what cannot be read may be the answer
             return found
@@ -186,15 +186,26 @@ class Fetcher:
                     yield offset, StoredMessage(record, self._store_id, Tier.HOT)
                 offset += 1
 
-    @staticmethod
-    def _hot_by_time(queue: _HotQueue, time_ms: int, boundary: Boundary) -> int | None:
+    @classmethod
+    def _hot_by_time(cls, queue: _HotQueue, time_ms: int, boundary: Boundary) -> int | None:
         """The answer, if the hot messages decide it: a message below them might be nearer otherwise."""
         if queue.view is None or queue.first >= queue.view.next:
             return None
+        if not queue.snapshot.times_rise:
+            if boundary is Boundary.LOWER:
+                return None
+            found = cls._of_hot(queue, time_ms, boundary)
+            return found if found >= queue.first else None
         (unit,) = queue.view.units(queue.first, queue.first + 1)
         first_ms = queue.snapshot.record(int(unit["physical_offset"])).store_ms
         if first_ms > time_ms or (first_ms == time_ms and boundary is Boundary.LOWER):
             return None
+        return cls._of_hot(queue, time_ms, boundary)
+
+    @staticmethod
+    def _of_hot(queue: _HotQueue, time_ms: int, boundary: Boundary) -> int:
+        if queue.view is None:
+            return queue.first if boundary is Boundary.LOWER else 0
         return offset_by_time(queue.view, queue.snapshot, time_ms, boundary)
 
     @staticmethod

@@ -73,3 +73,13 @@ def test_offset_of_a_time(engine: Engine, records: list[Record]) -> None:
             before = [each.queue_offset for each in records if each.store_ms <= time_ms]
             assert offset_by_time(view, snapshot, time_ms, Boundary.LOWER) == min(after, default=len(records))
             assert offset_by_time(view, snapshot, time_ms, Boundary.UPPER) == max(before, default=0)
+
+
+def test_offset_of_a_time_before_the_first_message_though_a_later_one_is_as_old(
+    engine: Engine, records: list[Record]
+) -> None:
+    time_ms = min(each.store_ms for each in records) + 1000
+    assert time_ms < records[0].store_ms
+    before = [each.queue_offset for each in records if each.store_ms <= time_ms]
+    assert engine.offset_by_time("a", 0, time_ms, Boundary.UPPER) == max(before)
+    assert engine.offset_by_time("a", 0, time_ms, Boundary.LOWER) == 0
