@@ -18,8 +18,11 @@ from tiering.clock import Clock
 from tiering.errors import (
     CapacityError,
     ConflictError,
+    DiskFailedError,
+    DiskFullError,
     InvalidRequestError,
     MemberNotFoundError,
+    ReadOnlyError,
     StaleGenerationError,
     TopicNotFoundError,
 )
@@ -221,7 +224,7 @@ class ConsumerGroups:
         found = []
         for name in sorted(self._offsets.all()):
             with self._lock:
-                members = len(self._settled(name).by_id)
+                members = len(self._looked_at(name).by_id)
                 state = self._offsets.all().get(name)
             if state is not None:
                 found.append(GroupSummary(name, state.generation, members, len(state.offsets)))
@@ -231,7 +234,7 @@ class ConsumerGroups:
         """One group; :class:`NotFoundError`."""
         self._offsets.get(validate_group(name))
         with self._lock:
-            group = self._settled(name)
+            group = self._looked_at(name)
             now_ms = self._now_ms()
             members = [
                 MemberInfo(
@@ -276,6 +279,13 @@ class ConsumerGroups:
         group = self._groups.get(name) or _Members()
         self._adopt(name, group, self._live(group))
         return group
+
+    def _looked_at(self, name: str) -> _Members:
+        """The same for those who only look: where no generation can begin, the members of the last one."""
+        try:
+            return self._settled(name)
+        except (ReadOnlyError, DiskFullError, DiskFailedError):
+            return self._groups.get(name) or _Members()
 
     def _adopt(self, name: str, group: _Members, members: dict[str, _Member]) -> None:
         counts = {topic: self._queues_of(topic) for member in members.values() for topic in member.topics}

@@ -19,6 +19,7 @@ from tiering.errors import (
     InvalidRequestError,
     MemberNotFoundError,
     NotFoundError,
+    ReadOnlyError,
     StaleGenerationError,
     TopicNotFoundError,
 )
@@ -36,6 +37,7 @@ class World:
 
     def __init__(self) -> None:
         self.disk = CrashFileSystem()
+        self.read_only_reason: str | None = None
         for folder in (PATHS.tmp, PATHS.tierlog):
             self.disk.make_dirs(folder)
         self.clock = ManualClock()
@@ -46,7 +48,7 @@ class World:
     def restart(self) -> None:
         self.fs = FaultyFileSystem(self.disk)
         self.topics = TopicRegistry(self.fs, PATHS, 8)
-        offsets = GroupOffsets(self.fs, PATHS, lambda: None)
+        offsets = GroupOffsets(self.fs, PATHS, lambda: self.read_only_reason)
         self.groups = ConsumerGroups(
             offsets, self.topics, self._range, self.clock, SeededRandomness(self.clock.now_ms())
         )
@@ -266,3 +268,18 @@ def test_names_and_numbers_have_limits(world: World, monkeypatch: pytest.MonkeyP
     with pytest.raises(CapacityError):
         world.join()
     assert world.groups.describe("g").generation == 2
+
+
+def test_a_store_that_turned_read_only_still_shows_its_groups(world: World) -> None:
+    member = world.join()
+    world.commit(member, {("orders", 0): 20})
+    world.read_only_reason = "the disk failed"
+    world.clock.advance(10_000)  # its session ends, and no generation can begin
+    assert [(each.group, each.generation, each.members) for each in world.groups.all()] == [("g", 1, 1)]
+    shown = world.groups.describe("g")
+    assert [(each.member_id, each.idle_ms) for each in shown.members] == [(member.member_id, 10_000)]
+    assert shown.queues[0].offset == 20
+    with pytest.raises(ReadOnlyError):
+        world.beat(member)
+    world.read_only_reason = None
+    assert world.groups.describe("g").members == []
