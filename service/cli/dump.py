@@ -58,9 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _number(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
     if not 0 <= value < 1 << 62:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number from 0 to 2^62")
     return value
 
 

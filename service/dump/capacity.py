@@ -50,10 +50,9 @@ def chained_capacity(
         slots = (body - shape.item * (options.items or 0)) // shape.slot if options.slots is None else options.slots
         items = (body - shape.slot * slots) // shape.item
         if not _fits((slots, items), shape, body) or options.items not in (None, items):
-            raise InvalidRequestError(
-                f"{options.slots} slots and {options.items} items do not make a file of {source.size} bytes",
-                path=source.name,
-            )
+            asked = {"slots": options.slots, "items": options.items}
+            told = " and ".join(f"{number} {name}" for name, number in asked.items() if number is not None)
+            raise InvalidRequestError(f"{told} do not make a file of {source.size} bytes", path=source.name)
         return slots, items
     for found in (*known, _DEFAULT):
         if found is not None and _fits(found, shape, body):

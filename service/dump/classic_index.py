@@ -7,13 +7,12 @@ from dataclasses import asdict
 
 import numpy as np
 
-from index.classic.format import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, ClassicHeader
+from index.classic.format import HEADER_BYTES, ITEM_BYTES, ITEM_DTYPE, SLOT_BYTES, ClassicHeader
 from service.dump.capacity import Shape, chained_capacity, checked_header, remembered, slot_heads, whole_number
 from service.dump.result import Dump, Json, Options, columns_of, window
 from service.dump.source import Source
 
 _SHAPE = Shape(HEADER_BYTES, SLOT_BYTES, ITEM_BYTES)
-_ITEM = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _COLUMNS = columns_of("item slot hash physical_offset seconds store_ms previous is_newest:bool")
 _PIECE_ITEMS = 4_096
 #: A time that is not beyond what an int64 holds, whatever the header says.
@@ -52,7 +51,7 @@ def _rows(
     for first in range(start, stop, _PIECE_ITEMS):
         end = min(first + _PIECE_ITEMS, stop)
         at = HEADER_BYTES + SLOT_BYTES * slots
-        piece = source.array(at + ITEM_BYTES * first, at + ITEM_BYTES * end).view(_ITEM)
+        piece = source.array(at + ITEM_BYTES * first, at + ITEM_BYTES * end).view(ITEM_DTYPE)
         for number, (hash_low, offset, seconds, previous) in enumerate(piece.tolist(), first):
             if hash_low < 0 or seconds < 0 or not 0 <= previous < number:
                 dump.find(f"item {number} has hash {hash_low}, seconds {seconds} and previous item {previous}")

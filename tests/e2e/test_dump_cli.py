@@ -96,6 +96,13 @@ def test_wrong_use_is_exit_code_2(found: dict[str, Path], capsys: Captured, argv
     assert capsys.readouterr().err.startswith("tierlog: ")
 
 
+@pytest.mark.parametrize("number", ["x", "-1", "1_0", "\u0663", "9" * 5_000])
+def test_what_is_no_number_is_named(found: dict[str, Path], capsys: Captured, number: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["dump", str(found["checkpoint"]), f"--from={number}"])
+    assert "is no number from 0 to 2^62" in capsys.readouterr().err
+
+
 def test_rows_can_be_chosen(found: dict[str, Path], capsys: Captured) -> None:
     path = str(found["sorted-segment"])
     for argv, column in (

@@ -164,7 +164,7 @@ def test_capacity_follows_from_the_length_where_it_can_and_is_asked_for_where_no
     folder = unpack("indexfiles", tmp_path / "single", archive="files.tar.xz")
     with pytest.raises(InvalidRequestError, match="--slots or --items"):
         dumped(folder / "tiered-unsealed")
-    with pytest.raises(InvalidRequestError, match="do not make a file of"):
+    with pytest.raises(InvalidRequestError, match="51 slots do not make a file of"):
         dumped(folder / "tiered-unsealed", slots=51)
     with pytest.raises(InvalidRequestError, match="do not make a file of"):
         dumped(folder / "tiered-unsealed", slots=1 << 40)
