@@ -74,7 +74,12 @@ class StoreCollector(Collector):
             value = stats[number.stat]
             if isinstance(value, int):
                 yield CounterMetricFamily(number.name, number.help, value)
-        yield _state("tierlog_read_only", "1 if nothing can be appended.", self._engine.read_only_reason)
+        yield _state("tierlog_read_only", "1 if nothing is written any more.", self._engine.read_only_reason)
+        yield GaugeMetricFamily(
+            "tierlog_disk_full",
+            "1 while appends are refused because the disk is fuller than hot.disk_full_percent.",
+            int(self._engine.disk_full_reason is not None),
+        )
         yield _state("tierlog_archive_failing", "1 if the archive could not be reached.", self._engine.cold_error)
 
 

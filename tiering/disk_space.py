@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from tiering.clock import Clock
 from tiering.errors import DiskFullError
 from tiering.fs import FileSystem
 
+_LOG = logging.getLogger("tierlog")
 _MEASURED_FOR_S = 1.0
 
 
@@ -53,9 +55,12 @@ class DiskSpace:
             total = self.total_bytes()
             used = total - self.free_bytes()
             over = used * 100 > total * self._full_percent
-            self._full_reason = (
-                f"the disk is over {self._full_percent} % full: {used} of {total} bytes" if over else None
-            )
+            reason = f"the disk is over {self._full_percent} % full: {used} of {total} bytes" if over else None
+            if reason is not None and self._full_reason is None:
+                _LOG.error("appends are refused: %s", reason)
+            elif reason is None and self._full_reason is not None:
+                _LOG.warning("there is room on the disk again; appends go on")
+            self._full_reason = reason
             self._measured_s = now_s
         return self._full_reason
 

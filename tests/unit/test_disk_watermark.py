@@ -10,6 +10,7 @@ import pytest
 from index.query import Query
 from service.api.app import create_app
 from service.engine import Engine
+from service.metrics import Metrics
 from tests.support.api_client import ApiClient
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.engines import tiny_settings
@@ -176,8 +177,12 @@ def test_a_store_that_never_reached_its_archive_removes_nothing() -> None:
     assert world.fs.segments()[0] == 0
 
 
-def test_above_the_limit_appends_are_refused_before_anything_is_written_and_go_on_when_there_is_room() -> None:
+def test_above_the_limit_appends_are_refused_before_anything_is_written_and_go_on_when_there_is_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World(has_archive=False)
+    metrics = Metrics(world.engine)
+    assert b"\ntierlog_disk_full 0.0\n" in metrics.text()
     world.append(1)
     calls, before = world.fs.calls, world.engine.stats()["log_end"]
     world.fs.others = TOTAL * 3 // 4
@@ -188,12 +193,18 @@ def test_above_the_limit_appends_are_refused_before_anything_is_written_and_go_o
     assert (world.fs.calls, world.engine.stats()["log_end"]) == (calls, before)
     assert world.engine.disk_full_reason is not None
     assert world.engine.read_only_reason is None
+    assert b"\ntierlog_disk_full 1.0\n" in metrics.text()
     assert world.numbers() == list(range(world.appended))
     world.engine.groups.commit("g", {("t", 0): 3})
     world.fs.others = 0
     world.clock.advance(1_000)
     world.append(1)
     assert world.engine.disk_full_reason is None
+    assert b"\ntierlog_disk_full 0.0\n" in metrics.text()
+    assert [line.split(":")[0] for line in caplog.messages if "appends" in line] == [
+        "appends are refused",
+        "there is room on the disk again; appends go on",
+    ]
     assert world.numbers() == list(range(world.appended))
     assert world.engine.check() == []
 
