@@ -15,8 +15,9 @@ def base_offset_name(base_offset: int) -> str:
 
 
 def parse_base_offset(name: str) -> int | None:
-    """The offset a file is named for, or None for any other name."""
-    return int(name) if _BASE_OFFSET.fullmatch(name) else None
+    """The offset a file is named for, or None for any other name and for what no 64-bit offset is."""
+    offset = int(name) if _BASE_OFFSET.fullmatch(name) else None
+    return None if offset is None or offset >= 1 << 63 else offset
 
 
 class StorePaths:

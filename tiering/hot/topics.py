@@ -24,8 +24,8 @@ from tiering.json_file import read_json
 from tiering.paths import StorePaths
 
 _FORMAT = 1
-#: What no folder's name has, and U+FFFD, which stands for bytes that are no UTF-8.
-_NO_FOLDER = re.compile("[/\0\ufffd]")
+#: What no folder's name has, and what stands for bytes that are no UTF-8: U+FFFD in a record, a half pair in a name.
+_NO_FOLDER = re.compile("[/\0\ufffd\ud800-\udfff]")
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Topic:
 
 def validate_foreign_topic(topic: str) -> str:
     """Return a name that a folder can have, or raise :class:`InvalidRequestError`: more than RocketMQ lets in today."""
-    if not 1 <= len(topic.encode()) <= 255 or topic in (".", "..") or _NO_FOLDER.search(topic):
+    if topic in (".", "..") or _NO_FOLDER.search(topic) or not 1 <= len(topic.encode()) <= 255:
         raise InvalidRequestError(f"bad topic name {topic[:300]!r}")
     return topic
 

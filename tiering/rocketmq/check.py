@@ -21,7 +21,7 @@ from tiering.hot.tag_code import SCHEDULE_TOPIC, tag_codes
 from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan, topic_at_stop
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 from tiering.rocketmq.config_files import read_consumer_offsets, read_topics
-from tiering.rocketmq.queue_files import broker_queues
+from tiering.rocketmq.queue_files import broker_queues, broker_topics
 
 QueueName = tuple[str, int]
 #: A tag code at or below this is an address in ``consumequeue_ext``.
@@ -60,7 +60,9 @@ class _Log:
 
 
 def _check_broker(fs: FileSystem, paths: StorePaths) -> Iterator[str]:
-    log = _Log(topics=fs.list_dir(paths.consumequeue))
+    log = _Log(topics=broker_topics(fs, paths))
+    for name in sorted(set(fs.list_dir(paths.consumequeue)) - set(log.topics)):
+        yield f"queues: {name!r} is no topic's name"
     yield from _check_log(fs, paths, log)
     yield from _check_queues(fs, paths, log)
     yield from _check_checkpoint(fs, paths, log)

@@ -14,12 +14,14 @@ from tiering.fs import FileSystem
 from tiering.paths import StorePaths
 from tiering.rocketmq.json_text import JsonValue, parse_json
 
+#: A greater number is nonsense, and each queue costs something.
+MOST_QUEUES = 100_000
 #: (topic, group)
 Subscription = tuple[str, str]
 
 
 def read_topics(fs: FileSystem, paths: StorePaths) -> dict[str, int]:
-    """Topics that the broker knows and how many queues each has; none where there is no such file.
+    """Topics that the broker knows and how many queues each has, 100,000 at most; none where there is no such file.
 
     Raises :class:`CorruptionError` if neither the file nor its copy can be read.
     """
@@ -27,7 +29,7 @@ def read_topics(fs: FileSystem, paths: StorePaths) -> dict[str, int]:
     for name, config in _table(fs, paths, "topics.json", "topicConfigTable").items():
         if isinstance(config, dict):
             queues = [config.get(field) for field in ("readQueueNums", "writeQueueNums")]
-            found[name] = max([1, *(number for number in queues if isinstance(number, int))])
+            found[name] = min(max([1, *(number for number in queues if isinstance(number, int))]), MOST_QUEUES)
     return found
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tiering.errors import NotFoundError
+from tiering.errors import InvalidRequestError, NotFoundError
 from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, QueueUnit
 from tiering.fs import FileSystem
 from tiering.hot.consume_queue import UnitArray
+from tiering.hot.topics import validate_foreign_topic
 from tiering.paths import StorePaths, parse_base_offset
 
 _PREFILL = QueueUnit.decode(PREFILL)
@@ -67,9 +68,18 @@ def _prefilled(units: UnitArray) -> int:
     return len(units) if fill.all() else int(np.argmin(fill))
 
 
+def broker_topics(fs: FileSystem, paths: StorePaths) -> list[str]:
+    """Names in the folder of queues that a topic can have, in their order."""
+    found = []
+    for name in fs.list_dir(paths.consumequeue):
+        with contextlib.suppress(InvalidRequestError):
+            found.append(validate_foreign_topic(name))
+    return found
+
+
 def broker_queues(fs: FileSystem, paths: StorePaths) -> Iterator[BrokerQueue]:
     """Every queue with a folder, in the order of topic names and queue ids."""
-    for topic in fs.list_dir(paths.consumequeue):
+    for topic in broker_topics(fs, paths):
         folders = fs.list_dir(paths.consumequeue / topic) if fs.is_dir(paths.consumequeue / topic) else []
         for queue_id in sorted(int(name) for name in folders if _QUEUE_ID.fullmatch(name)):
             folder = paths.queue(topic, queue_id)
