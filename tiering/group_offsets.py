@@ -25,7 +25,6 @@ from tiering.errors import (
     NotFoundError,
     ReadOnlyError,
     StaleGenerationError,
-    StoreError,
     UnsupportedFormatError,
 )
 from tiering.fs import FileSystem, replace_file
@@ -175,7 +174,7 @@ class GroupOffsets:
         for change in batch:
             try:
                 change.apply(groups)
-            except StoreError as error:
+            except Exception as error:  # whatever it is, it is not that of the others in the batch
                 change.error = error
         if groups == self._groups and not self._is_doubtful:
             return

@@ -1,4 +1,4 @@
-"""Names and numbers that no broker writes: reading a broker's directory that has them ended in a traceback, or never."""
+"""Names and numbers that no broker writes: reading a directory that has them ended in a traceback, or never."""
 
 from __future__ import annotations
 
