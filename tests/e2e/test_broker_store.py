@@ -144,6 +144,12 @@ def test_an_archive_of_ours_cannot_belong_to_it(broker: Callable[[str], Broker],
     assert "no archive" in store.err
 
 
+def test_a_name_given_to_it_is_a_store_id(broker: Callable[[str], Broker]) -> None:
+    store = broker("upgrade/5.5.0")
+    store("topics", "--read-only", "--store-id", "Not an id", code=WRONG_USE)
+    assert "bad store id" in store.err
+
+
 def test_sizes_are_those_of_the_files(broker: Callable[[str], Broker]) -> None:
     store = broker("clean")
     assert {file["bytes"] for file in store.rows("files")} == {262_144}

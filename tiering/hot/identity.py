@@ -66,6 +66,13 @@ class StoreIdentity:
         return replace(self, head_open_ids=(self.open_id,))
 
 
+def validate_store_id(store_id: str | None) -> str | None:
+    """Return a legal store id, or None for None, or raise :class:`InvalidRequestError`."""
+    if store_id is not None and not _STORE_ID.fullmatch(store_id):
+        raise InvalidRequestError(f"bad store id {store_id!r}", hint="use 1 to 63 of a-z, 0-9 and -")
+    return store_id
+
+
 def plan_identity(
     fs: FileSystem,
     paths: StorePaths,
@@ -84,11 +91,9 @@ def plan_identity(
     found = StoreIdentity.read(fs, paths)
     open_id = randomness.token_hex(8)
     if found is None:
-        if store_id is not None and not _STORE_ID.fullmatch(store_id):
-            raise InvalidRequestError(f"bad store id {store_id!r}", hint="use 1 to 63 of a-z, 0-9 and -")
         return StoreIdentity(
-            store_id or randomness.token_hex(8), randomness.token_hex(8), open_id, (open_id,), cold_url,
-            segment_bytes or DEFAULT_SEGMENT_BYTES, queue_file_units or DEFAULT_QUEUE_FILE_UNITS,
+            validate_store_id(store_id) or randomness.token_hex(8), randomness.token_hex(8), open_id, (open_id,),
+            cold_url, segment_bytes or DEFAULT_SEGMENT_BYTES, queue_file_units or DEFAULT_QUEUE_FILE_UNITS,
         )  # fmt: skip
     for name, asked, kept in (
         ("store id", store_id, found.store_id),

@@ -18,7 +18,7 @@ from tiering.errors import CorruptionError, InvalidRequestError
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.queue_unit import UNIT_BYTES
 from tiering.fs import FileSystem, replace_file
-from tiering.hot.identity import DEFAULT_QUEUE_FILE_UNITS, DEFAULT_SEGMENT_BYTES, StoreIdentity
+from tiering.hot.identity import DEFAULT_QUEUE_FILE_UNITS, DEFAULT_SEGMENT_BYTES, StoreIdentity, validate_store_id
 from tiering.hot.topics import Topic, encode_topics, validate_foreign_topic
 from tiering.overlay import OverlayFileSystem
 from tiering.paths import StorePaths, parse_base_offset
@@ -67,7 +67,7 @@ def adopt(
     begin = _drop_empty_segments(fs, paths)
     found_units = next((size // UNIT_BYTES for queue in queues for size in queue.sizes.values() if size), None)
     identity = StoreIdentity(
-        store_id or DEFAULT_STORE_ID, "", "", (), None,
+        validate_store_id(store_id) or DEFAULT_STORE_ID, "", "", (), None,
         found_bytes or segment_bytes or DEFAULT_SEGMENT_BYTES,
         queue_file_units or found_units or DEFAULT_QUEUE_FILE_UNITS,
     )  # fmt: skip
