@@ -195,6 +195,7 @@ class _Results:
         self._after = query.after
         self._newest = query.order is Order.NEWEST
         self._found: dict[Place, StoredMessage] = {}
+        self._sizes: dict[Place, int] = {}
         self._bytes = 0
         self._certain: int | None = None
         self._fresh = False
@@ -206,7 +207,8 @@ class _Results:
         if place in self._found:
             return
         self._found[place] = message
-        self._bytes += message.record.size
+        self._sizes[place] = message.shown_bytes
+        self._bytes += self._sizes[place]
         self._fresh = True
         if self._bytes > 2 * self._page_bytes:
             self._keep_the_best()
@@ -236,9 +238,10 @@ class _Results:
         if len(ordered) >= wanted:
             self._certain = ordered[wanted - 1][0]
         for place in ordered[wanted:]:
-            self._bytes -= self._found.pop(place).record.size
+            del self._found[place]
+            self._bytes -= self._sizes.pop(place)
 
     def _fitting(self, ordered: list[Place]) -> list[Place]:
         """As many of the places as a page takes, at least one if there is one."""
-        ends = accumulate(self._found[place].record.size for place in ordered[: self._query.limit])
+        ends = accumulate(self._sizes[place] for place in ordered[: self._query.limit])
         return ordered[: max(1, sum(end <= self._page_bytes for end in ends))]

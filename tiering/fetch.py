@@ -346,7 +346,7 @@ def _collect(
         if wanted is None or (message.tag in wanted.tags and shows_tag(message.record)):
             result.messages.append(message)
             result.status = PullStatus.FOUND
-            found_bytes += message.record.size
+            found_bytes += message.shown_bytes
     if result.next_offset == offset:
         # nothing lies between here and the next tier: a gap, whose end is where to go on
         result.next_offset = max(offset, tier_end)

@@ -62,6 +62,12 @@ class StoredMessage:
         inflated = inflated_body(self.record)
         return (self.record.body, True) if inflated is None else (inflated, False)
 
+    @property
+    def shown_bytes(self) -> int:
+        """What the message counts for where an answer is bounded in bytes: a compressed body as it is shown."""
+        body, _ = self.readable_body()
+        return self.record.size - len(self.record.body) + len(body)
+
     def has_key(self, key: str) -> bool:
         """Whether the message is found by this key; the text itself is compared."""
         return key in indexed_keys(self.record.properties)
