@@ -25,7 +25,7 @@ from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 
 QueueKey = tuple[int, int]
 #: More queues than any log has: a record that names a later one is damaged.
-_MOST_QUEUES = 1 << 16
+MOST_QUEUES = 1 << 16
 UnitArray = NDArray[np.void]
 
 
@@ -123,7 +123,7 @@ class ConsumeQueues:
         for topic in self._topics.all():
             folder = self._paths.consumequeue / topic.name
             for name in self._fs.list_dir(folder):
-                if name.isdigit() and int(name) < _MOST_QUEUES:
+                if name.isdigit() and int(name) < MOST_QUEUES:
                     self._queues[topic.topic_id, int(name)] = self._load_queue(topic, int(name), durable_offset)
                     self._topics.ensure_queues(topic, int(name) + 1)
         self._position = durable_offset
@@ -222,7 +222,7 @@ class ConsumeQueues:
         key = topic.topic_id, queue_id
         queue = self._queues.get(key)
         if queue is None:
-            if not 0 <= queue_id < _MOST_QUEUES:
+            if not 0 <= queue_id < MOST_QUEUES:
                 raise CorruptionError(f"record with queue id {queue_id}", position=int(rows[0]["physical_offset"]))
             self._topics.ensure_queues(topic, queue_id + 1)
             queue = _Queue({}, 0)

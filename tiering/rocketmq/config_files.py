@@ -11,17 +11,16 @@ from pathlib import Path
 
 from tiering.errors import CorruptionError, NotFoundError
 from tiering.fs import FileSystem
+from tiering.hot.consume_queue import MOST_QUEUES
 from tiering.paths import StorePaths
 from tiering.rocketmq.json_text import JsonValue, parse_json
 
-#: A greater number is nonsense, and each queue costs something.
-MOST_QUEUES = 100_000
 #: (topic, group)
 Subscription = tuple[str, str]
 
 
 def read_topics(fs: FileSystem, paths: StorePaths) -> dict[str, int]:
-    """Topics that the broker knows and how many queues each has, 100,000 at most; none where there is no such file.
+    """Topics that the broker knows and how many queues each has, 65,536 at most; none where there is no such file.
 
     Raises :class:`CorruptionError` if neither the file nor its copy can be read.
     """

@@ -13,7 +13,7 @@ import numpy as np
 from tiering.errors import InvalidRequestError, NotFoundError
 from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, QueueUnit
 from tiering.fs import FileSystem
-from tiering.hot.consume_queue import UnitArray
+from tiering.hot.consume_queue import MOST_QUEUES, UnitArray
 from tiering.hot.topics import validate_foreign_topic
 from tiering.paths import StorePaths, parse_base_offset
 
@@ -81,7 +81,7 @@ def broker_queues(fs: FileSystem, paths: StorePaths) -> Iterator[BrokerQueue]:
     """Every queue with a folder, in the order of topic names and queue ids."""
     for topic in broker_topics(fs, paths):
         folders = fs.list_dir(paths.consumequeue / topic) if fs.is_dir(paths.consumequeue / topic) else []
-        for queue_id in sorted(int(name) for name in folders if _QUEUE_ID.fullmatch(name)):
+        for queue_id in sorted(int(name) for name in folders if _QUEUE_ID.fullmatch(name) and int(name) < MOST_QUEUES):
             folder = paths.queue(topic, queue_id)
             if not fs.is_dir(folder):
                 continue
