@@ -1,17 +1,17 @@
 """What do many writers of single messages gain by sharing flushes, and what does a roll cost the one who meets it?
 
 Each of ``--threads`` writers appends messages of ``--body`` bytes, ``flushed``, one after another, for ``--seconds``.
-The peer in the same run does what a log without group commit does: lock, pwrite, fdatasync, for each record, into a
-pre-written file. Then segments of ``--segment-mib`` are filled with and without the next one being made ahead; printed
-is the slowest append. Everything on the same folder; no service, no network.
+The peer in the same run is the same store without group commit: every writer flushes for itself, one after another.
+``--flush-ms`` makes each flush of the log take that much longer, as a disk without a write cache of its own does.
+Then segments of ``--segment-mib`` are filled with and without the next one being made ahead; printed is the slowest
+appends. Everything on the same folder; no service, no network.
 
-``PYTHONPATH=. python benchmarks/group_commit.py [--threads 1 8 32] [--seconds 3]``
+``PYTHONPATH=. python benchmarks/group_commit.py [--threads 1 8 32] [--flush-ms 0 2] [--seconds 3]``
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import threading
 import time
@@ -22,11 +22,33 @@ from pathlib import Path
 from service.engine import Engine
 from service.settings import Settings
 from tiering.batch import Message
+from tiering.fs import File, LocalFileSystem
 from tiering.types import Durability
 
 
-def settings_for(segment_mib: int) -> Settings:
-    return Settings.load(overrides={"hot.segment_bytes": segment_mib << 20, "advertise": "127.0.0.1:10911"})
+class SlowFlushes(LocalFileSystem):
+    """The machine's file system with flushes of the commit log that take longer."""
+
+    def __init__(self, flush_ms: float) -> None:
+        self._flush_s = flush_ms / 1000
+
+    def open(self, path: Path) -> File:
+        """Open; the file's flush takes longer."""
+        file = super().open(path)
+        if self._flush_s and path.parent.name == "commitlog":
+            flush = file.flush
+
+            def slowly() -> None:
+                time.sleep(self._flush_s)
+                flush()
+
+            file.flush = slowly  # type: ignore[method-assign]
+        return file
+
+
+def opened(folder: str, flush_ms: float, segment_mib: int) -> Engine:
+    settings = Settings.load(overrides={"hot.segment_bytes": segment_mib << 20, "advertise": "127.0.0.1:10911"})
+    return Engine.open(Path(folder), settings=settings, fs=SlowFlushes(flush_ms))
 
 
 def run_writers(count: int, seconds: float, append: Callable[[], object]) -> list[float]:
@@ -50,72 +72,77 @@ def run_writers(count: int, seconds: float, append: Callable[[], object]) -> lis
     return sorted(each for mine in taken for each in mine)
 
 
-def flush_each(path: Path, record: bytes) -> Callable[[], None]:
-    """The peer: one fdatasync a record."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    os.pwrite(fd, bytes(64 << 20), 0)
-    os.fsync(fd)
-    lock, end = threading.Lock(), [0]
+def flush_each(engine: Engine, messages: list[Message]) -> Callable[[], None]:
+    """The peer: whoever appends flushes, whether or not somebody else has done so meanwhile."""
+    lock = threading.Lock()
 
     def append() -> None:
+        engine.append(messages, Durability.ASYNC)
         with lock:
-            os.pwrite(fd, record, end[0] % (63 << 20))
-            end[0] += len(record)
-            os.fdatasync(fd)
+            engine._hot.log._flush_file()  # there is no public way to flush twice what is flushed
 
     return append
 
 
-def line(name: str, threads: int, seconds: float, taken: list[float], flushes: int) -> float:
-    rate = len(taken) / seconds
-    middle, late = taken[len(taken) // 2] * 1e3, taken[len(taken) * 99 // 100] * 1e3
-    per_flush = len(taken) / max(1, flushes)
-    print(f"{name:>16} {threads:>8} {rate:>10.0f} {per_flush:>10.1f} {middle:>9.2f} ms {late:>9.2f} ms")
-    return rate
+def measure(threads: int, flush_ms: float, seconds: float, body: int) -> None:
+    messages = [Message("bench", bytes(body), ["key"])]
+    rates = []
+    for name in ("one flush each", "group commit"):
+        with tempfile.TemporaryDirectory() as folder:
+            engine = opened(folder, flush_ms, 256)
+            engine.append(messages)
+            before = engine._hot.log.flushes
+            shares = name == "group commit"
+            append = partial(engine.append, messages) if shares else flush_each(engine, messages)
+            taken = run_writers(threads, seconds, append)
+            per_flush = len(taken) / max(1, engine._hot.log.flushes - before)
+            engine.close()
+        rates.append(len(taken) / seconds)
+        middle, late = taken[len(taken) // 2] * 1e3, taken[len(taken) * 99 // 100] * 1e3
+        print(
+            f"{flush_ms:>8.1f} {threads:>8} {name:>15} {rates[-1]:>10.0f} {per_flush:>10.1f} "
+            f"{middle:>9.2f} ms {late:>9.2f} ms"
+        )
+    print(f"{flush_ms:>8.1f} {threads:>8} {'ratio':>15} {rates[1] / rates[0]:>10.2f}")
 
 
-def slowest_append(*, ahead: bool, segment_mib: int) -> tuple[float, int]:
+def slowest_append(*, ahead: bool, segment_mib: int) -> tuple[list[float], float]:
+    """Seconds of each append that met a roll, and of the slowest one that met none."""
     with tempfile.TemporaryDirectory() as folder:
-        engine = Engine.open(Path(folder), settings=settings_for(segment_mib))
+        engine = opened(folder, 0, segment_mib)
         batch = [Message("bench", bytes(64 << 10), queue_id=0) for _ in range(16)]
-        slowest = 0.0
+        rolls, slowest = [], 0.0
         while engine._hot.log.last_base < 4 * engine._hot.log.segment_bytes:
             if ahead:  # what the background thread does, here between two appends
                 engine._hot.prepare_segment()
-            start = time.perf_counter()
+            base, start = engine._hot.log.last_base, time.perf_counter()
             engine.append(batch, Durability.FLUSHED)
-            slowest = max(slowest, time.perf_counter() - start)
-        rolls = engine._hot.log.last_base // engine._hot.log.segment_bytes
+            taken = time.perf_counter() - start
+            if engine._hot.log.last_base > base:
+                rolls.append(taken)
+            else:
+                slowest = max(slowest, taken)
         engine.close()
-        return slowest, rolls
+        return rolls, slowest
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--flush-ms", type=float, nargs="+", default=[0, 2])
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--body", type=int, default=200)
     parser.add_argument("--segment-mib", type=int, default=256)
     given = parser.parse_args()
-    print(f"{'':>16} {'threads':>8} {'msg/s':>10} {'msg/flush':>10} {'median':>12} {'99 %':>12}")
-    for threads in given.threads:
-        with tempfile.TemporaryDirectory() as folder:
-            append = flush_each(Path(folder) / "log", bytes(given.body + 110))
-            taken = run_writers(threads, given.seconds, append)
-            alone = line("one flush each", threads, given.seconds, taken, len(taken))
-        with tempfile.TemporaryDirectory() as folder:
-            engine = Engine.open(Path(folder), settings=settings_for(256))
-            message = [Message("bench", bytes(given.body), ["key"])]
-            engine.append(message)
-            before = engine._hot.log.flushes
-            taken = run_writers(threads, given.seconds, partial(engine.append, message))
-            rate = line("group commit", threads, given.seconds, taken, engine._hot.log.flushes - before)
-            engine.close()
-        print(f"{'ratio':>16} {threads:>8} {rate / alone:>10.2f}")
+    print(f"{'+ms':>8} {'threads':>8} {'':>15} {'msg/s':>10} {'msg/flush':>10} {'median':>12} {'99 %':>12}")
+    for flush_ms in given.flush_ms:
+        for threads in given.threads:
+            measure(threads, flush_ms, given.seconds, given.body)
     for ahead in (False, True):
-        slowest, rolls = slowest_append(ahead=ahead, segment_mib=given.segment_mib)
+        rolls, slowest = slowest_append(ahead=ahead, segment_mib=given.segment_mib)
         how = "made ahead" if ahead else "made by the append"
-        print(f"next segment {how}: slowest of 1 MiB appends over {rolls} rolls {slowest * 1e3:.0f} ms")
+        met = ", ".join(f"{taken * 1e3:.0f}" for taken in rolls)
+        print(f"next segment {how}: 1 MiB appends that met a roll {met} ms, slowest other {slowest * 1e3:.0f} ms")
 
 
 if __name__ == "__main__":

@@ -262,3 +262,28 @@ def test_turning_read_only_is_logged_once(world: HotWorld, caplog: pytest.LogCap
     assert [record.message for record in caplog.records] == [
         "the store is read-only now: flush failed: scripted failure"
     ]
+
+
+def test_who_is_covered_leaves_though_another_flush_is_on_its_way(world: HotWorld) -> None:
+    """With a plain lock they would queue behind it, and hardly two requests would share a flush."""
+    fs = FaultyFileSystem(world.fs)
+    hot = world.open(fs=fs)
+    first, appends = fs.hold("flush", LOG), Appends(hot)
+    appends.start(1)
+    first.wait_until_reached()
+    appends.start(9)
+    second = fs.hold("flush", LOG)
+    first.release()
+    second.wait_until_reached()
+    wait_until(lambda: appends.done == 1, "the first was covered by its own flush")
+    late = Appends(hot)
+    late._threads = appends._threads  # counts what the log holds already
+    third = fs.hold("flush", LOG)
+    late.start(1)
+    second.release()
+    third.wait_until_reached()
+    wait_until(lambda: appends.done == 10, "nine were covered and wait all the same")
+    assert late.done == 0
+    third.release()
+    late.join()
+    assert (appends.done, late.done, hot.log.flushes) == (10, 1, 3)

@@ -46,7 +46,8 @@ class CommitLog:
         self._segments: SortedDict[int, Segment] = SortedDict()
         self._segments_lock = threading.Lock()
         self._active: File | None = None
-        self._flush_lock = threading.Lock()
+        self._flush_turn = threading.Condition()
+        self._is_flushing = False
         self._flush_failure: StoreError | None = None
         self._prepare_lock = threading.Lock()
         self._prepared: int | None = None
@@ -231,7 +232,11 @@ class CommitLog:
             file.write_at(position, BLANK.pack(self.segment_bytes - position, MAGIC_BLANK))
             hole = -(-(position + BLANK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
             file.zero(hole, self.segment_bytes)
-        with self._flush_lock:
+        with self._flush_turn:
+            while self._is_flushing:
+                self._flush_turn.wait()
+            self._is_flushing = True
+        with self._flushing():
             self._flush_file()
             self.add_segment(base + self.segment_bytes)
             self.end = self.flushed = base + self.segment_bytes
@@ -239,16 +244,30 @@ class CommitLog:
     def flush(self, upto: int | None = None) -> int:
         """Make everything written before the call durable, or what lies below ``upto``; returns the flushed position.
 
-        All who wait while a flush is on its way share the next one.
+        All who wait while a flush is on its way share the next one, and leave together when it has ended.
         """
-        if upto is not None and upto <= self.flushed:
-            return self.flushed
-        with self._flush_lock:
+        wanted = self.end if upto is None else upto
+        with self._flush_turn:
+            while self._is_flushing and self.flushed < wanted:
+                self._flush_turn.wait()
+            if self.flushed >= wanted:
+                return self.flushed
+            self._is_flushing = True
+        with self._flushing():
             end = self.end
-            if self.flushed < (end if upto is None else upto):
-                self._flush_file()
-                self.flushed = end
-            return self.flushed
+            self._flush_file()
+            self.flushed = end
+        return end
+
+    @contextlib.contextmanager
+    def _flushing(self) -> Iterator[None]:
+        """Let go of a turn that was taken, and of all who wait for it."""
+        try:
+            yield
+        finally:
+            with self._flush_turn:
+                self._is_flushing = False
+                self._flush_turn.notify_all()
 
     def _flush_file(self) -> None:
         """One failure is final: the next fdatasync would succeed although the bytes are lost."""
