@@ -75,12 +75,17 @@ class StoreCollector(Collector):
             if isinstance(value, int):
                 yield CounterMetricFamily(number.name, number.help, value)
         yield _state("tierlog_read_only", "1 if nothing is written any more.", self._engine.read_only_reason)
-        yield GaugeMetricFamily(
+        yield _is(
             "tierlog_disk_full",
             "1 while appends are refused because the disk is fuller than hot.disk_full_percent.",
-            int(self._engine.disk_full_reason is not None),
+            self._engine.disk_full_reason,
         )
-        yield _state("tierlog_archive_failing", "1 if the archive could not be reached.", self._engine.cold_error)
+        yield _is("tierlog_archive_failing", "1 if the archive could not be reached.", self._engine.cold_error)
+
+
+def _is(name: str, text: str, reason: str | None) -> Metric:
+    """A state whose reason names an object or counts bytes: as a label, every new one would make a series."""
+    return GaugeMetricFamily(name, text, int(reason is not None))
 
 
 def _state(name: str, text: str, reason: str | None) -> Metric:
