@@ -142,7 +142,7 @@ def read_only(folder: Path, seed: int) -> dict[str, Any]:
 def write_and_die(folder: Path, seed: int) -> None:
     """Leave a store as a killed process does, so that there is something to recover."""
     engine = Engine.open(folder / "store", settings=worker_settings())
-    write(engine, Ledger(folder, 0), seed, 40, [])
+    write(engine, Ledger(folder, 0), seed, 150, [])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
