@@ -80,6 +80,8 @@ class GroupOffsets:
         self._is_closed = False
         #: Whether a write failed and the file may hold what nobody was told of.
         self._is_doubtful = False
+        #: The highest generation of a removed group: one made anew begins above it, for a late commit of the old one.
+        self._forgotten = 0
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._waiting: list[_Change] = []
@@ -104,7 +106,7 @@ class GroupOffsets:
 
         def apply(groups: _Groups) -> None:
             state = _found_or_new(groups, name)
-            groups[name] = replace(state, generation=state.generation + 1)
+            groups[name] = replace(state, generation=max(state.generation, self._forgotten) + 1)
 
         self._make_durable(apply)
         return self._groups[name].generation
@@ -138,7 +140,8 @@ class GroupOffsets:
         """Forget a group; one that is not there is no error."""
 
         def apply(groups: _Groups) -> None:
-            groups.pop(name, None)
+            state = groups.pop(name, GroupState())
+            self._forgotten = max(self._forgotten, state.generation)
 
         self._make_durable(apply)
 

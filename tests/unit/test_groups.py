@@ -283,3 +283,18 @@ def test_a_store_that_turned_read_only_still_shows_its_groups(world: World) -> N
         world.beat(member)
     world.read_only_reason = None
     assert world.groups.describe("g").members == []
+
+
+def test_a_commit_under_way_is_not_taken_for_one_of_a_group_that_was_removed_and_made_anew(world: World) -> None:
+    member, offset_range = world.join(), world._range
+
+    def removed_meanwhile(topic: str, queue_id: int) -> tuple[int, int]:
+        world.groups.leave("g", member.member_id)
+        world.groups.remove("g")
+        world.join()
+        return offset_range(topic, queue_id)
+
+    world.groups._offset_range = removed_meanwhile
+    with pytest.raises(StaleGenerationError):
+        world.commit(member, {("orders", 0): 50})
+    assert world.offsets() == {}
