@@ -16,7 +16,6 @@ from service.allocation import allocate
 from tiering.batch import validate_topic
 from tiering.clock import Clock
 from tiering.errors import (
-    CapacityError,
     ConflictError,
     DiskFailedError,
     DiskFullError,
@@ -147,7 +146,7 @@ class ConsumerGroups:
             group = self._groups.get(name) or _Members()
             members = self._live(group)
             if len(members) >= MAX_MEMBERS:
-                raise CapacityError(f"group {name!r} has {MAX_MEMBERS} members already")
+                raise ConflictError(f"group {name!r} has {MAX_MEMBERS} members already")
             member_id = self._randomness.token_hex(8)
             members[member_id] = _Member(wanted, session_timeout_ms, self._now_ms())
             self._adopt(name, group, members)

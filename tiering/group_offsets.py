@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any
 
 from tiering.errors import (
-    CapacityError,
     ClosedError,
+    ConflictError,
     InvalidRequestError,
     NotFoundError,
     ReadOnlyError,
@@ -132,7 +132,7 @@ class GroupOffsets:
             groups[name] = replace(state, offsets={**state.offsets, **offsets})
             if sum(len(each.offsets) for each in groups.values()) > MAX_OFFSETS:
                 groups[name] = state
-                raise CapacityError(f"there are {MAX_OFFSETS} committed offsets already")
+                raise ConflictError(f"there are {MAX_OFFSETS} committed offsets already")
 
         self._make_durable(apply)
 
@@ -204,7 +204,7 @@ class GroupOffsets:
 
 def _found_or_new(groups: _Groups, name: str) -> GroupState:
     if name not in groups and len(groups) >= MAX_GROUPS:
-        raise CapacityError(f"there are {MAX_GROUPS} groups already", hint="remove one that nobody uses")
+        raise ConflictError(f"there are {MAX_GROUPS} groups already", hint="remove one that nobody uses")
     return groups.get(name, GroupState())
 
 

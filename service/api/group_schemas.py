@@ -9,7 +9,7 @@ from tiering.batch import MAX_QUEUES
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class JoinIn(_Strict):

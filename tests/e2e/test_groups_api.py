@@ -158,6 +158,8 @@ def test_offsets_are_checked(service: Service) -> None:
         ("POST", f"{GROUP}/members", {"topics": ["orders"], "mine": 1}, 422),
         ("PUT", f"{GROUP}/offsets", {"offsets": []}, 422),
         ("PUT", f"{GROUP}/offsets", {"offsets": [{"topic": "orders", "queue_id": 0, "offset": -1}]}, 422),
+        ("PUT", f"{GROUP}/offsets", {"offsets": [{"topic": "orders", "queue_id": 0, "offset": True}]}, 422),
+        ("PUT", f"{GROUP}/offsets", {"offsets": [{"topic": "orders", "queue_id": 0, "offset": "2"}]}, 422),
         ("PUT", f"{GROUP}/offsets", {"offsets": [{"topic": "nobody", "queue_id": 0, "offset": 0}]}, 404),
         ("PUT", f"{GROUP}/offsets", {"offsets": [{"topic": "orders", "queue_id": 9, "offset": 0}]}, 404),
         (

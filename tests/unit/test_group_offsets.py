@@ -13,8 +13,8 @@ from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.hot_stores import ROOT
 from tiering import group_offsets
 from tiering.errors import (
-    CapacityError,
     ClosedError,
+    ConflictError,
     DiskFailedError,
     InvalidRequestError,
     NotFoundError,
@@ -190,9 +190,9 @@ def test_names_and_numbers_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = opened(disk())
     groups.commit("a", {T0: 1, T1: 1}, generation=0)
     groups.commit("b", {T0: 1}, generation=0)
-    with pytest.raises(CapacityError):
+    with pytest.raises(ConflictError):
         groups.commit("b", {T1: 1}, generation=0)
-    with pytest.raises(CapacityError):
+    with pytest.raises(ConflictError):
         groups.raise_generation("c")
     assert groups.all() == {"a": GroupState(0, {T0: 1, T1: 1}), "b": GroupState(0, {T0: 1})}
     groups.commit("b", {T0: 2}, generation=0)

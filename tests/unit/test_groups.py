@@ -13,7 +13,6 @@ from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.hot_stores import ROOT
 from tiering.clock import ManualClock
 from tiering.errors import (
-    CapacityError,
     ConflictError,
     DiskFailedError,
     InvalidRequestError,
@@ -265,7 +264,7 @@ def test_names_and_numbers_have_limits(world: World, monkeypatch: pytest.MonkeyP
             call()
     monkeypatch.setattr(groups_module, "MAX_MEMBERS", 2)
     world.join(), world.join()
-    with pytest.raises(CapacityError):
+    with pytest.raises(ConflictError):
         world.join()
     assert world.groups.describe("g").generation == 2
 
