@@ -66,7 +66,7 @@ class Background:
             thread.start()
 
     def stop(self) -> None:
-        """Ask the threads to end and wait for them, a few seconds at most.
+        """Ask the threads to end and wait for them, 3 s at most for all together.
 
         One that hangs in a call to a dead bucket is left: it is a daemon, and checks before every local change
         whether the store is closing.
@@ -75,8 +75,9 @@ class Background:
         self._dirty.set()
         self._near_end.set()
         self.arrivals.stop()
+        deadline_s = self._clock.monotonic_s() + _JOIN_S
         for thread in self._threads:
-            thread.join(_JOIN_S)
+            thread.join(max(0.0, deadline_s - self._clock.monotonic_s()))
         self._threads.clear()
 
     def appended(self) -> None:
