@@ -1,6 +1,6 @@
 """System calls that fail: the append is refused, the store turns read-only and reads on, a restart finds everything.
 
-strace makes the kernel refuse the n-th call of a kind in a real process. EIO and ENOSPC, once or for good, one thread
+strace makes the kernel refuse the n-th call of a kind in a real process: EIO, ENOSPC, EROFS, once or for good, one thread
 or several beside the store's own.
 """
 
@@ -99,6 +99,20 @@ def test_a_refused_call_loses_nothing(
             stages["injected"] += injected
     record_property("injected", stages["injected"])
     print(f"{call} {error}: {dict(stages)}; nothing lost, nothing twice")
+
+
+@pytest.mark.parametrize("call", ["pwrite64", "rename"])
+def test_a_disk_that_turns_read_only_under_a_writer_loses_nothing(
+    strace: str, tmp_path: Path, seed: int, call: str
+) -> None:
+    """The kernel remounts a failing disk read-only while files are open; mount refuses to do so for a test."""
+    for at in OCCURRENCES[call][2:]:
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        outcome, injected = run_refused(strace, folder, seed, call, f"error=EROFS:when={at}+")
+        assert injected
+        assert "Read-only file system" in outcome["error"], outcome
+        examine(outcome, folder, 1)
 
 
 @pytest.mark.parametrize(("call", "error"), [("fdatasync", "EIO"), ("pwrite64", "ENOSPC"), ("rename", "EIO")])
