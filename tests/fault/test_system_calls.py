@@ -1,7 +1,7 @@
 """System calls that fail: the append is refused, the store turns read-only and reads on, a restart finds everything.
 
-strace makes the kernel refuse the n-th call of a kind in a real process: EIO, ENOSPC, EROFS, once or for good, one thread
-or several beside the store's own.
+strace makes the kernel refuse the n-th call of a kind in a real process: EIO, ENOSPC, EROFS, once or for good, one
+thread or several beside the store's own.
 """
 
 from __future__ import annotations
