@@ -15,7 +15,9 @@ from tiering.format.section import HEADER, SectionRef, decode_table, encode_head
 VERSION = 1
 PAGES, DIRECTORY, FILTER, META = "pages", "directory", "filter", "meta"
 
-_MAGICS = {PAGES: b"TLIDXPAG", DIRECTORY: b"TLIDXDIR", META: b"TLIDXMET"}
+#: Of the first section, and so of the object.
+PAGES_MAGIC = b"TLIDXPAG"
+_MAGICS = {PAGES: PAGES_MAGIC, DIRECTORY: b"TLIDXDIR", META: b"TLIDXMET"}
 SECTION_HEAD_BYTES = HEADER.size
 TAIL = struct.Struct(">iI8s")
 TAIL_BYTES = TAIL.size

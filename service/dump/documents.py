@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from service.dump.result import Dump, Json, Options, columns_of, text_of, window
+from service.dump.result import Dump, Json, Options, columns_of, cut, text_of
 from service.dump.source import Source
 from tiering.rocketmq.json_text import JsonValue, parse_json
 
@@ -34,17 +34,8 @@ def dump_json(source: Source, options: Options) -> Dump:
         version = document.get("dataVersion")
         dump.head = {**dump.head, **scalars} | ({"dataVersion": _plain(version)} if version is not None else {})
     dump.name, dump.columns = name, columns
-    dump.rows = _cut(rows, options)
+    dump.rows = cut(rows, options)
     return dump
-
-
-def _cut(rows: Iterator[Json], options: Options) -> Iterator[Json]:
-    start, stop = window(options, 0, 1 << 62)
-    for number, row in enumerate(rows):
-        if number >= stop:
-            return
-        if number >= start:
-            yield row
 
 
 def _known(document: JsonValue) -> tuple[str, dict[str, str], Iterator[Json]] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from service.dump.result import Dump, Json, Options, columns_of, decoding, text_of, window
-from service.dump.sections import MOST_BYTES, checked_frame, pages_of, read_head, read_page
+from service.dump.result import Dump, Json, Options, columns_of, cut, decoding, text_of
+from service.dump.sections import MOST_BYTES, pages_of, read_head, read_page
 from service.dump.source import Source
 from service.dump.tiered_index import describe_bounds
 from tiering.errors import CorruptionError
@@ -24,7 +24,7 @@ from tiering.format.manifest import (
     decode_page,
 )
 from tiering.format.queue_rows import MAGIC as MAGIC_ROWS
-from tiering.format.queue_rows import PAGE_ROWS, QUEUE_ROW, decode_rows_page
+from tiering.format.queue_rows import QUEUE_ROW, decode_rows_page
 from tiering.format.queue_rows import VERSION as ROWS_VERSION
 from tiering.format.section import SectionHead
 
@@ -52,7 +52,7 @@ def dump_head(source: Source, options: Options) -> Dump:
             "archived_to": head.archived_to, "indexed_to": head.indexed_to, "cold_min": head.cold_min,
             "state": state.key if state else None, "bytes": source.size,
         }  # fmt: skip
-        dump.rows = _cut(rows, options)
+        dump.rows = cut(rows, options)
     return dump
 
 
@@ -67,7 +67,7 @@ def dump_page(source: Source, options: Options) -> Dump:
             rows = [_entry_row(str(table["kind"]), item) for item in _items_of(data, table, source)]
         if len(rows) != table.get("count"):
             dump.find(f"page says it has {table.get('count')} entries, it has {len(rows)}")
-        dump.rows = _cut(rows, options)
+        dump.rows = cut(rows, options)
     return dump
 
 
@@ -81,7 +81,7 @@ def dump_state(source: Source, options: Options) -> Dump:
                 {"topic_id": int(topic.topic_id), "topic": text_of(topic.name), "queues": int(topic.queues)}
                 for topic in StoreState.decode(data, path=source.name).topics
             ]
-        dump.rows = _cut(topics, options)
+        dump.rows = cut(topics, options)
     return dump
 
 
@@ -93,32 +93,23 @@ def dump_queue_rows(source: Source, options: Options) -> Dump:
         if head.length != source.size:
             dump.find(f"object has {source.size} bytes, its section {head.length}")
         dump.head |= {"pages": len(pages_of(head))}
-        dump.rows = _queue_rows(source, options, dump, head)
+        dump.rows = cut(_queue_rows(source, dump, head), options)
     return dump
 
 
-def _queue_rows(source: Source, options: Options, dump: Dump, head: SectionHead) -> Iterator[Json]:
-    start, stop = window(options, 0, 1 << 62)
-    number = 0
+def _queue_rows(source: Source, dump: Dump, head: SectionHead) -> Iterator[Json]:
     names = QUEUE_ROW.names or ()
     for at, page in enumerate(pages_of(head)):
-        if number >= stop:
-            return
         with dump.surviving(f"page {at}"):
-            data = checked_frame(read_page(source, 0, page), PAGE_ROWS * QUEUE_ROW.itemsize)
-            for values in decode_rows_page(data, page, path=source.name).tolist():
-                if start <= number < stop:
-                    yield dict(zip(names, values, strict=True))
-                number += 1
+            for values in decode_rows_page(read_page(source, 0, page), page, path=source.name).tolist():
+                yield dict(zip(names, values, strict=True))
 
 
 def _whole(source: Source, magic: bytes, version: int) -> bytes:
-    """All bytes of an object that is one section, its pages small enough to be decompressed."""
+    """All bytes of an object that is one section with a sound head."""
     if source.size > MOST_BYTES:
         raise CorruptionError(f"{source.size} bytes are more than such an object has")
-    head = read_head(source, 0, source.size, magic, version)
-    for page in pages_of(head) if "pages" in head.table else ():
-        checked_frame(read_page(source, 0, page))
+    read_head(source, 0, source.size, magic, version)
     return source.read(0, source.size)
 
 
@@ -160,8 +151,3 @@ def _reference(ref: ObjectRef) -> Json:
 
 def _rows_key(ref: ObjectRef | None) -> Json:
     return {"rows_key": text_of(ref.key)} if ref else {}
-
-
-def _cut(rows: list[Json], options: Options) -> Iterator[Json]:
-    start, stop = window(options, 0, len(rows))
-    return iter(rows[start:stop])

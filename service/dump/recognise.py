@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from index.classic.format import FILE_NAME
 from index.header import BEGIN_MAGIC, END_MAGIC
-from index.object_sections import TAIL_MAGIC
+from index.object_sections import PAGES_MAGIC, TAIL_MAGIC
 from service.dump.classic_index import dump_classic
 from service.dump.commit_log import dump_log, dump_tiered_log
 from service.dump.documents import dump_json
@@ -52,13 +53,12 @@ def _int32(value: int) -> bytes:
 
 _SECTION_KINDS = {
     MAGIC_HEAD: "manifest-head", MAGIC_PAGE: "manifest-page", MAGIC_STATE: "state", MAGIC_ROWS: "queue-rows",
-    b"TLIDXPAG": "index-object",
+    PAGES_MAGIC: "index-object",
 }  # fmt: skip
 _RECORD_MAGICS = {_int32(magic) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
 _INDEX_MAGICS = {_int32(BEGIN_MAGIC), _int32(END_MAGIC)}
 _COLD_NAME = re.compile(r"[0-9a-f]{8}\d{20}")
 _OFFSET_NAME = re.compile(r"\d{20}")
-_CLASSIC_NAME = re.compile(r"\d{17}")
 #: Another layout with the magic of today's.
 _OLD_INDEX_NAMES = ("0000", "1111", "2222")
 _NUMBER = re.compile(r"\d+")
@@ -131,7 +131,7 @@ def _by_place(source: Source) -> str | None:
         if folder == "commitlog":
             return "commit-log"
         return "consume-queue" if _NUMBER.fullmatch(folder) else None
-    if _CLASSIC_NAME.fullmatch(name):
+    if FILE_NAME.fullmatch(name):
         return "index-classic"
     return _by_name_or_text(source, name)
 

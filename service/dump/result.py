@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import zstandard
@@ -104,3 +105,8 @@ def window(options: Options, first: int, end: int) -> tuple[int, int]:
     start = max(first, options.start if options.start is not None else first)
     stop = end if options.limit is None else min(end, start + options.limit)
     return min(start, end), max(min(start, end), stop)
+
+
+def cut(rows: Iterable[Json], options: Options) -> Iterator[Json]:
+    """The rows to show, numbered from 0; none behind them is made."""
+    return islice(rows, *window(options, 0, 1 << 62))

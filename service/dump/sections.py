@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zstandard
-
 from service.dump.result import decoding
 from service.dump.source import Source
 from tiering.errors import CorruptionError
@@ -48,12 +46,3 @@ def read_page(source: Source, section_at: int, page: PageRef) -> bytes:
     """A checked page of the section at ``section_at``."""
     start = section_at + page.position
     return check_page(source.read(start, start + page.length), page, path=source.name)
-
-
-def checked_frame(data: bytes, most: int = MOST_BYTES) -> bytes:
-    """A zstd frame that says it holds no more than ``most`` bytes."""
-    with decoding():
-        size = zstandard.frame_content_size(data)
-    if not 0 <= size <= most:
-        raise CorruptionError(f"a compressed page says it holds {size} bytes")
-    return data

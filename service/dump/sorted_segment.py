@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from service.dump.commit_log import base_of
 from service.dump.frames import MAX_FRAME_BYTES, seek_rows, walk_frames
 from service.dump.records import RECORD_COLUMNS, SHOWN, faults_of, filler_row, record_row
-from service.dump.result import Dump, Json, Options, columns_of, decoding, window
-from service.dump.sections import checked_frame, pages_of, read_head, read_page
+from service.dump.result import Dump, Json, Options, columns_of, cut, window
+from service.dump.sections import pages_of, read_head, read_page
 from service.dump.source import Source
 from tiering.errors import CorruptionError, StoreError
 from tiering.format.record import BLANK, MAGIC_FILLER, decode_record
@@ -74,12 +73,13 @@ def dump_sorted_segment(source: Source, options: Options) -> Dump:
             case "frames":
                 dump.name, dump.columns, dump.rows = "frames", _FRAME_COLUMNS, _frames(segment)
             case "map":
-                dump.name, dump.columns, dump.rows = "records", _MAP_COLUMNS, _map(segment)
+                dump.name, dump.columns, dump.rows = "records", _MAP_COLUMNS, cut(_map(segment), options)
             case "records":
                 dump.name, dump.columns, dump.rows = "records", _RECORD_COLUMNS, _records(segment)
                 dump.shown = ("cold_offset", *SHOWN)
             case _:
-                dump.name, dump.columns, dump.rows = "directory", _DIRECTORY_COLUMNS, _directory(segment)
+                dump.name, dump.columns = "directory", _DIRECTORY_COLUMNS
+                dump.rows = cut(_directory(segment), options)
     return dump
 
 
@@ -144,44 +144,33 @@ def _directory(segment: _Segment) -> Iterator[Json]:
     if "directory" not in segment.sections:
         return
     at, head = segment.sections["directory"]
-    start, stop = window(segment.options, 0, 1 << 62)
-    number = 0
     with segment.dump.surviving("directory"):
         for page in pages_of(head):
-            rows: list[Json] = []
             with segment.dump.surviving("directory page"):
-                rows = decode_directory_page(read_page(segment.source, at, page)).to_pylist()
-            yield from rows[max(0, start - number) : max(0, stop - number)]
-            number += len(rows)
-            if number >= stop:
-                return
+                yield from decode_directory_page(read_page(segment.source, at, page)).to_pylist()
 
 
 def _map(segment: _Segment) -> Iterator[Json]:
     if "map" not in segment.sections:
         return
     at, head = segment.sections["map"]
-    start, stop = window(segment.options, 0, 1 << 62)
     number = 0
     with segment.dump.surviving("offset map"):
         for page in pages_of(head):
-            if number >= stop:
-                return
             with segment.dump.surviving("page of the offset map"):
                 info = page.info
                 if not 0 <= info["records"] <= MAP_PAGE_RECORDS:
                     raise CorruptionError(f"a page of {info['records']} records")
-                data = checked_frame(read_page(segment.source, at, page), 8 * MAP_PAGE_RECORDS)
+                data = read_page(segment.source, at, page)
                 physical, cold = decode_map_page(data, info["records"], info["first_physical"], info["first_cold"])
                 ends = np.append(physical[1:], -1)
                 for place, offset in enumerate(physical.tolist()):
-                    if start <= number < stop:
-                        # the next record begins where one ends; the last of a page has no next here
-                        size = int(ends[place]) - offset if ends[place] >= 0 else None
-                        yield {
-                            "record": number, "physical_offset": segment.base + offset,
-                            "cold_offset": segment.base + int(cold[place]), "size_bytes": size,
-                        }  # fmt: skip
+                    # the next record begins where one ends; the last of a page has no next here
+                    size = int(ends[place]) - offset if ends[place] >= 0 else None
+                    yield {
+                        "record": number, "physical_offset": segment.base + offset,
+                        "cold_offset": segment.base + int(cold[place]), "size_bytes": size,
+                    }  # fmt: skip
                     number += 1
 
 
@@ -212,9 +201,6 @@ def _frame(segment: _Segment, start: int, row: np.void) -> bytes:
     if length > MAX_FRAME_BYTES:
         raise CorruptionError(f"a frame of {length} bytes")
     data = segment.source.read(start, start + int(row["compressed"]))
-    with decoding():
-        if zstandard.frame_content_size(data) != length:
-            raise CorruptionError("the frame has another length than the seek table says")
     return decompress_frame(data, length, path=segment.source.name, position=start)
 
 
