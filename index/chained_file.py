@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +22,9 @@ from index.header import (
 )
 from index.kernels.chains import FULL, PENDING_BYTES, link_again, put_items, walk_chain
 from index.layout import LAYOUTS, ItemLayout, Items
-from tiering.errors import CapacityError, DiskFailedError, InvalidRequestError, StoreError
-from tiering.fs import ByteArray, FileSystem
+from tiering.errors import CapacityError, InvalidRequestError
+from tiering.flush_guard import FlushGuard
+from tiering.fs import ByteArray, FileSystem, flush_file
 from tiering.types import TimeBounds
 
 _FIRST_GUESS = 64
@@ -54,7 +54,7 @@ class ChainedIndexFile:
         self._offsets = layout.kernel_offsets
         self._trailer: Trailer | None = None
         self._flushed_items = 0
-        self._flush_failure: StoreError | None = None
+        self._flush_guard = FlushGuard(str(path))
         self.path = path
         self.layout = layout
         self.slots = slots
@@ -131,22 +131,11 @@ class ChainedIndexFile:
         """Make the file's name and its items up to number ``count`` durable; slots can be made again from items."""
         at, width = items_position(self.slots), self.layout.chained_bytes
         start = at + width * (self._flushed_items + 1) if self._flushed_items else at  # item 0 goes with the first
-        with self._flushing():
+        with self._flush_guard.flushing():
             self._fs.flush_mapped(self.path, self._data, start, at + width * (count + 1))
             if not self._flushed_items:
                 self._fs.flush_dir(self.path.parent)
         self._flushed_items = count
-
-    @contextlib.contextmanager
-    def _flushing(self) -> Iterator[None]:
-        """One failure is final: another flush would succeed although the bytes are lost."""
-        if self._flush_failure is not None:
-            raise DiskFailedError("an earlier flush failed", path=str(self.path)) from self._flush_failure
-        try:
-            yield
-        except StoreError as error:
-            self._flush_failure = error
-            raise
 
     @classmethod
     def open_sealed(
@@ -286,10 +275,6 @@ class ChainedIndexFile:
             data[at : at + COVER_BYTES] = np.frombuffer(cover.encode(), np.uint8)
             self._trailer = Trailer(cover, self.bounds, crc_of(data[:-TRAILER_BYTES]))
             data[-TRAILER_BYTES:] = np.frombuffer(self._trailer.encode(), np.uint8)
-        file = self._fs.open(self.path)
-        try:
-            with self._flushing():
-                file.flush()
-        finally:
-            file.close()
+        with self._flush_guard.flushing():
+            flush_file(self._fs, self.path)
         self.next = next_physical

@@ -21,10 +21,13 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from tiering.errors import UnsupportedFormatError
+from tiering.errors import CorruptionError, UnsupportedFormatError
 from tiering.fs import FileSystem, replace_file
+from tiering.json_file import read_json
 from tiering.types import TimeBounds
 
 _FORMAT = 1
@@ -62,17 +65,8 @@ class IndexCheckpoint:
         if not fs.exists(path):
             return cls()
         try:
-            document = json.loads(fs.read(path))
-            if document["format"] != _FORMAT:
-                raise UnsupportedFormatError("index.json is of a newer format", path=str(path))
-            writing = document["writing"]
-            blank = tuple((int(first), int(end)) for first, end in document["blank"])
-            generation = int(document["generation"])
-            if writing is None:
-                return cls(generation, blank)
-            bounds = TimeBounds(*map(int, writing.pop("bounds")))
-            return cls(generation, blank, WritingFile(**{k: int(v) for k, v in writing.items()}, bounds=bounds))
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return read_json(fs, path, partial(_decode, path=str(path)))
+        except CorruptionError:
             _LOG.exception("the index's checkpoint cannot be read; the index is derived again")
             return cls()
 
@@ -85,3 +79,14 @@ class IndexCheckpoint:
             writing = {**asdict(self.writing), "bounds": times}
         document = {"format": _FORMAT, "generation": self.generation, "blank": self.blank, "writing": writing}
         replace_file(fs, path, (json.dumps(document) + "\n").encode(), tmp_dir)
+
+
+def _decode(document: Any, path: str) -> IndexCheckpoint:
+    if document["format"] != _FORMAT:
+        raise UnsupportedFormatError("index.json is of a newer format", path=path)
+    blank = tuple((int(first), int(end)) for first, end in document["blank"])
+    generation, writing = int(document["generation"]), document["writing"]
+    if writing is None:
+        return IndexCheckpoint(generation, blank)
+    bounds = TimeBounds(*map(int, writing.pop("bounds")))
+    return IndexCheckpoint(generation, blank, WritingFile(**{k: int(v) for k, v in writing.items()}, bounds=bounds))

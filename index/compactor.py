@@ -16,7 +16,7 @@ from index.header import END_MAGIC, HEADER_BYTES, FileHeader, compacted_bytes, i
 from index.kernels.chains import compare_compacted
 from index.layout import Items
 from tiering.errors import InvalidRequestError
-from tiering.fs import ByteArray, FileSystem
+from tiering.fs import ByteArray, FileSystem, flush_file
 
 #: Items gathered for one write.
 PIECE_ITEMS = 1 << 17
@@ -41,11 +41,7 @@ def compact(fs: FileSystem, source: ChainedIndexFile, target: Path, tmp_dir: Pat
         with contextlib.suppress(OSError):
             fs.unlink(temporary)
         raise
-    file = fs.open(temporary)
-    try:
-        file.flush()
-    finally:
-        file.close()
+    flush_file(fs, temporary)
     fs.rename(temporary, target)
     fs.flush_dir(target.parent)
     fs.flush_dir(tmp_dir)

@@ -366,3 +366,12 @@ def replace_file(fs: FileSystem, path: Path, data: bytes, tmp_dir: Path) -> None
         file.close()
     fs.rename(temporary, path)
     fs.flush_dir(path.parent)
+
+
+def flush_file(fs: FileSystem, path: Path) -> None:
+    """Make everything written to a file durable, by whatever handle or map; its name is the folder's matter."""
+    file = fs.open(path)
+    try:
+        file.flush()
+    finally:
+        file.close()

@@ -1,4 +1,4 @@
-"""Reads the small JSON files in ``tierlog/`` that cannot be derived again."""
+"""Reads the small JSON files in ``tierlog/``."""
 
 from __future__ import annotations
 

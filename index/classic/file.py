@@ -20,7 +20,7 @@ from index.errors import CorruptIndexError
 from index.kernels.classic import ItemRows, put_classic, relink_classic, walk_classic
 from index.layout import Items
 from tiering.errors import InvalidRequestError
-from tiering.fs import ByteArray, FileSystem
+from tiering.fs import ByteArray, FileSystem, flush_file
 from tiering.kernels.scan import ScanRows
 
 _PIECE_BYTES = 1 << 20
@@ -162,8 +162,4 @@ class ClassicIndexFile:
 
     def flush(self) -> None:
         """Make everything put so far durable."""
-        file = self._fs.open(self.path)
-        try:
-            file.flush()
-        finally:
-            file.close()
+        flush_file(self._fs, self.path)

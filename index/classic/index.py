@@ -19,9 +19,8 @@ reads only the end of the log again. ``durable_ms`` tells RocketMQ, by the check
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
@@ -34,7 +33,8 @@ from index.classic.query import QueryOffsets, query_files
 from index.errors import CorruptIndexError
 from index.kernels.classic import hash_classic_items
 from tiering.clock import Clock
-from tiering.errors import InvalidRequestError, NotFoundError, ReadOnlyError, StoreError
+from tiering.errors import InvalidRequestError, NotFoundError
+from tiering.flush_guard import FlushGuard
 from tiering.fs import FileSystem, replace_file
 from tiering.hot.dispatch import LogRange
 from tiering.paths import StorePaths
@@ -56,7 +56,7 @@ class ClassicIndex:
         self._paths = paths
         self._clock = clock
         self._lock = threading.RLock()
-        self._failure: StoreError | None = None
+        self._flush_guard = FlushGuard()
         self._progress = Progress(slots, items, (), Position(0))
         self._position = Position(0)
         self._full: tuple[ClassicIndexFile, ...] = ()
@@ -179,15 +179,14 @@ class ClassicIndex:
         """Put the items of all records not yet seen.
 
         Raises :class:`DiskFullError` or :class:`DiskFailedError` when a new file cannot be made: no item is lost, the
-        call can be repeated. After a flush that failed nothing is known, and all there is is :class:`ReadOnlyError`.
+        call can be repeated. After a flush that failed nothing is known, and :class:`DiskFailedError` is all there is.
         """
         with self._lock:
             if records.end <= self._position.next:
                 return
             if records.start > self._position.next:
                 raise InvalidRequestError(f"range starts at {records.start}, {self._position.next} was not seen yet")
-            if self._failure is not None:
-                raise ReadOnlyError("a classic index file could not be flushed") from self._failure
+            self._flush_guard.check()
             self._take(records)
 
     def _take(self, records: LogRange) -> None:
@@ -227,20 +226,11 @@ class ClassicIndex:
         return file
 
     def _finish_file(self, file: ClassicIndexFile) -> None:
-        with self._flushing():
+        with self._flush_guard.flushing():
             file.flush()
         names = (*self._progress.files, file.path.name)
         self._save(Progress(self._progress.slots, self._progress.items, names, self._position))
         self._show((*self._full, file), None)
-
-    @contextlib.contextmanager
-    def _flushing(self) -> Iterator[None]:
-        """After a flush that failed nobody knows what the disk holds: it is never tried again."""
-        try:
-            yield
-        except StoreError as error:
-            self._failure = error
-            raise
 
     def _save(self, progress: Progress) -> None:
         replace_file(self._fs, self._paths.classic_index_json, progress.encode(), self._paths.tmp)
@@ -251,15 +241,14 @@ class ClassicIndex:
     def checkpoint(self) -> None:
         """Make durable how far the index is, so that the next open goes on from there; cheap when nothing changed."""
         with self._lock:
-            if self._failure is not None:
-                raise ReadOnlyError("a classic index file could not be flushed") from self._failure
+            self._flush_guard.check()
             file = self._current
             written = WrittenFile(None, 0, 0, 0, self._position)
             if file is not None and file.item_count:
                 header, count = file.header, file.item_count
                 written = WrittenFile(file.path.name, count, header.begin_ms, header.end_ms, self._position)
                 if count > self._flushed:
-                    with self._flushing():
+                    with self._flush_guard.flushing():
                         file.flush_items(self._flushed + 1, count + 1)
                     self._flushed = count
             if written != self._progress.written:
@@ -269,7 +258,7 @@ class ClassicIndex:
         """Make every file whole on the disk, slots included, as RocketMQ needs it. Meant for a clean stop."""
         with self._lock:
             if self._current is not None and not self._is_whole:
-                with self._flushing():
+                with self._flush_guard.flushing():
                     self._current.flush()
                 self._is_whole = True
 

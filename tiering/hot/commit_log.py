@@ -14,9 +14,10 @@ from itertools import pairwise
 
 from sortedcontainers import SortedDict
 
-from tiering.errors import CorruptionError, DiskFailedError, StoreError, StoreMismatchError
+from tiering.errors import CorruptionError, StoreError, StoreMismatchError
+from tiering.flush_guard import FlushGuard
 from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
-from tiering.fs import ByteArray, File, FileSystem
+from tiering.fs import ByteArray, File, FileSystem, flush_file
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 
 _PAGE_BYTES = 4096
@@ -48,7 +49,7 @@ class CommitLog:
         self._active: File | None = None
         self._flush_turn = threading.Condition()
         self._is_flushing = False
-        self._flush_failure: StoreError | None = None
+        self._flush_guard = FlushGuard()
         self._prepare_lock = threading.Lock()
         self._prepared: int | None = None
         self._is_closed = False
@@ -204,11 +205,7 @@ class CommitLog:
         """Flush every segment from the one that holds ``start`` on, whatever is in it."""
         for base in self._segments:
             if base + self.segment_bytes > start:
-                file = self._fs.open(self._paths.segment(base))
-                try:
-                    file.flush()
-                finally:
-                    file.close()
+                flush_file(self._fs, self._paths.segment(base))
 
     def room(self) -> int:
         """Bytes of records that still fit the active segment (a blank record always does)."""
@@ -270,14 +267,8 @@ class CommitLog:
                 self._flush_turn.notify_all()
 
     def _flush_file(self) -> None:
-        """One failure is final: the next fdatasync would succeed although the bytes are lost."""
-        if self._flush_failure is not None:
-            raise DiskFailedError("an earlier flush failed") from self._flush_failure
-        try:
+        with self._flush_guard.flushing():
             self._file.flush()
-        except StoreError as error:
-            self._flush_failure = error
-            raise
         self.flushes += 1
 
     def remove_first(self) -> None:

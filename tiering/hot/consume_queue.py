@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tiering.errors import CorruptionError, StoreMismatchError
 from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE
-from tiering.fs import ByteArray, FileSystem
+from tiering.fs import ByteArray, FileSystem, flush_file
 from tiering.hot.dispatch import LogRange
 from tiering.hot.foreign_queue import place_foreign
 from tiering.hot.tag_code import tag_codes
@@ -281,11 +281,7 @@ class ConsumeQueues:
         for (topic_id, queue_id), queue in list(self._queues.items()):
             for base in sorted(queue.dirty):
                 path = self._paths.queue(names[topic_id], queue_id) / base_offset_name(base * UNIT_BYTES)
-                file = self._fs.open(path)
-                try:
-                    file.flush()
-                finally:
-                    file.close()
+                flush_file(self._fs, path)
             queue.dirty.clear()
         return position
 

@@ -1,0 +1,31 @@
+"""One failure to flush is final: the kernel tells an error once, and the next flush succeeds though bytes are lost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from tiering.errors import DiskFailedError, StoreError
+
+
+class FlushGuard:
+    """Lets no flush of a file follow one that failed."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path
+        self._failure: StoreError | None = None
+
+    def check(self) -> None:
+        """Raise :class:`DiskFailedError` if a flush has failed."""
+        if self._failure is not None:
+            raise DiskFailedError("an earlier flush failed", path=self._path) from self._failure
+
+    @contextlib.contextmanager
+    def flushing(self) -> Iterator[None]:
+        """Flush inside; refused after a failure, and a failure is remembered."""
+        self.check()
+        try:
+            yield
+        except StoreError as error:
+            self._failure = error
+            raise
