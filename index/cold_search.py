@@ -128,9 +128,7 @@ class ColdSearch:
             low, high = ("min_born_ms", "max_born_ms")
         rows = rows[(rows["segment"] < self._border) & (rows[low] < within.to_ms) & (rows[high] >= within.from_ms)]
         for base in np.unique(rows["segment"]).tolist():
-            entry = self._manifest.log_entry(self._reader, self._head, base)
-            if entry is None:
-                raise CorruptionError(f"queue rows name segment {base}, which the manifest lacks")
+            entry = self._manifest.entry_of_rows(self._reader, self._head, base)
             if entry.next > from_offset:
                 mine = rows[rows["segment"] == base]
                 bounds = int(mine[low].min()), int(mine[high].max())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tiering.fs import LocalFileSystem
 from tiering.hot.commit_log import Segment
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
+from tiering.kernels.scan import ScanRows
 from tiering.paths import StorePaths
 from tiering.rocketmq.adopt import is_broker_store
 from tiering.rocketmq.check import check_broker
@@ -48,8 +49,8 @@ def check_index(hot: HotStore, index: LocalIndex) -> list[str]:
     missing, extra, twice = _Tally(), _Tally(), _Tally()
     with hot.snapshot() as snapshot:
         files = index.snapshot()
-        items = _Index([_items_of(entry.reader) for entry in (*files.files, *files.writing)])
-        for wanted, have in _by_segment(hot, snapshot, items):
+        held = _Index([_items_of(entry.reader) for entry in (*files.files, *files.writing)])
+        for wanted, have in _by_segment(hot, snapshot, held, _keys_of):
             offsets, keys_of_each, items_of_each = _counted(wanted, have)
             missing.add(offsets[items_of_each == 0])
             extra.add(offsets[keys_of_each == 0])
@@ -69,12 +70,10 @@ def check_classic(hot: HotStore, classic: ClassicIndex) -> list[str]:
     missing, extra = _Tally(), _Tally()
     with hot.snapshot() as snapshot:
         held = _Index([file.all_items() for file in classic.files()])
-        for base, segment in sorted(snapshot.segments.items()):
-            if base >= snapshot.border:
-                end = min(segment.end, snapshot.end)
-                offsets, wanted, have = _counted(_classic_keys(hot, segment, end), held.keys(base, end))
-                missing.add(np.repeat(offsets, np.maximum(wanted - have, 0)))
-                extra.add(np.repeat(offsets, np.maximum(have - wanted, 0)))
+        for wanted, have in _by_segment(hot, snapshot, held, _classic_keys_of):
+            offsets, items_wanted, items_there = _counted(wanted, have)
+            missing.add(np.repeat(offsets, np.maximum(items_wanted - items_there, 0)))
+            extra.add(np.repeat(offsets, np.maximum(items_there - items_wanted, 0)))
     findings = []
     if missing.count:
         findings.append(f"I3 classic index: {missing.count} items are missing, the first of record {missing.first}")
@@ -83,11 +82,7 @@ def check_classic(hot: HotStore, classic: ClassicIndex) -> list[str]:
     return findings
 
 
-def _classic_keys(hot: HotStore, segment: Segment, end: int) -> _Keys:
-    try:
-        rows = segment_rows(hot, segment, end)
-    except CorruptionError:
-        return np.empty(0, _KEY)  # the log's own check names it
+def _classic_keys_of(hot: HotStore, segment: Segment, rows: ScanRows) -> _Keys:
     items = hash_classic_items(segment.data, rows)
     return _keys(rows["physical_offset"][items["row"]], items["hash"], np.zeros(len(items), np.int64))
 
@@ -128,20 +123,23 @@ def _items_of(reader: IndexReader) -> Items:
     return items[1 : reader.item_count + 1] if isinstance(reader, ChainedIndexFile) else items  # item 0 is no item
 
 
-def _by_segment(hot: HotStore, snapshot: HotSnapshot, items: _Index) -> Iterator[tuple[_Keys, _Keys]]:
+def _by_segment(
+    hot: HotStore, snapshot: HotSnapshot, held: _Index, keys_of: Callable[[HotStore, Segment, ScanRows], _Keys]
+) -> Iterator[tuple[_Keys, _Keys]]:
     """The keys that the index must hold and those that it holds, a segment at a time: a log may have billions."""
-    topic_ids = np.array([topic.topic_id for topic in hot.topics.all()], np.int32)
     for base, segment in sorted(snapshot.segments.items()):
         if base >= snapshot.border:
             end = min(segment.end, snapshot.end)
-            yield _keys_of(hot, segment, end, topic_ids), items.keys(base, end)
+            try:
+                wanted = keys_of(hot, segment, segment_rows(hot, segment, end))
+            except CorruptionError:
+                wanted = np.empty(0, _KEY)  # the log's own check names it
+            yield wanted, held.keys(base, end)
 
 
-def _keys_of(hot: HotStore, segment: Segment, end: int, topic_ids: NDArray[np.int32]) -> _Keys:
-    try:
-        batch = KeyBatch.of(segment.data, segment_rows(hot, segment, end), topic_ids)
-    except CorruptionError:
-        return np.empty(0, _KEY)  # the log's own check names it
+def _keys_of(hot: HotStore, segment: Segment, rows: ScanRows) -> _Keys:
+    topic_ids = np.array([topic.topic_id for topic in hot.topics.all()], np.int32)
+    batch = KeyBatch.of(segment.data, rows, topic_ids)
     return _keys(batch.rows["physical_offset"][batch.keys["row"]], batch.keys["hash"], batch.keys["hash_high"])
 
 

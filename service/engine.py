@@ -212,14 +212,7 @@ class Engine:
 
     def topics(self) -> list[TopicInfo]:
         """Topics with their queues and offsets, both tiers counted."""
-        return [
-            TopicInfo(
-                topic.name,
-                topic.topic_id,
-                [QueueInfo(queue_id, *self._fetcher.offsets(topic.name, queue_id)) for queue_id in range(topic.queues)],
-            )
-            for topic in self._hot.topics.all()
-        ]
+        return [self._describe(topic) for topic in self._hot.topics.all()]
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; :class:`TopicNotFoundError`."""

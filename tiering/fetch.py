@@ -13,7 +13,6 @@ from tiering.cold.segment_reader import SegmentReader
 from tiering.cold.time_search import archived_offset_by_time
 from tiering.errors import (
     BadMagicError,
-    CorruptionError,
     MessageNotFoundError,
     ObjectNotFoundError,
     TopicNotFoundError,
@@ -307,10 +306,7 @@ class Fetcher:
         for rows in self._manifest.queue_row_pieces(reader, head, topic_id, queue_id):
             wanted = (rows["first_queue_offset"] + rows["count"] > offset) & (rows["segment"] < border)
             for base in np.unique(rows["segment"][wanted]).tolist():
-                entry = self._manifest.log_entry(reader, head, base)
-                if entry is None:
-                    raise CorruptionError(f"queue rows name segment {base}, which the manifest lacks")
-                segment = SegmentReader(reader, entry)
+                segment = SegmentReader(reader, self._manifest.entry_of_rows(reader, head, base))
                 runs = segment.directory_rows(topic, queue_id)
                 runs = [run for run in runs if run.first_queue_offset + run.records > offset]
                 for record in segment.records_of(runs):

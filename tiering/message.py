@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from tiering.errors import InvalidRequestError
 from tiering.format.body import inflated_body, is_compressed
@@ -32,7 +33,7 @@ def offset_in_message_id(message_id: str) -> int:
     return offset
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredMessage:
     """One message read back."""
 
@@ -57,6 +58,11 @@ class StoredMessage:
 
     def readable_body(self) -> tuple[bytes, bool]:
         """The body, inflated if it is compressed, and whether that failed, so that it is given as it is stored."""
+        return self._readable
+
+    @cached_property
+    def _readable(self) -> tuple[bytes, bool]:
+        """Once: a page counts the body's bytes before it shows them."""
         if not is_compressed(self.record):
             return self.record.body, False
         inflated = inflated_body(self.record)

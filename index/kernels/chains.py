@@ -28,23 +28,22 @@ from tiering.kernels.primitives import (
     store_i32,
     store_i64,
 )
-from tiering.kernels.scan import SCAN_ROW
+from tiering.kernels.scan import SCAN_ROW, row_offset
 
 FULL = -1
 BAD_INPUT = -2
 CORRUPT = -1
 
-assert SCAN_ROW.fields is not None
 _ROW_BYTES = SCAN_ROW.itemsize
 #: A literal, so that numba's cache, which looks at this file only, notices a change.
 _KEY_BYTES = 12
 assert KEY_ROW.itemsize == _KEY_BYTES
-_PHYSICAL = int(SCAN_ROW.fields["physical_offset"][1])
-_STORE_MS = int(SCAN_ROW.fields["store_ms"][1])
-_BORN_MS = int(SCAN_ROW.fields["born_ms"][1])
-_SIZE = int(SCAN_ROW.fields["size"][1])
-_TOPIC_NUMBER = int(SCAN_ROW.fields["topic_number"][1])
-_QUEUE_ID = int(SCAN_ROW.fields["queue_id"][1])
+_PHYSICAL = row_offset("physical_offset")
+_STORE_MS = row_offset("store_ms")
+_BORN_MS = row_offset("born_ms")
+_SIZE = row_offset("size")
+_TOPIC_NUMBER = row_offset("topic_number")
+_QUEUE_ID = row_offset("queue_id")
 
 #: Items written before their slots are linked: by then the slots' cache lines have arrived.
 PENDING = 64

@@ -30,7 +30,7 @@ from tiering.kernels.primitives import (
     store_i32,
     store_i64,
 )
-from tiering.kernels.scan import SCAN_ROW, ScanRows
+from tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
 from tiering.kernels.text import java_hash, key_hash
 
 BAD_INPUT = -2
@@ -39,22 +39,17 @@ ITEM_ROW = np.dtype([("row", "<i4"), ("hash", "<i4")])
 ItemRows = NDArray[np.void]
 
 
-def _offset_of(field: str) -> Any:
-    assert SCAN_ROW.fields is not None
-    return int(SCAN_ROW.fields[field][1])
-
-
 _ROW_BYTES = SCAN_ROW.itemsize
 #: A literal, so that numba's cache, which looks at this file only, notices a change.
 _ITEM_ROW_BYTES = 8
 assert ITEM_ROW.itemsize == _ITEM_ROW_BYTES
-_PHYSICAL = _offset_of("physical_offset")
-_STORE_MS = _offset_of("store_ms")
-_SYS_FLAG = _offset_of("sys_flag")
-_TOPIC_AT = _offset_of("topic_at")
-_KEYS_AT = _offset_of("keys_at")
-_UNIQUE_AT = _offset_of("unique_at")
-_TAGS_AT = _offset_of("tags_at")
+_PHYSICAL = row_offset("physical_offset")
+_STORE_MS = row_offset("store_ms")
+_SYS_FLAG = row_offset("sys_flag")
+_TOPIC_AT = row_offset("topic_at")
+_KEYS_AT = row_offset("keys_at")
+_UNIQUE_AT = row_offset("unique_at")
+_TAGS_AT = row_offset("tags_at")
 
 _SPACE = 32
 #: Items whose slots are asked for before they are put.

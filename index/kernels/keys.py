@@ -26,7 +26,7 @@ from tiering.kernels.primitives import (
     store_i64,
     store_u8,
 )
-from tiering.kernels.scan import SCAN_ROW, ScanRows
+from tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
 from tiering.kernels.text import java_hash, key_hash, xxh32
 
 #: One row a key: the message's row in the batch and both hashes.
@@ -34,17 +34,12 @@ KEY_ROW = np.dtype([("row", "<i4"), ("hash", "<i4"), ("hash_high", "<u4")])
 KeyRows = NDArray[np.void]
 
 
-def _offset_of(field: str) -> Any:
-    assert SCAN_ROW.fields is not None
-    return int(SCAN_ROW.fields[field][1])
-
-
 _ROW_BYTES = SCAN_ROW.itemsize
 _KEY_BYTES = KEY_ROW.itemsize
-_SYS_FLAG = _offset_of("sys_flag")
-_TOPIC_AT = _offset_of("topic_at")
-_KEYS_AT = _offset_of("keys_at")
-_UNIQUE_AT = _offset_of("unique_at")
+_SYS_FLAG = row_offset("sys_flag")
+_TOPIC_AT = row_offset("topic_at")
+_KEYS_AT = row_offset("keys_at")
+_UNIQUE_AT = row_offset("unique_at")
 
 #: Up to this many keys of a message are compared one by one, more through a hash table.
 _FEW_KEYS = 16

@@ -9,13 +9,10 @@ import numpy as np
 from service.dump.commit_log import base_of
 from service.dump.result import Dump, Json, Options, columns_of, window
 from service.dump.source import Source
-from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, QueueUnit
+from tiering.format.queue_unit import LAST_EXTENSION, PREFILL_UNIT, UNIT_BYTES, UNIT_DTYPE
 
 _COLUMNS = columns_of("queue_offset kind:text physical_offset size_bytes tag_hash")
 _PIECE_UNITS = 4_096
-_PREFILL = QueueUnit.decode(PREFILL)
-#: A tag hash at or below this is the place of a unit in ``consumequeue_ext``.
-_LAST_EXTENSION = -(1 << 31) - 1
 
 
 def dump_queue(source: Source, options: Options) -> Dump:
@@ -58,12 +55,12 @@ def _rows(source: Source, options: Options, dump: Dump, base: int, units: int) -
                 dump.find(f"units {first_unwritten} to {at - 1} were never written, but {at} was")
                 first_unwritten = None
             kind = "unit"
-            if (offset, size, tag) == (_PREFILL.physical_offset, _PREFILL.size, _PREFILL.tag_hash):
+            if (offset, size, tag) == (PREFILL_UNIT.physical_offset, PREFILL_UNIT.size, PREFILL_UNIT.tag_hash):
                 kind, prefilled = "pre-fill", prefilled + 1
             elif offset < 0 or size <= 0:
                 kind, bad = "bad", bad + 1
                 dump.find(f"unit {at} has offset {offset} and size {size}")
-            elif tag <= _LAST_EXTENSION:
+            elif tag <= LAST_EXTENSION:
                 kind = "unit, extended"
             written += kind.startswith("unit")
             yield {"queue_offset": at, "kind": kind, "physical_offset": offset, "size_bytes": size, "tag_hash": tag}

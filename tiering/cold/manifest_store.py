@@ -19,6 +19,7 @@ from tiering.cold.object_store import ObjectStore
 from tiering.cold.reading import ArchiveReader, MetadataCache, ReadBill
 from tiering.errors import (
     ConflictError,
+    CorruptionError,
     FencedError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -277,6 +278,13 @@ class ManifestStore:
         """The published segment with this base, or None."""
         found = self.segment_of(reader, head, base)
         return found if found is not None and found.base == base else None
+
+    def entry_of_rows(self, reader: ArchiveReader, head: Head, base: int) -> LogEntry:
+        """The published segment that queue rows name; :class:`CorruptionError` if there is none."""
+        found = self.log_entry(reader, head, base)
+        if found is None:
+            raise CorruptionError(f"queue rows name segment {base}, which the manifest lacks")
+        return found
 
     def segment_of(self, reader: ArchiveReader, head: Head, offset: int) -> LogEntry | None:
         """The published segment that holds a physical offset, or None."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment_reader import SegmentReader
-from tiering.errors import CorruptionError
 from tiering.format.manifest import Head
 from tiering.types import Boundary, TimeRange
 
@@ -32,10 +31,7 @@ def archived_offset_by_time(
     reader, is_upper = manifest.reader(), boundary is Boundary.UPPER
     stored = TimeRange(-_EVER_MS, time_ms + 1) if is_upper else TimeRange(time_ms, _EVER_MS)
     for base in _segments(manifest, head, border, topic_id, queue_id, stored, backwards=is_upper):
-        entry = manifest.log_entry(reader, head, base)
-        if entry is None:
-            raise CorruptionError(f"queue rows name segment {base}, which the manifest lacks")
-        segment = SegmentReader(reader, entry)
+        segment = SegmentReader(reader, manifest.entry_of_rows(reader, head, base))
         runs = segment.directory_rows(topic, queue_id)
         runs = [run for run in runs if stored.overlaps(run.min_store_ms, run.max_store_ms)]
         records = segment.records_of(runs[-1:] if is_upper else runs[:1])

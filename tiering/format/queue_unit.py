@@ -20,11 +20,13 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 UNIT = struct.Struct(">qiq")
 UNIT_BYTES = UNIT.size
 UNIT_DTYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag_hash", ">i8")])
-PREFILL = UNIT.pack(0, 0x7FFFFFFF, 0)
+#: A ``tag_hash`` at or below this is a unit's place in RocketMQ's ``consumequeue_ext``.
+LAST_EXTENSION = -(1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +45,15 @@ class QueueUnit:
     def decode(cls, data: bytes, position: int = 0) -> QueueUnit:
         """The unit at ``position``."""
         return cls(*UNIT.unpack_from(data, position))
+
+
+PREFILL_UNIT = QueueUnit(0, 0x7FFFFFFF, 0)
+PREFILL = PREFILL_UNIT.encode()
+
+
+def is_prefill(units: NDArray[np.void] | np.void) -> NDArray[np.bool_]:
+    """Which units only fill the place of messages that were never in their file."""
+    found: NDArray[np.bool_] = (units["size"] == PREFILL_UNIT.size) & (
+        units["physical_offset"] == PREFILL_UNIT.physical_offset
+    )
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiering.errors import CorruptionError, StoreMismatchError
-from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE
+from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, is_prefill
 from tiering.fs import ByteArray, FileSystem, flush_file
 from tiering.hot.dispatch import LogRange
 from tiering.hot.foreign_queue import place_foreign
@@ -56,7 +56,7 @@ class QueueView:
             middle = (low + high) // 2
             base = middle - middle % self.file_units
             unit = self.files[base][middle - base]
-            if _is_prefill(unit) or unit["physical_offset"] < physical_offset:
+            if is_prefill(unit) or unit["physical_offset"] < physical_offset:
                 low = middle + 1
             else:
                 high = middle
@@ -65,10 +65,6 @@ class QueueView:
     def until(self, physical_offset: int) -> QueueView:
         """The queue without the units of records at or above a physical offset."""
         return replace(self, next=self.first_at_or_above(physical_offset))
-
-
-def _is_prefill(unit: np.void) -> bool:
-    return bool(unit["size"] == 0x7FFFFFFF and unit["physical_offset"] == 0)
 
 
 class _Queue:
@@ -157,7 +153,7 @@ class ConsumeQueues:
             units = files[base]
             good = (units["size"] > 0) & (units["physical_offset"] < durable_offset)
             count = len(units) if good.all() else int(np.argmin(good))
-            if count and not _is_prefill(units[count - 1]):  # pre-fill alone was cut off before its first real unit
+            if count and not is_prefill(units[count - 1]):  # pre-fill alone was cut off before its first real unit
                 kept = {at: files[at] for at in bases if at <= base}
                 return _Queue(kept, base + count)
         return _Queue({}, 0)

@@ -60,26 +60,27 @@ SCAN_ROW = np.dtype(
 _ROW_BYTES = SCAN_ROW.itemsize
 
 
-def _offset_of(field: str) -> int:
+def row_offset(field: str) -> int:
+    """Byte position of a field in a ``SCAN_ROW``, for kernels that read rows."""
     assert SCAN_ROW.fields is not None
     return int(SCAN_ROW.fields[field][1])
 
 
-_PHYSICAL = _offset_of("physical_offset")
-_QUEUE_OFFSET = _offset_of("queue_offset")
-_STORE_MS = _offset_of("store_ms")
-_BORN_MS = _offset_of("born_ms")
-_TAG_HASH = _offset_of("tag_hash")
-_POSITION = _offset_of("position")
-_SIZE = _offset_of("size")
-_TOPIC_NUMBER = _offset_of("topic_number")
-_QUEUE_ID = _offset_of("queue_id")
-_SYS_FLAG = _offset_of("sys_flag")
-_MAGIC = _offset_of("magic")
-_TOPIC_AT = _offset_of("topic_at")
-_KEYS_AT = _offset_of("keys_at")
-_UNIQUE_AT = _offset_of("unique_at")
-_TAGS_AT = _offset_of("tags_at")
+_PHYSICAL = row_offset("physical_offset")
+_QUEUE_OFFSET = row_offset("queue_offset")
+_STORE_MS = row_offset("store_ms")
+_BORN_MS = row_offset("born_ms")
+_TAG_HASH = row_offset("tag_hash")
+_POSITION = row_offset("position")
+_SIZE = row_offset("size")
+_TOPIC_NUMBER = row_offset("topic_number")
+_QUEUE_ID = row_offset("queue_id")
+_SYS_FLAG = row_offset("sys_flag")
+_MAGIC = row_offset("magic")
+_TOPIC_AT = row_offset("topic_at")
+_KEYS_AT = row_offset("keys_at")
+_UNIQUE_AT = row_offset("unique_at")
+_TAGS_AT = row_offset("tags_at")
 
 ScanRows = NDArray[np.void]
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tiering.errors import CorruptionError, NotFoundError
 from tiering.format.checkpoint import CHECKPOINT_BYTES, Checkpoint
+from tiering.format.queue_unit import LAST_EXTENSION
 from tiering.fs import ByteArray, FileSystem
 from tiering.hot.tag_code import SCHEDULE_TOPIC, tag_codes
 from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan, topic_at_stop
@@ -24,8 +25,6 @@ from tiering.rocketmq.config_files import read_consumer_offsets, read_topics
 from tiering.rocketmq.queue_files import broker_queues, broker_topics
 
 QueueName = tuple[str, int]
-#: A tag code at or below this is an address in ``consumequeue_ext``.
-_LAST_EXT_ADDRESS = -(1 << 31) - 1
 
 
 def check_broker(fs: FileSystem, paths: StorePaths) -> list[str]:
@@ -205,7 +204,7 @@ def _check_queue(name: str, topic: str, have: NDArray[np.void], log: _Log, key: 
 
 def _check_fields(name: str, topic: str, have: NDArray[np.void], want: NDArray[np.void]) -> Iterator[str]:
     fits = {field: have[field] == want[field] for field in ("queue_offset", "size", "tag_code")}
-    fits["tag_code"] |= have["tag_code"] <= _LAST_EXT_ADDRESS
+    fits["tag_code"] |= have["tag_code"] <= LAST_EXTENSION
     if topic == SCHEDULE_TOPIC:  # the broker may have delays of its own; no hash is as great as a time
         fits["tag_code"] |= (have["tag_code"] > 1 << 32) & (want["tag_code"] > 1 << 32)
     for field_name, same in fits.items():

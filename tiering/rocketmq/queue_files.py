@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from tiering.errors import InvalidRequestError, NotFoundError
-from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, QueueUnit
+from tiering.format.queue_unit import UNIT_BYTES, UNIT_DTYPE, is_prefill
 from tiering.fs import FileSystem
 from tiering.hot.consume_queue import MOST_QUEUES, UnitArray
 from tiering.hot.topics import validate_foreign_topic
-from tiering.paths import StorePaths, parse_base_offset
+from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 
-_PREFILL = QueueUnit.decode(PREFILL)
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,4}")
 
 
@@ -33,13 +32,13 @@ class BrokerQueue:
     @property
     def names(self) -> list[str]:
         """The names of the files."""
-        return [f"{base:020d}" for base in self.sizes]
+        return [base_offset_name(base) for base in self.sizes]
 
     def files(self, fs: FileSystem) -> Iterator[tuple[int, UnitArray]]:
         """Queue offset of the first unit and the units of each file, ascending; a file that went away is left out."""
         for base in self.sizes:
             with contextlib.suppress(NotFoundError):
-                data = fs.map_read(self.folder / f"{base:020d}")
+                data = fs.map_read(self.folder / base_offset_name(base))
                 yield base // UNIT_BYTES, data[: len(data) - len(data) % UNIT_BYTES].view(UNIT_DTYPE)
 
     def units(self, fs: FileSystem) -> tuple[int, UnitArray]:
@@ -64,7 +63,7 @@ class BrokerQueue:
 
 def _prefilled(units: UnitArray) -> int:
     """How many units at the start only fill the place of messages that were never in this file."""
-    fill = (units["size"] == _PREFILL.size) & (units["physical_offset"] == _PREFILL.physical_offset)
+    fill = is_prefill(units)
     return len(units) if fill.all() else int(np.argmin(fill))
 
 
