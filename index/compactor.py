@@ -15,7 +15,7 @@ from index.errors import CorruptIndexError
 from index.header import END_MAGIC, HEADER_BYTES, FileHeader, compacted_bytes, items_position
 from index.kernels.chains import compare_compacted
 from index.layout import Items
-from tiering.errors import InvalidRequestError
+from tiering.errors import InvalidRequestError, StoreError
 from tiering.fs import ByteArray, FileSystem, flush_file
 
 #: Items gathered for one write.
@@ -38,7 +38,7 @@ def compact(fs: FileSystem, source: ChainedIndexFile, target: Path, tmp_dir: Pat
         _write(fs, source, temporary)
         _compare(source, fs.map_read(temporary))
     except CorruptIndexError:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(StoreError):
             fs.unlink(temporary)
         raise
     flush_file(fs, temporary)

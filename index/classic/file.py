@@ -19,7 +19,7 @@ from index.classic.format import (
 from index.errors import CorruptIndexError
 from index.kernels.classic import ItemRows, put_classic, relink_classic, walk_classic
 from index.layout import Items
-from tiering.errors import InvalidRequestError
+from tiering.errors import InvalidRequestError, StoreError
 from tiering.fs import ByteArray, FileSystem, flush_file
 from tiering.kernels.scan import ScanRows
 
@@ -50,7 +50,7 @@ class ClassicIndexFile:
             fs.flush_dir(path.parent)
             data = fs.map_write(path)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(StoreError):
                 fs.unlink(path)
             raise
         if after is not None:

@@ -1,0 +1,21 @@
+"""Symptom: a file could not be made, nor what was left of it removed, and only the second was told."""
+
+from __future__ import annotations
+
+import pytest
+
+from index.classic.file import ClassicIndexFile
+from tests.support.crash_fs import CrashFileSystem
+from tests.support.faulty_fs import FaultyFileSystem
+from tests.support.hot_stores import ROOT
+from tiering.errors import DiskFailedError, DiskFullError
+
+
+def test_classic_file_without_room_says_so_though_the_disk_refuses_the_cleanup_too() -> None:
+    fs = FaultyFileSystem(CrashFileSystem())
+    fs.inner.make_dirs(ROOT)
+    fs.refuse("create", error=DiskFullError("no space left"))
+    fs.refuse("unlink", error=DiskFailedError("input/output error"))
+    with pytest.raises(DiskFullError, match="no space left"):
+        ClassicIndexFile.create(fs, ROOT / "20261121000000000", 10, 20, after=None)
+    assert [operation for operation, _ in fs.refused] == ["create", "unlink"]
