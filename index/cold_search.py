@@ -14,6 +14,7 @@ from index.search import SearchContext, Work
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment_reader import DirectoryRow, SegmentReader
 from tiering.errors import CorruptionError, TopicNotFoundError
+from tiering.format.filler import Filler
 from tiering.format.hashing import key_hash, key_hash_high
 from tiering.format.manifest import Head, IndexEntry, LogEntry
 from tiering.message import StoredMessage
@@ -104,6 +105,9 @@ class ColdSearch:
     def _hit_work(self, entry: LogEntry, bounds: tuple[int, int], offsets: list[int], query: Query) -> Work:
         def run() -> Iterator[StoredMessage]:
             for _, record in SegmentReader(self._reader, entry).records_at(offsets):
+                if record is None:
+                    self._context.segments_erased.add((self._store_id, entry.base))
+                    continue
                 message = StoredMessage(record, self._store_id, Tier.COLD)
                 if record.topic == query.topic and (query.key is None or message.has_key(query.key)):
                     yield message
@@ -147,8 +151,11 @@ class ColdSearch:
         bounds = [row.bounds.on(query.axis) for row in rows]
 
         def run() -> Iterator[StoredMessage]:
-            for record in SegmentReader(self._reader, entry).records_of(rows):
-                message = StoredMessage(record, self._store_id, Tier.COLD)
+            for item in SegmentReader(self._reader, entry).items_of(rows):
+                if isinstance(item, Filler):
+                    self._context.segments_erased.add((self._store_id, entry.base))
+                    continue
+                message = StoredMessage(item, self._store_id, Tier.COLD)
                 if query.key is None or message.has_key(query.key):
                     yield message
             self._context.segments_read.add((self._store_id, Tier.COLD, entry.base))

@@ -78,6 +78,7 @@ class SearchContext:
     coverage: Coverage
     stack: contextlib.ExitStack
     segments_read: set[tuple[str, str, int]] = field(default_factory=set)
+    segments_erased: set[tuple[str, int]] = field(default_factory=set)
 
     def failed(self, name: str, counter: str, error: Exception) -> None:
         """Note what could not be read."""
@@ -125,7 +126,7 @@ def search(stores: Sequence[StoreSearch], query: Query, *, page_bytes: int = PAG
         _end_claims(coverage, page[-1].time_ms(query.axis), query.order)
     for covered in coverage.stores:
         covered.drop_empty_claims()
-    coverage.segments_read = len(context.segments_read)
+    coverage.segments_read, coverage.segments_erased = len(context.segments_read), len(context.segments_erased)
     coverage.requests, coverage.bytes, coverage.round_trips = bill.requests, bill.bytes, len(bill.stages)
     return Answer(page, cursor, coverage)
 

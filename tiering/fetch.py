@@ -19,6 +19,7 @@ from tiering.errors import (
     TornRecordError,
 )
 from tiering.first_offsets import FirstOffsets
+from tiering.format.filler import Filler
 from tiering.format.manifest import Head, TopicState
 from tiering.format.record import Record
 from tiering.hot.consume_queue import QueueView
@@ -36,7 +37,7 @@ _MAX_FOUND_BYTES = 4 << 20
 _MAX_READ_BYTES = 16 << 20
 _HOT_STEP = 256
 
-#: Offsets in order with the message there, None where the tag's hash alone rules it out.
+#: Offsets in order with the message there, None where it was removed or the tag's hash alone rules it out.
 _Messages = Iterator[tuple[int, StoredMessage | None]]
 
 
@@ -309,9 +310,13 @@ class Fetcher:
                 segment = SegmentReader(reader, self._manifest.entry_of_rows(reader, head, base))
                 runs = segment.directory_rows(topic, queue_id)
                 runs = [run for run in runs if run.first_queue_offset + run.records > offset]
-                for record in segment.records_of(runs):
-                    if record.queue_offset >= offset:
-                        yield record.queue_offset, StoredMessage(record, self._store_id, Tier.COLD)
+                for item in segment.items_of(runs):
+                    if isinstance(item, Filler):
+                        message = None
+                    else:
+                        message = StoredMessage(item, self._store_id, Tier.COLD)
+                    if item.queue_offset >= offset:
+                        yield item.queue_offset, message
 
 
 def _edge(offset: int, first: int, end: int) -> PullResult | None:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tiering.format import checkpoint, queue_rows, queue_unit, record, section
+from tiering.format import checkpoint, filler, queue_rows, queue_unit, record, section
 
 _CODES = {"b": 1, "h": 2, "i": 4, "I": 4, "q": 8, "Q": 8}
 _SIZES = {"int8": 1, "int16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
@@ -58,6 +58,14 @@ def test_field_names() -> None:
     assert [row[3] for row in rows_of(queue_unit)] == list(queue_unit.QueueUnit.__slots__)
     assert [row[3] for row in rows_of(checkpoint)] == list(checkpoint.Checkpoint.__slots__)
     assert [row[3].split()[0] for row in rows_of(queue_rows)] == list(queue_rows.QUEUE_ROW.names or ())
+
+
+def test_filler_table_equals_struct_and_record() -> None:
+    rows = rows_of(filler)
+    assert [int(row[0]) for row in rows] == [0, 4, 8, 12, 16, 20, 28, filler.HEAD.size]
+    kept = {row[3]: row[:3] for row in rows if row[3] not in ("-", "magic")}
+    assert kept == {row[3]: row[:3] for row in rows_of(record) if row[3] in kept}
+    assert list(kept) == list(filler.Filler.__slots__)
 
 
 def test_record_table() -> None:

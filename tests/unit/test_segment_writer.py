@@ -3,111 +3,21 @@
 from __future__ import annotations
 
 import io
-import random
 import struct
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import xxhash
 import zstandard
 
-from tests.support.hot_stores import NOW_MS, array, record
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.reading import ArchiveReader, MetadataCache
-from tiering.cold.segment_reader import DirectoryRow, SegmentReader
-from tiering.cold.segment_writer import SegmentSummary, SegmentWriter, scan_segment
+from tests.support.hot_stores import array, record
+from tests.support.segments import BASE, NAMES, SEGMENT, Written, build_segment, mixed_records, write_segment
+from tiering.cold.segment_reader import DirectoryRow, Restored
+from tiering.cold.segment_writer import scan_segment
 from tiering.errors import CorruptionError, StoreError, UnsupportedFormatError
-from tiering.format.manifest import LogEntry
-from tiering.format.record import BLANK, MAGIC_BLANK, Record, RecordVersion, decode_record, encode_record
+from tiering.format.record import BLANK, MAGIC_BLANK, Record, decode_record, encode_record
 from tiering.kernels.scan import TopicTable
-from tiering.options import ColdOptions
 from tiering.types import TimeBounds
-
-BASE = 3 * 65536
-SEGMENT = 65536
-NAMES = ["orders", "a", "ab", "%RETRY%x", "Z", "-unsorted", "T" * 130]
-IDS = np.arange(11, 11 + len(NAMES)).astype(np.int32)
-
-
-@dataclass
-class Written:
-    """A written object with everything a reader of it needs."""
-
-    segment: bytes
-    records: list[Record]
-    data: bytes
-    summary: SegmentSummary
-    entry: LogEntry
-    objects: MemoryObjectStore
-
-    def reader(self) -> SegmentReader:
-        return SegmentReader(ArchiveReader(self.objects, MetadataCache(1 << 20)), self.entry)
-
-    @property
-    def sorted_records(self) -> list[Record]:
-        def place(each: Record) -> tuple[bytes, int, bool, int, int]:
-            return (
-                each.topic.encode(), each.queue_id, not each.has_queue_unit,
-                each.queue_offset if each.has_queue_unit else 0, each.physical_offset,
-            )  # fmt: skip
-
-        return sorted(self.records, key=place)
-
-
-def build(parts: list[Record], *, tail: bytes = b"", segment_bytes: int = SEGMENT) -> tuple[bytes, list[Record]]:
-    """Records back to back from BASE on, a blank record, and what else lies behind it."""
-    data, records = b"", []
-    for part in parts:
-        raw = encode_record(
-            Record(**{name: getattr(part, name) for name in Record.__slots__} | {"physical_offset": BASE + len(data)})
-        )
-        records.append(decode_record(raw))
-        data += raw
-    data += BLANK.pack(segment_bytes - len(data), MAGIC_BLANK) + tail
-    return data.ljust(segment_bytes, b"\0"), records
-
-
-def mixed(seed: int, count: int = 150) -> list[Record]:
-    """Records of several queues, some of them transactions that are in no queue."""
-    chance = random.Random(seed)
-    offsets: dict[tuple[str, int], int] = {}
-    parts: list[Record] = []
-    for _ in range(count):
-        topic, queue_id = chance.choice(NAMES), chance.choice((0, 0, 1, 2, 10))
-        sys_flag = chance.choice((0, 0, 0, 0x8, 0x4, 0xC))
-        is_queued = sys_flag in (0, 0x8)
-        queue_offset = offsets.setdefault((topic, queue_id), chance.randrange(500)) if is_queued else 0
-        if is_queued:
-            offsets[topic, queue_id] += 1
-        parts.append(
-            record(
-                topic=topic, queue_id=queue_id, queue_offset=queue_offset, sys_flag=sys_flag,
-                version=RecordVersion.V2 if len(topic) > 127 else RecordVersion.V1,
-                body=chance.randbytes(chance.choice((1, 50, 50, 400))), store_ms=NOW_MS + len(parts),
-                born_ms=NOW_MS - chance.randrange(9000), reconsume_times=chance.randrange(3),
-            )
-        )  # fmt: skip
-    return parts
-
-
-def write(parts: list[Record], *, tail: bytes = b"", frame_bytes: int = 4096, segment_bytes: int = SEGMENT) -> Written:
-    segment, records = build(parts, tail=tail, segment_bytes=segment_bytes)
-    writer = SegmentWriter(
-        scan_segment(array(segment), BASE, TopicTable(NAMES)), NAMES, IDS, ColdOptions(frame_bytes=frame_bytes)
-    )
-    with pytest.raises(RuntimeError):
-        writer.summary()
-    data = b"".join(writer.pieces())
-    objects = MemoryObjectStore(ManualClock())
-    objects.put("key", data)
-    summary = writer.summary()
-    entry = LogEntry(
-        "key", BASE, segment_bytes, summary.size_bytes, summary.crc32, summary.raw_bytes, summary.records,
-        summary.bounds, summary.sections, None,
-    )  # fmt: skip
-    return Written(segment, records, data, summary, entry, objects)
 
 
 @dataclass
@@ -147,7 +57,7 @@ def frames_by_hand(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sorted_order_and_plain_decompression(seed: int) -> None:
-    written = write(mixed(seed))
+    written = write_segment(mixed_records(seed))
     wanted = b"".join(encode_record(each) for each in written.sorted_records)
     stream = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(written.data), read_across_frames=True)
     assert stream.read() == wanted
@@ -159,7 +69,7 @@ def test_sorted_order_and_plain_decompression(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_frame_holds_part_of_one_queue_or_whole_queues(seed: int) -> None:
-    written = write(mixed(seed), frame_bytes=2048)
+    written = write_segment(mixed_records(seed), frame_bytes=2048)
     totals: dict[tuple[str, int], int] = {}
     for each in written.records:
         totals[each.topic, each.queue_id] = totals.get((each.topic, each.queue_id), 0) + 1
@@ -177,12 +87,12 @@ def test_a_frame_holds_part_of_one_queue_or_whole_queues(seed: int) -> None:
 
 def test_a_huge_record_is_alone_in_its_frame() -> None:
     parts = [record(topic="a", queue_offset=number, body=b"x" * size) for number, size in enumerate((9, 9, 9000, 9, 9))]
-    frames = frames_by_hand(write(parts, frame_bytes=4096).data)
+    frames = frames_by_hand(write_segment(parts, frame_bytes=4096).data)
     assert [len(frame) > 9000 for frame in frames] == [False, True, False]
 
 
 def test_offset_map_is_the_true_bijection() -> None:
-    written = write(mixed(5))
+    written = write_segment(mixed_records(5))
     cold, at = {}, BASE
     for each in written.sorted_records:
         cold[each.physical_offset] = at
@@ -195,7 +105,7 @@ def test_offset_map_is_the_true_bijection() -> None:
 
 
 def test_records_by_cold_offset() -> None:
-    written = write(mixed(6))
+    written = write_segment(mixed_records(6))
     reader = written.reader()
     physical, cold = reader.offset_map()
     by_offset = {each.physical_offset: each for each in written.records}
@@ -210,20 +120,20 @@ def test_records_by_cold_offset() -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("tail", [b"", b"stale bytes\0\0behind", bytes(100) + b"x", b"\xff" * 3000])
 def test_restore_is_the_segment_byte_for_byte(seed: int, tail: bytes) -> None:
-    written = write(mixed(seed, 60), tail=tail)
-    assert written.reader().restore() == written.segment
+    written = write_segment(mixed_records(seed, 60), tail=tail)
+    assert written.reader().restore() == Restored(written.segment, 0)
 
 
 def test_restore_with_the_blank_record_at_the_very_end() -> None:
     parts = [record(topic="a", queue_offset=0, body=b"x" * (4096 - 8 - 92))]
-    written = write(parts, segment_bytes=4096)
+    written = write_segment(parts, segment_bytes=4096)
     assert written.segment[-8:] == BLANK.pack(8, MAGIC_BLANK)
-    assert written.reader().restore() == written.segment
+    assert written.reader().restore() == Restored(written.segment, 0)
 
 
 def test_a_segment_without_records() -> None:
-    written = write([], segment_bytes=4096)
-    assert written.reader().restore() == written.segment
+    written = write_segment([], segment_bytes=4096)
+    assert written.reader().restore() == Restored(written.segment, 0)
     assert written.summary.bounds is None
     assert len(written.summary.queue_rows) == 0
     assert [len(each) for each in written.reader().offset_map()] == [0, 0]
@@ -238,7 +148,7 @@ def all_rows(written: Written) -> list[DirectoryRow]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_directory_rows_are_complete_and_true(seed: int) -> None:
-    written = write(mixed(seed), frame_bytes=2048)
+    written = write_segment(mixed_records(seed), frame_bytes=2048)
     frames = frames_by_hand(written.data)
     found: list[Record] = []
     for row in all_rows(written):
@@ -264,7 +174,7 @@ def bounds_of(records: list[Record]) -> TimeBounds:
 
 
 def test_one_queue_and_one_topic_through_the_directory() -> None:
-    written = write(mixed(8), frame_bytes=2048)
+    written = write_segment(mixed_records(8), frame_bytes=2048)
     reader = written.reader()
     queued = [each for each in written.sorted_records if each.has_queue_unit]
     for topic in [*NAMES, "unknown"]:
@@ -285,7 +195,7 @@ def test_directory_and_map_over_many_pages(monkeypatch: pytest.MonkeyPatch, page
 
 
 def test_queue_rows_of_the_manifest() -> None:
-    written = write(mixed(9))
+    written = write_segment(mixed_records(9))
     wanted: dict[tuple[str, int], list[Record]] = {}
     for each in written.sorted_records:
         if each.has_queue_unit:
@@ -302,7 +212,7 @@ def test_queue_rows_of_the_manifest() -> None:
 
 
 def test_damaged_segments_are_not_archived() -> None:
-    segment, _ = build(mixed(1, 20))
+    segment, _ = build_segment(mixed_records(1, 20))
     table = TopicTable(NAMES)
     no_blank = segment.replace(b"\xcb\xd4\x31\x94", bytes(4))
     flipped = bytearray(segment)
@@ -325,7 +235,7 @@ def everything(written: Written) -> tuple[object, ...]:
 
 
 def test_every_flipped_byte_is_noticed_or_harmless() -> None:
-    written = write(mixed(2, 15), tail=b"tail")
+    written = write_segment(mixed_records(2, 15), tail=b"tail")
     wanted = everything(written)
     silent = 0
     for place in range(0, len(written.data), 1 if len(written.data) < 2500 else 2):
@@ -342,7 +252,7 @@ def test_every_flipped_byte_is_noticed_or_harmless() -> None:
 
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 0.999])
 def test_a_cut_object_is_noticed(kept: float) -> None:
-    written = write(mixed(2, 25))
+    written = write_segment(mixed_records(2, 25))
     written.objects.put("key", written.data[: int(len(written.data) * kept)])
     with pytest.raises(CorruptionError):
         everything(written)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiering.cold.reading import ArchiveReader
-from tiering.errors import TornRecordError
+from tiering.errors import ChecksumMismatchError, TornRecordError
 from tiering.format.compression import decompress
+from tiering.format.filler import Filler, decode_filler, is_filler
 from tiering.format.manifest import LogEntry
 from tiering.format.record import BLANK, MAGIC_BLANK, Record, decode_record
 from tiering.format.section import PageRef, SectionHead, decode_head, read_page
@@ -57,6 +59,14 @@ class DirectoryRow:
         return time_range.overlaps(*self.bounds.on(axis))
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A log segment rebuilt: byte for byte if ``fillers`` is 0, else with that many removed records as fillers."""
+
+    data: bytes
+    fillers: int
+
+
 class SegmentReader:
     """One sorted segment, read through one query's :class:`ArchiveReader`."""
 
@@ -66,11 +76,14 @@ class SegmentReader:
 
     def seek_table(self) -> SeekTable:
         """Where frames begin."""
-        ref = self._entry.sections["seek_table"]
-        return self._reader.metadata(
-            self._entry.key, ref.position, ref.position + ref.length, "seek table",
-            lambda data: decode_seek_table(data, path=self._entry.key),
-        )  # fmt: skip
+        ref, path = self._entry.sections["seek_table"], self._entry.key
+
+        def decode(data: bytes) -> SeekTable:
+            if zlib.crc32(data) != ref.crc32:
+                raise ChecksumMismatchError("seek table checksum differs", path=path)
+            return decode_seek_table(data, path=path)
+
+        return self._reader.metadata(path, ref.position, ref.position + ref.length, "seek table", decode)
 
     def frame(self, number: int) -> bytes:
         """One decompressed frame: whole records."""
@@ -80,15 +93,16 @@ class SegmentReader:
         data = self._reader.fetch(self._entry.key, start, end, "frame")
         return decompress_frame(data, length, path=self._entry.key, position=start)
 
-    def records_at(self, cold_offsets: Iterable[int]) -> Iterator[tuple[int, Record]]:
-        """(cold offset, record) for each asked offset, one fetch a frame."""
+    def records_at(self, cold_offsets: Iterable[int]) -> Iterator[tuple[int, Record | None]]:
+        """(cold offset, record) for each asked offset, one fetch a frame; None where the record was removed."""
         table = self.seek_table()
         base = self._entry.base
         wanted = sorted((table.frame_of(offset - base), offset) for offset in set(cold_offsets))
         for number, group in groupby(wanted, key=lambda item: item[0]):
             frame = self.frame(number)
             for _, offset in group:
-                yield offset, decode_record(frame, offset - base - int(table.decompressed[number]))
+                item = _decode(frame, offset - base - int(table.decompressed[number]))
+                yield offset, None if isinstance(item, Filler) else item
 
     # directory
 
@@ -125,16 +139,21 @@ class SegmentReader:
 
         return self._reader.metadata(self._entry.key, start, start + page.length, "directory page", decode)
 
-    def records_of(self, rows: Iterable[DirectoryRow]) -> Iterator[Record]:
-        """The records of directory rows in their order, one fetch a frame."""
+    def runs(self) -> Iterator[DirectoryRow]:
+        """Every row of the directory, those of records in no queue included, in the order of the records."""
+        for page in self._head("directory", MAGIC_DIRECTORY).pages:
+            yield from self._directory_page(page)
+
+    def items_of(self, rows: Iterable[DirectoryRow]) -> Iterator[Record | Filler]:
+        """The records of directory rows in their order, and the fillers between them, one fetch a frame."""
         for number, group in groupby(rows, key=lambda row: row.frame):
             frame = self.frame(number)
             for row in group:
-                position, end = row.position, row.position + row.bytes
-                while position < end:
-                    record = decode_record(frame, position)
-                    yield record
-                    position += record.size
+                yield from items_in(frame, row)
+
+    def records_of(self, rows: Iterable[DirectoryRow]) -> Iterator[Record]:
+        """The records of directory rows in their order, without those that were removed."""
+        return (item for item in self.items_of(rows) if not isinstance(item, Filler))
 
     # offset map
 
@@ -170,10 +189,11 @@ class SegmentReader:
 
     # the whole
 
-    def restore(self) -> bytes:
-        """The original log segment, byte for byte."""
+    def restore(self) -> Restored:
+        """The original log segment."""
         table = self._head("directory", MAGIC_DIRECTORY).table
         segment = bytearray(table["segment_bytes"])
+        fillers = 0
         for number in range(len(self.seek_table().compressed) - 1):
             frame = self.frame(number)
             at = 0
@@ -183,12 +203,26 @@ class SegmentReader:
                 if size <= 0 or at + size > len(frame) or not 0 <= position <= len(segment) - size:
                     raise TornRecordError("record in frame does not fit", path=self._entry.key, position=at)
                 segment[position : position + size] = frame[at : at + size]
+                fillers += is_filler(frame, at)
                 at += size
         blank = table["blank_position"]
         BLANK.pack_into(segment, blank, table["blank_length"], MAGIC_BLANK)
         tail = decompress(bytes.fromhex(table["tail"]), len(segment), "tail") if table["tail"] else b""
         segment[blank + BLANK.size : blank + BLANK.size + len(tail)] = tail
-        return bytes(segment)
+        return Restored(bytes(segment), fillers)
+
+
+def items_in(frame: bytes, row: DirectoryRow) -> Iterator[Record | Filler]:
+    """The records of a directory row, and the fillers between them, from its decompressed frame."""
+    position, end = row.position, row.position + row.bytes
+    while position < end:
+        item = _decode(frame, position)
+        yield item
+        position += item.size
+
+
+def _decode(frame: bytes, position: int) -> Record | Filler:
+    return decode_filler(frame, position) if is_filler(frame, position) else decode_record(frame, position)
 
 
 def _page_place(page: PageRef, end: str) -> tuple[bytes, int]:

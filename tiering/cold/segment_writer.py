@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 import zstandard
 from numpy.typing import NDArray
 
@@ -34,6 +33,7 @@ from tiering.format.sorted_segment import (
     encode_directory_page,
     encode_map_page,
     encode_seek_table,
+    frame_checksum,
     skippable,
 )
 from tiering.fs import ByteArray
@@ -126,7 +126,7 @@ class SegmentWriter:
         for first, last in pairwise(frames):
             length = int(sizes[first:last].sum())
             raw = gather(self._segment.data, positions, sizes, int(first), int(last), length)
-            yield account(compressor.compress(raw.data), length, xxhash.xxh64_intdigest(raw.data) & 0xFFFFFFFF)
+            yield account(compressor.compress(raw.data), length, frame_checksum(raw.data))
 
         sections: dict[str, SectionRef] = {}
         for name, magic, (content, ref) in (
@@ -134,7 +134,7 @@ class SegmentWriter:
             ("directory", SKIPPABLE_DIRECTORY, self._directory(rows, sizes, cold, groups, frames)),
         ):
             sections[name] = ref.at(size_bytes + SKIPPABLE.size)
-            yield account(skippable(magic, content), 0, xxhash.xxh64_intdigest(b"") & 0xFFFFFFFF)
+            yield account(skippable(magic, content), 0, frame_checksum(b""))
         table = encode_seek_table(seek)
         sections["seek_table"] = SectionRef(size_bytes, len(table), len(table), zlib.crc32(table))
         yield account(table, 0, 0)

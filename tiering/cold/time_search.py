@@ -34,10 +34,11 @@ def archived_offset_by_time(
         segment = SegmentReader(reader, manifest.entry_of_rows(reader, head, base))
         runs = segment.directory_rows(topic, queue_id)
         runs = [run for run in runs if stored.overlaps(run.min_store_ms, run.max_store_ms)]
-        records = segment.records_of(runs[-1:] if is_upper else runs[:1])
-        offsets = [record.queue_offset for record in records if stored.contains(record.store_ms)]
-        if offsets:
-            return offsets[-1] if is_upper else offsets[0]
+        for run in reversed(runs) if is_upper else runs:  # the nearest decides, unless all of it was removed
+            records = segment.records_of([run])
+            offsets = [record.queue_offset for record in records if stored.contains(record.store_ms)]
+            if offsets:
+                return offsets[-1] if is_upper else offsets[0]
     return None
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 import zstandard
 from numpy.typing import NDArray
 
@@ -58,16 +59,22 @@ def skippable(magic: int, content: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SeekTable:
-    """Where each record frame begins, compressed and decompressed; one more entry than frames."""
+    """Where each record frame begins, compressed and decompressed; one more entry than frames. And their checksums."""
 
     compressed: NDArray[np.int64]
     decompressed: NDArray[np.int64]
+    checksums: NDArray[np.uint32]
 
     def frame_of(self, position: int) -> int:
         """The frame that holds a decompressed position."""
         if not 0 <= position < self.decompressed[-1]:
             raise TornRecordError(f"position {position} lies in no frame")
         return int(np.searchsorted(self.decompressed, position, side="right")) - 1
+
+
+def frame_checksum(raw: bytes | bytearray | memoryview) -> int:
+    """What the seek table says of a frame: the low half of XXH64 of its decompressed bytes, as zstd's own."""
+    return xxhash.xxh64_intdigest(raw) & 0xFFFFFFFF
 
 
 def encode_seek_table(frames: Sequence[tuple[int, int, int]]) -> bytes:
@@ -92,7 +99,7 @@ def decode_seek_table(data: bytes, *, path: str) -> SeekTable:
         raise TornRecordError("seek table contradicts its own length", path=path)
     rows = np.frombuffer(data, SEEK_ROW, count, SKIPPABLE.size)
     rows = rows[rows["decompressed"] > 0]  # skippable frames follow all record frames
-    return SeekTable(_starts(rows["compressed"]), _starts(rows["decompressed"]))
+    return SeekTable(_starts(rows["compressed"]), _starts(rows["decompressed"]), rows["checksum"])
 
 
 def _starts(lengths: NDArray[np.uint32]) -> NDArray[np.int64]:

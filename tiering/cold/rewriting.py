@@ -1,0 +1,152 @@
+"""Writes an archived segment again under a new name, with chosen records replaced by fillers of the same length.
+
+Positions do not move, so offset map and directory are the old ones, byte for byte, and index items stay valid: a
+directory row's times then say where the removed records lay too. Only frames that hold a chosen record are compressed
+again; the others are copied as they are. Nothing is named here. Killed before the caller commits: an unnamed object,
+which only costs its space.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from tiering.cold.object_store import ObjectStore
+from tiering.cold.publishing import verify_object
+from tiering.cold.reading import ArchiveReader
+from tiering.cold.segment_reader import DirectoryRow, SegmentReader, items_in
+from tiering.errors import ChecksumMismatchError, CorruptionError
+from tiering.format.filler import Filler, make_filler
+from tiering.format.manifest import LogEntry
+from tiering.format.record import Record
+from tiering.format.section import SectionRef
+from tiering.format.sorted_segment import SKIPPABLE, decompress_frame, encode_seek_table, frame_checksum
+
+_READ_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRecords:
+    """Records of one archived segment that are to go: where they begin in each decompressed frame."""
+
+    frames: dict[int, array[int]]
+
+    @property
+    def records(self) -> int:
+        """How many they are."""
+        return sum(map(len, self.frames.values()))
+
+
+def choose_records(
+    reader: ArchiveReader,
+    entry: LogEntry,
+    may_hold: Callable[[DirectoryRow], bool],
+    is_chosen: Callable[[Record], bool],
+) -> ChosenRecords:
+    """The records that ``is_chosen`` takes; only frames with a run that ``may_hold`` takes are read.
+
+    Records that are in no queue are asked about like all others; records that were removed before are not.
+    """
+    segment = SegmentReader(reader, entry)
+    frames: dict[int, array[int]] = {}
+    for number, rows in groupby(filter(may_hold, segment.runs()), key=lambda row: row.frame):
+        frame = segment.frame(number)
+        for row in rows:
+            position = row.position
+            for item in items_in(frame, row):
+                if not isinstance(item, Filler) and is_chosen(item):
+                    frames.setdefault(number, array("i")).append(position)
+                position += item.size
+    return ChosenRecords(frames)
+
+
+def rewrite_segment(
+    objects: ObjectStore, reader: ArchiveReader, entry: LogEntry, chosen: ChosenRecords, key: str, level: int
+) -> LogEntry:
+    """Store the segment of ``entry`` under ``key`` without the chosen records, verified; the entry that names it.
+
+    Memory: one read of 8 MiB and what an upload takes. Raises :class:`CorruptionError`, and stores nothing, if the old
+    object is not what its entry says.
+    """
+    writer = _Rewriter(reader, entry, chosen, level)
+    objects.upload(key, writer.pieces())
+    verify_object(objects, key, writer.size_bytes, writer.crc32)
+    return replace(entry, key=key, size_bytes=writer.size_bytes, crc32=writer.crc32, sections=writer.sections)
+
+
+class _Rewriter:
+    """The new object's bytes in order; sizes and sections are known once all were taken."""
+
+    def __init__(self, reader: ArchiveReader, entry: LogEntry, chosen: ChosenRecords, level: int) -> None:
+        self.size_bytes = 0
+        self.crc32 = 0
+        self.sections: dict[str, SectionRef] = {}
+        self._reader = reader
+        self._entry = entry
+        self._chosen = chosen
+        self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+        self._read = 0
+        self._read_crc = 0
+
+    def pieces(self) -> Iterator[bytes]:
+        """Frames, the two sections as they were, and a new seek table."""
+        segment = SegmentReader(self._reader, self._entry)
+        old = segment.seek_table()
+        seek: list[tuple[int, int, int]] = []
+        for number, data in self._frames(old.compressed):
+            length = int(old.decompressed[number + 1] - old.decompressed[number])
+            checksum = int(old.checksums[number])
+            piece = data
+            if number in self._chosen.frames:
+                raw = bytearray(decompress_frame(data, length, path=self._entry.key, position=self._read))
+                for position in self._chosen.frames[number]:
+                    size = int.from_bytes(raw[position : position + 4], "big")
+                    raw[position : position + size] = make_filler(bytes(raw[position : position + size]))
+                checksum = frame_checksum(raw)
+                piece = self._compressor.compress(raw)
+            seek.append((len(piece), length, checksum))
+            yield self._written(piece)
+        for name in ("offset_map", "directory"):
+            ref = self._entry.sections[name]
+            data = self._fetch(self._read, ref.position + ref.length)
+            self.sections[name] = ref.at(self.size_bytes + SKIPPABLE.size)
+            seek.append((len(data), 0, frame_checksum(b"")))
+            yield self._written(data)
+        self._fetch(self._read, self._entry.size_bytes)
+        if self._read_crc != self._entry.crc32:
+            raise ChecksumMismatchError("archive object differs from its checksum", path=self._entry.key)
+        table = encode_seek_table(seek)
+        self.sections["seek_table"] = SectionRef(self.size_bytes, len(table), len(table), zlib.crc32(table))
+        yield self._written(table)
+
+    def _frames(self, starts: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+        """Every frame with its number, read in ranges of about 8 MiB."""
+        first = 0
+        while first < len(starts) - 1:
+            last = int(np.searchsorted(starts, starts[first] + _READ_BYTES, side="right")) - 1
+            last = max(last, first + 1)
+            data = self._fetch(int(starts[first]), int(starts[last]))
+            for number in range(first, last):
+                yield number, data[int(starts[number] - starts[first]) : int(starts[number + 1] - starts[first])]
+            first = last
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        """The next bytes of the old object: all are read once and in order, so that its checksum is seen to fit."""
+        if start != self._read:
+            raise CorruptionError("parts of the object do not follow one another", path=self._entry.key, position=start)
+        data = self._reader.fetch(self._entry.key, start, end, "rewriting")
+        self._read = end
+        self._read_crc = zlib.crc32(data, self._read_crc)
+        return data
+
+    def _written(self, piece: bytes) -> bytes:
+        self.size_bytes += len(piece)
+        self.crc32 = zlib.crc32(piece, self.crc32)
+        return piece
