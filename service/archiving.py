@@ -148,13 +148,13 @@ class ColdWay:
             self._local.release()
 
     def round(self) -> None:
-        """One turn of the background loop: roll and seal by age, archive what waits, remove what is due.
+        """Both halves of a turn."""
+        self.local_round()
+        self.archive_round()
 
-        An idle store asks the archive for its head every 10 s, to learn that another has taken it over, and writes
-        nothing there.
-        """
+    def local_round(self) -> None:
+        """What needs no archive, so that a dead one does not hold it up: roll and seal by age, remove what is due."""
         with self._lock:
-            # first what needs no archive, so that a dead bucket holds up nothing else
             excess_bytes = self._disk.excess_bytes()
             due = due_border(self._hot, self._retention, self._clock.now_ms(), excess_bytes)
             with self._local_step():
@@ -166,21 +166,30 @@ class ColdWay:
                         self._index.seal()
             self._remove_below(min(due, safe_border(self._hot, self._manifest.head)))
             self._compact()
+            with self._local_step():
+                self._derive_gaps()  # there may have been no room to do so when one was made
+
+    def archive_round(self) -> None:
+        """Archive what waits and remove what is due and safe by then.
+
+        An idle store asks the archive for its head every 10 s, to learn that another has taken it over, and writes
+        nothing there.
+        """
+        with self._lock:
             self._watch_head()
             head = self._manifest.head
             if head is None or self._archiver.waiting(head) or self._publisher.has_work(head):
                 head = self._claim()
                 head = self._archive_segments(head, ArchiveReport(), None, None)
                 head = self._publish_index(head, ArchiveReport())
+                due = due_border(self._hot, self._retention, self._clock.now_ms(), self._disk.excess_bytes())
                 self._remove_below(min(due, safe_border(self._hot, head)))
-            with self._local_step():
-                self._derive_gaps()  # there may have been no room to do so when one was made
 
     def _watch_head(self) -> None:
         if self._clock.monotonic_s() < self._look_again_s:
             return
-        self._look_again_s = self._clock.monotonic_s() + _HEAD_WATCH_S
         self._unless_lost(partial(self._manifest.check_owner, owner_of(self._identity), log_end=self._hot.log.end))
+        self._look_again_s = self._clock.monotonic_s() + _HEAD_WATCH_S
 
     def _claim(self) -> Head:
         self._check_going_on()

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from service.arrivals import Arrivals
+from service.repeated import Repeated
 from service.settings import Settings
 from tiering.clock import Clock
-from tiering.errors import ClosedError, ReadOnlyError, StoreError
+from tiering.errors import ClosedError, StoreError
 from tiering.hot.store import HotStore
 
 _LOG = logging.getLogger("tierlog")
@@ -32,15 +33,15 @@ class Background:
         self,
         hot: HotStore,
         checkpoint: Callable[[], None],
-        tiers_round: Callable[[], None],
+        tiers: Sequence[Repeated],
         settings: Settings,
         clock: Clock,
         stopping: threading.Event,
-        cold_error: str | None,
     ) -> None:
+        """``tiers`` are the steps of the way from tier to tier, taken in turn."""
         self._hot = hot
         self._checkpoint = checkpoint
-        self._tiers_round = tiers_round
+        self._tiers = tiers
         self._settings = settings
         self._clock = clock
         self._stopping = stopping
@@ -51,8 +52,11 @@ class Background:
         #: Who waits for messages.
         self.arrivals = Arrivals(hot.dispatch, stopping)
         self._threads: list[threading.Thread] = []
-        #: The last failure of the way to the archive; None after a round that went well.
-        self.cold_error = cold_error
+
+    @property
+    def cold_error(self) -> str | None:
+        """The last failure on the way to the archive; None once it went well again."""
+        return next((step.error for step in self._tiers if step.error is not None), None)
 
     def start(self) -> None:
         """Start the threads."""
@@ -147,15 +151,9 @@ class Background:
 
     def _tiers_loop(self) -> None:
         while not self._stopping.is_set():
-            pause_s = _ROUND_S
             try:
-                self._tiers_round()
-                self.cold_error = None
+                for step in self._tiers:
+                    step.turn()
             except ClosedError:
                 return
-            except (StoreError, OSError) as error:
-                if str(error) != self.cold_error and not isinstance(error, ReadOnlyError):
-                    _LOG.warning("archiving failed, will try again: %s", error, exc_info=True)
-                self.cold_error = str(error)
-                pause_s = self._settings.cold.retry_interval_ms / 1000
-            self._clock.wait(self._stopping, pause_s)
+            self._clock.wait(self._stopping, _ROUND_S)

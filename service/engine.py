@@ -16,8 +16,10 @@ from service.background import Background
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from service.checking import check_archive, check_classic, check_index, check_store
 from service.opening import StoreParts, Surroundings, open_parts
+from service.repeated import Repeated
 from service.settings import Settings
 from service.store_host import store_host
+from tiering.backoff import Backoff
 from tiering.batch import MAX_QUEUES, Message, MessageBatch
 from tiering.clock import Clock, SystemClock
 from tiering.cold.object_store import ObjectStore
@@ -48,7 +50,9 @@ class Appended:
 class Engine:
     """One open store. Thread safe; :meth:`close` must be called, or the next open recovers as after a crash."""
 
-    def __init__(self, parts: StoreParts, settings: Settings, clock: Clock, *, read_only: bool) -> None:
+    def __init__(
+        self, parts: StoreParts, settings: Settings, clock: Clock, randomness: Randomness, *, read_only: bool
+    ) -> None:
         """Use :meth:`open`."""
         self.store_id = parts.identity.store_id
         self.cold_url = parts.identity.cold_url
@@ -65,7 +69,7 @@ class Engine:
         self.groups = parts.groups
         self._store_host = store_host(settings)
         self._background = Background(
-            self._hot, self._checkpoint, self._tiers_round, settings, clock, parts.stopping, parts.first_contact
+            self._hot, self._checkpoint, self._steps(randomness, parts.first_contact), settings, clock, parts.stopping
         )
 
     @classmethod
@@ -91,7 +95,7 @@ class Engine:
         clock = clock or SystemClock()
         around = Surroundings(settings, clock, fs or LocalFileSystem(), randomness or SystemRandomness(), objects)
         parts = open_parts(Path(root).absolute(), around, cold_url=cold_url, store_id=store_id, read_only=read_only)
-        return cls(parts, settings, clock, read_only=read_only)
+        return cls(parts, settings, clock, around.randomness, read_only=read_only)
 
     def start(self) -> None:
         """Run flushing, dispatching, checkpoints, archiving and removal in the background."""
@@ -161,13 +165,25 @@ class Engine:
     def tiers_round(self) -> None:
         """One turn of archiving and removal as :meth:`start` runs it, for a caller with a loop of its own."""
         self._check_writable()
-        self._tiers_round()
-
-    def _tiers_round(self) -> None:
         if self._cold_way is not None:
             self._cold_way.round()
         else:
-            remove_due(self._hot, self._index, self._settings.retention_options(), self._disk, self._clock.now_ms())
+            self._remove_due()
+
+    def _remove_due(self) -> None:
+        remove_due(self._hot, self._index, self._settings.retention_options(), self._disk, self._clock.now_ms())
+
+    def _steps(self, randomness: Randomness, first_contact: str | None) -> list[Repeated]:
+        """The way from tier to tier as the background takes it."""
+
+        def repeated(step: Callable[[], None], error: str | None = None) -> Repeated:
+            cold = self._settings.cold
+            first_s, most_s = cold.retry_interval_ms / 1000, cold.retry_max_ms / 1000
+            return Repeated(step, Backoff(self._clock, randomness, first_s=first_s, most_s=most_s), error)
+
+        if self._cold_way is None:
+            return [repeated(self._remove_due, first_contact)]
+        return [repeated(self._cold_way.local_round), repeated(self._cold_way.archive_round, first_contact)]
 
     def _check_writable(self) -> None:
         if self._read_only:

@@ -236,10 +236,23 @@ class ColdSettings(_Group):
         description="Seconds to wait for S3 to go on answering. Shorter gives up on slow servers.",
     )
     retry_interval_ms: int = Field(
-        default=10_000,
+        default=1_000,
         ge=10,
         le=3_600_000,
-        description="ms between attempts to reach an archive that failed, and between looks at its head.",
+        description=(
+            "ms. The background leaves an archive that failed alone for this long, twice as long after each further "
+            "failure, up to `cold.retry_max_ms`; a pause is drawn between half of that and all of it. Reads do not "
+            "wait for it."
+        ),
+    )
+    retry_max_ms: int = Field(
+        default=60_000,
+        ge=10,
+        le=86_400_000,
+        description=(
+            "ms. The longest such pause: how much later than an archive's recovery archiving may go on. Longer asks a "
+            "dead archive less often."
+        ),
     )
 
 

@@ -95,6 +95,6 @@ def test_dead_archive_shows_in_metrics_and_leaves_the_store_ready(world: World) 
         world.engine.archive(everything=True)
     assert world.scrape()["tierlog_archive_failing", ()] == 0
     for name in ("1-a3", "1-b7"):  # every try has a new one, which must not make a new series
-        world.engine._background.cold_error = f"the bucket is gone [log/{name}.zst]"
+        world.engine._background._tiers[1].error = f"the bucket is gone [log/{name}.zst]"
         assert world.scrape()["tierlog_archive_failing", ()] == 1
     assert world.client.get("/readyz").status_code == 200

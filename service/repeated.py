@@ -1,0 +1,39 @@
+"""A step that a loop takes again and again, and leaves out for a while after it failed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tiering.backoff import Backoff
+from tiering.errors import ClosedError, ReadOnlyError, StoreError
+
+_LOG = logging.getLogger("tierlog")
+
+
+class Repeated:
+    """One step with its pauses after failures and its last failure. For one thread; ``error`` may be read by any."""
+
+    def __init__(self, step: Callable[[], None], backoff: Backoff, error: str | None = None) -> None:
+        """``error`` is what is known to have failed before the first turn, which is taken at once all the same."""
+        self._step = step
+        self._backoff = backoff
+        #: The last failure; None after a turn that went well.
+        self.error = error
+
+    def turn(self) -> None:
+        """Take the step unless a pause is on; a failure is logged once until it changes. Raises ClosedError."""
+        if not self._backoff.is_over:
+            return
+        try:
+            self._step()
+        except ClosedError:
+            raise
+        except (StoreError, OSError) as error:
+            if str(error) != self.error and not isinstance(error, ReadOnlyError):
+                _LOG.warning("archiving failed, will try again: %s", error, exc_info=True)
+            self.error = str(error)
+            self._backoff.failed()
+        else:
+            self.error = None
+            self._backoff.succeeded()

@@ -1,0 +1,84 @@
+"""An object store that writes down what a server would bill: every listing page is a request of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from tiering.cold.object_store import ObjectInfo, ObjectStore, PendingUpload
+from tiering.cold.prices import usd_of
+
+_NAMES_A_PAGE = 1000
+_WRITES = frozenset(("put", "upload", "list", "list_uploads"))
+_FREE = frozenset(("delete", "abort_upload"))
+
+
+class PricedStore:
+    """Passes everything to ``inner`` and counts the requests of a server by operation."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.requests: Counter[str] = Counter()
+        self.bytes_read = 0
+        self.bytes_written = 0
+
+    @property
+    def usd(self) -> float:
+        """What all requests so far cost."""
+        writes = sum(count for operation, count in self.requests.items() if operation in _WRITES)
+        free = sum(count for operation, count in self.requests.items() if operation in _FREE)
+        return usd_of(writes=writes, reads=self.requests.total() - writes - free)
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
+        self.requests["put"] += 1
+        self.bytes_written += len(data)
+        return self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
+
+    def upload(self, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
+        self.requests["upload"] += 1
+        info = self.inner.upload(key, pieces)
+        self.bytes_written += info.size_bytes
+        return info
+
+    def get(self, key: str) -> tuple[bytes, ObjectInfo]:
+        self.requests["get"] += 1
+        found = self.inner.get(key)
+        self.bytes_read += len(found[0])
+        return found
+
+    def get_if_changed(self, key: str, etag: str) -> tuple[bytes, ObjectInfo] | None:
+        self.requests["get_if_changed"] += 1
+        found = self.inner.get_if_changed(key, etag)
+        self.bytes_read += len(found[0]) if found else 0
+        return found
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        self.requests["get_range"] += 1
+        self.bytes_read += end - start
+        return self.inner.get_range(key, start, end)
+
+    def head(self, key: str) -> ObjectInfo:
+        self.requests["head"] += 1
+        return self.inner.head(key)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        for number, info in enumerate(self.inner.list(prefix, after)):
+            if number % _NAMES_A_PAGE == 0 and number:
+                self.requests["list"] += 1
+            yield info
+        self.requests["list"] += 1
+
+    def delete(self, key: str) -> None:
+        self.requests["delete"] += 1
+        self.inner.delete(key)
+
+    def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        self.requests["list_uploads"] += 1
+        yield from self.inner.list_uploads(prefix)
+
+    def abort_upload(self, pending: PendingUpload) -> None:
+        self.requests["abort_upload"] += 1
+        self.inner.abort_upload(pending)
+
+    def close(self) -> None:
+        self.inner.close()
