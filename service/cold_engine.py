@@ -47,13 +47,14 @@ class ColdEngine:
         Raises :class:`NotFoundError` if there is none, the object store's error if it cannot be asked.
         """
         url = canonical_url(cold_url)
-        objects = objects or open_archive(url, settings, clock or SystemClock())
+        clock = clock or SystemClock()
+        objects = objects or open_archive(url, settings, clock)
         store_ids = [store_id] if store_id else list(_stores(objects))
         if not store_ids:
             raise NotFoundError("no archive of any store here", path=url)
         cache = MetadataCache(settings.cold.cache_bytes)
         manifests = {
-            found: ManifestStore(objects, ColdKeys(found), SystemRandomness(), settings.cold_options(), cache)
+            found: ManifestStore(objects, ColdKeys(found), SystemRandomness(), settings.cold_options(), cache, clock)
             for found in store_ids
         }
         for manifest in manifests.values():

@@ -122,7 +122,9 @@ def _open_once(
             metered = MeteredObjectStore(archive, meter)
             resources.callback(metered.close)
             keys = ColdKeys(identity.store_id)
-            manifest = ManifestStore(metered, keys, around.randomness, settings.cold_options())
+            manifest = ManifestStore(
+                metered, keys, around.randomness, settings.cold_options(), clock=around.clock
+            )  # fmt: skip
             return _Plan(identity, manifest, _look_at_archive(manifest, identity, refuse=not read_only))
 
         planned = None if fs.exists(paths.store_json) else plan()  # a new store that is refused leaves no trace

@@ -13,8 +13,9 @@ from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.publishing import put_verified, verify_object
 from tiering.cold.segment_writer import SegmentWriter, scan_segment
 from tiering.errors import StoreError
-from tiering.format.manifest import Head, LogEntry, ObjectRef, StoreState, TopicState
+from tiering.format.manifest import Head, LogEntry, ObjectRef
 from tiering.format.queue_rows import encode_queue_rows
+from tiering.format.store_state import StoreState, TopicState
 from tiering.hot.commit_log import Segment
 from tiering.hot.store import HotStore
 from tiering.kernels.scan import TopicTable
@@ -69,8 +70,12 @@ class Archiver:
 
     def _state(self, head: Head) -> ObjectRef | None:
         """A new state object if a topic is not in the last one as it is now."""
-        topics = self._hot.topics.all()
-        state = StoreState(tuple(TopicState(topic.topic_id, topic.name, topic.queues) for topic in topics))
+        state = StoreState(
+            tuple(
+                TopicState(each.topic_id, each.name, each.queues, each.archive, each.cold_retention_ms, each.hold)
+                for each in self._hot.topics.all()
+            )
+        )
         if state == self._manifest.state(self._manifest.reader(), head):
             return None
         data = state.encode()

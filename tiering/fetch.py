@@ -20,8 +20,9 @@ from tiering.errors import (
 )
 from tiering.first_offsets import FirstOffsets
 from tiering.format.filler import Filler
-from tiering.format.manifest import Head, TopicState
+from tiering.format.manifest import Head
 from tiering.format.record import Record
+from tiering.format.store_state import TopicState
 from tiering.hot.consume_queue import QueueView
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore

@@ -59,6 +59,9 @@ class ColdOptions:
     cache_bytes: int = 256 << 20
     """Memory for directories, seek tables and manifest pages."""
 
+    grace_ms: int = 24 * 3_600_000
+    """How long an object outlives its leaving the manifest; at least as long as the longest reader."""
+
     def __post_init__(self) -> None:
         if not 2 <= self.max_inline_entries <= 200:
             raise InvalidRequestError("the head keeps between 2 and 200 entries")

@@ -13,27 +13,27 @@ from tiering.errors import CorruptionError
 from tiering.format.manifest import (
     MAGIC_HEAD,
     MAGIC_PAGE,
-    MAGIC_STATE,
     VERSION,
     Head,
     IndexEntry,
     LogEntry,
     ObjectRef,
     PageNode,
-    StoreState,
     decode_page,
 )
 from tiering.format.queue_rows import MAGIC as MAGIC_ROWS
 from tiering.format.queue_rows import QUEUE_ROW, decode_rows_page
 from tiering.format.queue_rows import VERSION as ROWS_VERSION
 from tiering.format.section import SectionHead
+from tiering.format.store_state import MAGIC_STATE, StoreState
 
 _ENTRY_COLUMNS = columns_of(
     "list:text key:text first next bytes raw_bytes crc32:text records items level slots layout:text begin_ms "
-    "min_store_ms max_store_ms min_born_ms max_born_ms added count rows_key:text topic_id queue_id removed_ms "
-    "sections:json"
+    "min_store_ms max_store_ms min_born_ms max_born_ms added count rows_key:text topic_id queue_id topic:text "
+    "removed_ms expired_below_ms sections:json"
 )
 _SHOWN = ("list", "key", "first", "next", "bytes", "records", "items", "level", "min_store_ms", "max_store_ms", "count")
+_STATE_COLUMNS = "topic_id topic:text queues archive:bool cold_retention_ms hold:bool"
 _ROW_COLUMNS = dict.fromkeys(QUEUE_ROW.names or (), "int")
 
 
@@ -73,12 +73,19 @@ def dump_page(source: Source, options: Options) -> Dump:
 
 def dump_state(source: Source, options: Options) -> Dump:
     """The topics of a store."""
-    dump = Dump("state", {"bytes": source.size}, "topics", columns_of("topic_id topic:text queues"))
+    dump = Dump("state", {"bytes": source.size}, "topics", columns_of(_STATE_COLUMNS))
     with dump.surviving():
         data = _whole(source, MAGIC_STATE, VERSION)
         with decoding():
             topics = [
-                {"topic_id": int(topic.topic_id), "topic": text_of(topic.name), "queues": int(topic.queues)}
+                {
+                    "topic_id": int(topic.topic_id),
+                    "topic": text_of(topic.name),
+                    "queues": int(topic.queues),
+                    "archive": topic.archive,
+                    "cold_retention_ms": topic.cold_retention_ms,
+                    "hold": topic.hold,
+                }
                 for topic in StoreState.decode(data, path=source.name).topics
             ]
         dump.rows = cut(topics, options)
@@ -123,10 +130,15 @@ def _head_rows(head: Head) -> Iterator[Json]:
     yield from (_entry_row("log", entry) for entry in head.log)
     yield from (_entry_row("index", entry) for entry in head.index)
     yield from chain.from_iterable((_entry_row(name, node) for node in nodes) for name, nodes in trees)
-    for topic_id, queue_id, first, following in head.gaps:
-        yield {"list": "gaps", "topic_id": topic_id, "queue_id": queue_id, "first": first, "next": following}
-    for key, at in head.removed:
-        yield {"list": "removed", "key": text_of(key), "removed_ms": at}
+    for first, following in head.log_gaps:
+        yield {"list": "log_gaps", "first": first, "next": following}
+    for page in head.removed:
+        yield {"list": "removed", **_reference(page.ref), "count": page.count, "removed_ms": page.at_ms}
+    for stone in head.tombstones:
+        yield {"list": "tombstones", "key": text_of(stone.tombstone_id), "topic": text_of(stone.topic),
+               "next": stone.end, "added": stone.added}  # fmt: skip
+    for topic_id, below_ms in head.expired:
+        yield {"list": "expired", "topic_id": topic_id, "expired_below_ms": below_ms}
 
 
 def _entry_row(name: str, entry: LogEntry | IndexEntry | PageNode) -> Json:

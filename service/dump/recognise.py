@@ -22,9 +22,10 @@ from service.dump.sorted_segment import dump_sorted_segment
 from service.dump.source import Source
 from service.dump.tiered_index import dump_chained, dump_compacted, is_compacted
 from tiering.errors import InvalidRequestError
-from tiering.format.manifest import MAGIC_HEAD, MAGIC_PAGE, MAGIC_STATE
+from tiering.format.manifest import MAGIC_HEAD, MAGIC_PAGE
 from tiering.format.queue_rows import MAGIC as MAGIC_ROWS
 from tiering.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from tiering.format.store_state import MAGIC_STATE
 
 _DUMPERS: dict[str, Callable[[Source, Options], Dump]] = {
     "commit-log": dump_log,

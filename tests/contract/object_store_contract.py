@@ -113,6 +113,10 @@ class ObjectStoreContract:
         # Servers tell whole seconds, by a clock that moves on between the two answers.
         assert abs(store.head("k").modified_ms - put.modified_ms) <= 5_000
 
+    def test_the_servers_clock_is_the_one_of_its_descriptions(self, store: ObjectStore) -> None:
+        before = store.put("a", b"x").modified_ms
+        assert -2_000 <= store.now_ms() - before <= 60_000
+
     def test_get_if_changed_is_silent_until_it_changes(self, store: ObjectStore) -> None:
         etag = store.put("k", b"one").etag
         assert store.get_if_changed("k", etag) is None

@@ -35,7 +35,7 @@ from tests.support.index_puts import PUTS_A11, batch_of
 from tiering.errors import StoreError
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.compression import decompress
-from tiering.format.manifest import Head, StoreState, TopicState, decode_page, encode_page
+from tiering.format.manifest import Head, decode_page, encode_page
 from tiering.format.properties import KEYS, TAGS, decode_properties, encode_properties
 from tiering.format.queue_rows import QUEUE_ROW, decode_queue_rows_head, decode_rows_page, encode_queue_rows
 from tiering.format.queue_unit import UNIT_DTYPE, QueueUnit
@@ -49,6 +49,7 @@ from tiering.format.sorted_segment import (
     encode_map_page,
     encode_seek_table,
 )
+from tiering.format.store_state import StoreState, TopicState
 from tiering.fs import LocalFileSystem
 from tiering.kernels.scan import TopicTable, scan, scan_all
 from tiering.types import TimeBounds

@@ -136,6 +136,9 @@ class FaultyObjectStore:
     def abort_upload(self, pending: PendingUpload) -> None:
         self._run("abort_upload", pending.key, lambda: self.inner.abort_upload(pending))
 
+    def now_ms(self) -> int:
+        return self._run("now_ms", "", self.inner.now_ms)
+
     def close(self) -> None:
         self.inner.close()
 

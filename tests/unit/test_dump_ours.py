@@ -29,9 +29,10 @@ from tiering.cold.reading import ArchiveReader, MetadataCache
 from tiering.cold.segment_reader import SegmentReader
 from tiering.cold.urls import open_object_store
 from tiering.errors import InvalidRequestError
-from tiering.format.manifest import Head, StoreState, decode_page
+from tiering.format.manifest import Head, decode_page
 from tiering.format.queue_rows import QUEUE_ROW, decode_queue_rows_head, decode_rows_page
 from tiering.format.queue_unit import UNIT_DTYPE
+from tiering.format.store_state import StoreState
 from tiering.fs import LocalFileSystem
 from tiering.options import ColdOptions
 from tiering.paths import ColdKeys

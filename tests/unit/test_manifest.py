@@ -11,18 +11,24 @@ from tiering.format import manifest
 from tiering.format.manifest import (
     MAGIC_HEAD,
     MAGIC_PAGE,
-    MAGIC_STATE,
     Head,
     IndexEntry,
     LogEntry,
     ObjectRef,
     PageNode,
-    StoreState,
-    TopicState,
+    QueueGap,
+    RemovedPage,
+    Tombstone,
+    TopicExpiry,
+    decode_gaps,
     decode_page,
+    decode_removed,
+    encode_gaps,
     encode_page,
+    encode_removed,
 )
 from tiering.format.section import SectionRef, compress_json, decompress_json, encode_section, whole_section
+from tiering.format.store_state import MAGIC_STATE, StoreState, TopicState
 from tiering.types import TimeBounds
 
 BOUNDS = TimeBounds(10, 20, 5, 25)
@@ -33,8 +39,9 @@ EMPTY_LOG = LogEntry("s/log/1.zst", 4096, 4096, 90, 1, 0, 0, None, SECTIONS, Non
 INDEX = IndexEntry("s/index/L0/1", 0, 0, 8192, 1000, 600, 77, 12, 100, "tierlog", BOUNDS, SECTIONS, 5)
 NODE = PageNode(ROWS, 1, 2, 0, 8192, BOUNDS, None)
 HEAD = Head(
-    "store", "volume", "open", 3, 9, "c9", ("c7", "c8", "c9"), 8192, 4096, 0, ROWS, ((1, 2, 3, 4),),
-    (LOG, EMPTY_LOG), (INDEX,), (NODE,), (dataclasses.replace(NODE, rows=ROWS, bounds=None),), (("s/old", 17),),
+    "store", "volume", "open", 3, 9, "c9", ("c7", "c8", "c9"), 8192, 4096, 0, ROWS, ROWS, ((0, 4096),),
+    (LOG, EMPTY_LOG), (INDEX,), (NODE,), (dataclasses.replace(NODE, rows=ROWS, bounds=None),),
+    (RemovedPage(ROWS, 17, 3),), (Tombstone("t1", "orders", "ab", "cd", 1, None, 8192, 9),), (TopicExpiry(1, 5),),
 )  # fmt: skip
 
 
@@ -52,8 +59,17 @@ def test_page_round_trip(kind: str, level: int, items: list[LogEntry | IndexEntr
     assert decode_page(encode_page(kind, level, items), kind, level, path="page") == items
 
 
+def test_names_and_gaps_round_trip() -> None:
+    names = ["s/log/1.zst", "s/manifest/log0-1"]
+    assert decode_removed(encode_removed(names), path="p") == names
+    gaps = (QueueGap(1, 0, 5, 1 << 32), QueueGap(2, 7, 0, 1 << 44))
+    assert decode_gaps(encode_gaps(gaps), path="p") == gaps
+
+
 def test_state_round_trip() -> None:
-    state = StoreState((TopicState(1, "orders", 4), TopicState(7, "%RETRY%x", 1)))
+    state = StoreState(
+        (TopicState(1, "orders", 4), TopicState(7, "%RETRY%x", 1, archive=False, cold_retention_ms=9, hold=True))
+    )
     assert StoreState.decode(state.encode(), path="state") == state
 
 

@@ -23,8 +23,9 @@ from tiering.errors import (
     StoreMismatchError,
     UnavailableError,
 )
-from tiering.format.manifest import REMEMBERED_COMMITS, Head, IndexEntry, LogEntry, ObjectRef, StoreState, TopicState
+from tiering.format.manifest import REMEMBERED_COMMITS, Head, IndexEntry, LogEntry, ObjectRef
 from tiering.format.queue_rows import QUEUE_ROW, QueueRows, encode_queue_rows
+from tiering.format.store_state import StoreState, TopicState
 from tiering.options import ColdOptions
 from tiering.paths import ColdKeys
 from tiering.randomness import SeededRandomness

@@ -162,6 +162,10 @@ class LocalObjectStore:
             for suffix in ("data", "key"):
                 (self._tmp / f"{pending.upload_id}.{suffix}").unlink(missing_ok=True)
 
+    def now_ms(self) -> int:
+        """The clock that this store was given."""
+        return self._clock.now_ms()
+
     def close(self) -> None:
         """Nothing is held open between calls."""
 

@@ -7,54 +7,31 @@ id before it concludes anything: a lost 200, a 409 or a 412 may all hide a commi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any
 
-import numpy as np
-
-from tiering.cold.manifest_tree import ManifestTree
+from tiering.clock import Clock, SystemClock
+from tiering.cold.archive_catalogue import ArchiveCatalogue
+from tiering.cold.manifest_change import ManifestChange, apply_change
+from tiering.cold.manifest_tree import TreeEdit
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.reading import ArchiveReader, MetadataCache, ReadBill
 from tiering.errors import (
     ConflictError,
-    CorruptionError,
     FencedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreMismatchError,
     UnavailableError,
 )
-from tiering.format.manifest import (
-    REMEMBERED_COMMITS,
-    Head,
-    IndexEntry,
-    LogEntry,
-    ObjectRef,
-    PageNode,
-    StoreState,
-    decode_page,
-)
-from tiering.format.queue_rows import QUEUE_ROW, QueueRows, decode_queue_rows_head, decode_rows_page, pages_of
-from tiering.format.section import PageRef
+from tiering.format.manifest import REMEMBERED_COMMITS, Head
 from tiering.options import ColdOptions
 from tiering.paths import ColdKeys
 from tiering.randomness import Randomness
-from tiering.types import TimeAxis, TimeRange
+
+__all__ = ["ManifestChange", "ManifestStore", "Ownership"]
 
 _COMMIT_TRIES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestChange:
-    """What one commit of the store's own changes; watermarks left None stay as they are."""
-
-    log: tuple[LogEntry, ...] = ()
-    index: tuple[IndexEntry, ...] = ()
-    archived_to: int | None = None
-    indexed_to: int | None = None
-    state: ObjectRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +43,7 @@ class Ownership:
     head_open_ids: tuple[str, ...]
 
 
-class ManifestStore:
+class ManifestStore(ArchiveCatalogue):
     """The manifest of one store. Thread safe; one commit at a time."""
 
     def __init__(
@@ -76,13 +53,14 @@ class ManifestStore:
         randomness: Randomness,
         options: ColdOptions,
         cache: MetadataCache | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.objects = objects
         self.keys = keys
         self.options = options
         self.cache = cache or MetadataCache(options.cache_bytes)
         self._randomness = randomness
-        self._tree = ManifestTree(objects, keys, randomness, options)
+        self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._head: Head | None = None
         self._etag: str | None = None
@@ -154,6 +132,7 @@ class ManifestStore:
                 head = self._swap(
                     lambda seen: replace(seen, epoch=seen.epoch + 1, open_id=owner.open_id),
                     lambda seen: self._check_owner(seen, owner, log_end),
+                    lambda seen: seen.open_id == owner.open_id,
                 )
             self._epoch = head.epoch
             return head
@@ -203,39 +182,102 @@ class ManifestStore:
         self._epoch = 1
         return head
 
-    def commit(self, change: ManifestChange, expected: Head) -> Head:
-        """Publish what ``change`` names, planned on the watermarks of ``expected``.
+    def take_over(self, owner: Ownership, change: ManifestChange, expected: Head) -> Head:
+        """Make ``owner`` the volume that may write, with what ``change`` says, planned on ``expected``.
 
-        Raises :class:`FencedError` if somebody raised the epoch, :class:`ConflictError` if a watermark has moved
-        (plan again), and the object store's error if the outcome could not be learnt (look again later: the
-        watermarks say whether it landed).
+        Whoever wrote before is fenced from now on. Raises :class:`ConflictError` if anything was committed since
+        ``expected`` (plan again).
         """
 
         def check(head: Head) -> None:
-            if self._epoch is None or head.epoch != self._epoch:
-                raise FencedError("another open has taken the archive over", path=self.keys.head)
-            if (head.archived_to, head.indexed_to) != (expected.archived_to, expected.indexed_to):
-                raise ConflictError("the watermarks have moved since the commit was planned", path=self.keys.head)
+            if head.version != expected.version:
+                raise ConflictError("the archive has changed since the takeover was planned", path=self.keys.head)
+
+        def apply(head: Head) -> Head:
+            head = self._apply(head, change)
+            return replace(head, volume_id=owner.volume_id, open_id=owner.open_id, epoch=head.epoch + 1)
 
         with self._lock:
-            return self._swap(lambda head: self._apply(head, change), check)
+            head = self._swap(apply, check, lambda head: head.open_id == owner.open_id)
+            self._epoch = head.epoch
+            return head
+
+    def commit(self, change: ManifestChange, expected: Head) -> Head:
+        """Publish what the store itself adds, planned on the watermarks and the erasures of ``expected``.
+
+        Raises :class:`FencedError` if somebody raised the epoch, :class:`ConflictError` if a watermark has moved, an
+        erasure has begun or the uploads took too long (build again), and the object store's error if the outcome
+        could not be learnt (look again later: the watermarks say whether it landed).
+        """
+
+        def check(head: Head) -> None:
+            self._check_epoch(head)
+            if (head.archived_to, head.indexed_to) != (expected.archived_to, expected.indexed_to):
+                raise ConflictError("the watermarks have moved since the commit was planned", path=self.keys.head)
+            if any(stone not in expected.tombstones for stone in head.tombstones):
+                raise ConflictError("an erasure has begun since the commit was planned", path=self.keys.head)
+            self._check_in_time(change)
+
+        def landed(head: Head) -> bool:
+            moved = (head.archived_to, head.indexed_to) != (expected.archived_to, expected.indexed_to)
+            return (moved and head.epoch == self._epoch) or self._knows(head, change)
+
+        with self._lock:
+            return self._swap(lambda head: self._apply(head, change), check, landed)
+
+    def commit_other(self, change: ManifestChange, *, owned: bool = False) -> Head:
+        """Publish what replaces or removes named entries (merge, expiry, erasure, repair), by whomever.
+
+        Tried again from any newer head. Raises :class:`ConflictError` if an entry to be removed is gone or the uploads
+        took too long; with ``owned``, for the store's own process, :class:`FencedError` if the archive was taken over.
+        """
+
+        def check(head: Head) -> None:
+            if owned:
+                self._check_epoch(head)
+            self._check_in_time(change)
+
+        with self._lock:
+            return self._swap(lambda head: self._apply(head, change), check, lambda head: self._knows(head, change))
+
+    def _check_epoch(self, head: Head) -> None:
+        if self._epoch is None or head.epoch != self._epoch:
+            raise FencedError("another open has taken the archive over", path=self.keys.head)
+
+    def _check_in_time(self, change: ManifestChange) -> None:
+        """What was uploaded long ago may be swept as nobody's before it is named."""
+        if change.begun_s is None:
+            return
+        if (self._clock.monotonic_s() - change.begun_s) * 1000 > self.options.grace_ms / 4:
+            raise ConflictError("the upload took longer than a quarter of the grace period", path=self.keys.head)
 
     def _apply(self, head: Head, change: ManifestChange) -> Head:
-        version = head.version + 1
-        log = head.log + tuple(replace(entry, added=version) for entry in change.log)
-        index = head.index + tuple(replace(entry, added=version) for entry in change.index)
-        head = replace(
-            head, log=log, index=index, state=change.state or head.state,
-            archived_to=head.archived_to if change.archived_to is None else change.archived_to,
-            indexed_to=head.indexed_to if change.indexed_to is None else change.indexed_to,
-        )  # fmt: skip
-        return self._tree.spill(head, version)
+        edit = TreeEdit(self.objects, self.keys, self._randomness, self.options, head.version + 1)
+        return apply_change(head, change, edit)
 
-    def _swap(self, apply: Callable[[Head], Head], check: Callable[[Head], None]) -> Head:
+    def _knows(self, head: Head, change: ManifestChange) -> bool:
+        """Whether the names of a change ever came into the manifest: they are there, or on the removed list."""
+        names = set(change.names)
+        reader = self.reader()
+        if not names.isdisjoint(entry.key for entry in self.log_entries(reader, head)):
+            return True
+        if not names.isdisjoint(entry.key for entry in self.all_index_entries(reader, head)):
+            return True
+        return not names.isdisjoint(key for key, _ in self.removed_names(reader, head))
+
+    def _swap(
+        self, apply: Callable[[Head], Head], check: Callable[[Head], None], landed: Callable[[Head], bool]
+    ) -> Head:
+        """Replace the head by what ``apply`` makes of it, once.
+
+        After a try without a clear answer its id among those that the head remembers says that it landed. When more
+        commits than that have followed, ``landed`` looks for its traces.
+        """
         commit_id = self._randomness.token_hex(8)
+        tried_on: int | None = None
         for _ in range(_COMMIT_TRIES):
-            seen = self._refresh()
-            if commit_id in seen.commit_ids:
+            seen = self._refresh()  # a dead bucket raises here: the outcome of an earlier try stays unknown
+            if self._has_landed(seen, commit_id, tried_on, landed):
                 return seen
             check(seen)
             head = replace(
@@ -244,144 +286,22 @@ class ManifestStore:
                 commit_id=commit_id,
                 commit_ids=(*seen.commit_ids, commit_id)[-REMEMBERED_COMMITS:],
             )
+            tried_on = seen.version if tried_on is None else tried_on
             try:
                 info = self.objects.put(self.keys.head, head.encode(), if_match=self._etag)
             except (PreconditionFailedError, UnavailableError):
-                found = self._refresh()  # a dead bucket raises here: the outcome stays unknown
-                if commit_id in found.commit_ids:
-                    return found
                 continue
             self._head, self._etag = head, info.etag
             return head
+        seen = self._refresh()
+        if self._has_landed(seen, commit_id, tried_on, landed):
+            return seen
         raise ConflictError(f"the head kept changing over {_COMMIT_TRIES} tries", path=self.keys.head)
 
-    # reading; all take a head, so that one query sees one version
-
-    def log_entries(self, reader: ArchiveReader, head: Head) -> Iterator[LogEntry]:
-        """Every published segment, ascending."""
-        yield from self._entries(reader, head.log_tree, "log")
-        yield from head.log
-
-    def index_entries(
-        self, reader: ArchiveReader, head: Head, axis: TimeAxis, time_range: TimeRange
-    ) -> Iterator[IndexEntry]:
-        """Index objects that may hold items of the range; seconds in items are cut, so bounds count a second more."""
-        wide = TimeRange(time_range.from_ms - 1000, time_range.to_ms + 1000)
-        for entry in self._entries(reader, head.index_tree, "index", axis, wide):
-            if entry.bounds and wide.overlaps(*entry.bounds.on(axis)):
-                yield entry
-        for entry in head.index:
-            if entry.bounds and wide.overlaps(*entry.bounds.on(axis)):
-                yield entry
-
-    def log_entry(self, reader: ArchiveReader, head: Head, base: int) -> LogEntry | None:
-        """The published segment with this base, or None."""
-        found = self.segment_of(reader, head, base)
-        return found if found is not None and found.base == base else None
-
-    def entry_of_rows(self, reader: ArchiveReader, head: Head, base: int) -> LogEntry:
-        """The published segment that queue rows name; :class:`CorruptionError` if there is none."""
-        found = self.log_entry(reader, head, base)
-        if found is None:
-            raise CorruptionError(f"queue rows name segment {base}, which the manifest lacks")
-        return found
-
-    def segment_of(self, reader: ArchiveReader, head: Head, offset: int) -> LogEntry | None:
-        """The published segment that holds a physical offset, or None."""
-        for entry in head.log:
-            if entry.first <= offset < entry.next:
-                return entry
-        for node in head.log_tree:
-            if node.first <= offset < node.next:
-                for leaf in self._page(reader, node, "log"):
-                    if leaf.first <= offset < leaf.next:
-                        for entry in self._page(reader, leaf, "log"):
-                            if entry.first <= offset < entry.next:
-                                found: LogEntry = entry
-                                return found
-        return None
-
-    def queue_rows(self, reader: ArchiveReader, head: Head, topic_id: int, queue_id: int | None = None) -> QueueRows:
-        """Rows of a topic, or of one of its queues, over all published segments, ascending by segment."""
-        pieces = list(self.queue_row_pieces(reader, head, topic_id, queue_id))
-        if not pieces:
-            return np.empty(0, QUEUE_ROW)
-        return np.sort(np.concatenate(pieces), order=["segment", "queue_id", "first_queue_offset"])
-
-    def queue_row_pieces(
-        self,
-        reader: ArchiveReader,
-        head: Head,
-        topic_id: int,
-        queue_id: int | None = None,
-        *,
-        backwards: bool = False,
-        stored: TimeRange | None = None,
-    ) -> Iterator[QueueRows]:
-        """The same rows, read as far as they are wanted: a piece of later segments follows one of earlier ones.
-
-        No piece is empty; inside a piece rows ascend by queue, then segment. ``backwards`` gives the last piece first,
-        ``stored`` leaves out pieces without a record stored in that time.
-        """
-        turn = reversed if backwards else iter
-
-        def wanted(items: Sequence[Any]) -> Iterator[Any]:
-            for item in turn(items):
-                if stored is None or (item.bounds and stored.overlaps(*item.bounds.on(TimeAxis.STORE))):
-                    yield item
-
-        leaves = (leaf.rows for node in wanted(head.log_tree) for leaf in wanted(self._page(reader, node, "log")))
-        inline = (entry.rows for entry in wanted(head.log))
-        for ref in chain(inline, leaves) if backwards else chain(leaves, inline):
-            if ref is not None:
-                rows = self._rows_of(reader, ref, topic_id, queue_id)
-                if len(rows):
-                    yield rows
-
-    def state(self, reader: ArchiveReader, head: Head) -> StoreState:
-        """Topics as of the last archive commit that changed them."""
-        ref = head.state
-        if ref is None:
-            return StoreState()
-        return reader.metadata(ref.key, 0, ref.size_bytes, "state", lambda data: StoreState.decode(data, path=ref.key))
-
-    def _entries(
-        self,
-        reader: ArchiveReader,
-        nodes: Iterable[PageNode],
-        kind: str,
-        axis: TimeAxis | None = None,
-        time_range: TimeRange | None = None,
-    ) -> Iterator[Any]:
-        for node in nodes:
-            if axis and time_range and not (node.bounds and time_range.overlaps(*node.bounds.on(axis))):
-                continue
-            items = self._page(reader, node, kind)
-            if node.level:
-                yield from self._entries(reader, items, kind, axis, time_range)
-            else:
-                yield from items
-
-    def _page(self, reader: ArchiveReader, node: PageNode, kind: str) -> Sequence[Any]:
-        ref = node.ref
-        return reader.metadata(
-            ref.key, 0, ref.size_bytes, f"manifest level {node.level}",
-            lambda data: decode_page(data, kind, node.level, path=ref.key),
-        )  # fmt: skip
-
-    def _rows_of(self, reader: ArchiveReader, ref: ObjectRef, topic_id: int, queue_id: int | None) -> QueueRows:
-        head = reader.metadata(
-            ref.key, 0, ref.head_length, "queue rows", lambda data: decode_queue_rows_head(data, path=ref.key)
-        )
-
-        def page_rows(page: PageRef) -> QueueRows:
-            return reader.metadata(
-                ref.key, page.position, page.position + page.length, "queue rows page",
-                lambda data: decode_rows_page(data, page, path=ref.key),
-            )  # fmt: skip
-
-        pieces = [page_rows(page) for page in pages_of(head, topic_id, queue_id)]
-        rows = np.concatenate(pieces) if pieces else np.empty(0, QUEUE_ROW)
-        rows = rows[rows["topic_id"] == topic_id]
-        kept: QueueRows = rows if queue_id is None else rows[rows["queue_id"] == queue_id]
-        return kept
+    @staticmethod
+    def _has_landed(head: Head, commit_id: str, tried_on: int | None, landed: Callable[[Head], bool]) -> bool:
+        if tried_on is None:
+            return False
+        if commit_id in head.commit_ids:
+            return True
+        return head.version > tried_on + REMEMBERED_COMMITS and landed(head)

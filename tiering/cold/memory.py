@@ -119,6 +119,10 @@ class MemoryObjectStore:
         with self._lock:
             self._uploads.pop(pending.upload_id, None)
 
+    def now_ms(self) -> int:
+        """The clock that this store was given."""
+        return self._clock.now_ms()
+
     def close(self) -> None:
         """Nothing to give back."""
 

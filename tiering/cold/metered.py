@@ -152,6 +152,11 @@ class MeteredObjectStore:
         with self._request():
             self._inner.abort_upload(pending)
 
+    def now_ms(self) -> int:
+        """Count one request."""
+        with self._request():
+            return self._inner.now_ms()
+
     def close(self) -> None:
         """Close the inner store; not a request."""
         self._inner.close()

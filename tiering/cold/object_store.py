@@ -120,6 +120,10 @@ class ObjectStore(Protocol):
         """Forget a pending upload; no error if it is gone. An upload still running then fails, retryable."""
         ...
 
+    def now_ms(self) -> int:
+        """The server's clock, the one that ``modified_ms`` is on; one request."""
+        ...
+
     def close(self) -> None:
         """Give connections back; may be repeated. Stored objects are not touched."""
         ...

@@ -181,6 +181,13 @@ class S3ObjectStore:
         """Drop the parts of an upload; also after its end, as another try may have ended it."""
         MultipartUpload(self._call, pending.key, self._full(pending.key), pending.upload_id, False).abort()
 
+    def now_ms(self) -> int:
+        """The time that the server states in its answers."""
+        date = self._call("head_bucket", "")["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if date is None:
+            raise ObjectStoreUnavailableError("the object store does not say what time it is")
+        return to_ms(parsedate_to_datetime(date))
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

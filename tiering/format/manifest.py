@@ -1,21 +1,23 @@
 """The manifest: what the archive holds. ``docs/formats/manifest.md`` has the protocol and every field.
 
 The head is one section ``TLHEAD01``: watermarks and identity in its table, the newest entries and the references to
-older ones in one zstd page of JSON. Pages of older entries are sections ``TLMPAGE1``. Unknown keys are ignored.
+older ones in one zstd page of JSON. Pages of older entries are sections ``TLMPAGE1``, names that left the manifest
+``TLGONE01``, declared gaps ``TLGAPS01``. Unknown keys are ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from tiering.format.section import SectionRef, compress_json, decompress_json, encode_section, whole_section
 from tiering.types import TimeBounds
 
 MAGIC_HEAD = b"TLHEAD01"
 MAGIC_PAGE = b"TLMPAGE1"
-MAGIC_STATE = b"TLSTATE1"
+MAGIC_REMOVED = b"TLGONE01"
+MAGIC_GAPS = b"TLGAPS01"
 VERSION = 1
 #: Commit ids a head remembers, so that a committer whose answer was lost can find out.
 REMEMBERED_COMMITS = 32
@@ -181,6 +183,62 @@ class PageNode:
 
 
 @dataclass(frozen=True, slots=True)
+class RemovedPage:
+    """Reference to a page of names that left the manifest together."""
+
+    ref: ObjectRef
+    at_ms: int
+    """When they left, on the server's clock."""
+    count: int
+
+    def to_json(self) -> list[object]:
+        """Compact form."""
+        return [self.ref.to_json(), self.at_ms, self.count]
+
+    @classmethod
+    def from_json(cls, values: Sequence[Any]) -> RemovedPage:
+        """Inverse of :meth:`to_json`."""
+        ref = ObjectRef.from_json(values[0])
+        assert ref is not None
+        return cls(ref, values[1], values[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """An erasure that is under way: hides records of a topic until all of them are fillers."""
+
+    tombstone_id: str
+    topic: str
+    key_hash: str | None
+    """Keyed hash of the key, hex; None: every message of the topic."""
+    salt: str
+    """The key of that hash, hex."""
+    from_ms: int | None
+    to_ms: int | None
+    """Store times ``[from_ms, to_ms)``; None: no bound."""
+    end: int
+    """Only records below this physical offset."""
+    added: int = 0
+    """Manifest version that added it."""
+
+
+class TopicExpiry(NamedTuple):
+    """Archived messages of the topic that were stored before ``below_ms`` count as expired."""
+
+    topic_id: int
+    below_ms: int
+
+
+class QueueGap(NamedTuple):
+    """A declared gap: queue offsets ``[first_missing, next_present)`` were never given out and never will be."""
+
+    topic_id: int
+    queue_id: int
+    first_missing: int
+    next_present: int
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The root of the manifest at one version."""
 
@@ -195,15 +253,19 @@ class Head:
     indexed_to: int
     cold_min: int
     state: ObjectRef | None = None
-    gaps: tuple[tuple[int, int, int, int], ...] = ()
-    """Declared gaps: (topic id, queue id, first missing queue offset, next present one)."""
+    gaps: ObjectRef | None = None
+    """The object with all declared gaps of queues."""
+    log_gaps: tuple[tuple[int, int], ...] = ()
+    """Physical ranges ``[first, next)`` in which no segment ever was, ascending."""
     log: tuple[LogEntry, ...] = ()
     index: tuple[IndexEntry, ...] = ()
     log_tree: tuple[PageNode, ...] = ()
     """References to level-1 pages, ascending."""
     index_tree: tuple[PageNode, ...] = ()
-    removed: tuple[tuple[str, int], ...] = ()
-    """Objects that left the manifest, with the server time they left at."""
+    removed: tuple[RemovedPage, ...] = ()
+    """Names that left the manifest and are deleted after grace, oldest first."""
+    tombstones: tuple[Tombstone, ...] = ()
+    expired: tuple[TopicExpiry, ...] = ()
 
     def encode(self) -> bytes:
         """The head object."""
@@ -212,14 +274,17 @@ class Head:
             "index": [entry.to_json() for entry in self.index],
             "log_tree": [node.to_json() for node in self.log_tree],
             "index_tree": [node.to_json() for node in self.index_tree],
-            "gaps": self.gaps,
-            "removed": self.removed,
+            "log_gaps": self.log_gaps,
+            "removed": [page.to_json() for page in self.removed],
+            "tombstones": [asdict(tombstone) for tombstone in self.tombstones],
+            "expired": self.expired,
         }
         table = {
             "store_id": self.store_id, "volume_id": self.volume_id, "open_id": self.open_id,
             "epoch": self.epoch, "version": self.version, "commit_id": self.commit_id,
             "commit_ids": self.commit_ids, "archived_to": self.archived_to, "indexed_to": self.indexed_to,
             "cold_min": self.cold_min, "state": self.state.to_json() if self.state else None,
+            "gaps": self.gaps.to_json() if self.gaps else None,
         }  # fmt: skip
         return encode_section(MAGIC_HEAD, VERSION, table, [(compress_json(body), {})])[0]
 
@@ -231,13 +296,24 @@ class Head:
         return cls(
             table["store_id"], table["volume_id"], table["open_id"], table["epoch"], table["version"],
             table["commit_id"], tuple(table["commit_ids"]), table["archived_to"], table["indexed_to"],
-            table["cold_min"], ObjectRef.from_json(table["state"]), tuple(tuple(gap) for gap in body["gaps"]),
+            table["cold_min"], ObjectRef.from_json(table["state"]), ObjectRef.from_json(table["gaps"]),
+            tuple((first, following) for first, following in body["log_gaps"]),
             tuple(LogEntry.from_json(entry) for entry in body["log"]),
             tuple(IndexEntry.from_json(entry) for entry in body["index"]),
             tuple(PageNode.from_json(node) for node in body["log_tree"]),
             tuple(PageNode.from_json(node) for node in body["index_tree"]),
-            tuple((key, at) for key, at in body["removed"]),
+            tuple(RemovedPage.from_json(page) for page in body["removed"]),
+            tuple(tombstone_from_json(tombstone) for tombstone in body["tombstones"]),
+            tuple(TopicExpiry(*expiry) for expiry in body["expired"]),
         )  # fmt: skip
+
+
+def tombstone_from_json(value: Json) -> Tombstone:
+    """Inverse of ``dataclasses.asdict``; unknown keys are ignored."""
+    return Tombstone(
+        value["tombstone_id"], value["topic"], value["key_hash"], value["salt"], value["from_ms"], value["to_ms"],
+        value["end"], value["added"],
+    )  # fmt: skip
 
 
 def encode_page(kind: str, level: int, items: Sequence[Entry | PageNode]) -> bytes:
@@ -253,27 +329,24 @@ def decode_page(data: bytes, kind: str, level: int, *, path: str) -> list[Any]:
     return [decode(value) for value in decompress_json(pages[0])]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """What the archive remembers of one topic."""
-
-    topic_id: int
-    name: str
-    queues: int
+def encode_removed(keys: Sequence[str]) -> bytes:
+    """A page of names that left the manifest."""
+    return encode_section(MAGIC_REMOVED, VERSION, {"count": len(keys)}, [(compress_json(list(keys)), {})])[0]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreState:
-    """The ``state`` object: what a new volume, or a reader without one, must know beyond the records."""
+def decode_removed(data: bytes, *, path: str) -> list[str]:
+    """The names of a page."""
+    _, pages = whole_section(data, MAGIC_REMOVED, VERSION, path=path)
+    names: list[str] = decompress_json(pages[0])
+    return names
 
-    topics: tuple[TopicState, ...] = field(default=())
 
-    def encode(self) -> bytes:
-        """The state object."""
-        return encode_section(MAGIC_STATE, VERSION, {"topics": [asdict(topic) for topic in self.topics]})[0]
+def encode_gaps(gaps: Sequence[QueueGap]) -> bytes:
+    """The object with all declared gaps of a store's queues."""
+    return encode_section(MAGIC_GAPS, VERSION, {"count": len(gaps)}, [(compress_json(gaps), {})])[0]
 
-    @classmethod
-    def decode(cls, data: bytes, *, path: str) -> StoreState:
-        """Inverse of :meth:`encode`."""
-        table, _ = whole_section(data, MAGIC_STATE, VERSION, path=path)
-        return cls(tuple(TopicState(topic["topic_id"], topic["name"], topic["queues"]) for topic in table["topics"]))
+
+def decode_gaps(data: bytes, *, path: str) -> tuple[QueueGap, ...]:
+    """Inverse of :func:`encode_gaps`."""
+    _, pages = whole_section(data, MAGIC_GAPS, VERSION, path=path)
+    return tuple(QueueGap(*gap) for gap in decompress_json(pages[0]))

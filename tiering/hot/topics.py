@@ -5,7 +5,8 @@ offset, made durable before the last segment that could tell goes away, so that 
 
 ::
 
-    {"format": 1, "next_id": 3, "topics": [{"id": 1, "name": "orders", "queues": 4, "floors": {"0": 17}}]}
+    {"format": 1, "next_id": 3, "topics": [{"id": 1, "name": "orders", "queues": 4, "floors": {"0": 17},
+     "archive": true, "cold_retention_ms": null, "hold": false}]}
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ class Topic:
     name: str
     queues: int
     floors: dict[int, int] = field(default_factory=dict)
+    archive: bool = True
+    """Whether its messages outlive the hot tier."""
+    cold_retention_ms: int | None = None
+    """Archived messages that are older count as expired; None: kept for ever."""
+    hold: bool = False
+    """Nothing of it may expire or be erased."""
 
 
 def validate_foreign_topic(topic: str) -> str:
@@ -56,6 +63,9 @@ def encode_topics(topics: Iterable[Topic], next_id: int) -> bytes:
                 "name": topic.name,
                 "queues": topic.queues,
                 "floors": {str(queue): floor for queue, floor in sorted(topic.floors.items())},
+                "archive": topic.archive,
+                "cold_retention_ms": topic.cold_retention_ms,
+                "hold": topic.hold,
             }
             for topic in topics
         ],
@@ -95,7 +105,12 @@ class TopicRegistry:
         self._next_id = int(document["next_id"])
         for entry in document["topics"]:
             floors = {int(queue): int(floor) for queue, floor in entry["floors"].items()}
-            self._by_name[entry["name"]] = Topic(int(entry["id"]), entry["name"], int(entry["queues"]), floors)
+            retention_ms = entry.get("cold_retention_ms")
+            self._by_name[entry["name"]] = Topic(
+                int(entry["id"]), entry["name"], int(entry["queues"]), floors,
+                bool(entry.get("archive", True)), None if retention_ms is None else int(retention_ms),
+                bool(entry.get("hold", False)),
+            )  # fmt: skip
 
     def _save(self) -> None:
         if self._read_only:
@@ -147,6 +162,19 @@ class TopicRegistry:
                 except BaseException:
                     topic.queues = before
                     raise
+
+    def set_options(self, topic: Topic, *, archive: bool, cold_retention_ms: int | None, hold: bool) -> None:
+        """Replace what an operator may choose for a topic."""
+        if cold_retention_ms is not None and cold_retention_ms <= 0:
+            raise InvalidRequestError(f"cold_retention_ms is {cold_retention_ms}, which keeps nothing")
+        with self._lock:
+            before = topic.archive, topic.cold_retention_ms, topic.hold
+            topic.archive, topic.cold_retention_ms, topic.hold = archive, cold_retention_ms, hold
+            try:
+                self._save()
+            except BaseException:
+                topic.archive, topic.cold_retention_ms, topic.hold = before
+                raise
 
     def raise_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
         """Make durable that the next offset of (topic id, queue id) is at least the given one."""

@@ -1,0 +1,195 @@
+"""What an archive holds at one version of its manifest: segments, index objects, queue rows, topics.
+
+Everything takes a head, so that one query sees one version, and a reader, which pays for what it fetches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from tiering.cold.reading import ArchiveReader
+from tiering.errors import CorruptionError
+from tiering.format.manifest import (
+    Head,
+    IndexEntry,
+    LogEntry,
+    ObjectRef,
+    PageNode,
+    QueueGap,
+    decode_gaps,
+    decode_page,
+    decode_removed,
+)
+from tiering.format.queue_rows import QUEUE_ROW, QueueRows, decode_queue_rows_head, decode_rows_page, pages_of
+from tiering.format.section import PageRef
+from tiering.format.store_state import StoreState
+from tiering.types import TimeAxis, TimeRange
+
+
+class ArchiveCatalogue:
+    """Answers from a head and the immutable objects below it. Thread safe."""
+
+    def log_entries(self, reader: ArchiveReader, head: Head) -> Iterator[LogEntry]:
+        """Every published segment, ascending."""
+        yield from self._entries(reader, head.log_tree, "log")
+        yield from head.log
+
+    def index_entries(
+        self, reader: ArchiveReader, head: Head, axis: TimeAxis, time_range: TimeRange
+    ) -> Iterator[IndexEntry]:
+        """Index objects that may hold items of the range; seconds in items are cut, so bounds count a second more."""
+        wide = TimeRange(time_range.from_ms - 1000, time_range.to_ms + 1000)
+        for entry in self._entries(reader, head.index_tree, "index", axis, wide):
+            if entry.bounds and wide.overlaps(*entry.bounds.on(axis)):
+                yield entry
+        for entry in head.index:
+            if entry.bounds and wide.overlaps(*entry.bounds.on(axis)):
+                yield entry
+
+    def all_index_entries(self, reader: ArchiveReader, head: Head) -> Iterator[IndexEntry]:
+        """Every published index object, in the order of publication or of their merges."""
+        yield from self._entries(reader, head.index_tree, "index")
+        yield from head.index
+
+    def log_entry(self, reader: ArchiveReader, head: Head, base: int) -> LogEntry | None:
+        """The published segment with this base, or None."""
+        found = self.segment_of(reader, head, base)
+        return found if found is not None and found.base == base else None
+
+    def entry_of_rows(self, reader: ArchiveReader, head: Head, base: int) -> LogEntry:
+        """The published segment that queue rows name; :class:`CorruptionError` if there is none."""
+        found = self.log_entry(reader, head, base)
+        if found is None:
+            raise CorruptionError(f"queue rows name segment {base}, which the manifest lacks")
+        return found
+
+    def segment_of(self, reader: ArchiveReader, head: Head, offset: int) -> LogEntry | None:
+        """The published segment that holds a physical offset, or None."""
+        for entry in head.log:
+            if entry.first <= offset < entry.next:
+                return entry
+        for node in head.log_tree:
+            if node.first <= offset < node.next:
+                for leaf in self._page(reader, node, "log"):
+                    if leaf.first <= offset < leaf.next:
+                        for entry in self._page(reader, leaf, "log"):
+                            if entry.first <= offset < entry.next:
+                                found: LogEntry = entry
+                                return found
+        return None
+
+    def queue_rows(self, reader: ArchiveReader, head: Head, topic_id: int, queue_id: int | None = None) -> QueueRows:
+        """Rows of a topic, or of one of its queues, over all published segments, ascending by segment."""
+        pieces = list(self.queue_row_pieces(reader, head, topic_id, queue_id))
+        if not pieces:
+            return np.empty(0, QUEUE_ROW)
+        return np.sort(np.concatenate(pieces), order=["segment", "queue_id", "first_queue_offset"])
+
+    def queue_row_pieces(
+        self,
+        reader: ArchiveReader,
+        head: Head,
+        topic_id: int,
+        queue_id: int | None = None,
+        *,
+        backwards: bool = False,
+        stored: TimeRange | None = None,
+    ) -> Iterator[QueueRows]:
+        """The same rows, read as far as they are wanted: a piece of later segments follows one of earlier ones.
+
+        No piece is empty; inside a piece rows ascend by queue, then segment. ``backwards`` gives the last piece first,
+        ``stored`` leaves out pieces without a record stored in that time.
+        """
+        turn = reversed if backwards else iter
+
+        def wanted(items: Sequence[Any]) -> Iterator[Any]:
+            for item in turn(items):
+                if stored is None or (item.bounds and stored.overlaps(*item.bounds.on(TimeAxis.STORE))):
+                    yield item
+
+        leaves = (leaf.rows for node in wanted(head.log_tree) for leaf in wanted(self._page(reader, node, "log")))
+        inline = (entry.rows for entry in wanted(head.log))
+        for ref in chain(inline, leaves) if backwards else chain(leaves, inline):
+            if ref is not None:
+                rows = self._rows_of(reader, ref, topic_id, queue_id)
+                if len(rows):
+                    yield rows
+
+    def state(self, reader: ArchiveReader, head: Head) -> StoreState:
+        """Topics as of the last archive commit that changed them."""
+        ref = head.state
+        if ref is None:
+            return StoreState()
+        return reader.metadata(ref.key, 0, ref.size_bytes, "state", lambda data: StoreState.decode(data, path=ref.key))
+
+    def gaps(self, reader: ArchiveReader, head: Head) -> tuple[QueueGap, ...]:
+        """All declared gaps of the store's queues."""
+        ref = head.gaps
+        if ref is None:
+            return ()
+        return reader.metadata(ref.key, 0, ref.size_bytes, "gaps", lambda data: decode_gaps(data, path=ref.key))
+
+    def removed_names(self, reader: ArchiveReader, head: Head) -> Iterator[tuple[str, int]]:
+        """Names that left the manifest and are not known to be deleted, with the server time they left at."""
+        for page in head.removed:
+            data = reader.fetch(page.ref.key, 0, page.ref.size_bytes, "removed names")
+            for key in decode_removed(data, path=page.ref.key):
+                yield key, page.at_ms
+
+    def pages(self, reader: ArchiveReader, head: Head) -> Iterator[ObjectRef]:
+        """Every object of the manifest itself that the head leads to: pages, companions, rows, state, gaps, removed."""
+        yield from (ref for ref in (head.state, head.gaps) if ref is not None)
+        yield from (page.ref for page in head.removed)
+        yield from (entry.rows for entry in head.log if entry.rows is not None)
+        for kind, tree in (("log", head.log_tree), ("index", head.index_tree)):
+            for node in tree:
+                yield node.ref
+                for leaf in self._page(reader, node, kind):
+                    yield leaf.ref
+                    if leaf.rows is not None:
+                        yield leaf.rows
+
+    def _entries(
+        self,
+        reader: ArchiveReader,
+        nodes: Iterable[PageNode],
+        kind: str,
+        axis: TimeAxis | None = None,
+        time_range: TimeRange | None = None,
+    ) -> Iterator[Any]:
+        for node in nodes:
+            if axis and time_range and not (node.bounds and time_range.overlaps(*node.bounds.on(axis))):
+                continue
+            items = self._page(reader, node, kind)
+            if node.level:
+                yield from self._entries(reader, items, kind, axis, time_range)
+            else:
+                yield from items
+
+    def _page(self, reader: ArchiveReader, node: PageNode, kind: str) -> Sequence[Any]:
+        ref = node.ref
+        return reader.metadata(
+            ref.key, 0, ref.size_bytes, f"manifest level {node.level}",
+            lambda data: decode_page(data, kind, node.level, path=ref.key),
+        )  # fmt: skip
+
+    def _rows_of(self, reader: ArchiveReader, ref: ObjectRef, topic_id: int, queue_id: int | None) -> QueueRows:
+        head = reader.metadata(
+            ref.key, 0, ref.head_length, "queue rows", lambda data: decode_queue_rows_head(data, path=ref.key)
+        )
+
+        def page_rows(page: PageRef) -> QueueRows:
+            return reader.metadata(
+                ref.key, page.position, page.position + page.length, "queue rows page",
+                lambda data: decode_rows_page(data, page, path=ref.key),
+            )  # fmt: skip
+
+        pieces = [page_rows(page) for page in pages_of(head, topic_id, queue_id)]
+        rows = np.concatenate(pieces) if pieces else np.empty(0, QUEUE_ROW)
+        rows = rows[rows["topic_id"] == topic_id]
+        kept: QueueRows = rows if queue_id is None else rows[rows["queue_id"] == queue_id]
+        return kept
