@@ -80,5 +80,9 @@ class PricedStore:
         self.requests["abort_upload"] += 1
         self.inner.abort_upload(pending)
 
+    def now_ms(self) -> int:
+        self.requests["head"] += 1
+        return self.inner.now_ms()
+
     def close(self) -> None:
         self.inner.close()
