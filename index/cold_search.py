@@ -13,12 +13,13 @@ from index.query import Query, TierCoverage
 from index.search import SearchContext, Work
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment_reader import DirectoryRow, SegmentReader
+from tiering.erasure import Erasures
 from tiering.errors import CorruptionError, TopicNotFoundError
 from tiering.format.filler import Filler
 from tiering.format.hashing import key_hash, key_hash_high
 from tiering.format.manifest import Head, IndexEntry, LogEntry
 from tiering.message import StoredMessage
-from tiering.types import Tier, TimeAxis, TimeRange
+from tiering.types import END_OF_TIME_MS, Tier, TimeAxis, TimeRange
 
 
 class ColdSearch:
@@ -32,8 +33,11 @@ class ColdSearch:
         border: int,
         context: SearchContext,
         claim: TierCoverage,
+        erased: Erasures,
     ) -> None:
         self._store_id = store_id
+        self._erased = erased
+        self._present_from_ms: int | None = None
         self._claim = claim
         self._manifest = manifest
         self._head = head
@@ -49,13 +53,17 @@ class ColdSearch:
         raise TopicNotFoundError(f"no such topic {topic!r} in the archive")
 
     def plan(self, query: Query, within: TimeRange, topic_id: int) -> Iterator[Work]:
-        """Work that finds every archived message of the query inside ``within``."""
+        """Work that finds every archived message of the query inside ``within``; what has expired is counted."""
+        self._present_from_ms = dict(self._head.expired).get(topic_id)
         if query.key is None:
             yield from self._by_time(query, within, topic_id, 0)
             return
         for entry in self._manifest.index_entries(self._reader, self._head, query.axis, within):
             if entry.first < self._border:
                 self._context.coverage.index_considered += 1
+                if entry.bounds is not None and self._has_expired(entry.bounds.max_store_ms):
+                    self._context.coverage.index_expired += 1
+                    continue
                 yield self._index_work(entry, query, within)
         # what is archived but not indexed yet is searched record by record
         yield from self._by_time(query, within, topic_id, self._head.indexed_to)
@@ -76,6 +84,12 @@ class ColdSearch:
             if query.axis is TimeAxis.STORE:
                 inside = may_lie_in(within, second_ms, items["seconds"])
                 items, second_ms = items[inside], second_ms[inside]
+            if self._present_from_ms is not None:
+                present = may_lie_in(TimeRange(self._present_from_ms, END_OF_TIME_MS), second_ms, items["seconds"])
+                gone = items["offset"][~present]
+                bases = np.unique(gone - gone % self._segment_bytes()).tolist() if len(gone) else []
+                self._context.segments_expired.update((self._store_id, base) for base in bases)
+                items, second_ms = items[present], second_ms[present]
             for bounds, group in in_groups(query.axis, second_ms, items["seconds"], items["offset"]):
                 yield from self._hits(bounds, group, query)
 
@@ -98,6 +112,9 @@ class ColdSearch:
         segment_bytes = self._segment_bytes()
         for base, group in groupby(sorted(offsets), key=lambda offset: offset - offset % segment_bytes):
             entry = self._manifest.log_entry(self._reader, self._head, base)
+            if entry is None and base < self._head.cold_min:
+                self._context.segments_expired.add((self._store_id, base))
+                continue
             if entry is None:
                 raise CorruptionError(f"an index object points into segment {base}, which the manifest lacks")
             yield self._hit_work(entry, bounds, list(group), query)
@@ -110,10 +127,22 @@ class ColdSearch:
                     continue
                 message = StoredMessage(record, self._store_id, Tier.COLD)
                 if record.topic == query.topic and (query.key is None or message.has_key(query.key)):
-                    yield message
+                    yield from self._unless_gone(message, entry)
             self._context.segments_read.add((self._store_id, Tier.COLD, entry.base))
 
         return Work(bounds, entry.key, "segments_unreachable", self._claim, run)
+
+    def _unless_gone(self, message: StoredMessage, entry: LogEntry) -> Iterator[StoredMessage]:
+        """The message, unless it has expired or is erased: its bytes may be there for a while yet."""
+        if self._has_expired(message.record.store_ms):
+            self._context.segments_expired.add((self._store_id, entry.base))
+        elif self._erased.hides(message.record):
+            self._context.segments_erased.add((self._store_id, entry.base))
+        else:
+            yield message
+
+    def _has_expired(self, store_ms: int) -> bool:
+        return self._present_from_ms is not None and store_ms < self._present_from_ms
 
     def _segment_bytes(self) -> int:
         for entry in self._head.log or self._manifest.log_entries(self._reader, self._head):
@@ -136,6 +165,9 @@ class ColdSearch:
             if entry.next > from_offset:
                 mine = rows[rows["segment"] == base]
                 bounds = int(mine[low].min()), int(mine[high].max())
+                if self._has_expired(int(mine["max_store_ms"].max())):
+                    self._context.segments_expired.add((self._store_id, base))
+                    continue
                 yield self._segment_work(entry, bounds, query, within)
 
     def _segment_work(self, entry: LogEntry, bounds: tuple[int, int], query: Query, within: TimeRange) -> Work:
@@ -157,7 +189,7 @@ class ColdSearch:
                     continue
                 message = StoredMessage(item, self._store_id, Tier.COLD)
                 if query.key is None or message.has_key(query.key):
-                    yield message
+                    yield from self._unless_gone(message, entry)
             self._context.segments_read.add((self._store_id, Tier.COLD, entry.base))
 
         return Work(

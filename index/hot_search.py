@@ -10,6 +10,7 @@ from index.hits import in_groups
 from index.local_index import LocalIndex
 from index.query import Query, TierCoverage
 from index.search import ALL_TIME, SearchContext, Work
+from tiering.erasure import Erasures
 from tiering.errors import UnavailableError
 from tiering.format.record import SysFlag
 from tiering.hot.consume_queue import QueueView
@@ -27,9 +28,16 @@ class HotSearch:
     """Work on the hot tier of one store for one query."""
 
     def __init__(
-        self, store_id: str, hot: HotStore, index: LocalIndex, snapshot: HotSnapshot, claim: TierCoverage
+        self,
+        store_id: str,
+        hot: HotStore,
+        index: LocalIndex,
+        snapshot: HotSnapshot,
+        claim: TierCoverage,
+        erased: Erasures,
     ) -> None:
         self._store_id = store_id
+        self._erased = erased
         self._claim = claim
         self._hot = hot
         self._files, self._missing = index.searchable(snapshot.border, snapshot.end)
@@ -144,7 +152,11 @@ class HotSearch:
         context.segments_read.update((self._store_id, Tier.HOT, number) for number in segments)
         for offset in offsets:
             message = StoredMessage(self._snapshot.record(offset), self._store_id, Tier.HOT)
-            if message.record.topic == query.topic and (query.key is None or message.has_key(query.key)):
+            if message.record.topic != query.topic or not (query.key is None or message.has_key(query.key)):
+                continue
+            if self._erased.hides(message.record):
+                context.segments_erased.add((self._store_id, offset - offset % self._snapshot.segment_bytes))
+            else:
                 yield message
 
 

@@ -79,6 +79,7 @@ class SearchContext:
     stack: contextlib.ExitStack
     segments_read: set[tuple[str, str, int]] = field(default_factory=set)
     segments_erased: set[tuple[str, int]] = field(default_factory=set)
+    segments_expired: set[tuple[str, int]] = field(default_factory=set)
 
     def failed(self, name: str, counter: str, error: Exception) -> None:
         """Note what could not be read."""
@@ -127,6 +128,7 @@ def search(stores: Sequence[StoreSearch], query: Query, *, page_bytes: int = PAG
     for covered in coverage.stores:
         covered.drop_empty_claims()
     coverage.segments_read, coverage.segments_erased = len(context.segments_read), len(context.segments_erased)
+    coverage.segments_expired = len(context.segments_expired)
     coverage.requests, coverage.bytes, coverage.round_trips = bill.requests, bill.bytes, len(bill.stages)
     return Answer(page, cursor, coverage)
 

@@ -12,17 +12,28 @@ from index.query import Query, StoreCoverage, TierCoverage
 from index.search import SearchContext, StoreSearch, Work
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import BudgetSpentError
+from tiering.erasure import Erasures
 from tiering.errors import StoreError, TopicNotFoundError
 from tiering.format.manifest import Head
 from tiering.hot.store import HotStore
+from tiering.known_erasures import KnownErasures
 from tiering.types import TimeAxis, TimeRange
 
 
 class TieredStoreSearch(StoreSearch):
     """A store with a hot tier, and an archive if it has one."""
 
-    def __init__(self, store_id: str, hot: HotStore, index: LocalIndex, manifest: ManifestStore | None) -> None:
+    def __init__(
+        self,
+        store_id: str,
+        hot: HotStore,
+        index: LocalIndex,
+        manifest: ManifestStore | None,
+        known: KnownErasures | None = None,
+    ) -> None:
+        """``known``: what the store has to hide beside what its archive's head says."""
         self.store_id = store_id
+        self._known = known or KnownErasures(manifest)
         self._hot = hot
         self._index = index
         self._manifest = manifest
@@ -31,9 +42,10 @@ class TieredStoreSearch(StoreSearch):
         """Pin the hot tier, then read the archive below its border at a version that covers it."""
         snapshot = context.stack.enter_context(self._hot.snapshot())
         topic = self._hot.topics.get(query.topic)
+        erased = self._known.current()
         if max(snapshot.end, snapshot.flushed) > snapshot.border:
             covered.hot = claim = TierCoverage(within.from_ms, within.to_ms)
-            hot = HotSearch(self.store_id, self._hot, self._index, snapshot, claim)
+            hot = HotSearch(self.store_id, self._hot, self._index, snapshot, claim, erased)
             yield from hot.plan(query, within, context)
         manifest = self._manifest
         if manifest is None or snapshot.border == 0:
@@ -42,7 +54,7 @@ class TieredStoreSearch(StoreSearch):
             head = manifest.covering(snapshot.border, context.bill)
             if head.cold_min < snapshot.border:
                 claim = TierCoverage(within.from_ms, within.to_ms, head.version)
-                cold = ColdSearch(self.store_id, manifest, head, snapshot.border, context, claim)
+                cold = ColdSearch(self.store_id, manifest, head, snapshot.border, context, claim, erased)
                 work = list(cold.plan(query, within, topic.topic_id))
                 covered.cold = claim
                 yield from work
@@ -69,7 +81,8 @@ class ArchiveSearch(StoreSearch):
             if query.axis is TimeAxis.STORE:
                 to_ms = min(to_ms, _newest_ms(head) + 1)
             claim = TierCoverage(within.from_ms, to_ms, head.version)
-            cold = ColdSearch(self.store_id, manifest, head, head.archived_to, context, claim)
+            erased = Erasures(head.tombstones)
+            cold = ColdSearch(self.store_id, manifest, head, head.archived_to, context, claim, erased)
             work = list(cold.plan(query, within, cold.topic_id(query.topic)))
             covered.cold = claim
             yield from work

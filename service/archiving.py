@@ -7,7 +7,6 @@ anywhere; the watermarks in the manifest say where to go on.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -18,16 +17,17 @@ from typing import TypeVar
 from index.errors import CorruptIndexError
 from index.local_index import LocalIndex
 from index.publish import IndexPublisher
+from service.seen_head import save_seen_head
 from tiering.archive import Archiver
 from tiering.clock import Clock
-from tiering.cold.manifest_store import ManifestStore, Ownership
+from tiering.cold.manifest_store import ManifestChange, ManifestStore, Ownership
 from tiering.disk_space import DiskSpace
-from tiering.errors import ClosedError, FencedError, ReadOnlyError, StoreMismatchError
+from tiering.errors import ClosedError, ConflictError, FencedError, ReadOnlyError, StoreMismatchError
 from tiering.format.manifest import Head
-from tiering.fs import FileSystem, replace_file
+from tiering.fs import FileSystem
 from tiering.hot.identity import StoreIdentity
 from tiering.hot.store import HotStore
-from tiering.json_file import read_json
+from tiering.known_erasures import KnownErasures
 from tiering.options import RetentionOptions
 from tiering.paths import StorePaths
 from tiering.randomness import Randomness
@@ -58,13 +58,6 @@ def owner_of(identity: StoreIdentity) -> Ownership:
     return Ownership(identity.volume_id, identity.open_id, identity.head_open_ids)
 
 
-def saved_watermarks(fs: FileSystem, paths: StorePaths) -> tuple[int, int]:
-    """(archived_to, indexed_to) of the last head this store saw, from ``tierlog/head.json``; zeros before the first."""
-    if not fs.exists(paths.head_json):
-        return 0, 0
-    return read_json(fs, paths.head_json, lambda head: (int(head["archived_to"]), int(head["indexed_to"])))
-
-
 def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, disk: DiskSpace, now_ms: int) -> None:
     """Remove by retention alone: what happens to old segments of a store without a cold tier.
 
@@ -93,6 +86,7 @@ class ColdWay:
         retention: RetentionOptions,
         disk: DiskSpace,
         stopping: threading.Event,
+        known: KnownErasures,
     ) -> None:
         self._hot = hot
         self._index = index
@@ -104,6 +98,7 @@ class ColdWay:
         self._retention = retention
         self._disk = disk
         self._stopping = stopping
+        self._known = known
         self._archiver = Archiver(hot, manifest, randomness)
         self._publisher = IndexPublisher(index, manifest, randomness, self._local_step)
         self._lock = threading.Lock()
@@ -190,6 +185,8 @@ class ColdWay:
             return
         self._unless_lost(partial(self._manifest.check_owner, owner_of(self._identity), log_end=self._hot.log.end))
         self._look_again_s = self._clock.monotonic_s() + _HEAD_WATCH_S
+        if self._manifest.head is not None:
+            self._remember(self._manifest.head)  # another process may have begun an erasure
 
     def _claim(self) -> Head:
         self._check_going_on()
@@ -239,7 +236,7 @@ class ColdWay:
             waiting = [segment for segment in waiting if (self._hot.first_store_ms(segment) or 0) < until_ms]
         for number, segment in enumerate(waiting):
             self._check_going_on()
-            head = self._unless_lost(partial(self._archiver.archive, segment, head))
+            head = self._despite_erasures(head, partial(self._archiver.archive, segment))
             self._remember(head)
             report.segments += 1
             report.bytes_raw += head.log[-1].raw_bytes
@@ -274,7 +271,7 @@ class ColdWay:
 
     def _publish(self, head: Head, report: ArchiveReport) -> Head:
         names = {topic.topic_id: topic.name for topic in self._hot.topics.all()}
-        head, objects = self._unless_lost(partial(self._publisher.publish, head, names))
+        head, objects = self._despite_erasures(head, lambda seen: self._publisher.publish(seen, names))
         report.index_objects += objects
         self._remember(head)
         return head
@@ -287,14 +284,46 @@ class ColdWay:
             self._hot.turn_read_only(str(error))
             raise
 
+    def _despite_erasures(self, head: Head, step: Callable[[Head], T]) -> T:
+        """Take a step that commits; taken again, from the newer head, as long as only erasures came in between."""
+        while True:
+            try:
+                return self._unless_lost(partial(step, head))
+            except StoreMismatchError:
+                raise
+            except ConflictError:
+                newer = self._manifest.head
+                if newer is None or newer.tombstones == head.tombstones:
+                    raise
+                head = newer
+
+    def commit_beside(self, change: ManifestChange) -> Head:
+        """Commit what is no step of archiving (an erasure, expiry), while one may be under way.
+
+        When it returns the new head is in ``head.json``, so that a restart with a dead bucket knows it. Raises
+        :class:`ConflictError` if what the change removes is gone, the object store's error if the outcome is unknown.
+        """
+        self._check_going_on()
+        if not self._claimed:
+            with self._lock:
+                self._claim()
+        head = self._unless_lost(partial(self._manifest.commit_other, change, owned=True))
+        self._remember(head)
+        return head
+
+    def check_going_on(self) -> None:
+        """Raise :class:`ClosedError` or :class:`ReadOnlyError` where work beside archiving has to stop."""
+        self._check_going_on()
+
     def _remember(self, head: Head) -> None:
-        if head.version == self._remembered:
+        if head.version <= self._remembered:
             return
-        document = {"version": head.version, "epoch": head.epoch, "archived_to": head.archived_to,
-                    "indexed_to": head.indexed_to, "cold_min": head.cold_min}  # fmt: skip
         with self._local_step():
-            replace_file(self._fs, self._paths.head_json, (json.dumps(document) + "\n").encode(), self._paths.tmp)
-        self._remembered = head.version
+            if head.version > self._remembered:
+                tombstones = self._known.to_save(head, self._hot.log.begin)
+                save_seen_head(self._fs, self._paths, head, tombstones)
+                self._known.was_saved(tombstones)
+                self._remembered = head.version
 
     def _roll_by_age(self) -> None:
         old = self._clock.now_ms() - self._retention.roll_age_ms

@@ -57,7 +57,7 @@ class Engine:
         self.store_id = parts.identity.store_id
         self.cold_url = parts.identity.cold_url
         self._hot, self._index, self._classic = parts.hot, parts.index, parts.classic
-        self._manifest, self._cold_way = parts.manifest, parts.cold_way
+        self._manifest, self._cold_way, self._known = parts.manifest, parts.cold_way, parts.known
         self._meter = parts.meter
         self._broker = parts.broker
         self._resources = parts.resources
@@ -193,7 +193,7 @@ class Engine:
 
     def query(self, query: Query) -> Answer:
         """Find messages by key or time over both tiers."""
-        return search([TieredStoreSearch(self.store_id, self._hot, self._index, self._manifest)], query)
+        return search([TieredStoreSearch(self.store_id, self._hot, self._index, self._manifest, self._known)], query)
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Read a queue in order; see :meth:`Fetcher.pull`."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from index.classic.index import ClassicIndex
 from index.layout import TIERLOG
 from index.local_index import LocalIndex
-from service.archiving import ColdWay, owner_of, saved_watermarks
+from service.archiving import ColdWay, owner_of
 from service.groups import ConsumerGroups
+from service.seen_head import read_seen_head
 from service.settings import Settings
 from service.store_host import store_host
 from tiering.clock import Clock
@@ -28,6 +29,7 @@ from tiering.group_offsets import GroupOffsets
 from tiering.hot.clean_stop import mark_in_use
 from tiering.hot.identity import StoreIdentity, plan_identity
 from tiering.hot.store import HotStore
+from tiering.known_erasures import KnownErasures
 from tiering.overlay import OverlayFileSystem
 from tiering.paths import ColdKeys, StorePaths
 from tiering.randomness import Randomness
@@ -60,6 +62,7 @@ class StoreParts:
     classic: ClassicIndex | None
     manifest: ManifestStore | None
     cold_way: ColdWay | None
+    known: KnownErasures
     fetcher: Fetcher
     groups: ConsumerGroups
     disk: DiskSpace
@@ -143,20 +146,21 @@ def _open_once(
             full_percent=hot_settings.disk_full_percent,
         )  # fmt: skip
         stopping = threading.Event()
+        known = KnownErasures(manifest, read_seen_head(fs, paths).tombstones)
         cold_way = None
         if manifest is not None and not read_only:
             cold_way = ColdWay(
                 hot, index, manifest, identity, fs, paths, around.clock, around.randomness,
-                settings.retention_options(), disk, stopping,
+                settings.retention_options(), disk, stopping, known,
             )  # fmt: skip
             if manifest.head is not None:
                 manifest.check_owner(owner_of(identity), log_end=hot.log.end)
-        fetcher = Fetcher(identity.store_id, hot, manifest)
+        fetcher = Fetcher(identity.store_id, hot, manifest, known)
         offsets = GroupOffsets(fs, paths, lambda: "opened read-only" if read_only else hot.read_only_reason)
         resources.callback(offsets.close)  # before the lock goes
         groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness)
         return StoreParts(
-            identity, hot, index, classic, manifest, cold_way, fetcher, groups, disk, meter, stopping,
+            identity, hot, index, classic, manifest, cold_way, known, fetcher, groups, disk, meter, stopping,
             planned.first_contact, resources.pop_all(), broker,
         )  # fmt: skip
 
@@ -177,7 +181,8 @@ def _open_local(
 ) -> tuple[HotStore, LocalIndex, ClassicIndex | None]:
     """Log and indexes, recovered."""
     settings, identity, manifest = around.settings, planned.identity, planned.manifest
-    archived_to, indexed_to = saved_watermarks(fs, paths)
+    seen = read_seen_head(fs, paths)
+    archived_to, indexed_to = seen.archived_to, seen.indexed_to
     if manifest is not None and manifest.head is not None:
         archived_to, indexed_to = manifest.head.archived_to, manifest.head.indexed_to
     options = settings.hot_options(identity.segment_bytes, identity.queue_file_units, foreign=foreign)

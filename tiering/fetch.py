@@ -18,7 +18,7 @@ from tiering.errors import (
     TopicNotFoundError,
     TornRecordError,
 )
-from tiering.first_offsets import FirstOffsets
+from tiering.first_offsets import FirstOffsets, first_archived
 from tiering.format.filler import Filler
 from tiering.format.manifest import Head
 from tiering.format.record import Record
@@ -28,6 +28,7 @@ from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
 from tiering.hot.tag_code import shows_tag
 from tiering.hot.time_search import offset_by_time
+from tiering.known_erasures import KnownErasures
 from tiering.message import StoredMessage, offset_in_message_id
 from tiering.tag_filter import TagFilter
 from tiering.types import Boundary, PullStatus, Tier
@@ -37,8 +38,9 @@ _MAX_MESSAGES = 10_000
 _MAX_FOUND_BYTES = 4 << 20
 _MAX_READ_BYTES = 16 << 20
 _HOT_STEP = 256
+_BEFORE_ALL_MS = -(1 << 63)
 
-#: Offsets in order with the message there, None where it was removed or the tag's hash alone rules it out.
+#: Offsets in order with the message there, None where it is gone or the tag's hash alone rules it out.
 _Messages = Iterator[tuple[int, StoredMessage | None]]
 
 
@@ -57,6 +59,7 @@ class PullResult:
 class _HotQueue:
     """The hot part of a queue as one snapshot shows it: messages in ``[first, end)``."""
 
+    topic: str
     topic_id: int
     queue_id: int
     snapshot: HotSnapshot
@@ -68,8 +71,16 @@ class _HotQueue:
 class Fetcher:
     """Pulls from one store, whose hot tier, cold tier or neither may be missing."""
 
-    def __init__(self, store_id: str, hot: HotStore | None, manifest: ManifestStore | None) -> None:
+    def __init__(
+        self,
+        store_id: str,
+        hot: HotStore | None,
+        manifest: ManifestStore | None,
+        known: KnownErasures | None = None,
+    ) -> None:
+        """``known``: what a store with a hot tier has to hide; for an archive alone its head says so."""
         self._store_id = store_id
+        self._known = known or KnownErasures(manifest)
         self._hot = hot
         self._manifest = manifest
         self._firsts = FirstOffsets(manifest) if manifest else None
@@ -103,7 +114,7 @@ class Fetcher:
         """(least, next) offset of a queue over both tiers; the hot tier's least until the archive has answered."""
         if self._hot is None:
             head, state = self._archived_topic(topic, queue_id)
-            return self._archived_range(head, state.topic_id, queue_id)
+            return self._archived_range(head, state, queue_id)
         with self._hot_queue(self._hot, topic, queue_id) as queue:
             return self._first_without_waiting(queue), queue.end
 
@@ -119,7 +130,7 @@ class Fetcher:
             found = self._archived_by_time(head, head.archived_to, state.topic_id, topic, queue_id, time_ms, boundary)
             if found is None:
                 is_lower = boundary is Boundary.LOWER
-                found = self._archived_range(head, state.topic_id, queue_id)[1] if is_lower else 0
+                found = self._archived_range(head, state, queue_id)[1] if is_lower else 0
             return found
         with self._hot_queue(self._hot, topic, queue_id) as queue:
             found = self._hot_by_time(queue, time_ms, boundary)
@@ -155,6 +166,8 @@ class Fetcher:
                 else:
                     head = self._head_below(snapshot.border)
                     record, tier = self._archived_record(head, offset) if head else None, Tier.COLD
+        if record is not None and self._known.current().hides(record):
+            record = None
         if record is None or record.message_id != message_id.upper() or not record.has_queue_unit:
             raise MessageNotFoundError(f"no message has the id {message_id}")
         return StoredMessage(record, self._store_id, tier)
@@ -171,20 +184,22 @@ class Fetcher:
         with hot.snapshot() as snapshot:
             view = hot.queues.view(found.topic_id, queue_id)
             if view is None:
-                yield _HotQueue(found.topic_id, queue_id, snapshot, None, floor, floor)
+                yield _HotQueue(topic, found.topic_id, queue_id, snapshot, None, floor, floor)
             else:
                 view = view.until(snapshot.end)
                 first = view.first_at_or_above(snapshot.border)
-                yield _HotQueue(found.topic_id, queue_id, snapshot, view, first, max(view.next, floor))
+                yield _HotQueue(topic, found.topic_id, queue_id, snapshot, view, first, max(view.next, floor))
 
     def _hot_messages(self, queue: _HotQueue, offset: int, wanted: TagFilter | None) -> _Messages:
+        erased = self._known.current()
         while queue.view is not None and offset < queue.view.next:
             for unit in queue.view.units(offset, offset + _HOT_STEP):
                 if wanted is not None and int(unit["tag_hash"]) not in wanted.hashes:
                     yield offset, None
                 else:
                     record = queue.snapshot.record(int(unit["physical_offset"]))
-                    yield offset, StoredMessage(record, self._store_id, Tier.HOT)
+                    message = None if erased.hides(record) else StoredMessage(record, self._store_id, Tier.HOT)
+                    yield offset, message
                 offset += 1
 
     @classmethod
@@ -248,7 +263,12 @@ class Fetcher:
             return None
         segment = SegmentReader(reader, entry)
         cold_offset = segment.cold_offset(offset)
-        return None if cold_offset is None else next(segment.records_at([cold_offset]))[1]
+        record = None if cold_offset is None else next(segment.records_at([cold_offset]))[1]
+        if record is not None and head.expired:
+            ids = {state.name: state.topic_id for state in self._manifest.state(reader, head).topics}
+            if record.store_ms < dict(head.expired).get(ids.get(record.topic, -1), _BEFORE_ALL_MS):
+                return None
+        return record
 
     def _first(self, queue: _HotQueue) -> int:
         """The least offset of both tiers; the object store's error if it cannot be learnt."""
@@ -256,7 +276,7 @@ class Fetcher:
         if self._manifest is None or self._firsts is None or border == 0:
             return queue.first
         try:
-            return self._firsts.find(queue.topic_id, queue.queue_id, border, queue.first)
+            return self._firsts.find(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
         except ObjectNotFoundError:
             if self._manifest.head is not None:
                 raise
@@ -266,7 +286,7 @@ class Fetcher:
         border = queue.snapshot.border
         if self._firsts is None or border == 0:
             return queue.first
-        return self._firsts.find_without_waiting(queue.topic_id, queue.queue_id, border, queue.first)
+        return self._firsts.find_without_waiting(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
 
     def _archived_messages(self, queue: _HotQueue, topic: str, offset: int) -> _Messages:
         assert self._manifest is not None
@@ -280,7 +300,7 @@ class Fetcher:
         self, topic: str, queue_id: int, offset: int, limit: int, wanted: TagFilter | None
     ) -> PullResult:
         head, state = self._archived_topic(topic, queue_id)
-        first, end = self._archived_range(head, state.topic_id, queue_id)
+        first, end = self._archived_range(head, state, queue_id)
         messages = self._cold_messages(head, head.archived_to, state.topic_id, topic, queue_id, offset)
         return _edge(offset, first, end) or _collect(messages, offset, limit, wanted, first, end, end)
 
@@ -292,19 +312,21 @@ class Fetcher:
                 return head, state
         raise TopicNotFoundError(f"no such topic or queue {topic!r}/{queue_id} in the archive")
 
-    def _archived_range(self, head: Head, topic_id: int, queue_id: int) -> tuple[int, int]:
+    def _archived_range(self, head: Head, state: TopicState, queue_id: int) -> tuple[int, int]:
         assert self._manifest is not None
         reader = self._manifest.reader()
-        for early in self._manifest.queue_row_pieces(reader, head, topic_id, queue_id):
-            late = next(self._manifest.queue_row_pieces(reader, head, topic_id, queue_id, backwards=True))[-1]
-            return int(early["first_queue_offset"][0]), int(late["first_queue_offset"] + late["count"])
+        for late in self._manifest.queue_row_pieces(reader, head, state.topic_id, queue_id, backwards=True):
+            end = int(late["first_queue_offset"][-1] + late["count"][-1])
+            first = first_archived(self._manifest, head, head.archived_to, state.topic_id, state.name, queue_id)
+            return end if first is None else first, end
         return 0, 0
 
     def _cold_messages(
         self, head: Head, border: int, topic_id: int, topic: str, queue_id: int, offset: int
     ) -> _Messages:
         assert self._manifest is not None
-        reader = self._manifest.reader()
+        reader, erased = self._manifest.reader(), self._known.current()
+        present_from_ms = dict(head.expired).get(topic_id, _BEFORE_ALL_MS)
         for rows in self._manifest.queue_row_pieces(reader, head, topic_id, queue_id):
             wanted = (rows["first_queue_offset"] + rows["count"] > offset) & (rows["segment"] < border)
             for base in np.unique(rows["segment"][wanted]).tolist():
@@ -312,7 +334,7 @@ class Fetcher:
                 runs = segment.directory_rows(topic, queue_id)
                 runs = [run for run in runs if run.first_queue_offset + run.records > offset]
                 for item in segment.items_of(runs):
-                    if isinstance(item, Filler):
+                    if isinstance(item, Filler) or erased.hides(item) or item.store_ms < present_from_ms:
                         message = None
                     else:
                         message = StoredMessage(item, self._store_id, Tier.COLD)

@@ -7,50 +7,79 @@ import itertools
 import threading
 
 from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.time_search import archived_offset_by_time
 from tiering.errors import StoreError
+from tiering.format.manifest import Head
+from tiering.types import Boundary
 
 _PATIENCE_S = 0.2
+#: What an answer depends on: ``cold_min`` and the topic's expiry.
+_Expired = tuple[int, int | None]
 
 
 class FirstOffsets:
-    """Asks the archive once a queue and remembers: what is archived later lies behind. Thread safe."""
+    """Asks the archive once a queue, and again after something of it has expired. Thread safe.
+
+    What is archived later lies behind.
+    """
 
     def __init__(self, manifest: ManifestStore) -> None:
         self._manifest = manifest
-        self._known: dict[tuple[int, int], int] = {}
+        self._known: dict[tuple[int, int], tuple[_Expired, int]] = {}
         self._asking = threading.Lock()
 
-    def find(self, topic_id: int, queue_id: int, border: int, hot_first: int) -> int:
+    def find(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> int:
         """The least offset of a queue whose first offset at or above ``border`` is ``hot_first``.
 
         Raises the object store's error if it has to be asked and does not answer.
         """
+        head = self._manifest.covering(border)
+        expired = _expired(head, topic_id)
         found = self._known.get((topic_id, queue_id))
-        if found is None:
-            head = self._manifest.covering(border)
-            pieces = self._manifest.queue_row_pieces(self._manifest.reader(), head, topic_id, queue_id)
-            archived = [int(rows["first_queue_offset"][0]) for rows in itertools.islice(pieces, 1)]
-            found = self._known[topic_id, queue_id] = min([hot_first, *archived])
-        return found
+        if found is None or found[0] != expired:
+            first = first_archived(self._manifest, head, border, topic_id, topic, queue_id)
+            found = self._known[topic_id, queue_id] = expired, hot_first if first is None else min(hot_first, first)
+        return found[1]
 
-    def find_without_waiting(self, topic_id: int, queue_id: int, border: int, hot_first: int) -> int:
-        """The same, or ``hot_first`` until the archive has answered.
+    def find_without_waiting(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> int:
+        """The same, or what was known before, or ``hot_first``, until the archive has answered.
 
         It is asked beside the caller, who waits a moment only, and by one caller at a time: a bucket that does not
         answer delays nobody. An archive that was not even there when the store was opened is not asked.
         """
-        key = topic_id, queue_id
-        if key not in self._known and self._manifest.head is not None and self._asking.acquire(blocking=False):
+        key, head = (topic_id, queue_id), self._manifest.head
+        found = self._known.get(key)
+        is_known = found is not None and head is not None and found[0] == _expired(head, topic_id)
+        if not is_known and head is not None and self._asking.acquire(blocking=False):
             thread = threading.Thread(
-                target=self._ask, args=(*key, border, hot_first), name="tierlog-first-offset", daemon=True
+                target=self._ask, args=(topic, *key, border, hot_first), name="tierlog-first-offset", daemon=True
             )
             thread.start()
             thread.join(_PATIENCE_S)
-        return self._known.get(key, hot_first)
+            found = self._known.get(key)
+        return hot_first if found is None else found[1]
 
-    def _ask(self, topic_id: int, queue_id: int, border: int, hot_first: int) -> None:
+    def _ask(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> None:
         try:
             with contextlib.suppress(StoreError):
-                self.find(topic_id, queue_id, border, hot_first)
+                self.find(topic, topic_id, queue_id, border, hot_first)
         finally:
             self._asking.release()
+
+
+def first_archived(
+    manifest: ManifestStore, head: Head, border: int, topic_id: int, topic: str, queue_id: int
+) -> int | None:
+    """The offset of a queue's first archived message that has not expired, None if there is none."""
+    present_from_ms = dict(head.expired).get(topic_id)
+    if present_from_ms is not None:
+        return archived_offset_by_time(
+            manifest, head, border, topic_id, topic, queue_id, present_from_ms, Boundary.LOWER
+        )
+    for rows in itertools.islice(manifest.queue_row_pieces(manifest.reader(), head, topic_id, queue_id), 1):
+        return int(rows["first_queue_offset"][0])
+    return None
+
+
+def _expired(head: Head, topic_id: int) -> _Expired:
+    return head.cold_min, dict(head.expired).get(topic_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.archiving import saved_watermarks
+from service.seen_head import read_seen_head
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.hot_stores import ROOT
 from tiering.errors import CorruptionError
@@ -21,7 +21,7 @@ READERS: dict[str, Callable[[FileSystem], object]] = {
     "groups.json": lambda fs: GroupOffsets(fs, PATHS, lambda: None),
     "topics.json": lambda fs: TopicRegistry(fs, PATHS, 8),
     "store.json": lambda fs: StoreIdentity.read(fs, PATHS),
-    "head.json": lambda fs: saved_watermarks(fs, PATHS),
+    "head.json": lambda fs: read_seen_head(fs, PATHS),
 }
 DAMAGE = (
     b"", b"{", b"\xff", b"null", b"[]", b"7", b'{"format": 1}', b"[" * 100_000,

@@ -26,10 +26,12 @@ def archived_offset_by_time(
 ) -> int | None:
     """The queue offset that belongs to a store time, of the archived messages below ``border``; None if none does.
 
-    ``LOWER``: the first message stored at or after the time. ``UPPER``: the last one stored at or before it.
+    ``LOWER``: the first message stored at or after the time. ``UPPER``: the last one stored at or before it. Messages
+    that have expired do not count.
     """
     reader, is_upper = manifest.reader(), boundary is Boundary.UPPER
-    stored = TimeRange(-_EVER_MS, time_ms + 1) if is_upper else TimeRange(time_ms, _EVER_MS)
+    present_from_ms = dict(head.expired).get(topic_id, -_EVER_MS)
+    stored = TimeRange(present_from_ms, time_ms + 1) if is_upper else TimeRange(max(time_ms, present_from_ms), _EVER_MS)
     for base in _segments(manifest, head, border, topic_id, queue_id, stored, backwards=is_upper):
         segment = SegmentReader(reader, manifest.entry_of_rows(reader, head, base))
         runs = segment.directory_rows(topic, queue_id)

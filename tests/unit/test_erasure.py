@@ -1,0 +1,154 @@
+"""What tombstones hide, and what nobody reads out of one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.hot_stores import NOW_MS, record
+from tiering.erasure import NOTHING_ERASED, Erasures, make_tombstone
+from tiering.errors import InvalidRequestError
+from tiering.format.manifest import Head, Tombstone
+from tiering.format.properties import encode_properties
+from tiering.format.record import Record
+from tiering.known_erasures import KnownErasures
+from tiering.randomness import SeededRandomness
+from tiering.types import TimeBounds
+
+END = 10_000
+
+
+def stone(
+    topic: str = "orders",
+    key: str | None = None,
+    from_ms: int | None = None,
+    to_ms: int | None = None,
+    end: int = END,
+    seed: int = 1,
+) -> Tombstone:
+    return make_tombstone(topic, key, from_ms, to_ms, end, SeededRandomness(seed))
+
+
+def keyed(*keys: str, **changes: object) -> Record:
+    text = encode_properties({"KEYS": " ".join(keys)}) if keys else b""
+    return record(properties_text=text, **changes)
+
+
+class Row:
+    def __init__(self, topic: str, low: int, high: int) -> None:
+        self.topic = topic
+        self.bounds = TimeBounds(low, high, 0, 0)
+
+
+def test_a_tombstone_hides_its_topic_only() -> None:
+    erased = Erasures([stone()])
+    assert erased.hides(record())
+    assert not erased.hides(record(topic="other"))
+
+
+def test_store_times_are_compared_to_the_millisecond() -> None:
+    erased = Erasures([stone(from_ms=NOW_MS, to_ms=NOW_MS + 10)])
+    hidden = [erased.hides(record(store_ms=NOW_MS + ms)) for ms in (-1, 0, 9, 10)]
+    assert hidden == [False, True, True, False]
+    assert Erasures([stone(to_ms=NOW_MS)]).hides(record(store_ms=-5))
+    assert Erasures([stone(from_ms=NOW_MS)]).hides(record(store_ms=1 << 50))
+
+
+def test_what_is_written_after_an_erasure_is_seen() -> None:
+    erased = Erasures([stone(end=500)])
+    assert erased.hides(record(physical_offset=499))
+    assert not erased.hides(record(physical_offset=500))
+
+
+def test_any_of_several_keys_and_the_clients_unique_key_are_erased() -> None:
+    erased = Erasures([stone(key="k2")])
+    assert erased.hides(keyed("k1", "k2"))
+    assert not erased.hides(keyed("k1", "k22"))
+    assert not erased.hides(keyed())
+    assert erased.hides(record(properties_text=encode_properties({"UNIQ_KEY": "k2"})))
+
+
+def test_a_tombstone_does_not_tell_its_key_and_no_two_hashes_of_one_key_are_alike() -> None:
+    first, second = stone(key="customer-4711", seed=1), stone(key="customer-4711", seed=2)
+    assert "4711" not in str(asdict(first))
+    assert first.key_hash != second.key_hash
+    assert len(first.key_hash or "") == 32
+    assert Erasures([replace(first, salt=second.salt)]).hides(keyed("customer-4711")) is False
+
+
+def test_an_empty_range_of_times_is_refused() -> None:
+    for from_ms, to_ms in ((5, 5), (6, 5)):
+        with pytest.raises(InvalidRequestError, match="nothing lies between"):
+            stone(from_ms=from_ms, to_ms=to_ms)
+
+
+def test_runs_that_cannot_hold_anything_hidden_are_told_by_topic_and_time() -> None:
+    erased = Erasures([stone(key="k", from_ms=100, to_ms=200)])
+    rows = [Row("orders", 200, 300), Row("orders", 0, 99), Row("orders", 0, 100), Row("orders", 199, 500)]
+    assert [erased.may_hide(row) for row in rows] == [False, False, True, True]
+    assert not erased.may_hide(Row("other", 100, 199))
+
+
+def test_only_tombstones_that_reach_beyond_an_offset_matter_there() -> None:
+    erased = Erasures([stone(end=100, seed=1), stone(end=101, seed=2)])
+    assert [each.end for each in erased.reach(100).tombstones] == [101]
+    assert not erased.reach(101)
+
+
+STONES = st.builds(
+    lambda topic, key, times, end, seed: stone(topic, key, times[0], times[1], end, seed),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from([None, "k1", "k2"]),
+    st.one_of(
+        st.tuples(st.none(), st.none()),
+        st.tuples(st.integers(0, 4), st.integers(5, 9)),
+        st.tuples(st.none(), st.integers(0, 9)),
+    ),
+    st.integers(0, 9),
+    st.integers(0, 1000),
+)
+
+
+@given(
+    st.lists(STONES, max_size=6),
+    st.sampled_from(["a", "b", "c"]),
+    st.lists(st.sampled_from(["k1", "k2", "k3"]), unique=True),
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
+def test_several_tombstones_hide_what_any_of_them_hides(
+    stones: list[Tombstone], topic: str, keys: list[str], store_ms: int, offset: int
+) -> None:
+    found = keyed(*keys, topic=topic, store_ms=store_ms, physical_offset=offset)
+    assert Erasures(stones).hides(found) == any(Erasures([each]).hides(found) for each in stones)
+    row = Row(topic, store_ms, store_ms)
+    assert not Erasures(stones).hides(found) or Erasures(stones).may_hide(row)
+
+
+class Seen:
+    def __init__(self, *stones: Tombstone) -> None:
+        self.head: Head | None = Head("s", "v", "o", 1, 1, "c", (), 0, 0, 0, tombstones=stones)
+
+
+def test_the_saved_tombstones_hide_until_a_head_is_seen_and_beside_it() -> None:
+    old, new = stone("a", seed=1), stone("b", seed=2)
+    seen = Seen(new)
+    known = KnownErasures(seen, [old])
+    assert {each.topic for each in known.current().tombstones} == {"a", "b"}
+    assert known.current() is known.current()
+    seen.head = None
+    assert known.current().hides(record(topic="a"))
+    assert KnownErasures(None).current() is NOTHING_ERASED
+
+
+def test_a_closed_tombstone_is_kept_until_no_hot_copy_is_left_below_its_end() -> None:
+    seen = Seen(stone("b", seed=2))
+    known = KnownErasures(seen, [stone("a", end=100, seed=1)])
+    assert seen.head is not None
+    assert [each.topic for each in known.to_save(seen.head, 99)] == ["a", "b"]
+    assert [each.topic for each in known.to_save(seen.head, 100)] == ["b"]
+    known.was_saved(known.to_save(seen.head, 100))
+    assert [each.topic for each in known.current().tombstones] == ["b"]

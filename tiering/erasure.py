@@ -1,0 +1,107 @@
+"""What a tombstone hides: messages of a topic that were in the log when they were erased.
+
+A tombstone names its topic and bounds; of a key it holds only BLAKE2b keyed with a salt of its own, 16 bytes, so that
+nobody reads from the manifest whose data went. It speaks of records below the end that the log had at the time: what
+is written later is seen, whatever its key. Store times are compared in ms, ``[from_ms, to_ms)``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Protocol
+
+from tiering.errors import InvalidRequestError
+from tiering.format.manifest import Tombstone
+from tiering.format.properties import indexed_keys
+from tiering.format.record import Record
+from tiering.randomness import Randomness
+from tiering.types import TimeBounds
+
+#: Tombstones that may be open at once: each has about 250 bytes in the head, and every read of its topic looks at it.
+MAX_OPEN = 200
+_HASH_BYTES = 16
+
+
+class Run(Protocol):
+    """Some records of one topic with bounds of their times, as a row of a directory is."""
+
+    @property
+    def topic(self) -> str:
+        """Their topic."""
+        ...
+
+    @property
+    def bounds(self) -> TimeBounds:
+        """Least and greatest of both times."""
+        ...
+
+
+def make_tombstone(
+    topic: str, key: str | None, from_ms: int | None, to_ms: int | None, end: int, randomness: Randomness
+) -> Tombstone:
+    """A tombstone for what the log holds below ``end``; :class:`InvalidRequestError` for an empty range of times."""
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise InvalidRequestError(f"nothing lies between {from_ms} and {to_ms}", hint="the range is [from, to)")
+    salt = randomness.token_hex(16)
+    digest = None if key is None else _keyed_hash(salt, key)
+    return Tombstone(randomness.token_hex(8), topic, digest, salt, from_ms, to_ms, end)
+
+
+def _keyed_hash(salt: str, key: str) -> str:
+    return hashlib.blake2b(key.encode(), key=bytes.fromhex(salt), digest_size=_HASH_BYTES).hexdigest()
+
+
+class Erasures:
+    """What some tombstones hide together. Immutable; a record of a topic without one costs a look into a dictionary."""
+
+    def __init__(self, tombstones: Iterable[Tombstone] = ()) -> None:
+        self.tombstones = tuple(tombstones)
+        self._by_topic: dict[str, list[Tombstone]] = {}
+        for tombstone in self.tombstones:
+            self._by_topic.setdefault(tombstone.topic, []).append(tombstone)
+        for found in self._by_topic.values():
+            found.sort(key=lambda tombstone: tombstone.key_hash is not None)  # what needs no hash decides first
+
+    def __bool__(self) -> bool:
+        return bool(self._by_topic)
+
+    def hides(self, record: Record) -> bool:
+        """Whether any tombstone hides the record."""
+        tombstones = self._by_topic.get(record.topic)
+        if tombstones is None:
+            return False
+        keys: list[str] | None = None
+        for tombstone in tombstones:
+            if record.physical_offset >= tombstone.end or not _contains(tombstone, record.store_ms):
+                continue
+            if tombstone.key_hash is None:
+                return True
+            keys = indexed_keys(record.properties) if keys is None else keys
+            if any(_keyed_hash(tombstone.salt, key) == tombstone.key_hash for key in keys):
+                return True
+        return False
+
+    def may_hide(self, run: Run) -> bool:
+        """Whether any record of the run may be hidden, by topic and time alone."""
+        return any(_overlaps(tombstone, run.bounds) for tombstone in self._by_topic.get(run.topic, ()))
+
+    def reach(self, first: int) -> Erasures:
+        """Those that may hide a record at or above a physical offset."""
+        return Erasures(tombstone for tombstone in self.tombstones if tombstone.end > first)
+
+
+def _contains(tombstone: Tombstone, store_ms: int) -> bool:
+    return (tombstone.from_ms is None or tombstone.from_ms <= store_ms) and (
+        tombstone.to_ms is None or store_ms < tombstone.to_ms
+    )
+
+
+def _overlaps(tombstone: Tombstone, bounds: TimeBounds) -> bool:
+    return (tombstone.from_ms is None or tombstone.from_ms <= bounds.max_store_ms) and (
+        tombstone.to_ms is None or bounds.min_store_ms < tombstone.to_ms
+    )
+
+
+#: Nothing is erased.
+NOTHING_ERASED = Erasures()
