@@ -33,10 +33,17 @@ else
 endif
 
 # The tests that ask Apache RocketMQ's own classes build a Java program.
-TEST_ALL_MARKS := slow or s3
+TEST_ALL_MARKS := slow
 ROCKETMQ_TOOLS := $(and $(shell command -v mvn 2>/dev/null),$(shell command -v javac 2>/dev/null))
 ifneq ($(ROCKETMQ_TOOLS),)
   TEST_ALL_MARKS += or java
+endif
+# The S3 servers are Go programs, built once into the user's cache folder.
+GO := $(shell command -v go 2>/dev/null)
+ifneq ($(GO),)
+  TEST_ALL_MARKS += or s3
+else
+  TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) and not s3
 endif
 
 TEST_STAMPS := $(VENV)/dev.stamp
@@ -64,10 +71,16 @@ ifeq ($(SPARK),no-java)
 endif
 	@$(BIN)/python -m pytest -m "$(TEST_MARKS)" $(PYTEST_ARGS)
 
-test-all: $(TEST_STAMPS) ## run the slow tests and those that need real servers or Maven
+test-all: $(TEST_STAMPS) ## run the slow tests and those that need real servers (Go) or Maven
 ifeq ($(ROCKETMQ_TOOLS),)
 	@echo "skipped: tests/rocketmq (no Maven or no JDK found)"
 	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
+endif
+ifeq ($(GO),)
+	@echo "skipped: tests/s3 (no Go found to build MinIO and versitygw with)"
+	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
+else
+	@$(BIN)/python -m tests.tools.s3_servers
 endif
 	@$(BIN)/python -m pytest -m "$(TEST_ALL_MARKS)" $(PYTEST_ARGS)
 

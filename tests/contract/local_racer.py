@@ -1,4 +1,4 @@
-"""One of two processes that race for the objects of a local store; run by test_object_stores.py."""
+"""One of two processes that race for the objects of a local store; run by test_local_store.py."""
 
 from __future__ import annotations
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import pytest
 
-from tiering.cold.object_store import ObjectInfo, ObjectStore
+from tests.contract.contract_base import PART_BYTES, THREADS, Backend, keys, race
+from tests.contract.listing_contract import ListingContract
+from tests.contract.uploads_contract import UploadsContract
+from tiering.cold.object_store import ObjectStore
 from tiering.errors import (
     InvalidRequestError,
     ObjectNotFoundError,
@@ -20,52 +21,9 @@ from tiering.errors import (
     TornRecordError,
 )
 
-# The smallest part that S3 takes.
-PART_BYTES = 5 << 20
-_THREADS = 8
 
-
-@dataclass(frozen=True)
-class Backend:
-    """A store and two ways around it, to the bytes that its server keeps."""
-
-    store: ObjectStore
-    raw_set: Callable[[str, bytes], None]
-    raw_get: Callable[[str], bytes | None]
-
-
-def race(count: int, attempt: Callable[[int], ObjectInfo]) -> list[int]:
-    """Who won, of ``count`` threads that make their attempts at once; losers must say why."""
-    barrier = threading.Barrier(count)
-
-    def run(number: int) -> bool:
-        barrier.wait()
-        try:
-            attempt(number)
-        except PreconditionFailedError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(count) as pool:
-        won = list(pool.map(run, range(count)))
-    return [number for number, winner in enumerate(won) if winner]
-
-
-def keys(store: ObjectStore, prefix: str = "", after: str = "") -> list[str]:
-    return [info.key for info in store.list(prefix, after)]
-
-
-class ObjectStoreContract:
+class ObjectStoreContract(ListingContract, UploadsContract):
     """Subclass it and give a fixture ``backend``."""
-
-    @pytest.fixture
-    def backend(self) -> Backend:
-        raise NotImplementedError
-
-    @pytest.fixture
-    def store(self, backend: Backend) -> Iterator[ObjectStore]:
-        yield backend.store
-        backend.store.close()
 
     # ------------------------------------------------------------------------------------------ whole objects
 
@@ -171,16 +129,16 @@ class ObjectStoreContract:
     def test_racing_if_absent_has_one_winner(self, store: ObjectStore) -> None:
         for turn in range(5):
             key = f"race/{turn}"
-            bodies = [b"%d" % number * 1000 for number in range(_THREADS)]
-            winners = race(_THREADS, lambda number: store.put(key, bodies[number], if_absent=True))  # noqa: B023
+            bodies = [b"%d" % number * 1000 for number in range(THREADS)]
+            winners = race(THREADS, lambda number: store.put(key, bodies[number], if_absent=True))  # noqa: B023
             assert len(winners) == 1
             assert store.get(key)[0] == bodies[winners[0]]
 
     def test_racing_if_match_has_one_winner(self, store: ObjectStore) -> None:
         etag = store.put("head", b"start").etag
         for turn in range(5):
-            bodies = [b"%d %d" % (turn, number) * 1000 for number in range(_THREADS)]
-            winners = race(_THREADS, lambda number: store.put("head", bodies[number], if_match=etag))  # noqa: B023
+            bodies = [b"%d %d" % (turn, number) * 1000 for number in range(THREADS)]
+            winners = race(THREADS, lambda number: store.put("head", bodies[number], if_match=etag))  # noqa: B023
             assert len(winners) == 1
             data, info = store.get("head")
             assert data == bodies[winners[0]]
@@ -256,183 +214,6 @@ class ObjectStoreContract:
         with pytest.raises(InvalidRequestError):
             store.get_range("k", start, end)
 
-    # ------------------------------------------------------------------------------------------------ listing
-
-    NAMES = (
-        "a",
-        "a-b",
-        "b/c",
-        "b/c2/d",
-        "b-/d",
-        "b0",
-        "log/09",
-        "log/1",
-        "log/10",
-        "z/ä",
-        "z/ü/x",
-        "z/𐍈",
-        "z/\uff5e",
-    )
-
-    def test_list_is_in_byte_order(self, backend: Backend, store: ObjectStore) -> None:
-        for name in reversed(self.NAMES):
-            backend.raw_set(name, name.encode())
-        expected = sorted(self.NAMES, key=lambda name: name.encode())
-        assert keys(store) == expected
-        assert [info.size_bytes for info in store.list("")] == [len(name.encode()) for name in expected]
-
-    @pytest.mark.parametrize("prefix", ["a", "b", "b/", "b/c", "b/c2/", "log/1", "z/", "z/ü", "nothing", "nothing/"])
-    def test_a_prefix_is_text_and_no_folder(self, store: ObjectStore, prefix: str) -> None:
-        for name in self.NAMES:
-            store.put(name, b"")
-        assert keys(store, prefix) == sorted(name for name in self.NAMES if name.startswith(prefix))
-
-    @pytest.mark.parametrize(
-        ("prefix", "after"),
-        [
-            ("", "b/c"),
-            ("", "b/"),
-            ("", "b/c2/d"),
-            ("log/", "log/1"),
-            ("log/", "a"),
-            ("log/", "zz"),
-            ("z/", "z/ä"),
-            ("", "zz"),
-        ],
-    )
-    def test_after_is_exclusive(self, store: ObjectStore, prefix: str, after: str) -> None:
-        for name in self.NAMES:
-            store.put(name, b"")
-        expected = sorted(name for name in self.NAMES if name.startswith(prefix) and name > after)
-        assert keys(store, prefix, after) == expected
-
-    def test_a_listing_longer_than_a_page_is_complete(self, backend: Backend, store: ObjectStore) -> None:
-        names = [f"many/{number:05}" for number in range(1003)]
-        for name in names:
-            backend.raw_set(name, b"")
-        assert keys(store, "many/") == names
-        assert keys(store, "many/", names[0]) == names[1:]
-
-    def test_writes_and_deletes_show_in_the_next_list(self, store: ObjectStore) -> None:
-        store.put("a/1", b"")
-        assert keys(store, "a/") == ["a/1"]
-        store.upload("a/2", [b"x"])
-        assert keys(store, "a/") == ["a/1", "a/2"]
-        store.delete("a/1")
-        assert keys(store, "a/") == ["a/2"]
-        store.delete("a/2")
-        assert keys(store) == []
-
-    @pytest.mark.parametrize(
-        "key",
-        ["ключ/値/naïve", "a b/c+d/e%20f", "q?x=1&y=#z", "'quotes\"", "a\\b", "~$@!(),;:=", "é", "e\u0301"],
-    )
-    def test_keys_come_back_as_they_were(self, backend: Backend, store: ObjectStore, key: str) -> None:
-        store.put(key, b"x")
-        assert backend.raw_get(key) == b"x"
-        assert store.get(key)[1].key == store.head(key).key == key
-        assert keys(store) == [key]
-        assert keys(store, key[:1]) == [key]
-        store.delete(key)
-        assert backend.raw_get(key) is None
-
-    def test_the_longest_key_is_stored(self, store: ObjectStore) -> None:
-        key = "/".join(["x" * 224] * 4)[:900]
-        assert len(key) == 899
-        store.put(key, b"x")
-        assert keys(store) == [key]
-
-    # ------------------------------------------------------------------------------------------------ uploads
-
-    @pytest.mark.parametrize(
-        "sizes",
-        [
-            [],
-            [0],
-            [1],
-            [0, 1, 0],
-            [PART_BYTES],
-            [PART_BYTES, 1],
-            [1, PART_BYTES],
-            [2 * PART_BYTES + 7],
-            [PART_BYTES // 3] * 7,
-        ],
-        ids=str,
-    )
-    def test_an_upload_joins_its_pieces(self, backend: Backend, store: ObjectStore, sizes: list[int]) -> None:
-        pieces = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
-        whole = b"".join(pieces)
-        info = store.upload("up/x", iter(pieces))
-        assert backend.raw_get("up/x") == whole
-        assert info.size_bytes == len(whole) == store.head("up/x").size_bytes
-        assert info.etag == store.head("up/x").etag
-        assert info.crc32 in (None, zlib.crc32(whole))
-        assert store.head("up/x").crc32 in (None, zlib.crc32(whole))
-        assert store.get("up/x")[0] == whole
-        assert list(store.list_uploads("")) == []
-
-    def test_an_upload_replaces_an_object(self, store: ObjectStore) -> None:
-        store.put("k", b"old")
-        store.upload("k", [b"new ", b"one"])
-        assert store.get("k")[0] == b"new one"
-
-    @pytest.mark.parametrize("good_pieces", [0, 1, 3])
-    def test_an_upload_whose_pieces_fail_leaves_nothing(self, store: ObjectStore, good_pieces: int) -> None:
-        def pieces() -> Iterator[bytes]:
-            for _ in range(good_pieces):
-                yield bytes(PART_BYTES)
-            raise OSError("the source is broken")
-
-        with pytest.raises(OSError, match="the source is broken"):
-            store.upload("up/x", pieces())
-        with pytest.raises(ObjectNotFoundError):
-            store.head("up/x")
-        assert keys(store) == []
-        assert list(store.list_uploads("")) == []
-
-    def test_a_failed_upload_leaves_the_old_object(self, store: ObjectStore) -> None:
-        def pieces() -> Iterator[bytes]:
-            yield bytes(PART_BYTES)
-            yield bytes(PART_BYTES)
-            raise KeyboardInterrupt
-
-        store.put("k", b"old")
-        with pytest.raises(KeyboardInterrupt):
-            store.upload("k", pieces())
-        assert store.get("k")[0] == b"old"
-        assert list(store.list_uploads("")) == []
-
-    def test_an_upload_is_invisible_until_it_is_whole(self, store: ObjectStore) -> None:
-        seen: list[str] = []
-
-        def pieces() -> Iterator[bytes]:
-            for _ in range(3):
-                yield bytes(PART_BYTES)
-            seen.extend(keys(store))
-
-        store.upload("up/x", pieces())
-        assert seen == []
-        assert keys(store) == ["up/x"]
-
-    def test_an_upload_that_is_aborted_from_outside_fails_and_leaves_nothing(self, store: ObjectStore) -> None:
-        pending_keys: list[str] = []
-
-        def pieces() -> Iterator[bytes]:
-            for _ in range(3):
-                yield bytes(PART_BYTES)
-            for pending in store.list_uploads("up/"):
-                pending_keys.append(pending.key)
-                assert pending.started_ms > 0
-                store.abort_upload(pending)
-                store.abort_upload(pending)
-            assert list(store.list_uploads("other/")) == []
-
-        with pytest.raises(ObjectStoreUnavailableError):
-            store.upload("up/x", pieces())
-        assert pending_keys == ["up/x"]
-        assert keys(store) == []
-        assert list(store.list_uploads("")) == []
-
     # ------------------------------------------------------------------------------------------------ threads
 
     def test_threads_may_share_a_store(self, store: ObjectStore) -> None:
@@ -444,7 +225,7 @@ class ObjectStoreContract:
                 store.delete(key)
             return data
 
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with ThreadPoolExecutor(THREADS) as pool:
             assert list(pool.map(work, range(40))) == [b"%d" % number for number in range(40)]
         assert keys(store) == sorted(f"t/{number % 4}/{number}" for number in range(0, 40, 2))
 

@@ -14,17 +14,15 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.tools.cache import ToolMissingError, cache_folder
+
 _PROJECT = Path(__file__).resolve().parents[1] / "rocketmq"
 _BUILD_LIMIT_S = 900
 
 
-class ToolMissingError(Exception):
-    """A program that only the machine's owner can install is not there."""
-
-
 def build_java_verifier() -> str:
     """The class path of the built program; raises :class:`ToolMissingError` without Maven or a JDK."""
-    folder = _cache_folder() / f"rocketmq-{_rocketmq_version()}-{_hash_of_sources()}"
+    folder = cache_folder() / f"rocketmq-{_rocketmq_version()}-{_hash_of_sources()}"
     for program, package in (("java", "a JDK, 17 or newer"), ("javac", "a JDK, 17 or newer"), ("mvn", "Maven")):
         if shutil.which(program) is None:
             raise ToolMissingError(f"no {program} found: install {package}")
@@ -38,11 +36,6 @@ def build_java_verifier() -> str:
                 if not folder.is_dir():  # else somebody else was faster
                     raise
     return f"{folder / 'classes'}{os.pathsep}{folder / 'lib'}/*"
-
-
-def _cache_folder() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given else Path.home() / ".cache") / "tierlog-test-tools"
 
 
 def _sources() -> list[Path]:
