@@ -6,8 +6,9 @@ new names. Killed after it: the watermark says so. Nothing is removed here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from numpy.typing import NDArray
 
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.publishing import put_verified, verify_object
@@ -18,6 +19,7 @@ from tiering.format.queue_rows import encode_queue_rows
 from tiering.format.store_state import StoreState, TopicState
 from tiering.hot.commit_log import Segment
 from tiering.hot.store import HotStore
+from tiering.hot.topics import Topic
 from tiering.kernels.scan import TopicTable
 from tiering.randomness import Randomness
 
@@ -41,32 +43,9 @@ class Archiver:
             raise StoreError(f"segment {segment.base_offset} is not the next to archive ({head.archived_to})")
         if self._hot.dispatch() < segment.end:
             raise StoreError(f"segment {segment.base_offset} is not dispatched yet")
-        entry = self._upload(segment, head)
+        entry = upload_segment(self._manifest, self._randomness, self._hot.topics.all(), segment, head.epoch)
         change = ManifestChange(log=(entry,), archived_to=segment.end, state=self._state(head))
         return self._manifest.commit(change, head)
-
-    def _upload(self, segment: Segment, head: Head) -> LogEntry:
-        keys, objects = self._manifest.keys, self._manifest.objects
-        names, ids = self._topics()
-        scanned = scan_segment(segment.data, segment.base_offset, TopicTable(names))
-        writer = SegmentWriter(scanned, names, ids, self._manifest.options)
-        key = keys.segment(segment.base_offset, head.epoch, self._randomness.token_hex(4))
-        objects.upload(key, writer.pieces())
-        summary = writer.summary()
-        verify_object(objects, key, summary.size_bytes, summary.crc32)
-        rows = None
-        if len(summary.queue_rows):
-            data, section = encode_queue_rows(summary.queue_rows)
-            rows_key = keys.queue_rows(segment.base_offset, head.epoch, self._randomness.token_hex(4))
-            rows = ObjectRef(rows_key, len(data), put_verified(objects, rows_key, data), section.head_length)
-        return LogEntry(
-            key, segment.base_offset, len(segment.data), summary.size_bytes, summary.crc32, summary.raw_bytes,
-            summary.records, summary.bounds, summary.sections, rows,
-        )  # fmt: skip
-
-    def _topics(self) -> tuple[list[str], NDArray[np.int32]]:
-        topics = self._hot.topics.all()
-        return [topic.name for topic in topics], np.array([topic.topic_id for topic in topics], np.int32)
 
     def _state(self, head: Head) -> ObjectRef | None:
         """A new state object if a topic is not in the last one as it is now."""
@@ -81,3 +60,30 @@ class Archiver:
         data = state.encode()
         key = self._manifest.keys.state(self._randomness.token_hex(8))
         return ObjectRef(key, len(data), put_verified(self._manifest.objects, key, data), len(data))
+
+
+def upload_segment(
+    manifest: ManifestStore, randomness: Randomness, topics: Sequence[Topic], segment: Segment, epoch: int
+) -> LogEntry:
+    """Store one closed segment under names of this attempt, verified; whoever commits the entry names it.
+
+    Every topic in it must be among ``topics``.
+    """
+    keys, objects = manifest.keys, manifest.objects
+    names = [topic.name for topic in topics]
+    ids = np.array([topic.topic_id for topic in topics], np.int32)
+    scanned = scan_segment(segment.data, segment.base_offset, TopicTable(names))
+    writer = SegmentWriter(scanned, names, ids, manifest.options)
+    key = keys.segment(segment.base_offset, epoch, randomness.token_hex(4))
+    objects.upload(key, writer.pieces())
+    summary = writer.summary()
+    verify_object(objects, key, summary.size_bytes, summary.crc32)
+    rows = None
+    if len(summary.queue_rows):
+        data, section = encode_queue_rows(summary.queue_rows)
+        rows_key = keys.queue_rows(segment.base_offset, epoch, randomness.token_hex(4))
+        rows = ObjectRef(rows_key, len(data), put_verified(objects, rows_key, data), section.head_length)
+    return LogEntry(
+        key, segment.base_offset, len(segment.data), summary.size_bytes, summary.crc32, summary.raw_bytes,
+        summary.records, summary.bounds, summary.sections, rows,
+    )  # fmt: skip

@@ -70,6 +70,26 @@ class ColdOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TailOptions:
+    """How appends are acknowledged as ``archived``."""
+
+    max_bytes: int = 8 << 20
+    """Bytes of log in one tail; a larger record gets a tail of its own."""
+    in_flight: int = 4
+    """Tails on their way at a time; each takes up to ``max_bytes`` of memory."""
+    interval_ms: int = 100
+    """Between the starts of two tails that are not full: fewer requests for a longer wait."""
+    timeout_ms: int = 10_000
+    """An append waits so long for its acknowledgement."""
+    retry_ms: int = 10_000
+    """Between tries of a tail that could not be stored."""
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1 or self.in_flight < 1:
+            raise InvalidRequestError("a tail holds at least one byte, and one is on its way at a time")
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionOptions:
     """When rolled segments are archived and hot copies go."""
 

@@ -39,6 +39,7 @@ class StorePaths:
         self.head_json = self.tierlog / "head.json"
         self.classic_index_json = self.tierlog / "classic_index.json"
         self.index_json = self.tierlog / "index.json"
+        self.tails_json = self.tierlog / "tails.json"
         self.index = root / "index"
 
     def segment(self, base_offset: int) -> Path:
@@ -52,7 +53,7 @@ class StorePaths:
 
 @dataclass(frozen=True, slots=True)
 class ColdKeys:
-    """Object keys of one store below the archive's prefix; every key but the head is used by one attempt only."""
+    """Object keys of one store below the archive's prefix; all but head and tails are used by one attempt only."""
 
     store_id: str
 
@@ -76,6 +77,19 @@ class ColdKeys:
     def page(self, kind: str, version: int, nonce: str) -> str:
         """A manifest page; ``kind`` says what it holds."""
         return f"{self.store_id}/manifest/{kind}-{version:012d}-{nonce}"
+
+    def tail(self, first: int) -> str:
+        """A piece of the unarchived log, or a fence."""
+        return f"{self.store_id}/tail/{base_offset_name(first)}"
+
+    def first_of_tail(self, key: str) -> int | None:
+        """The offset that a tail's key names, or None for any other key."""
+        return parse_base_offset(key.removeprefix(self.tails))
+
+    @property
+    def tails(self) -> str:
+        """What the keys of all tails begin with."""
+        return f"{self.store_id}/tail/"
 
     def state(self, nonce: str) -> str:
         """Topics and what else a new volume must know."""

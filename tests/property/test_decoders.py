@@ -32,6 +32,7 @@ from index.object_sections import META, TAIL, TAIL_BYTES, open_section
 from index.plain import PlainChainedFile
 from tests.support.hot_stores import array, record
 from tests.support.index_puts import PUTS_A11, batch_of
+from tests.support.tails import data_head
 from tiering.errors import StoreError
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.compression import decompress
@@ -50,6 +51,7 @@ from tiering.format.sorted_segment import (
     encode_seek_table,
 )
 from tiering.format.store_state import StoreState, TopicState
+from tiering.format.tail import decode_tail, encode_tail
 from tiering.fs import LocalFileSystem
 from tiering.kernels.scan import TopicTable, scan, scan_all
 from tiering.types import TimeBounds
@@ -206,6 +208,9 @@ DECODERS = {
     ),
     "state": Decoder(
         lambda data: StoreState.decode(data, path="p"), StoreState((TopicState(1, "a", 2),)).encode(), mend_section
+    ),
+    "tail": Decoder(
+        lambda data: decode_tail(data, path="p"), encode_tail(data_head(0, b"records"), b"records"), mend_section
     ),
     "queue rows": Decoder(read_rows, encode_queue_rows(ROWS)[0], mend_section),
     "JSON page": Decoder(decompress_json, FRAME),

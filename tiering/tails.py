@@ -1,0 +1,284 @@
+"""Writes the unarchived tail of a log into the bucket: what an append acknowledged as ``archived`` waits for.
+
+Group commit: all who wait share the tails that cover them. Nothing is written, and nothing asked, unless somebody
+waits. ``docs/formats/tail.md`` has the protocol. This module decides and does one step at a time, in whatever thread
+calls it; who calls when is the service's.
+
+Killed anywhere: the tails that exist hold bytes that were flushed before, the mark says how far they may reach, and
+the next open goes on behind them (:meth:`TailWriter.begin`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+
+from tiering.cold.tail_objects import StoredTail, TailObjects
+from tiering.errors import FencedError, StoreError, StoreMismatchError, UnavailableError
+from tiering.format.manifest import Head
+from tiering.format.tail import TailHead, TailKind, payload_crc32
+from tiering.hot.store import HotStore
+from tiering.options import TailOptions
+from tiering.randomness import Randomness
+from tiering.tail_cutter import Cut, TailCutter
+from tiering.tail_mark import TailMark
+
+
+class _State(Enum):
+    WAITING = 0
+    TAKEN = 1
+    STORED = 2
+
+
+@dataclass(eq=False, slots=True)
+class Piece:
+    """A tail on its way; taken by one thread at a time."""
+
+    head: TailHead
+    cut: Cut
+    state: _State = _State.TAKEN
+    due_s: float = 0.0
+
+
+class TailWriter:
+    """The chain of one open store. Thread safe."""
+
+    def __init__(
+        self,
+        hot: HotStore,
+        tails: TailObjects,
+        mark: TailMark,
+        randomness: Randomness,
+        options: TailOptions,
+        grace_ms: int,
+        *,
+        archived_to: Callable[[], int],
+        check_owner: Callable[[], None],
+        local_step: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        """``archived_to`` is the manifest's, as last seen; ``check_owner`` asks the head and raises if it is not ours;
+        ``local_step`` guards changes of local files. Tails stay for ``grace_ms`` on the server's clock."""
+        self._hot = hot
+        self._tails = tails
+        self._mark = mark
+        self._randomness = randomness
+        self._options = options
+        self._grace_ms = grace_ms
+        self._archived_to = archived_to
+        self._check_owner = check_owner
+        self._local_step = local_step
+        self._cutter = TailCutter(hot.log, hot.topics)
+        self._pieces: deque[Piece] = deque()
+        self._owner: Head | None = None
+        self._chain_end = self._planned = self._wanted = 0
+        self._next_start_s = 0.0
+        self._seen_ms: int | None = None
+        self._fenced: StoreError | None = None
+        self._broken: StoreError | None = None
+        #: Notified whenever something changes that a waiting thread looks at.
+        self.changed = threading.Condition(threading.RLock())
+        #: Tails stored since the store was opened, and their bytes of log.
+        self.written_count = self.written_bytes = 0
+
+    # for those who wait
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether :meth:`begin` has found where the chain goes on."""
+        return self._owner is not None
+
+    def covered(self) -> int:
+        """Everything below survives the loss of the volume."""
+        with self.changed:
+            self._skip_archived()
+            return max(self._chain_end, self._archived_to())
+
+    def is_covered(self, end: int) -> bool:
+        """Whether everything below ``end`` survives; raises what ended the writing if it may never be so."""
+        with self.changed:
+            if self.covered() >= end:
+                return True
+            error = self._fenced or self._broken
+            if error is not None:
+                raise error
+            return False
+
+    @property
+    def wanted(self) -> int:
+        """How far somebody asked for."""
+        return self._wanted
+
+    def want(self, end: int) -> None:
+        """Have everything below ``end``, which is flushed, covered as soon as may be."""
+        with self.changed:
+            self._wanted = max(self._wanted, end)
+            self.changed.notify_all()
+
+    # for those who work
+
+    def begin(self, head: Head) -> None:
+        """Find where the chain goes on; ``head`` was claimed by this open. Repeatable after an error.
+
+        Tails that an earlier open of this volume left continue the chain, if their bytes are the log's.
+        """
+        start = max(head.archived_to, min(self._mark.confirmed, self._hot.log.flushed))
+        with self.changed:
+            self._owner = None
+        broken = None
+        for found in self._tails.follow(start):
+            try:
+                with self.changed:
+                    self._check_ours(found, head)
+            except FencedError as error:
+                self._give_up(error)
+                raise
+            except StoreMismatchError as error:
+                broken = error
+                break
+            start = found.end
+        with self.changed:
+            self._owner, self._broken = head, broken
+            self._chain_end = self._planned = start
+            self._pieces.clear()
+            self.changed.notify_all()
+
+    def take(self, now_s: float) -> Piece | None:
+        """The next tail to be stored, or None if there is nothing to do at ``now_s`` (monotonic)."""
+        with self.changed:
+            if self._owner is None or self._fenced is not None:
+                return None
+            self._skip_archived()
+            for piece in self._pieces:
+                if piece.state is _State.WAITING and piece.due_s <= now_s:
+                    piece.state = _State.TAKEN
+                    return piece
+            return self._plan(now_s)
+
+    def idle_s(self, now_s: float) -> float | None:
+        """How long :meth:`take` will find nothing unless :attr:`changed` is notified; None is without limit."""
+        with self.changed:
+            due = [piece.due_s for piece in self._pieces if piece.state is _State.WAITING]
+            if self._may_plan():
+                due.append(self._next_start_s)
+            return max(0.0, min(due) - now_s) if due else None
+
+    def store(self, piece: Piece, now_s: float) -> None:
+        """Store a tail that was taken. An error leaves it to be tried again, or ends the writing for good."""
+        try:
+            with self.changed:
+                confirmed = self._chain_end
+            self._mark.raise_to(piece.head.end, confirmed, self._local_step())
+            found = self._tails.create(piece.head, piece.cut.payload)
+            self._make_sure_of_owner(found)
+        except (FencedError, StoreMismatchError) as error:
+            self._give_up(error)
+            raise
+        except BaseException:
+            with self.changed:
+                piece.state, piece.due_s = _State.WAITING, now_s + self._options.retry_ms / 1000
+                self.changed.notify_all()
+            raise
+        with self.changed:
+            self.changed.notify_all()
+            if piece in self._pieces:  # else the archive went past it meanwhile, or the chain was found to go otherwise
+                self._settle(piece, found.head)
+
+    def _make_sure_of_owner(self, found: StoredTail) -> None:
+        """Not before every acknowledgement: tails stay for the grace period, so what was ours lately cannot be lost."""
+        seen_ms = self._seen_ms
+        if seen_ms is None or found.modified_ms - seen_ms > self._grace_ms // 4:
+            self._check_owner()
+            with self.changed:
+                self._seen_ms = max(found.modified_ms, self._seen_ms or 0)
+
+    def _give_up(self, error: StoreError) -> None:
+        with self.changed:
+            self._fenced = error
+            self.changed.notify_all()
+
+    # the rest is called with the lock held
+
+    def _settle(self, piece: Piece, found: TailHead) -> None:
+        if found.nonce == piece.head.nonce:
+            piece.state = _State.STORED
+            self.written_count += 1
+            self.written_bytes += len(piece.cut.payload)
+        else:
+            self._adopt(piece, found)
+        while self._pieces and self._pieces[0].state is _State.STORED:
+            self._chain_end = self._pieces.popleft().head.end
+
+    def _adopt(self, piece: Piece, found: TailHead) -> None:
+        """A tail of an earlier try or open has the name: the chain goes on at its end, where all is planned again."""
+        assert self._owner is not None
+        try:
+            self._check_ours(found, self._owner)
+        except FencedError as error:
+            self._fenced = error
+            raise
+        except StoreMismatchError as error:
+            self._broken = error
+            raise
+        while self._pieces[-1] is not piece:
+            self._pieces.pop()
+        piece.head, piece.state = found, _State.STORED
+        self._planned = found.end
+
+    def _check_ours(self, found: TailHead, owner: Head) -> None:
+        """:class:`FencedError` for a fence or another's tail, :class:`StoreMismatchError` for bytes not ours."""
+        if found.kind is TailKind.FENCE or found.volume_id != owner.volume_id or found.epoch > owner.epoch:
+            raise FencedError(
+                f"volume {found.volume_id} has taken this store over (epoch {found.epoch})", position=found.first
+            )
+        payload = self._cutter.payload(found.first, found.end) if found.end <= self._hot.log.flushed else None
+        if payload is None or (len(payload), payload_crc32(payload)) != (found.payload_bytes, found.payload_crc32):
+            raise StoreMismatchError(
+                "a tail in the bucket holds other bytes than the log",
+                position=found.first,
+                hint="appends are acknowledged as archived again once this segment is archived",
+            )
+
+    def _skip_archived(self) -> None:
+        """What the archive holds needs no tails; all that are on their way lie below it."""
+        if self._owner is not None and self._archived_to() > self._chain_end:
+            self._pieces.clear()
+            self._chain_end = self._planned = self._archived_to()
+            self._broken = None
+            self.changed.notify_all()
+
+    def _may_plan(self) -> bool:
+        if self._owner is None or self._broken is not None or self._planned >= self._wanted:
+            return False
+        on_their_way = sum(piece.state is not _State.STORED for piece in self._pieces)
+        begins_segment = self._planned % self._hot.log.segment_bytes == 0
+        return on_their_way < self._options.in_flight and not (self._pieces and begins_segment)
+
+    def _plan(self, now_s: float) -> Piece | None:
+        if not self._may_plan():
+            return None
+        if now_s < self._next_start_s and self._cutter.available(self._planned) < self._options.max_bytes:
+            return None
+        assert self._owner is not None
+        cut = self._cutter.cut(self._planned, self._options.max_bytes)
+        head = TailHead(
+            self._owner.store_id, self._owner.volume_id, self._owner.epoch, self._randomness.token_hex(8), cut.kind,
+            cut.first, cut.end, self._hot.log.segment_bytes, len(cut.payload), payload_crc32(cut.payload), cut.topics,
+        )  # fmt: skip
+        piece = Piece(head, cut)
+        self._pieces.append(piece)
+        self._planned = cut.end
+        self._next_start_s = now_s + self._options.interval_ms / 1000
+        return piece
+
+
+def outcome_unknown(timeout_ms: int, error: str | None) -> UnavailableError:
+    """What an append learns that was flushed and then waited too long for the bucket."""
+    why = "" if error is None else f" ({error})"
+    return UnavailableError(
+        f"the bucket did not take the messages within {timeout_ms} ms{why}",
+        hint="they are flushed on the volume; whether they are archived is unknown",
+    )
