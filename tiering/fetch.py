@@ -180,7 +180,7 @@ class Fetcher:
         found = hot.topics.get(topic)
         if not 0 <= queue_id < found.queues:
             raise TopicNotFoundError(f"topic {topic!r} has no queue {queue_id}")
-        floor = found.floors.get(queue_id, 0)  # read first: it then counts no message that the snapshot lacks
+        floor = found.floor(queue_id)  # read first: it then counts no message that the snapshot lacks
         with hot.snapshot() as snapshot:
             view = hot.queues.view(found.topic_id, queue_id)
             if view is None:

@@ -83,7 +83,7 @@ class BatchWriter:
             for queue in np.unique(queue_id[mine]):
                 chosen = np.flatnonzero(mine & (queue_id == queue))
                 key = topic.topic_id, int(queue)
-                start = self._next_offsets.get(key, 0)
+                start = max(self._next_offsets.get(key, 0), topic.floor(key[1]))
                 queue_offset[chosen] = start + np.arange(len(chosen))
                 self._next_offsets[key] = start + len(chosen)
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())

@@ -113,9 +113,6 @@ class HotStore:
         self._check_end(end)
         self.log.start_at(end, tail_is_zero=self._stopped_cleanly and end == self._durable)
         self._writer.last_store_ms = self.queues.last_store_ms
-        for topic in self.topics.all():
-            for queue_id, floor in topic.floors.items():
-                self._writer.raise_next((topic.topic_id, queue_id), floor)
         for key, next_offset in self.queues.next_offsets().items():
             self._writer.raise_next(key, next_offset)
         replace_file(self._fs, self._paths.abort, str(os.getpid()).encode(), self._paths.tmp)
@@ -325,7 +322,7 @@ class HotStore:
     def next_offset(self, topic: Topic, queue_id: int) -> int:
         """The offset the queue's next dispatched message has; at least its floor."""
         view = self.queues.view(topic.topic_id, queue_id)
-        return max(view.next if view else 0, topic.floors.get(queue_id, 0))
+        return max(view.next if view else 0, topic.floor(queue_id))
 
     def first_store_ms(self, segment: Segment) -> int | None:
         """Store time of a segment's first record, None while it has none."""

@@ -5,8 +5,12 @@ offset, made durable before the last segment that could tell goes away, so that 
 
 ::
 
-    {"format": 1, "next_id": 3, "topics": [{"id": 1, "name": "orders", "queues": 4, "floors": {"0": 17},
+    {"format": 1, "next_id": 3, "first_offset": 0,
+     "topics": [{"id": 1, "name": "orders", "queues": 4, "floors": {"0": 17}, "starts": {},
      "archive": true, "cold_retention_ms": null, "hold": false}]}
+
+``starts`` and ``first_offset`` come from a restore: where a queue that an earlier volume may have written to, and any
+other queue, begins on this volume.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ _NO_FOLDER = re.compile("[/\0\ufffd\ud800-\udfff]")
 
 @dataclass(slots=True)
 class Topic:
-    """One topic; ``floors`` maps a queue id to a lower bound of its next offset."""
+    """One topic; ``floors`` maps a queue id to the next offset that was durable once, ``starts`` to its first here."""
 
     topic_id: int
     name: str
@@ -43,6 +47,13 @@ class Topic:
     """Archived messages that are older count as expired; None: kept for ever."""
     hold: bool = False
     """Nothing of it may expire or be erased."""
+    starts: dict[int, int] = field(default_factory=dict)
+    first_offset: int = 0
+    """Where a queue begins that has no start of its own."""
+
+    def floor(self, queue_id: int) -> int:
+        """A lower bound of the queue's next offset."""
+        return max(self.floors.get(queue_id, 0), self.starts.get(queue_id, self.first_offset))
 
 
 def validate_foreign_topic(topic: str) -> str:
@@ -52,17 +63,19 @@ def validate_foreign_topic(topic: str) -> str:
     return topic
 
 
-def encode_topics(topics: Iterable[Topic], next_id: int) -> bytes:
+def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0) -> bytes:
     """The file's content."""
     document = {
         "format": _FORMAT,
         "next_id": next_id,
+        "first_offset": first_offset,
         "topics": [
             {
                 "id": topic.topic_id,
                 "name": topic.name,
                 "queues": topic.queues,
-                "floors": {str(queue): floor for queue, floor in sorted(topic.floors.items())},
+                "floors": _texts(topic.floors),
+                "starts": _texts(topic.starts),
                 "archive": topic.archive,
                 "cold_retention_ms": topic.cold_retention_ms,
                 "hold": topic.hold,
@@ -71,6 +84,14 @@ def encode_topics(topics: Iterable[Topic], next_id: int) -> bytes:
         ],
     }
     return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def _texts(by_queue: Mapping[int, int]) -> dict[str, int]:
+    return {str(queue): offset for queue, offset in sorted(by_queue.items())}
+
+
+def _numbers(by_queue: Mapping[str, int]) -> dict[int, int]:
+    return {int(queue): int(offset) for queue, offset in by_queue.items()}
 
 
 class TopicRegistry:
@@ -93,7 +114,10 @@ class TopicRegistry:
         self._read_only = read_only
         self._lock = threading.Lock()
         self._by_name: dict[str, Topic] = {}
-        self._next_id = 1
+        #: The next topic's id.
+        self.next_id = 1
+        #: Where every queue begins that has no start of its own.
+        self.first_offset = 0
         #: Rises whenever a topic is added.
         self.version = 0
         if fs.exists(paths.topics_json):
@@ -102,20 +126,20 @@ class TopicRegistry:
     def _load(self, document: Any) -> None:
         if document["format"] != _FORMAT:
             raise UnsupportedFormatError("topics.json is of a newer format", path=str(self._paths.topics_json))
-        self._next_id = int(document["next_id"])
+        self.next_id = int(document["next_id"])
+        self.first_offset = int(document.get("first_offset", 0))
         for entry in document["topics"]:
-            floors = {int(queue): int(floor) for queue, floor in entry["floors"].items()}
             retention_ms = entry.get("cold_retention_ms")
             self._by_name[entry["name"]] = Topic(
-                int(entry["id"]), entry["name"], int(entry["queues"]), floors,
+                int(entry["id"]), entry["name"], int(entry["queues"]), _numbers(entry["floors"]),
                 bool(entry.get("archive", True)), None if retention_ms is None else int(retention_ms),
-                bool(entry.get("hold", False)),
+                bool(entry.get("hold", False)), _numbers(entry.get("starts", {})), self.first_offset,
             )  # fmt: skip
 
     def _save(self) -> None:
         if self._read_only:
             return
-        data = encode_topics(self._by_name.values(), self._next_id)
+        data = encode_topics(self._by_name.values(), self.next_id, self.first_offset)
         replace_file(self._fs, self._paths.topics_json, data, self._paths.tmp)
 
     def all(self) -> list[Topic]:
@@ -140,14 +164,15 @@ class TopicRegistry:
         with self._lock:
             topic = self._by_name.get(name)
             if topic is None:
-                topic = Topic(self._next_id, self._validate(name), queues or self._default_queues)
+                topic = Topic(self.next_id, self._validate(name), queues or self._default_queues)
+                topic.first_offset = self.first_offset
                 self._by_name[name] = topic
-                self._next_id += 1
+                self.next_id += 1
                 try:
                     self._save()
                 except BaseException:
                     del self._by_name[name]
-                    self._next_id -= 1
+                    self.next_id -= 1
                     raise
                 self.version += 1
             return topic
