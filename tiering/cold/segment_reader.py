@@ -189,22 +189,28 @@ class SegmentReader:
 
     # the whole
 
-    def restore(self) -> Restored:
-        """The original log segment."""
-        table = self._head("directory", MAGIC_DIRECTORY).table
-        segment = bytearray(table["segment_bytes"])
-        fillers = 0
+    def raw_items(self) -> Iterator[tuple[int, memoryview]]:
+        """Every record and filler as it is stored, in cold order, with its position in the log segment."""
+        segment_bytes = self._entry.segment_bytes
         for number in range(len(self.seek_table().compressed) - 1):
             frame = self.frame(number)
             at = 0
             while at < len(frame):
                 size, offset = _SIZE_AND_OFFSET.unpack_from(frame, at)
                 position = offset - self._entry.base
-                if size <= 0 or at + size > len(frame) or not 0 <= position <= len(segment) - size:
+                if size <= 0 or at + size > len(frame) or not 0 <= position <= segment_bytes - size:
                     raise TornRecordError("record in frame does not fit", path=self._entry.key, position=at)
-                segment[position : position + size] = frame[at : at + size]
-                fillers += is_filler(frame, at)
+                yield position, memoryview(frame)[at : at + size]
                 at += size
+
+    def restore(self) -> Restored:
+        """The original log segment."""
+        table = self._head("directory", MAGIC_DIRECTORY).table
+        segment = bytearray(table["segment_bytes"])
+        fillers = 0
+        for position, item in self.raw_items():
+            segment[position : position + len(item)] = item
+            fillers += is_filler(item)
         blank = table["blank_position"]
         BLANK.pack_into(segment, blank, table["blank_length"], MAGIC_BLANK)
         tail = decompress(bytes.fromhex(table["tail"]), len(segment), "tail") if table["tail"] else b""

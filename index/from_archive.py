@@ -1,0 +1,145 @@
+"""Derives index objects from archived segments: what a volume that lost its disk had archived but not indexed yet.
+
+A segment is put together again in a temporary file, in the order of the log, and goes the way of every segment from
+there: scan kernel, local index files, compaction, publication. Memory stays that of one index file, disk that of one
+segment and the index files not published yet.
+
+Killed anywhere: ``indexed_to`` says where to go on; the files are garbage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.layout import TIERLOG
+from index.local_index import LocalIndex
+from index.publish import IndexPublisher
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.segment_reader import SegmentReader
+from tiering.errors import CorruptionError
+from tiering.format.filler import is_filler
+from tiering.format.manifest import Head, LogEntry
+from tiering.fs import ByteArray, FileSystem
+from tiering.hot.dispatch import LogRange
+from tiering.kernels.scan import SCAN_ROW, ScanStop, TopicTable, scan
+from tiering.paths import StorePaths, base_offset_name
+from tiering.randomness import Randomness
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSizes:
+    """Capacity of the files that become objects."""
+
+    slots: int
+    items: int
+
+
+def index_from_archive(
+    manifest: ManifestStore, head: Head, sizes: IndexSizes, fs: FileSystem, folder: Path, randomness: Randomness
+) -> Head:
+    """Index and publish what is archived but not indexed, as the volume that may write; returns the new head.
+
+    Everything local happens in ``folder``, which is gone afterwards.
+    """
+    if head.indexed_to >= head.archived_to:
+        return head
+    remove_tree(fs, folder)
+    paths = StorePaths(folder)
+    for place in (paths.tmp, paths.tierlog):
+        fs.make_dirs(place)
+    index = LocalIndex.open(
+        fs, paths, slots=sizes.slots, items=sizes.items, layout=TIERLOG,
+        border=head.indexed_to, indexed_to=head.indexed_to, log_start=head.indexed_to,
+    )  # fmt: skip
+    publisher = IndexPublisher(index, manifest, randomness, contextlib.nullcontext)
+    names = {topic.topic_id: topic.name for topic in manifest.state(manifest.reader(), head).topics}
+    for records in archived_ranges(manifest, head, head.indexed_to, names, fs, paths.tmp):
+        index.on_records(records)
+        if records.end % len(records.data) == 0:
+            head = _publish(index, publisher, head, names)
+    index.seal()
+    head = _publish(index, publisher, head, names)
+    remove_tree(fs, folder)
+    return head
+
+
+def _publish(index: LocalIndex, publisher: IndexPublisher, head: Head, names: dict[int, str]) -> Head:
+    index.compact_sealed()
+    return publisher.publish(head, names)[0]
+
+
+def archived_ranges(
+    manifest: ManifestStore, head: Head, start: int, names: dict[int, str], fs: FileSystem, folder: Path
+) -> Iterator[LogRange]:
+    """The archived records from ``start`` on in the order of the log; removed ones are passed over.
+
+    Raises :class:`CorruptionError` for a segment that is missing or holds a topic that has no name.
+    """
+    reader = manifest.reader()
+    table, topic_ids = TopicTable(list(names.values())), np.array(list(names), np.int32)
+    while start < head.archived_to:
+        entry = manifest.segment_of(reader, head, start)
+        if entry is None:
+            raise CorruptionError(f"no archived segment holds {start}, below archived_to")
+        path = folder / base_offset_name(entry.base)
+        fillers = _put_together(SegmentReader(reader, entry), entry, fs, path)
+        data = fs.map_read(path)
+        fs.unlink(path)
+        for piece in _scanned(data, entry, start, fillers, table, topic_ids):
+            yield piece
+            start = piece.end
+
+
+def _put_together(segment: SegmentReader, entry: LogEntry, fs: FileSystem, path: Path) -> list[tuple[int, int]]:
+    """Write a segment's records where they lay; returns positions and ends of what was removed, ascending."""
+    fillers = []
+    fs.create(path, entry.segment_bytes, prewrite=False)
+    file = fs.open(path)
+    try:
+        for position, item in segment.raw_items():
+            if is_filler(item):
+                fillers.append((position, position + len(item)))
+            else:
+                file.write_at(position, item)
+    finally:
+        file.close()
+    return sorted(fillers)
+
+
+def _scanned(
+    data: ByteArray, entry: LogEntry, start: int, fillers: list[tuple[int, int]], table: TopicTable,
+    topic_ids: NDArray[np.int32],
+) -> Iterator[LogRange]:  # fmt: skip
+    position = start - entry.base
+    end = entry.raw_bytes
+    for stop, following in [*(filler for filler in fillers if filler[0] >= position), (end, entry.segment_bytes)]:
+        while position < stop:
+            found = scan(data, position, stop, entry.base, table, check_crc=True)
+            if found.stop in (ScanStop.INVALID, ScanStop.UNKNOWN_TOPIC, ScanStop.BLANK):
+                raise CorruptionError(
+                    f"archived record is {found.stop.name.lower().replace('_', ' ')}",
+                    path=entry.key, position=entry.base + found.position,
+                )  # fmt: skip
+            yield LogRange(data, entry.base, entry.base + position, entry.base + found.position, found.rows, topic_ids)
+            position = found.position
+        yield LogRange(
+            data, entry.base, entry.base + position, entry.base + following, np.empty(0, SCAN_ROW), topic_ids
+        )
+        position = following
+
+
+def remove_tree(fs: FileSystem, folder: Path) -> None:
+    """Remove a folder and what is in it; one already gone is no error."""
+    for name in fs.list_dir(folder):
+        path = folder / name
+        if fs.is_dir(path):
+            remove_tree(fs, path)
+        else:
+            fs.unlink(path)
+    fs.remove_dir(folder)
