@@ -23,7 +23,7 @@ from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore, Ownership
 from tiering.disk_space import DiskSpace
 from tiering.errors import ClosedError, ConflictError, FencedError, ReadOnlyError, StoreMismatchError
-from tiering.format.manifest import Head
+from tiering.format.manifest import Head, ObjectRef
 from tiering.fs import FileSystem
 from tiering.hot.identity import StoreIdentity
 from tiering.hot.store import HotStore
@@ -32,6 +32,7 @@ from tiering.options import RetentionOptions
 from tiering.paths import StorePaths
 from tiering.randomness import Randomness
 from tiering.retention import due_border, safe_border
+from tiering.store_state import StateWriter
 
 _LOG = logging.getLogger("tierlog")
 _HEAD_WATCH_S = 10.0
@@ -87,6 +88,7 @@ class ColdWay:
         disk: DiskSpace,
         stopping: threading.Event,
         known: KnownErasures,
+        state: StateWriter,
     ) -> None:
         self._hot = hot
         self._index = index
@@ -99,7 +101,8 @@ class ColdWay:
         self._disk = disk
         self._stopping = stopping
         self._known = known
-        self._archiver = Archiver(hot, manifest, randomness)
+        self._archiver = Archiver(hot, manifest, randomness, state)
+        self._state = state
         self._publisher = IndexPublisher(index, manifest, randomness, self._local_step)
         self._lock = threading.Lock()
         self._local = threading.RLock()
@@ -127,6 +130,7 @@ class ColdWay:
             report = ArchiveReport()
             head = self._archive_segments(head, report, until_ms, progress)
             head = self._publish_index(head, report)
+            head = self._publish_state(head, self._state.if_changed)
             if drop_hot:
                 self._remove_below(safe_border(self._hot, head))
             report.archived_to, report.indexed_to, report.border = (
@@ -179,6 +183,17 @@ class ColdWay:
                 head = self._publish_index(head, ArchiveReport())
                 due = due_border(self._hot, self._retention, self._clock.now_ms(), self._disk.excess_bytes())
                 self._remove_below(min(due, safe_border(self._hot, head)))
+            self._publish_state(head, self._state.if_due)
+
+    def _publish_state(self, head: Head, wanted: Callable[[Head], ObjectRef | None]) -> Head:
+        """Tell the archive of groups and queue ends, if it is wanted now."""
+        ref = wanted(head)
+        if ref is None:
+            return head
+        head = self._claim()
+        head = self._unless_lost(partial(self._manifest.commit, ManifestChange(state=ref), head))
+        self._remember(head)
+        return head
 
     def _watch_head(self) -> None:
         if self._clock.monotonic_s() < self._look_again_s:

@@ -35,6 +35,7 @@ from tiering.paths import ColdKeys, StorePaths
 from tiering.randomness import Randomness
 from tiering.rocketmq.adopt import adopt, is_broker_store, refuse_writing
 from tiering.rocketmq.broker import BrokerStore
+from tiering.store_state import StateWriter
 
 _FIRST_LOOK_S = 3.0
 _READ_ONLY_TRIES = 3
@@ -147,17 +148,18 @@ def _open_once(
         )  # fmt: skip
         stopping = threading.Event()
         known = KnownErasures(manifest, read_seen_head(fs, paths).tombstones)
+        offsets = GroupOffsets(fs, paths, lambda: "opened read-only" if read_only else hot.read_only_reason)
+        resources.callback(offsets.close)  # before the lock goes
         cold_way = None
         if manifest is not None and not read_only:
             cold_way = ColdWay(
                 hot, index, manifest, identity, fs, paths, around.clock, around.randomness,
                 settings.retention_options(), disk, stopping, known,
+                StateWriter(hot, offsets, identity.volume_id, manifest, around.clock, around.randomness),
             )  # fmt: skip
             if manifest.head is not None:
                 manifest.check_owner(owner_of(identity), log_end=hot.log.end)
         fetcher = Fetcher(identity.store_id, hot, manifest, known)
-        offsets = GroupOffsets(fs, paths, lambda: "opened read-only" if read_only else hot.read_only_reason)
-        resources.callback(offsets.close)  # before the lock goes
         groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness)
         return StoreParts(
             identity, hot, index, classic, manifest, cold_way, known, fetcher, groups, disk, meter, stopping,

@@ -16,21 +16,24 @@ from tiering.cold.segment_writer import SegmentWriter, scan_segment
 from tiering.errors import StoreError
 from tiering.format.manifest import Head, LogEntry, ObjectRef
 from tiering.format.queue_rows import encode_queue_rows
-from tiering.format.store_state import StoreState, TopicState
 from tiering.hot.commit_log import Segment
 from tiering.hot.store import HotStore
 from tiering.hot.topics import Topic
 from tiering.kernels.scan import TopicTable
 from tiering.randomness import Randomness
+from tiering.store_state import StateWriter
 
 
 class Archiver:
     """Archives one store's segments in ascending order; used by one thread at a time, after a claim."""
 
-    def __init__(self, hot: HotStore, manifest: ManifestStore, randomness: Randomness) -> None:
+    def __init__(
+        self, hot: HotStore, manifest: ManifestStore, randomness: Randomness, state: StateWriter
+    ) -> None:  # fmt: skip
         self._hot = hot
         self._manifest = manifest
         self._randomness = randomness
+        self._state = state
 
     def waiting(self, head: Head) -> list[Segment]:
         """Rolled segments that are not published yet, ascending."""
@@ -44,22 +47,8 @@ class Archiver:
         if self._hot.dispatch() < segment.end:
             raise StoreError(f"segment {segment.base_offset} is not dispatched yet")
         entry = upload_segment(self._manifest, self._randomness, self._hot.topics.all(), segment, head.epoch)
-        change = ManifestChange(log=(entry,), archived_to=segment.end, state=self._state(head))
+        change = ManifestChange(log=(entry,), archived_to=segment.end, state=self._state.with_topics(head))
         return self._manifest.commit(change, head)
-
-    def _state(self, head: Head) -> ObjectRef | None:
-        """A new state object if a topic is not in the last one as it is now."""
-        state = StoreState(
-            tuple(
-                TopicState(each.topic_id, each.name, each.queues, each.archive, each.cold_retention_ms, each.hold)
-                for each in self._hot.topics.all()
-            )
-        )
-        if state == self._manifest.state(self._manifest.reader(), head):
-            return None
-        data = state.encode()
-        key = self._manifest.keys.state(self._randomness.token_hex(8))
-        return ObjectRef(key, len(data), put_verified(self._manifest.objects, key, data), len(data))
 
 
 def upload_segment(

@@ -33,7 +33,7 @@ _ENTRY_COLUMNS = columns_of(
     "removed_ms expired_below_ms sections:json"
 )
 _SHOWN = ("list", "key", "first", "next", "bytes", "records", "items", "level", "min_store_ms", "max_store_ms", "count")
-_STATE_COLUMNS = "topic_id topic:text queues archive:bool cold_retention_ms hold:bool"
+_STATE_COLUMNS = "topic_id topic:text queues archive:bool cold_retention_ms hold:bool ends:json"
 _ROW_COLUMNS = dict.fromkeys(QUEUE_ROW.names or (), "int")
 
 
@@ -72,11 +72,16 @@ def dump_page(source: Source, options: Options) -> Dump:
 
 
 def dump_state(source: Source, options: Options) -> Dump:
-    """The topics of a store."""
+    """The topics of a store, and how many groups and restores its state tells of."""
     dump = Dump("state", {"bytes": source.size}, "topics", columns_of(_STATE_COLUMNS))
     with dump.surviving():
         data = _whole(source, MAGIC_STATE, VERSION)
         with decoding():
+            state = StoreState.decode(data, path=source.name)
+            dump.head.update(
+                volume_id=text_of(state.volume_id), log_end=state.log_end, next_topic_id=state.next_topic_id,
+                first_offset=state.first_offset, groups=len(state.groups), takeovers=len(state.takeovers),
+            )  # fmt: skip
             topics = [
                 {
                     "topic_id": int(topic.topic_id),
@@ -85,8 +90,9 @@ def dump_state(source: Source, options: Options) -> Dump:
                     "archive": topic.archive,
                     "cold_retention_ms": topic.cold_retention_ms,
                     "hold": topic.hold,
+                    "ends": list(topic.ends),
                 }
-                for topic in StoreState.decode(data, path=source.name).topics
+                for topic in state.topics
             ]
         dump.rows = cut(topics, options)
     return dump

@@ -50,7 +50,7 @@ from tiering.format.sorted_segment import (
     encode_map_page,
     encode_seek_table,
 )
-from tiering.format.store_state import StoreState, TopicState
+from tiering.format.store_state import CommittedOffset, GroupRecord, StoreState, Takeover, TopicState
 from tiering.format.tail import decode_tail, encode_tail
 from tiering.fs import LocalFileSystem
 from tiering.kernels.scan import TopicTable, scan, scan_all
@@ -178,6 +178,10 @@ RECORD = encode_record(record(properties_text=TEXT))
 RECORDS = RECORD + encode_record(record(properties_text=TEXT, physical_offset=len(RECORD)), checksum=True)
 ROWS = np.ones(9, QUEUE_ROW)
 HEAD = Head("s", "v", "o", 1, 1, "c", ("c",), 0, 0, 0)
+STATE = StoreState(
+    (TopicState(1, "a", 2, ends=(3, 4)),), (GroupRecord("g", 1, (CommittedOffset("a", 0, 3),)),), "v",
+    takeovers=(Takeover("u", 5),),
+)  # fmt: skip
 FRAME = compress_json(["x" * 40, {"a": 1}])
 SIZES = np.array([100, 200, 300], np.int64)
 
@@ -207,7 +211,7 @@ DECODERS = {
         lambda data: decode_page(data, "log", 0, path="p"), encode_page("log", 0, []), mend_section
     ),
     "state": Decoder(
-        lambda data: StoreState.decode(data, path="p"), StoreState((TopicState(1, "a", 2),)).encode(), mend_section
+        lambda data: StoreState.decode(data, path="p"), STATE.encode(), mend_section
     ),
     "tail": Decoder(
         lambda data: decode_tail(data, path="p"), encode_tail(data_head(0, b"records"), b"records"), mend_section

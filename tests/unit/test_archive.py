@@ -31,9 +31,11 @@ from tiering.errors import (
     UnavailableError,
 )
 from tiering.format.manifest import LogEntry
+from tiering.group_offsets import GroupOffsets
 from tiering.options import ColdOptions
-from tiering.paths import ColdKeys
+from tiering.paths import ColdKeys, StorePaths
 from tiering.randomness import SeededRandomness
+from tiering.store_state import StateWriter
 
 URL = "memory://archive"
 
@@ -270,7 +272,9 @@ def test_archiver_goes_in_order_only() -> None:
     manifest = ManifestStore(world.objects, ColdKeys("store"), SeededRandomness(5), ColdOptions())
     owner = Ownership("v", "o", ("o",))
     head = manifest.claim(owner, log_begin=0, log_end=hot.log.end)
-    archiver = Archiver(hot, manifest, SeededRandomness(6))
+    groups = GroupOffsets(world.fs, StorePaths(ROOT), lambda: None)
+    state = StateWriter(hot, groups, "v", manifest, world.clock, SeededRandomness(7))
+    archiver = Archiver(hot, manifest, SeededRandomness(6), state)
     waiting = archiver.waiting(head)
     assert [segment.base_offset for segment in waiting] == [0, 4096]
     with pytest.raises(StoreError, match="not the next"):

@@ -28,7 +28,7 @@ from tiering.format.manifest import (
     encode_removed,
 )
 from tiering.format.section import SectionRef, compress_json, decompress_json, encode_section, whole_section
-from tiering.format.store_state import MAGIC_STATE, StoreState, TopicState
+from tiering.format.store_state import MAGIC_STATE, CommittedOffset, GroupRecord, StoreState, Takeover, TopicState
 from tiering.types import TimeBounds
 
 BOUNDS = TimeBounds(10, 20, 5, 25)
@@ -68,8 +68,13 @@ def test_names_and_gaps_round_trip() -> None:
 
 def test_state_round_trip() -> None:
     state = StoreState(
-        (TopicState(1, "orders", 4), TopicState(7, "%RETRY%x", 1, archive=False, cold_retention_ms=9, hold=True))
-    )
+        (
+            TopicState(1, "orders", 2, ends=(17, 1 << 45)),
+            TopicState(7, "%RETRY%x", 1, archive=False, cold_retention_ms=9, hold=True),
+        ),
+        (GroupRecord("billing", 7, (CommittedOffset("orders", 0, 17), CommittedOffset("orders", 1, 3))),),
+        "volume", 1 << 44, 9, 1 << 32, 65_536, (Takeover("old", 4096),),
+    )  # fmt: skip
     assert StoreState.decode(state.encode(), path="state") == state
 
 

@@ -1,14 +1,16 @@
 """The ``state`` object: what a new volume, or a reader without one, must know of a store beyond its records.
 
-One section ``TLSTATE1`` without pages; ``docs/formats/manifest.md`` has its fields. Unknown keys are ignored.
+One section ``TLSTATE1``: topics and a few numbers in its table, queue ends and consumer groups in one zstd page of
+JSON. ``docs/formats/manifest.md`` has its fields. Unknown keys are ignored.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
-from tiering.format.section import encode_section, whole_section
+from tiering.format.section import compress_json, decompress_json, encode_section, whole_section
 
 MAGIC_STATE = b"TLSTATE1"
 VERSION = 1
@@ -24,27 +26,95 @@ class TopicState:
     archive: bool = True
     cold_retention_ms: int | None = None
     hold: bool = False
+    ends: tuple[int, ...] = ()
+    """Next offset of each queue, all that lies below :attr:`StoreState.log_end` counted."""
+
+
+class CommittedOffset(NamedTuple):
+    """Where a consumer group is in one queue."""
+
+    topic: str
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """One consumer group; its offsets are sorted."""
+
+    name: str
+    generation: int
+    offsets: tuple[CommittedOffset, ...] = ()
+
+
+class Takeover(NamedTuple):
+    """A volume that was fenced by a restore, and the first physical offset of its log that the archive lacks."""
+
+    volume_id: str
+    lacks_from: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """The topics of a store, in the order of their creation."""
+    """Topics in the order of their creation, groups by name, and what a volume goes on from."""
 
     topics: tuple[TopicState, ...] = ()
+    groups: tuple[GroupRecord, ...] = ()
+    volume_id: str = ""
+    """Who wrote it; empty: nobody yet."""
+    log_end: int = 0
+    """Physical offset up to which queue ends were counted."""
+    next_topic_id: int = 1
+    first_offset: int = 0
+    """Where queues begin that nobody knew of at the last restore."""
+    segment_bytes: int = 0
+    """Size of a log segment; 0: not known."""
+    takeovers: tuple[Takeover, ...] = ()
+    """Every restore, oldest first."""
+
+    def tells_as_much(self, other: StoreState) -> bool:
+        """Whether ``other`` says the same, apart from how much of the log was looked at."""
+        return replace(self, log_end=0) == replace(other, log_end=0)
 
     def encode(self) -> bytes:
         """The state object."""
-        return encode_section(MAGIC_STATE, VERSION, {"topics": [asdict(topic) for topic in self.topics]})[0]
+        table = {
+            "topics": [_without(asdict(topic), "ends") for topic in self.topics],
+            "volume_id": self.volume_id, "log_end": self.log_end, "next_topic_id": self.next_topic_id,
+            "first_offset": self.first_offset, "segment_bytes": self.segment_bytes, "takeovers": self.takeovers,
+        }  # fmt: skip
+        body = {
+            "ends": [topic.ends for topic in self.topics],
+            "groups": [[group.name, group.generation, group.offsets] for group in self.groups],
+        }
+        return encode_section(MAGIC_STATE, VERSION, table, [(compress_json(body), {})])[0]
 
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> StoreState:
         """Inverse of :meth:`encode`; raises the errors of a section."""
-        table, _ = whole_section(data, MAGIC_STATE, VERSION, path=path)
-        return cls(tuple(_topic(value) for value in table["topics"]))
+        table, pages = whole_section(data, MAGIC_STATE, VERSION, path=path)
+        body = decompress_json(pages[0]) if pages else {}
+        topics = table["topics"]
+        ends = body.get("ends") or [()] * len(topics)
+        return cls(
+            tuple(_topic(topic, queues) for topic, queues in zip(topics, ends, strict=True)),
+            tuple(_group(*group) for group in body.get("groups", ())),
+            table.get("volume_id", ""), table.get("log_end", 0), table.get("next_topic_id", 1),
+            table.get("first_offset", 0), table.get("segment_bytes", 0),
+            tuple(Takeover(*takeover) for takeover in table.get("takeovers", ())),
+        )  # fmt: skip
 
 
-def _topic(value: dict[str, Any]) -> TopicState:
+def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
+def _topic(value: dict[str, Any], ends: Sequence[int]) -> TopicState:
     return TopicState(
         value["topic_id"], value["name"], value["queues"],
-        value.get("archive", True), value.get("cold_retention_ms"), value.get("hold", False),
+        value.get("archive", True), value.get("cold_retention_ms"), value.get("hold", False), tuple(ends),
     )  # fmt: skip
+
+
+def _group(name: str, generation: int, offsets: Sequence[Sequence[Any]]) -> GroupRecord:
+    return GroupRecord(name, generation, tuple(CommittedOffset(*offset) for offset in offsets))

@@ -1,0 +1,105 @@
+"""Writes the ``state`` object of the archive: topics, consumer groups and queue ends as they are now.
+
+A commit that publishes a new topic carries a new one; everything else is written on change, at most once a minute.
+Killed before the commit: an object that nobody names, and the state before is still in force.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tiering.clock import Clock
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.publishing import put_verified
+from tiering.format.manifest import Head, ObjectRef
+from tiering.format.store_state import CommittedOffset, GroupRecord, StoreState, TopicState
+from tiering.group_offsets import GroupOffsets
+from tiering.hot.store import HotStore
+from tiering.hot.topics import Topic
+from tiering.randomness import Randomness
+
+#: How old what the archive knows of groups and queue ends may get.
+STATE_INTERVAL_S = 60.0
+
+
+class StateWriter:
+    """Tells the archive of one store what its records do not say; used by one thread at a time, after a claim."""
+
+    def __init__(
+        self,
+        hot: HotStore,
+        groups: GroupOffsets,
+        volume_id: str,
+        manifest: ManifestStore,
+        clock: Clock,
+        randomness: Randomness,
+    ) -> None:
+        self._hot = hot
+        self._groups = groups
+        self._volume_id = volume_id
+        self._manifest = manifest
+        self._clock = clock
+        self._randomness = randomness
+        self._look_at_s = 0.0
+        #: The last state object seen and what it says, so that a look costs no request.
+        self._known: tuple[ObjectRef | None, StoreState] = (None, StoreState())
+
+    def with_topics(self, head: Head) -> ObjectRef | None:
+        """A new state object if a topic is not in the last one as it is now."""
+        known = self._last(head)
+        topics = [_topic_state(topic, ()) for topic in self._hot.topics.all()]
+        if topics == [replace(topic, ends=()) for topic in known.topics]:
+            return None
+        return self._store(self._current(known))
+
+    def if_due(self, head: Head) -> ObjectRef | None:
+        """A new state object if anything has changed, None otherwise and within a minute of the last look."""
+        if self._clock.monotonic_s() < self._look_at_s:
+            return None
+        self._look_at_s = self._clock.monotonic_s() + STATE_INTERVAL_S
+        return self.if_changed(head)
+
+    def if_changed(self, head: Head) -> ObjectRef | None:
+        """A new state object if anything has changed; a store that has nothing to tell needs none."""
+        known = self._last(head)
+        current = self._current(known)
+        if current.tells_as_much(known) or not (known.topics or current.topics or current.groups):
+            return None
+        return self._store(current)
+
+    def _last(self, head: Head) -> StoreState:
+        if self._known[0] != head.state:
+            self._known = head.state, self._manifest.state(self._manifest.reader(), head)
+        return self._known[1]
+
+    def _current(self, known: StoreState) -> StoreState:
+        """The state now. An end read after a committed offset is never below it."""
+        groups = tuple(
+            GroupRecord(
+                name,
+                group.generation,
+                tuple(CommittedOffset(*queue, offset) for queue, offset in sorted(group.offsets.items())),
+            )
+            for name, group in sorted(self._groups.all().items())
+        )
+        hot = self._hot
+        log_end = hot.dispatch()
+        topics = tuple(
+            _topic_state(topic, tuple(hot.next_offset(topic, queue_id) for queue_id in range(topic.queues)))
+            for topic in hot.topics.all()
+        )
+        return StoreState(
+            topics, groups, self._volume_id, log_end, hot.topics.next_id, hot.topics.first_offset,
+            hot.log.segment_bytes, known.takeovers,
+        )  # fmt: skip
+
+    def _store(self, state: StoreState) -> ObjectRef:
+        data = state.encode()
+        key = self._manifest.keys.state(self._randomness.token_hex(8))
+        return ObjectRef(key, len(data), put_verified(self._manifest.objects, key, data), len(data))
+
+
+def _topic_state(topic: Topic, ends: tuple[int, ...]) -> TopicState:
+    return TopicState(
+        topic.topic_id, topic.name, topic.queues, topic.archive, topic.cold_retention_ms, topic.hold, ends
+    )  # fmt: skip
