@@ -284,8 +284,8 @@ def test_archiver_goes_in_order_only() -> None:
     with pytest.raises(StoreError, match="not the next"):
         archiver.archive(waiting[0], head)
     assert manifest.state(manifest.reader(), head).topics[0].name == "pays"
-    state = head.state
-    assert archiver.archive(waiting[1], head).state == state, "topics did not change"
+    known = head.state
+    assert archiver.archive(waiting[1], head).state == known, "topics did not change"
 
 
 def test_a_damaged_segment_is_not_archived() -> None:

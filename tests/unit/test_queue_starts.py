@@ -34,7 +34,8 @@ def test_offsets_begin_at_the_start_and_elsewhere_at_the_first_offset() -> None:
     assert hot.topics.get("new").topic_id == 900
     hot.dispatch()
     view = hot.queues.view(5, 0)
-    assert view is not None and (view.first_at_or_above(0), view.next) == (START, START + 1)
+    assert view is not None
+    assert (view.first_at_or_above(0), view.next) == (START, START + 1)
 
 
 def test_starts_survive_with_and_without_messages() -> None:
