@@ -10,16 +10,40 @@ import numpy as np
 from index.hits import in_groups, may_lie_in
 from index.index_object import DIRECTORY, IndexObjectReader
 from index.query import Query, TierCoverage
-from index.search import SearchContext, Work
+from index.search import ALL_TIME, SearchContext, Work
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment_reader import DirectoryRow, SegmentReader
 from tiering.erasure import Erasures
-from tiering.errors import CorruptionError, TopicNotFoundError
+from tiering.errors import CorruptionError, StoreError, TopicNotFoundError
 from tiering.format.filler import Filler
 from tiering.format.hashing import key_hash, key_hash_high
-from tiering.format.manifest import Head, IndexEntry, LogEntry
+from tiering.format.manifest import Head, IndexEntry, LogEntry, PageNode
+from tiering.format.queue_rows import QUEUE_ROW
 from tiering.message import StoredMessage
 from tiering.types import END_OF_TIME_MS, Tier, TimeAxis, TimeRange
+
+
+class _LostParts:
+    """Parts of the manifest that cannot be read, each as work that fails: what they may hold is not claimed."""
+
+    def __init__(self, axis: TimeAxis, counter: str, claim: TierCoverage, from_offset: int = 0) -> None:
+        self.work: list[Work] = []
+        self._axis = axis
+        self._counter = counter
+        self._claim = claim
+        self._from_offset = from_offset
+
+    def note(self, part: LogEntry | PageNode, error: StoreError) -> None:
+        """A part of the manifest failed; one below the offset asked from has no matter."""
+        if part.next <= self._from_offset:
+            return
+
+        def run() -> Iterator[StoredMessage]:
+            raise error
+            yield
+
+        bounds = part.bounds.on(self._axis) if part.bounds else ALL_TIME
+        self.work.append(Work(bounds, "manifest", self._counter, self._claim, run))
 
 
 class ColdSearch:
@@ -58,13 +82,15 @@ class ColdSearch:
         if query.key is None:
             yield from self._by_time(query, within, topic_id, 0)
             return
-        for entry in self._manifest.index_entries(self._reader, self._head, query.axis, within):
+        lost = _LostParts(query.axis, "index_unreachable", self._claim)
+        for entry in self._manifest.index_entries(self._reader, self._head, query.axis, within, lost.note):
             if entry.first < self._border:
                 self._context.coverage.index_considered += 1
                 if entry.bounds is not None and self._has_expired(entry.bounds.max_store_ms):
                     self._context.coverage.index_expired += 1
                     continue
                 yield self._index_work(entry, query, within)
+        yield from lost.work
         # what is archived but not indexed yet is searched record by record
         yield from self._by_time(query, within, topic_id, self._head.indexed_to)
 
@@ -111,16 +137,16 @@ class ColdSearch:
         """One piece of work a segment."""
         segment_bytes = self._segment_bytes()
         for base, group in groupby(sorted(offsets), key=lambda offset: offset - offset % segment_bytes):
+            yield self._hit_work(base, bounds, list(group), query)
+
+    def _hit_work(self, base: int, bounds: tuple[int, int], offsets: list[int], query: Query) -> Work:
+        def run() -> Iterator[StoredMessage]:
             entry = self._manifest.log_entry(self._reader, self._head, base)
             if entry is None and base < self._head.cold_min:
                 self._context.segments_expired.add((self._store_id, base))
-                continue
+                return
             if entry is None:
                 raise CorruptionError(f"an index object points into segment {base}, which the manifest lacks")
-            yield self._hit_work(entry, bounds, list(group), query)
-
-    def _hit_work(self, entry: LogEntry, bounds: tuple[int, int], offsets: list[int], query: Query) -> Work:
-        def run() -> Iterator[StoredMessage]:
             for _, record in SegmentReader(self._reader, entry).records_at(offsets):
                 if record is None:
                     self._context.segments_erased.add((self._store_id, entry.base))
@@ -130,7 +156,7 @@ class ColdSearch:
                     yield from self._unless_gone(message, entry)
             self._context.segments_read.add((self._store_id, Tier.COLD, entry.base))
 
-        return Work(bounds, entry.key, "segments_unreachable", self._claim, run)
+        return Work(bounds, f"segment {base}", "segments_unreachable", self._claim, run)
 
     def _unless_gone(self, message: StoredMessage, entry: LogEntry) -> Iterator[StoredMessage]:
         """The message, unless it has expired or is erased: its bytes may be there for a while yet."""
@@ -145,7 +171,7 @@ class ColdSearch:
         return self._present_from_ms is not None and store_ms < self._present_from_ms
 
     def _segment_bytes(self) -> int:
-        for entry in self._head.log or self._manifest.log_entries(self._reader, self._head):
+        for entry in self._head.log or self._manifest.log_entries(self._reader, self._head, lambda *_: None):
             return entry.segment_bytes
         raise CorruptionError("the manifest names index objects but no segment")
 
@@ -155,29 +181,33 @@ class ColdSearch:
         """Segments from ``from_offset`` to the border that hold the topic in the range."""
         if from_offset >= min(self._border, self._head.archived_to):
             return
-        rows = self._manifest.queue_rows(self._reader, self._head, topic_id)
+        lost = _LostParts(query.axis, "segments_unreachable", self._claim, from_offset)
+        pieces = list(self._manifest.queue_row_pieces(self._reader, self._head, topic_id, lost=lost.note))
+        yield from lost.work
+        rows = np.concatenate(pieces) if pieces else np.empty(0, QUEUE_ROW)
         low, high = ("min_store_ms", "max_store_ms")
         if query.axis is TimeAxis.BORN:
             low, high = ("min_born_ms", "max_born_ms")
         rows = rows[(rows["segment"] < self._border) & (rows[low] < within.to_ms) & (rows[high] >= within.from_ms)]
+        segment_bytes = self._segment_bytes() if len(rows) else 0
         for base in np.unique(rows["segment"]).tolist():
-            entry = self._manifest.entry_of_rows(self._reader, self._head, base)
-            if entry.next > from_offset:
+            if base + segment_bytes > from_offset:
                 mine = rows[rows["segment"] == base]
                 bounds = int(mine[low].min()), int(mine[high].max())
                 if self._has_expired(int(mine["max_store_ms"].max())):
                     self._context.segments_expired.add((self._store_id, base))
                     continue
-                yield self._segment_work(entry, bounds, query, within)
+                yield self._segment_work(base, bounds, query, within)
 
-    def _segment_work(self, entry: LogEntry, bounds: tuple[int, int], query: Query, within: TimeRange) -> Work:
+    def _segment_work(self, base: int, bounds: tuple[int, int], query: Query, within: TimeRange) -> Work:
         def run() -> Iterator[Work]:
+            entry = self._manifest.entry_of_rows(self._reader, self._head, base)
             rows = SegmentReader(self._reader, entry).directory_rows(query.topic)
             rows = [row for row in rows if row.overlaps(query.axis, within)]
             for _, group in groupby(sorted(rows, key=lambda row: row.frame), key=lambda row: row.frame):
                 yield self._frame_work(entry, list(group), query)
 
-        return Work(bounds, entry.key, "segments_unreachable", self._claim, run)
+        return Work(bounds, f"segment {base}", "segments_unreachable", self._claim, run)
 
     def _frame_work(self, entry: LogEntry, rows: list[DirectoryRow], query: Query) -> Work:
         bounds = [row.bounds.on(query.axis) for row in rows]

@@ -150,6 +150,11 @@ def _end_claims(coverage: Coverage, time_ms: int, order: Order) -> None:
                 claim.end_at(time_ms, order)
 
 
+def object_of(error: Exception) -> str | None:
+    """What an error says could not be read."""
+    return error.path if isinstance(error, StoreError) else None
+
+
 class _Queue:
     """Work in the order in which it may yield the next result."""
 
@@ -184,7 +189,7 @@ def _collect(queue: _Queue, results: _Results, context: SearchContext, order: Or
             context.spent()
             work.give_up(order)
         except (StoreError, OSError) as error:
-            context.failed(work.name, work.counter, error)
+            context.failed(object_of(error) or work.name, work.counter, error)
             work.give_up(order)
 
 

@@ -9,7 +9,7 @@ from index.cold_search import ColdSearch
 from index.hot_search import HotSearch
 from index.local_index import LocalIndex
 from index.query import Query, StoreCoverage, TierCoverage
-from index.search import SearchContext, StoreSearch, Work
+from index.search import SearchContext, StoreSearch, Work, object_of
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import BudgetSpentError
 from tiering.erasure import Erasures
@@ -103,4 +103,4 @@ def _telling_failures(covered: StoreCoverage, context: SearchContext, manifest: 
         raise
     except StoreError as error:
         covered.error = str(error)
-        context.failed(manifest.keys.head, "segments_unreachable", error)
+        context.failed(object_of(error) or manifest.keys.head, "segments_unreachable", error)

@@ -22,7 +22,15 @@ from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.disk_space import DiskSpace
-from tiering.errors import FencedError, InvalidRequestError, NotFoundError, StoreMismatchError, UnavailableError
+from tiering.errors import (
+    CorruptionError,
+    FencedError,
+    InvalidRequestError,
+    NotFoundError,
+    ObjectNotFoundError,
+    StoreMismatchError,
+    UnavailableError,
+)
 from tiering.fetch import Fetcher
 from tiering.fs import FileSystem
 from tiering.group_offsets import GroupOffsets
@@ -129,6 +137,7 @@ def _open_once(
             manifest = ManifestStore(
                 metered, keys, around.randomness, settings.cold_options(), clock=around.clock
             )  # fmt: skip
+            manifest.had_head = fs.exists(paths.head_json)
             return _Plan(identity, manifest, _look_at_archive(manifest, identity, refuse=not read_only))
 
         planned = None if fs.exists(paths.store_json) else plan()  # a new store that is refused leaves no trace
@@ -238,7 +247,10 @@ def _look_at_archive(manifest: ManifestStore, identity: StoreIdentity, *, refuse
     error = outcome[0]
     if error is None:
         return None
-    if isinstance(error, UnavailableError) or (not refuse and isinstance(error, FencedError | StoreMismatchError)):
+    # a head that is lost or damaged takes nothing from the hot tier, and no commit goes past it
+    if isinstance(error, UnavailableError | ObjectNotFoundError | CorruptionError):
+        return str(error)
+    if not refuse and isinstance(error, FencedError | StoreMismatchError):
         return str(error)
     raise error
 

@@ -51,6 +51,7 @@ class Archiver:
         return self._manifest.commit(change, head)
 
 
+
 def upload_segment(
     manifest: ManifestStore, randomness: Randomness, topics: Sequence[Topic], segment: Segment, epoch: int
 ) -> LogEntry:
@@ -69,8 +70,8 @@ def upload_segment(
     verify_object(objects, key, summary.size_bytes, summary.crc32)
     rows = None
     if len(summary.queue_rows):
-        data, section = encode_queue_rows(summary.queue_rows)
         rows_key = keys.queue_rows(segment.base_offset, epoch, randomness.token_hex(4))
+        data, section = encode_queue_rows(summary.queue_rows, rows_key)
         rows = ObjectRef(rows_key, len(data), put_verified(objects, rows_key, data), section.head_length)
     return LogEntry(
         key, segment.base_offset, len(segment.data), summary.size_bytes, summary.crc32, summary.raw_bytes,

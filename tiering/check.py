@@ -98,7 +98,7 @@ def check_archive(manifest: ManifestStore, hot: HotStore | None, *, deep: bool) 
         head = manifest.refresh()
         return list(_check_archive(manifest, hot, head, deep=deep))
     except StoreError as error:
-        if manifest.head is None and hot is not None and hot.border == 0:
+        if not manifest.had_head and hot is not None and hot.border == 0:
             return []  # no archive yet, and nothing that would need one
         return [f"archive: {error}"]
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment_reader import SegmentReader
 from tiering.cold.time_search import archived_offset_by_time
+from tiering.cold_queue import archived_messages
 from tiering.errors import (
     BadMagicError,
     MessageNotFoundError,
     ObjectNotFoundError,
+    StoreError,
     TopicNotFoundError,
     TornRecordError,
 )
 from tiering.first_offsets import FirstOffsets, first_archived
-from tiering.format.filler import Filler
 from tiering.format.manifest import Head
 from tiering.format.record import Record
 from tiering.format.store_state import TopicState
@@ -98,7 +97,7 @@ class Fetcher:
             return self._pull_cold_only(topic, queue_id, offset, limit, wanted)
         with self._hot_queue(self._hot, topic, queue_id) as queue:
             is_hot = offset >= queue.first
-            first = self._first_without_waiting(queue) if is_hot else self._first(queue)
+            first = self._first_without_waiting(queue) if is_hot else _or_zero(lambda: self._first(queue))
             if offset >= queue.end:
                 queue.snapshot.require_dispatched()
             edge = _edge(offset, first, queue.end)
@@ -245,7 +244,7 @@ class Fetcher:
         try:
             return self._manifest.covering(border)
         except ObjectNotFoundError:
-            if self._manifest.head is not None:
+            if self._manifest.had_head:
                 raise
             return None  # the border rose before this store had an archive
 
@@ -278,7 +277,7 @@ class Fetcher:
         try:
             return self._firsts.find(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
         except ObjectNotFoundError:
-            if self._manifest.head is not None:
+            if self._manifest.had_head:
                 raise
             return queue.first  # the border rose before this store had an archive
 
@@ -300,7 +299,8 @@ class Fetcher:
         self, topic: str, queue_id: int, offset: int, limit: int, wanted: TagFilter | None
     ) -> PullResult:
         head, state = self._archived_topic(topic, queue_id)
-        first, end = self._archived_range(head, state, queue_id)
+        end = self._archived_end(head, state.topic_id, queue_id)
+        first = _or_zero(lambda: self._archived_first(head, state, queue_id, end))
         messages = self._cold_messages(head, head.archived_to, state.topic_id, topic, queue_id, offset)
         return _edge(offset, first, end) or _collect(messages, offset, limit, wanted, first, end, end)
 
@@ -312,34 +312,29 @@ class Fetcher:
                 return head, state
         raise TopicNotFoundError(f"no such topic or queue {topic!r}/{queue_id} in the archive")
 
-    def _archived_range(self, head: Head, state: TopicState, queue_id: int) -> tuple[int, int]:
+    def _archived_end(self, head: Head, topic_id: int, queue_id: int) -> int:
         assert self._manifest is not None
         reader = self._manifest.reader()
-        for late in self._manifest.queue_row_pieces(reader, head, state.topic_id, queue_id, backwards=True):
-            end = int(late["first_queue_offset"][-1] + late["count"][-1])
-            first = first_archived(self._manifest, head, head.archived_to, state.topic_id, state.name, queue_id)
-            return end if first is None else first, end
-        return 0, 0
+        for late in self._manifest.queue_row_pieces(reader, head, topic_id, queue_id, backwards=True):
+            return int(late["first_queue_offset"][-1] + late["count"][-1])
+        return 0
+
+    def _archived_first(self, head: Head, state: TopicState, queue_id: int, end: int) -> int:
+        assert self._manifest is not None
+        first = first_archived(self._manifest, head, head.archived_to, state.topic_id, state.name, queue_id)
+        return end if first is None else first
+
+    def _archived_range(self, head: Head, state: TopicState, queue_id: int) -> tuple[int, int]:
+        end = self._archived_end(head, state.topic_id, queue_id)
+        return self._archived_first(head, state, queue_id, end), end
 
     def _cold_messages(
         self, head: Head, border: int, topic_id: int, topic: str, queue_id: int, offset: int
     ) -> _Messages:
         assert self._manifest is not None
-        reader, erased = self._manifest.reader(), self._known.current()
-        present_from_ms = dict(head.expired).get(topic_id, _BEFORE_ALL_MS)
-        for rows in self._manifest.queue_row_pieces(reader, head, topic_id, queue_id):
-            wanted = (rows["first_queue_offset"] + rows["count"] > offset) & (rows["segment"] < border)
-            for base in np.unique(rows["segment"][wanted]).tolist():
-                segment = SegmentReader(reader, self._manifest.entry_of_rows(reader, head, base))
-                runs = segment.directory_rows(topic, queue_id)
-                runs = [run for run in runs if run.first_queue_offset + run.records > offset]
-                for item in segment.items_of(runs):
-                    if isinstance(item, Filler) or erased.hides(item) or item.store_ms < present_from_ms:
-                        message = None
-                    else:
-                        message = StoredMessage(item, self._store_id, Tier.COLD)
-                    if item.queue_offset >= offset:
-                        yield item.queue_offset, message
+        return archived_messages(
+            self._manifest, self._store_id, head, border, self._known.current(), topic_id, topic, queue_id, offset
+        )
 
 
 def _edge(offset: int, first: int, end: int) -> PullResult | None:
@@ -353,12 +348,32 @@ def _edge(offset: int, first: int, end: int) -> PullResult | None:
     return None
 
 
+def _or_zero(find: Callable[[], int]) -> int:
+    """A queue's first offset, 0 if it cannot be learnt: what can be read of the queue is pulled all the same."""
+    try:
+        return find()
+    except StoreError:
+        return 0
+
+
+def _until_failure(messages: _Messages) -> _Messages:
+    """The messages before a failure, if there are any: a pull that goes on behind them meets it again."""
+    is_first = True
+    try:
+        for message in messages:
+            yield message
+            is_first = False
+    except StoreError:
+        if is_first:
+            raise
+
+
 def _collect(
     messages: _Messages, offset: int, limit: int, wanted: TagFilter | None, first: int, end: int, tier_end: int
 ) -> PullResult:
     result = PullResult(PullStatus.NO_MATCHED_MESSAGE, offset, first, end)
     found_bytes = read_bytes = 0
-    for looked_at, (at, message) in enumerate(messages):
+    for looked_at, (at, message) in enumerate(_until_failure(messages)):
         if len(result.messages) == limit or looked_at == _MAX_MESSAGES:
             return result
         if found_bytes > _MAX_FOUND_BYTES or read_bytes > _MAX_READ_BYTES:

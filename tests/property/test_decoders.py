@@ -216,7 +216,7 @@ DECODERS = {
     "tail": Decoder(
         lambda data: decode_tail(data, path="p"), encode_tail(data_head(0, b"records"), b"records"), mend_section
     ),
-    "queue rows": Decoder(read_rows, encode_queue_rows(ROWS)[0], mend_section),
+    "queue rows": Decoder(read_rows, encode_queue_rows(ROWS, "p")[0], mend_section),
     "JSON page": Decoder(decompress_json, FRAME),
     "zstd frame": Decoder(lambda data: decompress(data, 4096, "frame"), FRAME),
     "record frame": Decoder(lambda data: decompress_frame(data, 52, path="p", position=0), FRAME),

@@ -235,10 +235,9 @@ def test_manifest_objects(cold: Path) -> None:
             assert column(dumped(path), "first", "next") == [(item.first, item.next) for item in items]
     for path in (cold / "manifest").glob("rows-*"):
         data = path.read_bytes()
-        pages = decode_queue_rows_head(data, path="rows").pages
-        rows = [
-            decode_rows_page(data[page.position : page.position + page.length], page, path="rows") for page in pages
-        ]
+        key = f"{cold.name}/manifest/{path.name}"
+        pages = decode_queue_rows_head(data, path=key).pages
+        rows = [decode_rows_page(data[page.position : page.position + page.length], page, path=key) for page in pages]
         assert column(dumped(path), *(QUEUE_ROW.names or ())) == np.concatenate(rows).tolist()
     names = [(topic.topic_id, topic.name, topic.queues) for topic in state_of(cold).topics]
     state = head.state

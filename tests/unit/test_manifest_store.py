@@ -60,8 +60,8 @@ class Committer:
         return self.manifest.commit(change, head)
 
     def rows(self, base: int) -> ObjectRef:
-        data, section = encode_queue_rows(rows_of(base))
         key = f"store/manifest/rows-{base}"
+        data, section = encode_queue_rows(rows_of(base), key)
         self.objects.inner.put(key, data)
         return ObjectRef(key, len(data), zlib.crc32(data), section.head_length)
 
@@ -379,7 +379,8 @@ def test_state_is_kept_until_the_next_one(objects: MemoryObjectStore) -> None:
     state = StoreState((TopicState(1, "orders", 4),))
     data = state.encode()
     objects.put("store/state/1", data)
-    head = committer.manifest.commit(ManifestChange(state=ObjectRef("store/state/1", len(data), 0, len(data))), head)
+    ref = ObjectRef("store/state/1", len(data), zlib.crc32(data), len(data))
+    head = committer.manifest.commit(ManifestChange(state=ref), head)
     head = committer.publish(head)
     assert committer.manifest.state(committer.manifest.reader(), head) == state
 

@@ -57,8 +57,8 @@ class Archive:
             self.index.append(items.key)
 
     def rows(self, base: int) -> ObjectRef:
-        data, section = encode_queue_rows(rows_of(base))
         key = f"store/manifest/rows-{base}"
+        data, section = encode_queue_rows(rows_of(base), key)
         self.objects.put(key, data)
         return ObjectRef(key, len(data), zlib.crc32(data), section.head_length)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tiering.errors import CorruptionError, StoreError
+from tiering.errors import ChecksumMismatchError, CorruptionError, StoreError
 from tiering.format.queue_rows import (
     PAGE_ROWS,
     QUEUE_ROW,
@@ -42,7 +42,7 @@ def decoded(data: bytes, topic_id: int, queue_id: int | None) -> QueueRows:
 
 def test_everything_comes_back_sorted() -> None:
     given = rows(3000)
-    data, ref = encode_queue_rows(given)
+    data, ref = encode_queue_rows(given, "p")
     assert ref.length == len(data)
     head = decode_queue_rows_head(data, path="p")
     assert [page.info["rows"] for page in head.pages] == [PAGE_ROWS, PAGE_ROWS, 3000 - 2 * PAGE_ROWS]
@@ -55,7 +55,7 @@ def test_everything_comes_back_sorted() -> None:
 @pytest.mark.parametrize(("topic_id", "queue_id"), [(1, 0), (3, 2), (5, None), (9, None), (0, 0)])
 def test_a_queue_is_found_in_its_pages(topic_id: int, queue_id: int | None) -> None:
     given = rows(3000)
-    found = decoded(encode_queue_rows(given)[0], topic_id, queue_id)
+    found = decoded(encode_queue_rows(given, "p")[0], topic_id, queue_id)
     for chosen in (found, given):
         mine = chosen[(chosen["topic_id"] == topic_id) & ((queue_id is None) | (chosen["queue_id"] == queue_id))]
         if chosen is found:
@@ -66,11 +66,11 @@ def test_a_queue_is_found_in_its_pages(topic_id: int, queue_id: int | None) -> N
 def test_native_byte_order_is_written_in_the_formats() -> None:
     given = rows(20)
     native = given.astype(given.dtype.newbyteorder("<"))
-    assert encode_queue_rows(native)[0] == encode_queue_rows(given)[0]
+    assert encode_queue_rows(native, "p")[0] == encode_queue_rows(given, "p")[0]
 
 
 def test_no_rows() -> None:
-    data, _ = encode_queue_rows(rows(0))
+    data, _ = encode_queue_rows(rows(0), "p")
     assert decode_queue_rows_head(data, path="p").pages == []
 
 
@@ -80,7 +80,7 @@ def read_all(data: bytes) -> None:
 
 
 def test_every_flipped_byte_is_noticed() -> None:
-    data, _ = encode_queue_rows(rows(7))
+    data, _ = encode_queue_rows(rows(7), "p")
     for place in range(len(data)):
         damaged = bytearray(data)
         damaged[place] ^= 4
@@ -89,8 +89,14 @@ def test_every_flipped_byte_is_noticed() -> None:
 
 
 def test_page_with_another_number_of_rows_is_refused() -> None:
-    data, _ = encode_queue_rows(rows(7))
+    data, _ = encode_queue_rows(rows(7), "p")
     (page,) = decode_queue_rows_head(data, path="p").pages
     page.info["rows"] = 8
     with pytest.raises(CorruptionError, match="number of rows"):
         decode_rows_page(data[page.position :][: page.length], page, path="p")
+
+
+def test_the_rows_of_another_object_are_noticed() -> None:
+    data, _ = encode_queue_rows(rows(7), "another")
+    with pytest.raises(ChecksumMismatchError, match="queue rows of another"):
+        decode_queue_rows_head(data, path="p")

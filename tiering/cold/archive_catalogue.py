@@ -1,16 +1,19 @@
 """What an archive holds at one version of its manifest: segments, index objects, queue rows, topics.
 
-Everything takes a head, so that one query sees one version, and a reader, which pays for what it fetches.
+Everything takes a head, so that one query sees one version, and a reader, which pays for what it fetches. What takes
+``lost`` tells it what cannot be read and goes on without it; without one it raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from tiering.cold.lost_parts import Lost, unless_lost
 from tiering.cold.reading import ArchiveReader
 from tiering.errors import CorruptionError
 from tiering.format.manifest import (
@@ -33,26 +36,26 @@ from tiering.types import TimeAxis, TimeRange
 class ArchiveCatalogue:
     """Answers from a head and the immutable objects below it. Thread safe."""
 
-    def log_entries(self, reader: ArchiveReader, head: Head) -> Iterator[LogEntry]:
+    def log_entries(self, reader: ArchiveReader, head: Head, lost: Lost | None = None) -> Iterator[LogEntry]:
         """Every published segment, ascending."""
-        yield from self._entries(reader, head.log_tree, "log")
+        yield from self._entries(reader, head.log_tree, "log", lost=lost)
         yield from head.log
 
     def index_entries(
-        self, reader: ArchiveReader, head: Head, axis: TimeAxis, time_range: TimeRange
+        self, reader: ArchiveReader, head: Head, axis: TimeAxis, time_range: TimeRange, lost: Lost | None = None
     ) -> Iterator[IndexEntry]:
         """Index objects that may hold items of the range; seconds in items are cut, so bounds count a second more."""
         wide = TimeRange(time_range.from_ms - 1000, time_range.to_ms + 1000)
-        for entry in self._entries(reader, head.index_tree, "index", axis, wide):
+        for entry in self._entries(reader, head.index_tree, "index", axis, wide, lost):
             if entry.bounds and wide.overlaps(*entry.bounds.on(axis)):
                 yield entry
         for entry in head.index:
             if entry.bounds and wide.overlaps(*entry.bounds.on(axis)):
                 yield entry
 
-    def all_index_entries(self, reader: ArchiveReader, head: Head) -> Iterator[IndexEntry]:
+    def all_index_entries(self, reader: ArchiveReader, head: Head, lost: Lost | None = None) -> Iterator[IndexEntry]:
         """Every published index object, in the order of publication or of their merges."""
-        yield from self._entries(reader, head.index_tree, "index")
+        yield from self._entries(reader, head.index_tree, "index", lost=lost)
         yield from head.index
 
     def log_entry(self, reader: ArchiveReader, head: Head, base: int) -> LogEntry | None:
@@ -98,6 +101,7 @@ class ArchiveCatalogue:
         *,
         backwards: bool = False,
         stored: TimeRange | None = None,
+        lost: Lost | None = None,
     ) -> Iterator[QueueRows]:
         """The same rows, read as far as they are wanted: a piece of later segments follows one of earlier ones.
 
@@ -111,12 +115,16 @@ class ArchiveCatalogue:
                 if stored is None or (item.bounds and stored.overlaps(*item.bounds.on(TimeAxis.STORE))):
                     yield item
 
-        leaves = (leaf.rows for node in wanted(head.log_tree) for leaf in wanted(self._page(reader, node, "log")))
-        inline = (entry.rows for entry in wanted(head.log))
-        for ref in chain(inline, leaves) if backwards else chain(leaves, inline):
+        def leaves() -> Iterator[PageNode]:
+            for node in wanted(head.log_tree):
+                yield from wanted(unless_lost(node, lost, partial(self._page, reader, node, "log")) or ())
+
+        inline = wanted(head.log)
+        for part in chain(inline, leaves()) if backwards else chain(leaves(), inline):
+            ref = part.rows
             if ref is not None:
-                rows = self._rows_of(reader, ref, topic_id, queue_id)
-                if len(rows):
+                rows = unless_lost(part, lost, partial(self._rows_of, reader, ref, topic_id, queue_id))
+                if rows is not None and len(rows):
                     yield rows
 
     def state(self, reader: ArchiveReader, head: Head) -> StoreState:
@@ -124,20 +132,24 @@ class ArchiveCatalogue:
         ref = head.state
         if ref is None:
             return StoreState()
-        return reader.metadata(ref.key, 0, ref.size_bytes, "state", lambda data: StoreState.decode(data, path=ref.key))
+        return reader.metadata(
+            ref.key, 0, ref.size_bytes, "state", lambda data: StoreState.decode(ref.check(data), path=ref.key)
+        )
 
     def gaps(self, reader: ArchiveReader, head: Head) -> tuple[QueueGap, ...]:
         """All declared gaps of the store's queues."""
         ref = head.gaps
         if ref is None:
             return ()
-        return reader.metadata(ref.key, 0, ref.size_bytes, "gaps", lambda data: decode_gaps(data, path=ref.key))
+        return reader.metadata(
+            ref.key, 0, ref.size_bytes, "gaps", lambda data: decode_gaps(ref.check(data), path=ref.key)
+        )
 
     def removed_names(self, reader: ArchiveReader, head: Head) -> Iterator[tuple[str, int]]:
         """Names that left the manifest and are not known to be deleted, with the server time they left at."""
         for page in head.removed:
             data = reader.fetch(page.ref.key, 0, page.ref.size_bytes, "removed names")
-            for key in decode_removed(data, path=page.ref.key):
+            for key in decode_removed(page.ref.check(data), path=page.ref.key):
                 yield key, page.at_ms
 
     def pages(self, reader: ArchiveReader, head: Head) -> Iterator[ObjectRef]:
@@ -160,13 +172,14 @@ class ArchiveCatalogue:
         kind: str,
         axis: TimeAxis | None = None,
         time_range: TimeRange | None = None,
+        lost: Lost | None = None,
     ) -> Iterator[Any]:
         for node in nodes:
             if axis and time_range and not (node.bounds and time_range.overlaps(*node.bounds.on(axis))):
                 continue
-            items = self._page(reader, node, kind)
+            items = unless_lost(node, lost, partial(self._page, reader, node, kind)) or ()
             if node.level:
-                yield from self._entries(reader, items, kind, axis, time_range)
+                yield from self._entries(reader, items, kind, axis, time_range, lost)
             else:
                 yield from items
 
@@ -174,7 +187,7 @@ class ArchiveCatalogue:
         ref = node.ref
         return reader.metadata(
             ref.key, 0, ref.size_bytes, f"manifest level {node.level}",
-            lambda data: decode_page(data, kind, node.level, path=ref.key),
+            lambda data: decode_page(ref.check(data), kind, node.level, path=ref.key),
         )  # fmt: skip
 
     def _rows_of(self, reader: ArchiveReader, ref: ObjectRef, topic_id: int, queue_id: int | None) -> QueueRows:

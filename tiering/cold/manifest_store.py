@@ -14,10 +14,11 @@ from tiering.clock import Clock, SystemClock
 from tiering.cold.archive_catalogue import ArchiveCatalogue
 from tiering.cold.manifest_change import ManifestChange, apply_change
 from tiering.cold.manifest_tree import TreeEdit
-from tiering.cold.object_store import ObjectStore
+from tiering.cold.object_store import ObjectInfo, ObjectStore
 from tiering.cold.reading import ArchiveReader, MetadataCache, ReadBill
 from tiering.errors import (
     ConflictError,
+    CorruptionError,
     FencedError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -62,6 +63,8 @@ class ManifestStore(ArchiveCatalogue):
         self._randomness = randomness
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
+        #: Whether this store has had an archive, as far as anybody here knows: a missing head then is a lost one.
+        self.had_head = False
         self._head: Head | None = None
         self._etag: str | None = None
         self._epoch: int | None = None
@@ -85,16 +88,25 @@ class ManifestStore(ArchiveCatalogue):
             return self._refresh()
 
     def _refresh(self) -> Head:
-        if self._etag is None:
-            data, info = self.objects.get(self.keys.head)
-        else:
-            found = self.objects.get_if_changed(self.keys.head, self._etag)
-            if found is None:
-                assert self._head is not None
-                return self._head
-            data, info = found
-        self._head, self._etag = Head.decode(data, path=self.keys.head), info.etag
-        return self._head
+        try:
+            found = self.objects.get_if_changed(self.keys.head, self._etag) if self._etag else self._read_head()
+        except ObjectNotFoundError as error:
+            if self.had_head:
+                hint = "its last version must be put back; nothing else was touched"
+                raise ObjectNotFoundError("the head of the archive is gone", path=self.keys.head, hint=hint) from error
+            raise
+        if found is None:
+            assert self._head is not None
+            return self._head
+        data, info = found
+        head = Head.decode(data, path=self.keys.head)
+        if head.store_id != self.keys.store_id:
+            raise CorruptionError(f"this is the head of store {head.store_id}", path=self.keys.head)
+        self._head, self._etag, self.had_head = head, info.etag, True
+        return head
+
+    def _read_head(self) -> tuple[bytes, ObjectInfo] | None:
+        return self.objects.get(self.keys.head)
 
     def covering(self, border: int, bill: ReadBill | None = None) -> Head:
         """The head last seen, or the newest if that one does not cover everything below ``border``.
@@ -126,6 +138,8 @@ class ManifestStore(ArchiveCatalogue):
             try:
                 head = self._refresh()
             except ObjectNotFoundError:
+                if self.had_head:
+                    raise  # a new head would make orphans of everything archived
                 return self._create(owner, log_begin)
             self._check_owner(head, owner, log_end)
             if head.open_id != owner.open_id:
@@ -143,6 +157,8 @@ class ManifestStore(ArchiveCatalogue):
             try:
                 head = self._refresh()
             except ObjectNotFoundError:
+                if self.had_head:
+                    raise
                 return
             self._check_owner(head, owner, log_end)
 
@@ -170,7 +186,7 @@ class ManifestStore(ArchiveCatalogue):
         )  # fmt: skip
         try:
             self._etag = self.objects.put(self.keys.head, head.encode(), if_absent=True).etag
-            self._head = head
+            self._head, self.had_head = head, True
         except (PreconditionFailedError, UnavailableError) as error:
             self._etag = None
             try:

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 
 from tiering.cold.object_store import ObjectStore
-from tiering.errors import ChecksumMismatchError
 from tiering.format.manifest import Entry, Head, IndexEntry, LogEntry, ObjectRef, PageNode, decode_page, encode_page
 from tiering.format.queue_rows import QUEUE_ROW, QueueRows, decode_queue_rows_head, decode_rows_page, encode_queue_rows
 from tiering.options import ColdOptions
@@ -95,18 +94,21 @@ class TreeEdit:
 
         return tuple(self._rewrite(kind, 1, tree, may_hold, edit_node))
 
-    def put(self, kind: str, data: bytes, head_length: int = 0) -> tuple[ObjectRef, int]:
+    def put(self, kind: str, data: bytes) -> tuple[ObjectRef, int]:
         """Store a manifest object under a name of this try; its reference and the server's time."""
-        key = self._keys.page(kind, self.version, self._randomness.token_hex(4))
+        return self._put(self._name(kind), data, 0)
+
+    def _name(self, kind: str) -> str:
+        return self._keys.page(kind, self.version, self._randomness.token_hex(4))
+
+    def _put(self, key: str, data: bytes, head_length: int) -> tuple[ObjectRef, int]:
         info = self._objects.put(key, data)  # the name is this attempt's own, so repeating it is harmless
         return ObjectRef(key, len(data), zlib.crc32(data), head_length), info.modified_ms
 
     def read(self, ref: ObjectRef) -> bytes:
         """A manifest object, checked against its reference."""
         data, _ = self._objects.get(ref.key)
-        if len(data) != ref.size_bytes or zlib.crc32(data) != ref.crc32:
-            raise ChecksumMismatchError("manifest object differs from its reference", path=ref.key)
-        return data
+        return ref.check(data)
 
     def _append(self, kind: Kind, tree: Tree, entries: Sequence[Entry]) -> Tree:
         if not entries:
@@ -203,8 +205,9 @@ class TreeEdit:
         rows = np.concatenate([np.empty(0, QUEUE_ROW), *own, *pieces])
         if not len(rows):
             return None
-        data, section = encode_queue_rows(rows)
-        return self.put("rows", data, section.head_length)[0]
+        key = self._name("rows")
+        data, section = encode_queue_rows(rows, key)
+        return self._put(key, data, section.head_length)[0]
 
     def _rows(self, ref: ObjectRef) -> QueueRows:
         data = self.read(ref)

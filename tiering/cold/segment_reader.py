@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -27,6 +26,7 @@ from tiering.format.sorted_segment import (
     decode_map_page,
     decode_seek_table,
     decompress_frame,
+    is_frame_of,
 )
 from tiering.types import TimeAxis, TimeBounds, TimeRange
 
@@ -79,9 +79,7 @@ class SegmentReader:
         ref, path = self._entry.sections["seek_table"], self._entry.key
 
         def decode(data: bytes) -> SeekTable:
-            if zlib.crc32(data) != ref.crc32:
-                raise ChecksumMismatchError("seek table checksum differs", path=path)
-            return decode_seek_table(data, path=path)
+            return decode_seek_table(ref.check(data, path=path), path=path)
 
         return self._reader.metadata(path, ref.position, ref.position + ref.length, "seek table", decode)
 
@@ -91,6 +89,8 @@ class SegmentReader:
         start, end = int(table.compressed[number]), int(table.compressed[number + 1])
         length = int(table.decompressed[number + 1] - table.decompressed[number])
         data = self._reader.fetch(self._entry.key, start, end, "frame")
+        if not is_frame_of(data, int(table.checksums[number])):
+            raise ChecksumMismatchError("frame differs from the seek table", path=self._entry.key, position=start)
         return decompress_frame(data, length, path=self._entry.key, position=start)
 
     def records_at(self, cold_offsets: Iterable[int]) -> Iterator[tuple[int, Record | None]]:
@@ -110,7 +110,7 @@ class SegmentReader:
         ref = self._entry.sections[section]
         return self._reader.metadata(
             self._entry.key, ref.position, ref.position + ref.head_length, section,
-            lambda data: decode_head(data, magic, VERSION, path=self._entry.key),
+            lambda data: decode_head(ref.check(data, path=self._entry.key), magic, VERSION, path=self._entry.key),
         )  # fmt: skip
 
     def directory_rows(self, topic: str, queue_id: int | None = None) -> list[DirectoryRow]:

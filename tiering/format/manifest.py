@@ -7,10 +7,12 @@ older ones in one zstd page of JSON. Pages of older entries are sections ``TLMPA
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from tiering.errors import ChecksumMismatchError
 from tiering.format.section import SectionRef, compress_json, decompress_json, encode_section, whole_section
 from tiering.types import TimeBounds
 
@@ -38,6 +40,12 @@ class ObjectRef:
     def to_json(self) -> list[object]:
         """Compact form."""
         return [self.key, self.size_bytes, self.crc32, self.head_length]
+
+    def check(self, data: bytes) -> bytes:
+        """The whole object's bytes, or :class:`ChecksumMismatchError`: another object may be sound in itself."""
+        if len(data) != self.size_bytes or zlib.crc32(data) != self.crc32:
+            raise ChecksumMismatchError("object differs from the manifest", path=self.key)
+        return data
 
     @classmethod
     def from_json(cls, values: Sequence[Any] | None) -> ObjectRef | None:

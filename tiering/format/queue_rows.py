@@ -15,7 +15,8 @@ offset size type  field              meaning
 ====== ==== ===== ================== ==============================================
 
 Total 64. Rows are sorted by topic id, queue id, segment, first queue offset and packed into zstd pages of at most
-1,024 rows; the table gives each page's first and last (topic id, queue id, segment) and its rows.
+1,024 rows; the table gives each page's first and last (topic id, queue id, segment) and its rows, and the object's
+``key``: a part of the object is read without the rest, and only its own name tells it from another rows object.
 Derived data: rebuildable from the sorted segments. Written by ``tiering.archive`` and ``tiering.cold.manifest_store``,
 read by ``tiering.cold.manifest_store``.
 """
@@ -26,7 +27,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from tiering.errors import TornRecordError
+from tiering.errors import ChecksumMismatchError, TornRecordError
 from tiering.format.compression import decompress
 from tiering.format.section import PageRef, SectionHead, SectionRef, check_page, decode_head, encode_section
 
@@ -51,8 +52,8 @@ _ORDER = ["topic_id", "queue_id", "segment", "first_queue_offset"]
 QueueRows = NDArray[np.void]
 
 
-def encode_queue_rows(rows: QueueRows) -> tuple[bytes, SectionRef]:
-    """The object that holds these rows, sorted, and its reference."""
+def encode_queue_rows(rows: QueueRows, key: str) -> tuple[bytes, SectionRef]:
+    """The object ``key`` that holds these rows, sorted, and its reference."""
     # numpy's concatenate gives native byte order, so the order of the format is stated here
     rows = np.sort(rows, order=_ORDER).astype(QUEUE_ROW)
     pages = []
@@ -60,7 +61,7 @@ def encode_queue_rows(rows: QueueRows) -> tuple[bytes, SectionRef]:
         piece = rows[start : start + PAGE_ROWS]
         info = {"rows": len(piece), "first": _place(piece[0]), "last": _place(piece[-1])}
         pages.append((zstandard.ZstdCompressor(level=3).compress(piece.tobytes()), info))
-    return encode_section(MAGIC, VERSION, {}, pages)
+    return encode_section(MAGIC, VERSION, {"key": key}, pages)
 
 
 def _place(row: np.void) -> list[int]:
@@ -68,8 +69,11 @@ def _place(row: np.void) -> list[int]:
 
 
 def decode_queue_rows_head(data: bytes, *, path: str) -> SectionHead:
-    """The table of a rows object."""
-    return decode_head(data, MAGIC, VERSION, path=path)
+    """The table of a rows object; one of another object is :class:`ChecksumMismatchError`."""
+    head = decode_head(data, MAGIC, VERSION, path=path)
+    if head.table.get("key", path) != path:
+        raise ChecksumMismatchError(f"these are the queue rows of {head.table['key']}", path=path)
+    return head
 
 
 def pages_of(head: SectionHead, topic_id: int, queue_id: int | None) -> list[PageRef]:

@@ -56,6 +56,12 @@ class SectionRef:
         """Inverse of :meth:`to_json`."""
         return cls(*values)
 
+    def check(self, data: bytes, *, path: str) -> bytes:
+        """The first ``head_length`` bytes, or :class:`ChecksumMismatchError`: a sound section may be another one."""
+        if len(data) != self.head_length or zlib.crc32(data) != self.crc32:
+            raise ChecksumMismatchError("section differs from the manifest", path=path, position=self.position)
+        return data
+
     def at(self, position: int) -> SectionRef:
         """The same section at another place."""
         return SectionRef(position, self.length, self.head_length, self.crc32)

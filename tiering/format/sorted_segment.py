@@ -28,6 +28,8 @@ SKIPPABLE_SEEK_TABLE = 0x184D2A5E
 _SEEKABLE_MAGIC = 0x8F92EAB1
 _CHECKSUM_FLAG = 0x80
 
+_FRAME_CHECKSUM_BYTES = 4
+
 SKIPPABLE = struct.Struct("<II")
 _SEEK_FOOTER = struct.Struct("<IBI")
 SEEK_ROW = np.dtype([("compressed", "<u4"), ("decompressed", "<u4"), ("checksum", "<u4")])
@@ -142,6 +144,11 @@ def decode_directory_page(data: bytes) -> pa.Table:
         return pa.ipc.open_stream(data).read_all()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ChecksumMismatchError("directory page is not an Arrow stream") from error
+
+
+def is_frame_of(data: bytes, checksum: int) -> bool:
+    """Whether a frame ends in the checksum of its row in the seek table: a sound frame may belong elsewhere."""
+    return int.from_bytes(data[-_FRAME_CHECKSUM_BYTES:], "little") == checksum
 
 
 def decompress_frame(data: bytes, length: int, *, path: str, position: int) -> bytes:

@@ -1,0 +1,74 @@
+"""The archived messages of one queue in order: queue rows, then directories, then frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.segment_reader import SegmentReader
+from tiering.erasure import Erasures
+from tiering.errors import StoreError
+from tiering.format.filler import Filler
+from tiering.format.manifest import Head, LogEntry, PageNode
+from tiering.message import StoredMessage
+from tiering.types import Tier
+
+_BEFORE_ALL_MS = -(1 << 62)
+
+
+class _Lost:
+    """Parts of the manifest below the border that cannot be read."""
+
+    def __init__(self, border: int) -> None:
+        self._border = border
+        self._parts: list[tuple[int, StoreError]] = []
+
+    def note(self, part: LogEntry | PageNode, error: StoreError) -> None:
+        """A part failed."""
+        if part.first < self._border:
+            self._parts.append((part.first, error))
+
+    def raise_behind(self, base: int) -> None:
+        """Raise if what cannot be read may follow the segment at ``base``: it would look like a gap, or the end."""
+        for first, error in self._parts:
+            if first > base:
+                raise error
+
+
+def archived_messages(
+    manifest: ManifestStore,
+    store_id: str,
+    head: Head,
+    border: int,
+    erased: Erasures,
+    topic_id: int,
+    topic: str,
+    queue_id: int,
+    offset: int,
+) -> Iterator[tuple[int, StoredMessage | None]]:
+    """Offsets from ``offset`` on, below ``border``, with the message there; None for one that is gone.
+
+    Damage elsewhere in the queue is passed over; where the next offset may lie in what cannot be read, the error is
+    raised.
+    """
+    reader, lost = manifest.reader(), _Lost(border)
+    present_from_ms = dict(head.expired).get(topic_id, _BEFORE_ALL_MS)
+    next_offset, base = offset, -1
+    for rows in manifest.queue_row_pieces(reader, head, topic_id, queue_id, lost=lost.note):
+        wanted = (rows["first_queue_offset"] + rows["count"] > offset) & (rows["segment"] < border)
+        if wanted.any() and int(rows["first_queue_offset"][wanted][0]) > next_offset:
+            lost.raise_behind(base)
+        for base in np.unique(rows["segment"][wanted]).tolist():
+            segment = SegmentReader(reader, manifest.entry_of_rows(reader, head, base))
+            runs = segment.directory_rows(topic, queue_id)
+            runs = [run for run in runs if run.first_queue_offset + run.records > offset]
+            for item in segment.items_of(runs):
+                if item.queue_offset >= offset:
+                    next_offset = item.queue_offset + 1
+                    if isinstance(item, Filler) or erased.hides(item) or item.store_ms < present_from_ms:
+                        yield item.queue_offset, None
+                    else:
+                        yield item.queue_offset, StoredMessage(item, store_id, Tier.COLD)
+    lost.raise_behind(base)
