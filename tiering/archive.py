@@ -51,7 +51,6 @@ class Archiver:
         return self._manifest.commit(change, head)
 
 
-
 def upload_segment(
     manifest: ManifestStore, randomness: Randomness, topics: Sequence[Topic], segment: Segment, epoch: int
 ) -> LogEntry:
