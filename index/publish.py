@@ -55,8 +55,10 @@ class IndexPublisher:
             assert entry.next is not None
             if entry.next > head.archived_to:
                 break
+            begun_s = self._manifest.begin_upload()
             indexed = self._upload(entry, head, topic_names)
-            head = self._manifest.commit(ManifestChange(index=(indexed,), indexed_to=entry.next), head)
+            change = ManifestChange(index=(indexed,), indexed_to=entry.next, begun_s=begun_s)
+            head = self._manifest.commit(change, head)
             with self._local_step():
                 self._index.mark_uploaded(entry)
                 self._index.set_indexed_to(head.indexed_to)

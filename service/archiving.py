@@ -21,6 +21,7 @@ from service.seen_head import save_seen_head
 from tiering.archive import Archiver
 from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore, Ownership
+from tiering.cold.sweep import Sweep
 from tiering.disk_space import DiskSpace
 from tiering.errors import ClosedError, ConflictError, FencedError, ReadOnlyError, StoreMismatchError
 from tiering.format.manifest import Head, ObjectRef
@@ -37,6 +38,8 @@ from tiering.store_state import StateWriter
 _LOG = logging.getLogger("tierlog")
 _HEAD_WATCH_S = 10.0
 _LOCAL_STEP_S = 3.0
+#: A store that was just opened has better things to do.
+_FIRST_SWEEP_S = 600.0
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 
@@ -109,6 +112,9 @@ class ColdWay:
         self._claimed = False
         self._remembered = 0
         self._look_again_s = 0.0
+        self._sweep = Sweep(manifest, clock, self._check_going_on)
+        self._sweep_every_s = manifest.options.grace_ms / 4000
+        self._sweep_at_s = clock.monotonic_s() + min(_FIRST_SWEEP_S, self._sweep_every_s)
 
     def archive(
         self,
@@ -194,6 +200,25 @@ class ColdWay:
         head = self._unless_lost(partial(self._manifest.commit, ManifestChange(state=ref), head))
         self._remember(head)
         return head
+
+    def sweep_round(self) -> None:
+        """Every quarter of the grace period: delete what nobody names any more. Beside the other steps."""
+        if self._clock.monotonic_s() < self._sweep_at_s or self._manifest.head is None or self._hot.read_only_reason:
+            return
+        report = self._unless_lost(partial(self._sweep.run, self._claim_alone))
+        if report.is_whole:
+            self._sweep_at_s = self._clock.monotonic_s() + self._sweep_every_s
+        if report.kept:
+            _LOG.error("%d names are named and on the removed list, such as %s", len(report.kept), report.kept[0])
+        if report.removed or report.orphans or report.uploads:
+            _LOG.info(
+                "swept the archive: %d objects that were replaced, %d that nobody named, %d unfinished uploads",
+                report.removed, report.orphans, report.uploads,
+            )  # fmt: skip
+
+    def _claim_alone(self) -> None:
+        with self._lock:
+            self._claim()
 
     def _watch_head(self) -> None:
         if self._clock.monotonic_s() < self._look_again_s:

@@ -2,8 +2,8 @@
 
 Daemon threads, one for each thing that must not wait for another: flushing, which bounds what a crash may lose;
 deriving queues and index, with the checkpoints; preparing the next segment; archiving and removal, where a bucket may
-be dead. Those who wait for messages have a further one (``service.arrivals``). A failure is logged once until it
-changes, and shown by readiness.
+be dead; sweeping the bucket. Those who wait for messages have a further one (``service.arrivals``). A failure is
+logged once until it changes, and shown by readiness.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ class Background:
         hot: HotStore,
         checkpoint: Callable[[], None],
         tiers: Sequence[Repeated],
+        sweep: Repeated | None,
         settings: Settings,
         clock: Clock,
         stopping: threading.Event,
     ) -> None:
-        """``tiers`` are the steps of the way from tier to tier, taken in turn."""
+        """``tiers`` are the steps of the way from tier to tier, taken in turn; ``sweep`` goes beside them."""
         self._hot = hot
         self._checkpoint = checkpoint
         self._tiers = tiers
+        self._sweep = sweep
         self._settings = settings
         self._clock = clock
         self._stopping = stopping
@@ -64,6 +66,8 @@ class Background:
             "flush": self._flush_loop, "derive": self._derive_loop, "segments": self._segments_loop,
             "tiers": self._tiers_loop,
         }  # fmt: skip
+        if self._sweep is not None:
+            loops["sweep"] = self._sweep_loop
         for name, loop in loops.items():
             thread = threading.Thread(target=loop, name=f"tierlog-{name}", daemon=True)
             self._threads.append(thread)
@@ -157,3 +161,15 @@ class Background:
             except ClosedError:
                 return
             self._clock.wait(self._stopping, _ROUND_S)
+
+    def _sweep_loop(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._sweep_turn()
+            except ClosedError:
+                return
+            self._clock.wait(self._stopping, _ROUND_S)
+
+    def _sweep_turn(self) -> None:
+        if self._sweep is not None and self.cold_error is None:
+            self._sweep.turn()

@@ -69,7 +69,7 @@ class Engine:
         self.groups = parts.groups
         self._store_host = store_host(settings)
         self._background = Background(
-            self._hot, self._checkpoint, self._steps(randomness, parts.first_contact), settings, clock, parts.stopping
+            self._hot, self._checkpoint, *self._steps(randomness, parts.first_contact), settings, clock, parts.stopping
         )
 
     @classmethod
@@ -173,8 +173,8 @@ class Engine:
     def _remove_due(self) -> None:
         remove_due(self._hot, self._index, self._settings.retention_options(), self._disk, self._clock.now_ms())
 
-    def _steps(self, randomness: Randomness, first_contact: str | None) -> list[Repeated]:
-        """The way from tier to tier as the background takes it."""
+    def _steps(self, randomness: Randomness, first_contact: str | None) -> tuple[list[Repeated], Repeated | None]:
+        """The way from tier to tier as the background takes it, and the sweep."""
 
         def repeated(step: Callable[[], None], error: str | None = None) -> Repeated:
             cold = self._settings.cold
@@ -182,8 +182,9 @@ class Engine:
             return Repeated(step, Backoff(self._clock, randomness, first_s=first_s, most_s=most_s), error)
 
         if self._cold_way is None:
-            return [repeated(self._remove_due, first_contact)]
-        return [repeated(self._cold_way.local_round), repeated(self._cold_way.archive_round, first_contact)]
+            return [repeated(self._remove_due, first_contact)], None
+        tiers = [repeated(self._cold_way.local_round), repeated(self._cold_way.archive_round, first_contact)]
+        return tiers, repeated(self._cold_way.sweep_round)
 
     def _check_writable(self) -> None:
         if self._read_only:

@@ -221,6 +221,15 @@ class ColdSettings(_Group):
         ge=0,
         description=("Bytes of memory for directories, seek tables and manifest pages. Less asks the archive again."),
     )
+    grace_ms: int = Field(
+        default=_DAY_MS,
+        ge=60_000,
+        le=366 * _DAY_MS,
+        description=(
+            "ms, on the clock of the object store. How long an object stays after nothing names it any more: at least "
+            "a third longer than the longest query or job that reads the archive. Longer keeps replaced objects longer."
+        ),
+    )
     s3_endpoint: str | None = Field(
         default=None,
         description=(

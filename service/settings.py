@@ -133,6 +133,7 @@ class Settings(BaseSettings):
             cold.max_inline_entries,
             cold.page_entries,
             cold.cache_bytes,
+            cold.grace_ms,
         )
 
     def retention_options(self) -> RetentionOptions:

@@ -46,8 +46,11 @@ class Archiver:
             raise StoreError(f"segment {segment.base_offset} is not the next to archive ({head.archived_to})")
         if self._hot.dispatch() < segment.end:
             raise StoreError(f"segment {segment.base_offset} is not dispatched yet")
+        begun_s = self._manifest.begin_upload()
         entry = upload_segment(self._manifest, self._randomness, self._hot.topics.all(), segment, head.epoch)
-        change = ManifestChange(log=(entry,), archived_to=segment.end, state=self._state.with_topics(head))
+        change = ManifestChange(
+            log=(entry,), archived_to=segment.end, state=self._state.with_topics(head), begun_s=begun_s
+        )
         return self._manifest.commit(change, head)
 
 

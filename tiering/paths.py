@@ -62,6 +62,11 @@ class ColdKeys:
         """The one object that is ever replaced."""
         return f"{self.store_id}/head"
 
+    @property
+    def swept(self) -> tuple[str, ...]:
+        """Where every object is named by the head, directly or not, or has no right to stay."""
+        return tuple(f"{self.store_id}/{folder}/" for folder in ("index", "log", "manifest", "state"))
+
     def segment(self, base_offset: int, epoch: int, nonce: str) -> str:
         """A sorted segment."""
         return f"{self.store_id}/log/{base_offset_name(base_offset)}-{epoch}-{nonce}.zst"

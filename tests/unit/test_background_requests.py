@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,10 +30,12 @@ class LoopClock(ManualClock):
     def __init__(self) -> None:
         super().__init__()
         self.ends_at_s = 0.0
+        self.beside: Callable[[], None] = lambda: None
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Also sets ``event`` once the time is over."""
+        """Also sets ``event`` once the time is over, and takes a turn of what another thread would do meanwhile."""
         super().wait(event, timeout_s)
+        self.beside()
         if self.monotonic_s() >= self.ends_at_s:
             event.set()
         return event.is_set()
@@ -60,6 +62,7 @@ class World:
     def play(self, seconds: float) -> None:
         """Let the loop of the tiers run for so long, in this thread."""
         background = self.engine._background
+        self.clock.beside = background._sweep_turn
         self.clock.ends_at_s = self.clock.monotonic_s() + seconds
         background._tiers_loop()
         background._stopping.clear()
@@ -84,8 +87,9 @@ def test_an_idle_node_costs_less_than_a_dollar_a_month(world: World) -> None:
     usd, requests = world.priced.usd, world.priced.requests.copy()
     world.play(DAY_S)
     asked = world.priced.requests - requests
-    assert 8_000 <= asked["get_if_changed"] <= 8_640, "the head is looked at every 10 s"
-    assert set(asked) == {"get_if_changed"}
+    assert 8_000 <= asked["get_if_changed"] <= 8_650, "the head is looked at every 10 s"
+    assert asked["list"] == asked["list_uploads"] == 4 * 4, "four folders are swept four times a day"
+    assert set(asked) <= {"get_if_changed", "list", "list_uploads", "head", "get_range"}, "nothing is written"
     assert (world.priced.usd - usd) * DAYS_A_MONTH < 1.0
 
 
@@ -154,6 +158,30 @@ def test_a_bucket_that_takes_everything_but_the_head_is_not_filled(world: World)
     names = sum(1 for _ in world.bucket.inner.list(f"{world.engine.store_id}/log/"))
     assert names <= 140, "one attempt a pause, each with a name of its own"
     assert len(set(uploads)) == len(uploads)
+
+
+def test_what_failed_attempts_left_is_swept_after_the_grace_period(world: World) -> None:
+    world.play(60)
+    world.bucket.fail_before("put", "*/head", times=None)
+    world.append(200)
+    world.play(HOUR_S)
+    world.bucket.heal()
+    world.play(3 * HOUR_S)
+    folder = f"{world.engine.store_id}/log/"
+    assert world.engine.stats()["unarchived_bytes"] == 0
+    segments = [file for file in world.engine.files() if file.kind == "segment" and file.tier == "cold"]
+    assert sum(1 for _ in world.bucket.list(folder)) > len(segments)
+    world.play(1.5 * DAY_S)
+    assert sum(1 for _ in world.bucket.list(folder)) == len(segments)
+    assert world.engine.check(deep=True) == []
+
+
+def test_a_dead_bucket_is_not_swept(world: World) -> None:
+    world.play(60)
+    world.bucket.die()
+    world.append(100)
+    world.play(6 * HOUR_S)
+    assert not [call for call in world.bucket.calls if call.operation in ("list", "list_uploads", "now_ms")]
 
 
 def test_local_work_goes_on_while_the_archive_is_left_alone(tmp_path: Path) -> None:

@@ -256,6 +256,10 @@ class ManifestStore(ArchiveCatalogue):
         with self._lock:
             return self._swap(lambda head: self._apply(head, change), check, lambda head: self._knows(head, change))
 
+    def begin_upload(self) -> float:
+        """What ``begun_s`` of a change is to be; asked before the first upload of what it will name."""
+        return self._clock.monotonic_s()
+
     def _check_epoch(self, head: Head) -> None:
         if self._epoch is None or head.epoch != self._epoch:
             raise FencedError("another open has taken the archive over", path=self.keys.head)
