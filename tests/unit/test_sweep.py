@@ -49,7 +49,9 @@ class Swept(Archive):
         log, index = list(fresh.log_entries(reader, head)), list(fresh.all_index_entries(reader, head))
         assert [(each.base, each.key) for each in log] == sorted(self.log.items())
         assert sorted(each.key for each in index) == sorted(self.index)
-        named = {ref.key for ref in fresh.pages(reader, head)} | {each.key for each in log} | {each.key for each in index}
+        named = (
+            {ref.key for ref in fresh.pages(reader, head)} | {each.key for each in log} | {each.key for each in index}
+        )
         assert named <= self.names()
 
     def names(self) -> set[str]:
