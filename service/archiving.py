@@ -106,7 +106,7 @@ class ColdWay:
         self._known = known
         self._archiver = Archiver(hot, manifest, randomness, state)
         self._state = state
-        self._publisher = IndexPublisher(index, manifest, randomness, self._local_step)
+        self._publisher = IndexPublisher(index, manifest, randomness, self.local_step)
         self._lock = threading.Lock()
         self._local = threading.RLock()
         self._claimed = False
@@ -162,7 +162,7 @@ class ColdWay:
         with self._lock:
             excess_bytes = self._disk.excess_bytes()
             due = due_border(self._hot, self._retention, self._clock.now_ms(), excess_bytes)
-            with self._local_step():
+            with self.local_step():
                 self._roll_by_age()
                 if self._hot.border < due:
                     if excess_bytes and self._waits_for_active(due):
@@ -171,7 +171,7 @@ class ColdWay:
                         self._index.seal()
             self._remove_below(min(due, safe_border(self._hot, self._manifest.head)))
             self._compact()
-            with self._local_step():
+            with self.local_step():
                 self._derive_gaps()  # there may have been no room to do so when one was made
 
     def archive_round(self) -> None:
@@ -205,7 +205,7 @@ class ColdWay:
         """Every quarter of the grace period: delete what nobody names any more. Beside the other steps."""
         if self._clock.monotonic_s() < self._sweep_at_s or self._manifest.head is None or self._hot.read_only_reason:
             return
-        report = self._unless_lost(partial(self._sweep.run, self._claim_alone))
+        report = self._unless_lost(partial(self._sweep.run, self.claim))
         if report.is_whole:
             self._sweep_at_s = self._clock.monotonic_s() + self._sweep_every_s
         if report.kept:
@@ -216,14 +216,19 @@ class ColdWay:
                 report.removed, report.orphans, report.uploads,
             )  # fmt: skip
 
-    def _claim_alone(self) -> None:
-        with self._lock:
-            self._claim()
+    def claim(self) -> Head:
+        """The head, in which this open is the one that may write."""
+        with contextlib.nullcontext() if self._claimed else self._lock:
+            return self._claim()
+
+    def check_owner(self) -> None:
+        """Ask the head whether this store still may write; it is read-only from then on if not."""
+        self._unless_lost(partial(self._manifest.check_owner, owner_of(self._identity), log_end=self._hot.log.end))
 
     def _watch_head(self) -> None:
         if self._clock.monotonic_s() < self._look_again_s:
             return
-        self._unless_lost(partial(self._manifest.check_owner, owner_of(self._identity), log_end=self._hot.log.end))
+        self.check_owner()
         self._look_again_s = self._clock.monotonic_s() + _HEAD_WATCH_S
         if self._manifest.head is not None:
             self._remember(self._manifest.head)  # another process may have begun an erasure
@@ -238,7 +243,7 @@ class ColdWay:
                 self._manifest.claim, owner_of(self._identity), log_begin=self._hot.log.begin, log_end=self._hot.log.end
             )
         )
-        with self._local_step():
+        with self.local_step():
             self._identity = self._identity.published()
             self._identity.save(self._fs, self._paths)
             self._index.set_indexed_to(head.indexed_to)
@@ -248,7 +253,7 @@ class ColdWay:
         return head
 
     @contextlib.contextmanager
-    def _local_step(self) -> Iterator[None]:
+    def local_step(self) -> Iterator[None]:
         """A change of local files; none happens after :meth:`stop`, when another process may hold the store."""
         with self._local:
             self._check_going_on()
@@ -287,7 +292,7 @@ class ColdWay:
 
     def _compact(self) -> None:
         """Compact what is sealed. A damaged file is thrown away and derived again from the log, once."""
-        with self._local_step():
+        with self.local_step():
             try:
                 self._index.compact_sealed()
             except CorruptIndexError as error:
@@ -304,7 +309,7 @@ class ColdWay:
         try:
             return self._publish(head, report)
         except CorruptIndexError as error:
-            with self._local_step():
+            with self.local_step():
                 self._derive_damaged(error)
             self._compact()
             return self._publish(self._manifest.head or head, report)
@@ -344,9 +349,7 @@ class ColdWay:
         :class:`ConflictError` if what the change removes is gone, the object store's error if the outcome is unknown.
         """
         self._check_going_on()
-        if not self._claimed:
-            with self._lock:
-                self._claim()
+        self.claim()
         head = self._unless_lost(partial(self._manifest.commit_other, change, owned=True))
         self._remember(head)
         return head
@@ -358,7 +361,7 @@ class ColdWay:
     def _remember(self, head: Head) -> None:
         if head.version <= self._remembered:
             return
-        with self._local_step():
+        with self.local_step():
             if head.version > self._remembered:
                 tombstones = self._known.to_save(head, self._hot.log.begin)
                 save_seen_head(self._fs, self._paths, head, tombstones)
@@ -371,7 +374,7 @@ class ColdWay:
             self._roll()
 
     def _roll(self) -> None:
-        with self._local_step():
+        with self.local_step():
             self._hot.roll()
             self._hot.dispatch()
             self._index.seal()

@@ -11,6 +11,7 @@ from pathlib import Path
 from index.query import Answer, Query
 from index.search import search
 from index.store_search import TieredStoreSearch
+from service.archived_appends import TailNumbers
 from service.archiving import ArchiveReport, Progress, remove_due
 from service.background import Background
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
@@ -58,6 +59,7 @@ class Engine:
         self.cold_url = parts.identity.cold_url
         self._hot, self._index, self._classic = parts.hot, parts.index, parts.classic
         self._manifest, self._cold_way, self._known = parts.manifest, parts.cold_way, parts.known
+        self._archived = parts.archived
         self._meter = parts.meter
         self._broker = parts.broker
         self._resources = parts.resources
@@ -101,6 +103,8 @@ class Engine:
         """Run flushing, dispatching, checkpoints, archiving and removal in the background."""
         if not self._read_only:
             self._background.start()
+            if self._archived is not None:
+                self._archived.start()
 
     # writing
 
@@ -110,6 +114,7 @@ class Engine:
         Raises :class:`DiskFullError` before anything is written while the disk is fuller than the settings allow.
         """
         self._check_writable()
+        self._check_durability(messages, durability)
         self._disk.check_room()
         if not self._settings.create_topics:
             for name in {message.topic for message in messages}:
@@ -117,6 +122,8 @@ class Engine:
         batch = MessageBatch.of(messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes)
         result = self._hot.append(batch, durability)
         self._background.appended()
+        if durability is Durability.ARCHIVED and self._archived is not None:
+            self._archived.wait_for(self._hot.log.flushed)
         return [
             Appended(
                 (self._store_host + int(offset).to_bytes(8)).hex().upper(), queue_id, queue_offset, result.store_ms
@@ -125,6 +132,15 @@ class Engine:
                 result.physical_offset.tolist(), result.queue_id.tolist(), result.queue_offset.tolist(), strict=True
             )
         ]
+
+    def _check_durability(self, messages: Sequence[Message], durability: Durability) -> None:
+        if durability is not Durability.ARCHIVED:
+            return
+        if self._archived is None:
+            raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
+        left_out = {topic.name for topic in self._hot.topics.all() if not topic.archive}
+        for name in {message.topic for message in messages} & left_out:
+            raise InvalidRequestError(f"topic {name!r} is not archived", hint="append with durability=flushed")
 
     def create_topic(self, name: str, queues: int) -> None:
         """Make a topic, or give an existing one more queues; fewer is refused."""
@@ -254,6 +270,7 @@ class Engine:
         """Sizes and lags in bytes, times in ms, and what was asked of the archive since the store was opened."""
         hot, head = self._hot, self._manifest.head if self._manifest else None
         asked = self._meter.reading()
+        tails = TailNumbers() if self._archived is None else self._archived.numbers()
         found: dict[str, object] = {
             "store_id": self.store_id,
             "cold_url": self.cold_url,
@@ -268,7 +285,11 @@ class Engine:
             "manifest_version": head.version if head else None,
             "hot_bytes": hot.log.end - hot.border,
             "unflushed_bytes": hot.log.end - hot.log.flushed,
-            "unarchived_bytes": hot.log.end - head.archived_to if head else None,
+            "unarchived_bytes": hot.log.end - (tails.covered_to or head.archived_to) if head else None,
+            "tailed_to": tails.covered_to,
+            "tail_lag_bytes": tails.lag_bytes,
+            "tails_written": tails.written_count,
+            "tail_bytes_written": tails.written_bytes,
             "appended_messages": hot.appended_messages,
             "appended_bytes": hot.appended_bytes,
             "flushes": hot.log.flushes,
@@ -311,11 +332,13 @@ class Engine:
     @property
     def cold_error(self) -> str | None:
         """The last failure to reach or write the archive, None once it went well again."""
-        return self._background.cold_error
+        return self._background.cold_error or (self._archived.error if self._archived else None)
 
     def close(self) -> None:
         """Flush and close within 10 s, whatever the object store does. Idempotent."""
         self._background.stop()
+        if self._archived is not None:
+            self._archived.stop()
         if self._cold_way is not None:
             self._cold_way.stop()
         try:

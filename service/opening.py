@@ -11,6 +11,7 @@ from pathlib import Path
 from index.classic.index import ClassicIndex
 from index.layout import TIERLOG
 from index.local_index import LocalIndex
+from service.archived_appends import ArchivedAppends, archived_appends
 from service.archiving import ColdWay, owner_of
 from service.groups import ConsumerGroups
 from service.seen_head import read_seen_head
@@ -44,6 +45,7 @@ from tiering.randomness import Randomness
 from tiering.rocketmq.adopt import adopt, is_broker_store, refuse_writing
 from tiering.rocketmq.broker import BrokerStore
 from tiering.store_state import StateWriter
+from tiering.tail_mark import TailMark
 
 _FIRST_LOOK_S = 3.0
 _READ_ONLY_TRIES = 3
@@ -71,6 +73,7 @@ class StoreParts:
     classic: ClassicIndex | None
     manifest: ManifestStore | None
     cold_way: ColdWay | None
+    archived: ArchivedAppends | None
     known: KnownErasures
     fetcher: Fetcher
     groups: ConsumerGroups
@@ -159,7 +162,7 @@ def _open_once(
         known = KnownErasures(manifest, read_seen_head(fs, paths).tombstones)
         offsets = GroupOffsets(fs, paths, lambda: "opened read-only" if read_only else hot.read_only_reason)
         resources.callback(offsets.close)  # before the lock goes
-        cold_way = None
+        cold_way, archived = None, None
         if manifest is not None and not read_only:
             cold_way = ColdWay(
                 hot, index, manifest, identity, fs, paths, around.clock, around.randomness,
@@ -168,10 +171,13 @@ def _open_once(
             )  # fmt: skip
             if manifest.head is not None:
                 manifest.check_owner(owner_of(identity), log_end=hot.log.end)
+            archived = archived_appends(
+                hot, cold_way, manifest, TailMark(fs, paths), settings, around.clock, around.randomness, stopping
+            )  # fmt: skip
         fetcher = Fetcher(identity.store_id, hot, manifest, known)
         groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness)
         return StoreParts(
-            identity, hot, index, classic, manifest, cold_way, known, fetcher, groups, disk, meter, stopping,
+            identity, hot, index, classic, manifest, cold_way, archived, known, fetcher, groups, disk, meter, stopping,
             planned.first_contact, resources.pop_all(), broker,
         )  # fmt: skip
 

@@ -230,6 +230,34 @@ class ColdSettings(_Group):
             "a third longer than the longest query or job that reads the archive. Longer keeps replaced objects longer."
         ),
     )
+    tail_bytes: int = Field(
+        default=8 << 20,
+        ge=1 << 10,
+        le=64 << 20,
+        description=(
+            "Bytes of log in one object that `archived` appends share. Four are on their way at a time, each in "
+            "memory; larger makes fewer requests where much is appended."
+        ),
+    )
+    tail_interval_ms: int = Field(
+        default=100,
+        ge=0,
+        le=60_000,
+        description=(
+            "ms between the starts of two such objects that are not full. `archived` appends wait up to this much "
+            "longer; as long as there are any, each interval costs one PUT (at 100 ms and 0.005 USD per 1,000: "
+            "4.32 USD a day)."
+        ),
+    )
+    tail_timeout_ms: int = Field(
+        default=10_000,
+        ge=10,
+        le=600_000,
+        description=(
+            "ms that an `archived` append waits for the bucket. Then it is answered with 503: its messages are "
+            "flushed on the volume, and whether they are archived is unknown."
+        ),
+    )
     s3_endpoint: str | None = Field(
         default=None,
         description=(

@@ -25,7 +25,7 @@ from pydantic_settings import (
 
 from service.setting_groups import ColdSettings, HotSettings, IndexSettings, ServeSettings
 from tiering.errors import InvalidRequestError
-from tiering.options import ColdOptions, HotOptions, RetentionOptions
+from tiering.options import ColdOptions, HotOptions, RetentionOptions, TailOptions
 
 __all__ = ["ColdSettings", "HotSettings", "IndexSettings", "ServeSettings", "Settings"]
 
@@ -122,6 +122,13 @@ class Settings(BaseSettings):
             default_queues=self.hot.default_queues,
             record_checksum=self.hot.record_checksum,
             foreign=foreign,
+        )
+
+    def tail_options(self) -> TailOptions:
+        """Options of `archived` appends."""
+        cold = self.cold
+        return TailOptions(
+            max_bytes=cold.tail_bytes, interval_ms=cold.tail_interval_ms, timeout_ms=cold.tail_timeout_ms
         )
 
     def cold_options(self) -> ColdOptions:

@@ -81,8 +81,6 @@ class TailOptions:
     """Between the starts of two tails that are not full: fewer requests for a longer wait."""
     timeout_ms: int = 10_000
     """An append waits so long for its acknowledgement."""
-    retry_ms: int = 10_000
-    """Between tries of a tail that could not be stored."""
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1 or self.in_flight < 1:

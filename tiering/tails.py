@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tiering.cold.tail_objects import StoredTail, TailObjects
-from tiering.errors import FencedError, StoreError, StoreMismatchError, UnavailableError
+from tiering.errors import FencedError, StoreError, StoreMismatchError
 from tiering.format.manifest import Head
 from tiering.format.tail import TailHead, TailKind, payload_crc32
 from tiering.hot.store import HotStore
@@ -41,7 +41,6 @@ class Piece:
     head: TailHead
     cut: Cut
     state: _State = _State.TAKEN
-    due_s: float = 0.0
 
 
 class TailWriter:
@@ -118,6 +117,12 @@ class TailWriter:
             self._wanted = max(self._wanted, end)
             self.changed.notify_all()
 
+    def give_up(self, error: StoreError) -> None:
+        """Write no tail any more; who waits, now or later, learns ``error``."""
+        with self.changed:
+            self._fenced = error
+            self.changed.notify_all()
+
     # for those who work
 
     def begin(self, head: Head) -> None:
@@ -134,7 +139,7 @@ class TailWriter:
                 with self.changed:
                     self._check_ours(found, head)
             except FencedError as error:
-                self._give_up(error)
+                self.give_up(error)
                 raise
             except StoreMismatchError as error:
                 broken = error
@@ -153,7 +158,7 @@ class TailWriter:
                 return None
             self._skip_archived()
             for piece in self._pieces:
-                if piece.state is _State.WAITING and piece.due_s <= now_s:
+                if piece.state is _State.WAITING:
                     piece.state = _State.TAKEN
                     return piece
             return self._plan(now_s)
@@ -161,13 +166,10 @@ class TailWriter:
     def idle_s(self, now_s: float) -> float | None:
         """How long :meth:`take` will find nothing unless :attr:`changed` is notified; None is without limit."""
         with self.changed:
-            due = [piece.due_s for piece in self._pieces if piece.state is _State.WAITING]
-            if self._may_plan():
-                due.append(self._next_start_s)
-            return max(0.0, min(due) - now_s) if due else None
+            return max(0.0, self._next_start_s - now_s) if self._may_plan() else None
 
-    def store(self, piece: Piece, now_s: float) -> None:
-        """Store a tail that was taken. An error leaves it to be tried again, or ends the writing for good."""
+    def store(self, piece: Piece) -> None:
+        """Store a tail that was taken. An error leaves it to be taken again, or ends the writing."""
         try:
             with self.changed:
                 confirmed = self._chain_end
@@ -175,11 +177,11 @@ class TailWriter:
             found = self._tails.create(piece.head, piece.cut.payload)
             self._make_sure_of_owner(found)
         except (FencedError, StoreMismatchError) as error:
-            self._give_up(error)
+            self.give_up(error)
             raise
         except BaseException:
             with self.changed:
-                piece.state, piece.due_s = _State.WAITING, now_s + self._options.retry_ms / 1000
+                piece.state = _State.WAITING
                 self.changed.notify_all()
             raise
         with self.changed:
@@ -194,11 +196,6 @@ class TailWriter:
             self._check_owner()
             with self.changed:
                 self._seen_ms = max(found.modified_ms, self._seen_ms or 0)
-
-    def _give_up(self, error: StoreError) -> None:
-        with self.changed:
-            self._fenced = error
-            self.changed.notify_all()
 
     # the rest is called with the lock held
 
@@ -251,7 +248,7 @@ class TailWriter:
             self.changed.notify_all()
 
     def _may_plan(self) -> bool:
-        if self._owner is None or self._broken is not None or self._planned >= self._wanted:
+        if self._owner is None or self._broken is not None or self._planned >= min(self._wanted, self._hot.log.flushed):
             return False
         on_their_way = sum(piece.state is not _State.STORED for piece in self._pieces)
         begins_segment = self._planned % self._hot.log.segment_bytes == 0
@@ -273,12 +270,3 @@ class TailWriter:
         self._planned = cut.end
         self._next_start_s = now_s + self._options.interval_ms / 1000
         return piece
-
-
-def outcome_unknown(timeout_ms: int, error: str | None) -> UnavailableError:
-    """What an append learns that was flushed and then waited too long for the bucket."""
-    why = "" if error is None else f" ({error})"
-    return UnavailableError(
-        f"the bucket did not take the messages within {timeout_ms} ms{why}",
-        hint="they are flushed on the volume; whether they are archived is unknown",
-    )

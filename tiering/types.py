@@ -35,6 +35,7 @@ class Durability(StrEnum):
 
     ASYNC = "async"
     FLUSHED = "flushed"
+    ARCHIVED = "archived"
 
 
 class PullStatus(StrEnum):

@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from service.cli.arguments import add_target
@@ -16,6 +17,7 @@ from service.cli.stopping import Stopped, stop_flag
 from service.cli.targets import Writer, open_writer, settings_of
 from tiering.clock import SystemClock
 from tiering.errors import InvalidRequestError, StoreError, TopicNotFoundError
+from tiering.types import Durability
 
 if TYPE_CHECKING:
     from service.loading import Batch, LineRules, LoadReport
@@ -41,6 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--year", type=int, metavar="N", help="the year, for a format without one")
     parser.add_argument("--queues", type=int, metavar="N", help=f"queues of the topic, {_QUEUES} for a new one")
+    parser.add_argument(
+        "--durability", choices=[each.value for each in Durability], default=Durability.FLUSHED.value,
+        help="what a batch waits for: nothing (async), the disk (flushed), or the archive as well (archived)",
+    )  # fmt: skip
     add_target(parser, writes=True)
 
 
@@ -120,7 +126,7 @@ def _load(
                 _prepare_topic(target, arguments, settings)
             yield batch
 
-    load(until_stopped(), target.append, report=report)
+    load(until_stopped(), partial(target.append, durability=Durability(arguments.durability)), report=report)
 
 
 def _prepare_topic(target: Writer, arguments: argparse.Namespace, settings: Settings) -> None:

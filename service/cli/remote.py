@@ -26,6 +26,7 @@ from tiering.errors import (
 if TYPE_CHECKING:
     from index.query import Query
     from tiering.batch import Message
+    from tiering.types import Durability
 
 _TIMEOUT_S = 600.0
 _REFUSED = {400, 404, 405, 413, 415, 422}
@@ -90,9 +91,9 @@ class RemoteTarget:
         found: list[str] = self._call("POST", "/v1/admin/check", {"deep": deep})["findings"]
         return found
 
-    def append(self, messages: Sequence[Message]) -> None:
-        """Append a batch, all of one topic, and make it durable."""
-        path = f"/v1/topics/{quote(messages[0].topic, safe='')}/messages"
+    def append(self, messages: Sequence[Message], durability: Durability) -> None:
+        """Append a batch, all of one topic, and return when it is as durable as asked for."""
+        path = f"/v1/topics/{quote(messages[0].topic, safe='')}/messages?durability={durability.value}"
         self._call("POST", path, {"messages": [produced_json(message) for message in messages]})
 
     def queues_of(self, topic: str) -> int | None:

@@ -18,7 +18,7 @@ from service.wire import (
     topic_json,
 )
 from tiering.errors import InvalidRequestError, TopicNotFoundError
-from tiering.types import Boundary
+from tiering.types import Boundary, Durability
 
 if TYPE_CHECKING:
     from index.query import Query
@@ -65,8 +65,8 @@ class Reader(Protocol):
 class Writer(Reader, Protocol):
     """What commands that change something may ask."""
 
-    def append(self, messages: Sequence[Message]) -> None:
-        """Append a batch and make it durable."""
+    def append(self, messages: Sequence[Message], durability: Durability) -> None:
+        """Append a batch and return when it is as durable as asked for."""
         ...
 
     def queues_of(self, topic: str) -> int | None:
@@ -128,9 +128,9 @@ class LocalWriter(LocalReader):
         super().__init__(engine)
         self._engine = engine
 
-    def append(self, messages: Sequence[Message]) -> None:
-        """Append a batch and make it durable."""
-        self._engine.append(messages)
+    def append(self, messages: Sequence[Message], durability: Durability) -> None:
+        """Append a batch."""
+        self._engine.append(messages, durability)
 
     def queues_of(self, topic: str) -> int | None:
         """How many queues a topic has."""

@@ -245,7 +245,6 @@ def test_a_pull_says_where_it_stands(service: Service, offset: int, status: str)
         ("POST", "/v1/topics/b%20ad/messages", {"messages": [{"body": "x"}]}, 400),
         ("POST", f"/v1/topics/{'t' * 128}/messages", {"messages": [{"body": "x"}]}, 400),
         ("POST", "/v1/topics/t/messages?durability=sometimes", {"messages": [{"body": "x"}]}, 400),
-        ("POST", "/v1/topics/t/messages?durability=archived", {"messages": [{"body": "x"}]}, 400),
         ("POST", "/v1/topics/t/messages", {"messages": [{"body": ""}]}, 400),
         ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x", "keys": ["a b"]}]}, 400),
         ("POST", "/v1/topics/t/messages", {"messages": [{"body": "x", "keys": [""]}]}, 400),

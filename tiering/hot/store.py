@@ -201,7 +201,7 @@ class HotStore:
     # appending
 
     def append(self, batch: MessageBatch, durability: Durability) -> AppendResult:
-        """Append a batch; ``flushed`` returns after its bytes are durable.
+        """Append a batch; all but ``async`` return after its bytes are durable; to archive them is not the matter here.
 
         ``async`` returns at once unless more than ``flush_dirty_bytes`` are unflushed, which is how much a crash of
         the machine may lose. Raises :class:`MessageTooLargeError` for a record that no segment can hold, before
@@ -213,7 +213,7 @@ class HotStore:
             with self.writing("append"):
                 result = self._writer.append(batch, sizes)
             end = self.log.end
-        if durability is Durability.FLUSHED or end - self.log.flushed > self._options.flush_dirty_bytes:
+        if durability is not Durability.ASYNC or end - self.log.flushed > self._options.flush_dirty_bytes:
             self.flush(end)
         return result
 
