@@ -12,7 +12,8 @@ import numpy as np
 
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.publishing import put_verified, verify_object
-from tiering.cold.segment_writer import SegmentWriter, scan_segment
+from tiering.cold.segment_scan import scan_segment
+from tiering.cold.segment_writer import SegmentWriter
 from tiering.errors import StoreError
 from tiering.format.manifest import Head, LogEntry, ObjectRef
 from tiering.format.queue_rows import encode_queue_rows
@@ -59,13 +60,13 @@ def upload_segment(
 ) -> LogEntry:
     """Store one closed segment under names of this attempt, verified; whoever commits the entry names it.
 
-    Every topic in it must be among ``topics``.
+    Every topic in it must be among ``topics``; of those that are not to be archived, fillers are stored.
     """
     keys, objects = manifest.keys, manifest.objects
-    names = [topic.name for topic in topics]
     ids = np.array([topic.topic_id for topic in topics], np.int32)
-    scanned = scan_segment(segment.data, segment.base_offset, TopicTable(names))
-    writer = SegmentWriter(scanned, names, ids, manifest.options)
+    left_out = {topic.topic_id for topic in topics if not topic.archive}
+    scanned = scan_segment(segment.data, segment.base_offset, TopicTable([topic.name for topic in topics]))
+    writer = SegmentWriter(scanned, ids, manifest.options, left_out=left_out)
     key = keys.segment(segment.base_offset, epoch, randomness.token_hex(4))
     objects.upload(key, writer.pieces())
     summary = writer.summary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,8 @@ from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.reading import ArchiveReader, MetadataCache
 from tiering.cold.segment_reader import SegmentReader
-from tiering.cold.segment_writer import SegmentSummary, SegmentWriter, scan_segment
+from tiering.cold.segment_scan import Removal, scan_segment
+from tiering.cold.segment_writer import SegmentSummary, SegmentWriter
 from tiering.format.manifest import LogEntry
 from tiering.format.record import BLANK, MAGIC_BLANK, Record, RecordVersion, decode_record, encode_record
 from tiering.kernels.scan import TopicTable
@@ -92,12 +94,17 @@ def mixed_records(seed: int, count: int = 150) -> list[Record]:
 
 
 def write_segment(
-    parts: list[Record], *, tail: bytes = b"", frame_bytes: int = 4096, segment_bytes: int = SEGMENT
+    parts: list[Record],
+    *,
+    tail: bytes = b"",
+    frame_bytes: int = 4096,
+    segment_bytes: int = SEGMENT,
+    removal: Removal | None = None,
+    left_out: Collection[int] = (),
 ) -> Written:
     segment, records = build_segment(parts, tail=tail, segment_bytes=segment_bytes)
-    writer = SegmentWriter(
-        scan_segment(array(segment), BASE, TopicTable(NAMES)), NAMES, IDS, ColdOptions(frame_bytes=frame_bytes)
-    )
+    scanned = scan_segment(array(segment), BASE, TopicTable(NAMES), removal)
+    writer = SegmentWriter(scanned, IDS, ColdOptions(frame_bytes=frame_bytes), left_out=left_out)
     with pytest.raises(RuntimeError):
         writer.summary()
     data = b"".join(writer.pieces())

@@ -35,6 +35,8 @@ _COVERED = HEADER.size - 4
 #: No document comes near this; a frame that says it is larger is damaged.
 _MAX_DOCUMENT_BYTES = 64 << 20
 JsonObject = dict[str, Any]
+#: A page's bytes, and what the table shall say about it besides place and checksum.
+Page = tuple[bytes, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,10 @@ def encode_head(magic: bytes, version: int, table: bytes, rest_length: int) -> b
     return covered + struct.pack(">I", zlib.crc32(table, zlib.crc32(covered))) + table
 
 
-def encode_section(
-    magic: bytes, version: int, table: Mapping[str, Any], pages: Sequence[tuple[bytes, Mapping[str, Any]]] = ()
+def section_head(
+    magic: bytes, version: int, table: Mapping[str, Any], pages: Sequence[Page] = ()
 ) -> tuple[bytes, SectionRef]:
-    """The section's bytes and its reference at position 0.
-
-    Each page is its bytes and what the table shall say about it besides place and checksum.
-    """
+    """Header and table of a section whose pages follow in their order, and its reference at position 0."""
     # page positions depend on the table's length, so the table counts them from its own end
     entries, position = [], 0
     for data, info in pages:
@@ -98,8 +97,15 @@ def encode_section(
     head = encode_head(
         magic, version, json.dumps({**table, "pages": entries}, separators=(",", ":")).encode(), position
     )
-    section = head + b"".join(data for data, _ in pages)
-    return section, SectionRef(0, len(section), len(head), zlib.crc32(head))
+    return head, SectionRef(0, len(head) + position, len(head), zlib.crc32(head))
+
+
+def encode_section(
+    magic: bytes, version: int, table: Mapping[str, Any], pages: Sequence[Page] = ()
+) -> tuple[bytes, SectionRef]:
+    """The section's bytes and its reference at position 0."""
+    head, ref = section_head(magic, version, table, pages)
+    return head + b"".join(data for data, _ in pages), ref
 
 
 @dataclass(frozen=True, slots=True)

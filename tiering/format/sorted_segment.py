@@ -110,7 +110,7 @@ def _starts(lengths: NDArray[np.uint32]) -> NDArray[np.int64]:
     return starts
 
 
-def encode_map_page(sizes: NDArray[np.int64], cold: NDArray[np.int64]) -> bytes:
+def encode_map_page(sizes: NDArray[np.signedinteger], cold: NDArray[np.signedinteger]) -> bytes:
     """One page of the offset map: record sizes, then steps of the cold position, of records in physical order."""
     steps = np.diff(cold, prepend=cold[:1])
     return zstandard.ZstdCompressor(level=3).compress(sizes.astype(">i4").tobytes() + steps.astype(">i4").tobytes())
