@@ -176,7 +176,7 @@ class TailWriter:
             self._mark.raise_to(piece.head.end, confirmed, self._local_step())
             found = self._tails.create(piece.head, piece.cut.payload)
             self._make_sure_of_owner(found)
-        except (FencedError, StoreMismatchError) as error:
+        except FencedError as error:
             self.give_up(error)
             raise
         except BaseException:
@@ -193,7 +193,10 @@ class TailWriter:
         """Not before every acknowledgement: tails stay for the grace period, so what was ours lately cannot be lost."""
         seen_ms = self._seen_ms
         if seen_ms is None or found.modified_ms - seen_ms > self._grace_ms // 4:
-            self._check_owner()
+            try:
+                self._check_owner()
+            except StoreMismatchError as error:
+                raise FencedError(f"the store was taken over: {error.message}", path=error.path) from error
             with self.changed:
                 self._seen_ms = max(found.modified_ms, self._seen_ms or 0)
 

@@ -203,6 +203,11 @@ class SegmentReader:
                 yield position, memoryview(frame)[at : at + size]
                 at += size
 
+    @property
+    def blank_position(self) -> int:
+        """Where in the original segment its records end."""
+        return int(self._head("directory", MAGIC_DIRECTORY).table["blank_position"])
+
     def restore(self) -> Restored:
         """The original log segment."""
         table = self._head("directory", MAGIC_DIRECTORY).table
