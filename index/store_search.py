@@ -12,7 +12,7 @@ from index.query import Query, StoreCoverage, TierCoverage
 from index.search import SearchContext, StoreSearch, Work, object_of
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import BudgetSpentError
-from tiering.erasure import Erasures
+from tiering.erasure import Erasures, ErasureSource
 from tiering.errors import StoreError, TopicNotFoundError
 from tiering.format.manifest import Head
 from tiering.hot.store import HotStore
@@ -29,7 +29,7 @@ class TieredStoreSearch(StoreSearch):
         hot: HotStore,
         index: LocalIndex,
         manifest: ManifestStore | None,
-        known: KnownErasures | None = None,
+        known: ErasureSource | None = None,
     ) -> None:
         """``known``: what the store has to hide beside what its archive's head says."""
         self.store_id = store_id

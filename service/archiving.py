@@ -62,18 +62,6 @@ def owner_of(identity: StoreIdentity) -> Ownership:
     return Ownership(identity.volume_id, identity.open_id, identity.head_open_ids)
 
 
-def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, disk: DiskSpace, now_ms: int) -> None:
-    """Remove by retention alone: what happens to old segments of a store without a cold tier.
-
-    What is not dispatched stays: queues and index follow the log, and must not begin above a hole of their own.
-    """
-    dispatched = hot.dispatch()
-    due = due_border(hot, retention, now_ms, disk.excess_bytes())
-    border = min(due, dispatched - dispatched % hot.log.segment_bytes)
-    if border > hot.border:
-        hot.remove_below(border, forget=index.remove_below)
-
-
 class ColdWay:
     """Moves one open store's data to its archive."""
 
@@ -112,7 +100,7 @@ class ColdWay:
         self._claimed = False
         self._remembered = 0
         self._look_again_s = 0.0
-        self._sweep = Sweep(manifest, clock, self._check_going_on)
+        self._sweep = Sweep(manifest, clock, self.check_going_on)
         self._sweep_every_s = manifest.options.grace_ms / 4000
         self._sweep_at_s = clock.monotonic_s() + min(_FIRST_SWEEP_S, self._sweep_every_s)
 
@@ -197,7 +185,8 @@ class ColdWay:
         if ref is None:
             return head
         head = self._claim()
-        head = self._unless_lost(partial(self._manifest.commit, ManifestChange(state=ref), head))
+        change = ManifestChange(state=ref)
+        head = self._despite_erasures(head, lambda seen: self._manifest.commit(change, seen))
         self._remember(head)
         return head
 
@@ -234,7 +223,7 @@ class ColdWay:
             self._remember(self._manifest.head)  # another process may have begun an erasure
 
     def _claim(self) -> Head:
-        self._check_going_on()
+        self.check_going_on()
         if self._claimed:
             assert self._manifest.head is not None
             return self._manifest.head
@@ -256,7 +245,7 @@ class ColdWay:
     def local_step(self) -> Iterator[None]:
         """A change of local files; none happens after :meth:`stop`, when another process may hold the store."""
         with self._local:
-            self._check_going_on()
+            self.check_going_on()
             yield
 
     def _derive_gaps(self) -> None:
@@ -267,7 +256,8 @@ class ColdWay:
             finally:
                 derived.abandon()  # tried again from the start of what is missing
 
-    def _check_going_on(self) -> None:
+    def check_going_on(self) -> None:
+        """Raise :class:`ClosedError` or :class:`ReadOnlyError` if no further step is to be taken."""
         if self._stopping.is_set():
             raise ClosedError("the store is closing")
         if self._hot.read_only_reason is not None:
@@ -280,7 +270,7 @@ class ColdWay:
         if until_ms is not None:
             waiting = [segment for segment in waiting if (self._hot.first_store_ms(segment) or 0) < until_ms]
         for number, segment in enumerate(waiting):
-            self._check_going_on()
+            self.check_going_on()
             head = self._despite_erasures(head, partial(self._archiver.archive, segment))
             self._remember(head)
             report.segments += 1
@@ -348,15 +338,11 @@ class ColdWay:
         When it returns the new head is in ``head.json``, so that a restart with a dead bucket knows it. Raises
         :class:`ConflictError` if what the change removes is gone, the object store's error if the outcome is unknown.
         """
-        self._check_going_on()
+        self.check_going_on()
         self.claim()
         head = self._unless_lost(partial(self._manifest.commit_other, change, owned=True))
         self._remember(head)
         return head
-
-    def check_going_on(self) -> None:
-        """Raise :class:`ClosedError` or :class:`ReadOnlyError` where work beside archiving has to stop."""
-        self._check_going_on()
 
     def _remember(self, head: Head) -> None:
         if head.version <= self._remembered:
@@ -395,5 +381,5 @@ class ColdWay:
 
     def _remove_below(self, border: int) -> None:
         if border > self._hot.border:
-            self._check_going_on()
+            self.check_going_on()
             self._hot.remove_below(border, forget=self._index.remove_below)

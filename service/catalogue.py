@@ -32,6 +32,9 @@ class TopicInfo:
     name: str
     topic_id: int
     queues: list[QueueInfo]
+    archive: bool = True
+    cold_retention_ms: int | None = None
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,11 @@ class ColdEngine:
             head, reader, fetcher = manifest.refresh(), manifest.reader(), Fetcher(store_id, None, manifest)
             for state in manifest.state(reader, head).topics:
                 queues = [QueueInfo(queue, *fetcher.offsets(state.name, queue)) for queue in range(state.queues)]
-                found.append(TopicInfo(state.name, state.topic_id, queues))
+                found.append(
+                    TopicInfo(
+                        state.name, state.topic_id, queues, state.archive, state.cold_retention_ms, state.hold
+                    )
+                )  # fmt: skip
         return found
 
     def topic(self, name: str) -> TopicInfo:

@@ -12,11 +12,12 @@ from index.query import Answer, Query
 from index.search import search
 from index.store_search import TieredStoreSearch
 from service.archived_appends import TailNumbers
-from service.archiving import ArchiveReport, Progress, remove_due
+from service.archiving import ArchiveReport, Progress
 from service.background import Background
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from service.checking import check_archive, check_classic, check_index, check_store
 from service.opening import StoreParts, Surroundings, open_parts
+from service.removal import make_removal, remove_due
 from service.repeated import Repeated
 from service.settings import Settings
 from service.store_host import store_host
@@ -70,6 +71,8 @@ class Engine:
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
         self._store_host = store_host(settings)
+        #: Erasures, their receipts, and the options of topics that say what may go.
+        self.removal = make_removal(parts, clock, randomness, read_only=read_only)
         self._background = Background(
             self._hot, self._checkpoint, *self._steps(randomness, parts.first_contact), settings, clock, parts.stopping
         )
@@ -183,6 +186,7 @@ class Engine:
         self._check_writable()
         if self._cold_way is not None:
             self._cold_way.round()
+            self.removal.round()
         else:
             self._remove_due()
 
@@ -192,14 +196,15 @@ class Engine:
     def _steps(self, randomness: Randomness, first_contact: str | None) -> tuple[list[Repeated], Repeated | None]:
         """The way from tier to tier as the background takes it, and the sweep."""
 
-        def repeated(step: Callable[[], None], error: str | None = None) -> Repeated:
+        def repeated(step: Callable[[], object], error: str | None = None) -> Repeated:
             cold = self._settings.cold
             first_s, most_s = cold.retry_interval_ms / 1000, cold.retry_max_ms / 1000
             return Repeated(step, Backoff(self._clock, randomness, first_s=first_s, most_s=most_s), error)
 
         if self._cold_way is None:
             return [repeated(self._remove_due, first_contact)], None
-        tiers = [repeated(self._cold_way.local_round), repeated(self._cold_way.archive_round, first_contact)]
+        archive_round = repeated(self._cold_way.archive_round, first_contact)
+        tiers = [repeated(self._cold_way.local_round), archive_round, repeated(self.removal.round)]
         return tiers, repeated(self._cold_way.sweep_round)
 
     def _check_writable(self) -> None:
@@ -253,7 +258,7 @@ class Engine:
 
     def _describe(self, topic: Topic) -> TopicInfo:
         queues = [QueueInfo(queue_id, *self._fetcher.offsets(topic.name, queue_id)) for queue_id in range(topic.queues)]
-        return TopicInfo(topic.name, topic.topic_id, queues)
+        return TopicInfo(topic.name, topic.topic_id, queues, topic.archive, topic.cold_retention_ms, topic.hold)
 
     def files(self) -> list[FileInfo]:
         """Every segment and index file of both tiers; the cold ones only if the archive can be read."""

@@ -14,7 +14,7 @@ _LOG = logging.getLogger("tierlog")
 class Repeated:
     """One step with its pauses after failures and its last failure. For one thread; ``error`` may be read by any."""
 
-    def __init__(self, step: Callable[[], None], backoff: Backoff, error: str | None = None) -> None:
+    def __init__(self, step: Callable[[], object], backoff: Backoff, error: str | None = None) -> None:
         """``error`` is what is known to have failed before the first turn, which is taken at once all the same."""
         self._step = step
         self._backoff = backoff

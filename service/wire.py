@@ -90,6 +90,9 @@ def topic_json(topic: TopicInfo) -> Json:
         "topic": topic.name,
         "topic_id": topic.topic_id,
         "queues": len(topic.queues),
+        "archive": topic.archive,
+        "cold_retention_ms": topic.cold_retention_ms,
+        "hold": topic.hold,
         "offsets": [asdict(queue) for queue in topic.queues],
     }
 

@@ -37,6 +37,14 @@ class Run(Protocol):
         ...
 
 
+class ErasureSource(Protocol):
+    """Who knows what is hidden."""
+
+    def current(self) -> Erasures:
+        """What is hidden now."""
+        ...
+
+
 def make_tombstone(
     topic: str, key: str | None, from_ms: int | None, to_ms: int | None, end: int, randomness: Randomness
 ) -> Tombstone:
@@ -86,9 +94,9 @@ class Erasures:
         """Whether any record of the run may be hidden, by topic and time alone."""
         return any(_overlaps(tombstone, run.bounds) for tombstone in self._by_topic.get(run.topic, ()))
 
-    def reach(self, first: int) -> Erasures:
-        """Those that may hide a record at or above a physical offset."""
-        return Erasures(tombstone for tombstone in self.tombstones if tombstone.end > first)
+    def may_hide_at(self, bounds: TimeBounds) -> bool:
+        """Whether any record with such times may be hidden."""
+        return any(_overlaps(tombstone, bounds) for tombstone in self.tombstones)
 
 
 def _contains(tombstone: Tombstone, store_ms: int) -> bool:
@@ -101,6 +109,17 @@ def _overlaps(tombstone: Tombstone, bounds: TimeBounds) -> bool:
     return (tombstone.from_ms is None or tombstone.from_ms <= bounds.max_store_ms) and (
         tombstone.to_ms is None or bounds.min_store_ms < tombstone.to_ms
     )
+
+
+class FixedErasures:
+    """What was hidden at one moment."""
+
+    def __init__(self, erased: Erasures) -> None:
+        self._erased = erased
+
+    def current(self) -> Erasures:
+        """The same always."""
+        return self._erased
 
 
 #: Nothing is erased.

@@ -53,7 +53,7 @@ class StorePaths:
 
 @dataclass(frozen=True, slots=True)
 class ColdKeys:
-    """Object keys of one store below the archive's prefix; all but head and tails are used by one attempt only."""
+    """Object keys of one store below the archive's prefix; all but head, tails and receipts serve one attempt only."""
 
     store_id: str
 
@@ -99,6 +99,20 @@ class ColdKeys:
     def state(self, nonce: str) -> str:
         """Topics and what else a new volume must know."""
         return f"{self.store_id}/state/{nonce}"
+
+    @property
+    def receipts(self) -> str:
+        """Prefix of the receipts of erasures."""
+        return f"{self.store_id}/receipts/"
+
+    def receipt(self, tombstone_id: str) -> str:
+        """The receipt of one erasure; outside the manifest, replaced as the work goes on."""
+        return f"{self.receipts}{tombstone_id}.json"
+
+    @property
+    def segments(self) -> str:
+        """Prefix of the sorted segments."""
+        return f"{self.store_id}/log/"
 
 
 _HEAD = re.compile(r"([a-z0-9-]{1,63})/head")

@@ -96,7 +96,33 @@ class OffsetByTimeIn(_Strict):
 class TopicIn(_Strict):
     """A topic to make, or to give more queues."""
 
-    queues: int = Field(default=8, ge=1, le=1024)
+    queues: int | None = Field(
+        default=None, ge=1, le=1024, description="absent: 8 for a new topic, as many as it has for an existing one"
+    )
+    archive: bool | None = Field(default=None, description="false: messages live as long as their hot copies only")
+    cold_retention_ms: int | None = Field(
+        default=None, ge=1, description="archived messages that are older expire; null: never; absent: as it is"
+    )
+
+
+class HoldIn(_Strict):
+    """Whether nothing of the topic may be erased or expire."""
+
+    hold: bool
+
+
+class EraseIn(_Strict):
+    """What to erase: a topic, or only a key of it, or what was stored in ``[from, to)``; ``dry_run`` only counts.
+
+    ``wait`` answers after everything that is archived was overwritten.
+    """
+
+    topic: str
+    key: str | None = None
+    from_ms: Time = Field(default=0, alias="from")
+    to_ms: Time = Field(default=END_OF_TIME_MS, alias="to")
+    dry_run: bool = False
+    wait: bool = False
 
 
 class ArchiveIn(_Strict):
@@ -192,4 +218,7 @@ class TopicOut(BaseModel):
     topic: str
     topic_id: int
     queues: int
+    archive: bool
+    cold_retention_ms: int | None
+    hold: bool
     offsets: list[QueueOut]

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print a JSON summary; stopped, it leaves what is published and can be run again."""
     until_ms = None if arguments.until is None else parse_time(arguments.until)
-    with stop_flag() as stop, open_writer(arguments) as target, _bar() as move:
+    with stop_flag() as stop, open_writer(arguments) as target, bar(" segments") as move:
 
         def progress(done: int, of: int) -> None:
             move(done, of)
@@ -47,17 +47,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[Callable[[int, int], None]]:
-    """A bar of segments on a terminal."""
+def bar(unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal that is told (done, of)."""
     if not sys.stderr.isatty():
         yield lambda done, of: None
         return
     from tqdm import tqdm
 
-    with tqdm(unit=" segments") as bar:
+    with tqdm(unit=unit) as shown:
 
         def move(done: int, of: int) -> None:
-            bar.total = of
-            bar.update(done - bar.n)
+            shown.total = of
+            shown.update(done - shown.n)
 
         yield move

@@ -11,12 +11,27 @@ import os
 import sys
 from collections.abc import Sequence
 
-from service.cli import archive, check, dump, files, flush, load, query, serve, stats, tail, topics
+from service.cli import (
+    archive,
+    check,
+    dump,
+    erase,
+    files,
+    flush,
+    hold,
+    load,
+    query,
+    receipts,
+    serve,
+    stats,
+    tail,
+    topics,
+)
 from service.cli.errors import DONE, FAILED, exit_code, say
 from service.cli.stopping import Stopped
 from tiering.errors import StoreError
 
-_COMMANDS = (serve, load, query, tail, topics, files, stats, archive, flush, check, dump)
+_COMMANDS = (serve, load, query, tail, topics, files, stats, archive, flush, check, erase, hold, receipts, dump)
 _EPILOG = "exit codes: 0 done, 1 findings or nothing found, 2 wrong use or bad input, 3 failed, 4 answer incomplete"
 
 

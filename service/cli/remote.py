@@ -118,6 +118,27 @@ class RemoteTarget:
         """Make durable now."""
         self._call("POST", "/v1/admin/flush")
 
+    def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: object) -> Json:
+        """Erase what the query matches."""
+        wanted: Json = {
+            "topic": query.topic, "key": query.key, "from": query.from_ms, "to": query.to_ms,
+            "dry_run": dry_run, "wait": wait,
+        }  # fmt: skip
+        return self._call("POST", "/v1/admin/erase", wanted)
+
+    def hold(self, topic: str, *, hold: bool) -> None:
+        """Put a topic on hold, or end that."""
+        self._call("PUT", f"/v1/topics/{quote(topic, safe='')}/hold", {"hold": hold})
+
+    def receipts(self) -> list[Json]:
+        """Receipts of all erasures."""
+        found: list[Json] = self._call("GET", "/v1/admin/receipts")["receipts"]
+        return found
+
+    def receipt(self, tombstone_id: str) -> Json:
+        """The receipt of one."""
+        return self._call("GET", f"/v1/admin/receipts/{quote(tombstone_id, safe='')}")
+
     def _call(self, method: str, path: str, body: Json | None = None) -> Json:
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         headers = {"Accept": "application/json", "Connection": "close"} | (

@@ -85,6 +85,22 @@ class Writer(Reader, Protocol):
         """Make durable now."""
         ...
 
+    def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
+        """Erase what the query matches; the receipt."""
+        ...
+
+    def hold(self, topic: str, *, hold: bool) -> None:
+        """Put a topic on hold, or end that."""
+        ...
+
+    def receipts(self) -> list[Json]:
+        """Receipts of all erasures."""
+        ...
+
+    def receipt(self, tombstone_id: str) -> Json:
+        """The receipt of one."""
+        ...
+
 
 class LocalReader:
     """An engine in this process."""
@@ -151,6 +167,22 @@ class LocalWriter(LocalReader):
     def flush(self) -> None:
         """Make durable now."""
         self._engine.flush()
+
+    def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
+        """Erase what the query matches."""
+        return self._engine.removal.erase(query, dry_run=dry_run, wait=wait, progress=progress)
+
+    def hold(self, topic: str, *, hold: bool) -> None:
+        """Put a topic on hold, or end that."""
+        self._engine.removal.configure(topic, hold=hold)
+
+    def receipts(self) -> list[Json]:
+        """Receipts of all erasures."""
+        return self._engine.removal.receipts()
+
+    def receipt(self, tombstone_id: str) -> Json:
+        """The receipt of one."""
+        return self._engine.removal.receipt(tombstone_id)
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:

@@ -11,7 +11,7 @@ from service.cli.stopping import interruptible
 from service.cli.targets import open_reader
 
 HELP = "list topics and the offsets of their queues"
-_COLUMNS = ("topic", "topic_id", "queue_id", "min_offset", "max_offset")
+_COLUMNS = ("topic", "topic_id", "queue_id", "min_offset", "max_offset", "archive", "cold_retention_ms", "hold")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = rows_out(arguments.format, "topics", _COLUMNS)
     if chosen_format(arguments.format) not in ("json", "ndjson"):
         topics = [
-            {"topic": topic["topic"], "topic_id": topic["topic_id"], **queue}
+            {**{name: value for name, value in topic.items() if name not in ("queues", "offsets")}, **queue}
             for topic in topics
             for queue in topic["offsets"]
         ]

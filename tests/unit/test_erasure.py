@@ -92,12 +92,6 @@ def test_runs_that_cannot_hold_anything_hidden_are_told_by_topic_and_time() -> N
     assert not erased.may_hide(Row("other", 100, 199))
 
 
-def test_only_tombstones_that_reach_beyond_an_offset_matter_there() -> None:
-    erased = Erasures([stone(end=100, seed=1), stone(end=101, seed=2)])
-    assert [each.end for each in erased.reach(100).tombstones] == [101]
-    assert not erased.reach(101)
-
-
 STONES = st.builds(
     lambda topic, key, times, end, seed: stone(topic, key, times[0], times[1], end, seed),
     st.sampled_from(["a", "b"]),

@@ -7,8 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Body
 from fastapi.responses import JSONResponse
 
+from index.query import Query
 from service.api.deps import TheEngine
-from service.api.schemas import ArchiveIn, CheckIn
+from service.api.schemas import ArchiveIn, CheckIn, EraseIn
 from service.wire import report_json
 from tiering.errors import InvalidRequestError
 
@@ -37,3 +38,26 @@ def flush(engine: TheEngine) -> JSONResponse:
 def check(engine: TheEngine, wanted: Annotated[CheckIn | None, Body()] = None) -> JSONResponse:
     """Verify the invariants; an empty list of findings is what everybody wants."""
     return JSONResponse({"findings": engine.check(deep=(wanted or CheckIn()).deep)})
+
+
+@router.post("/erase")
+def erase(engine: TheEngine, wanted: EraseIn) -> JSONResponse:
+    """Hide messages for ever, at once; their archived copies are overwritten in the background.
+
+    The answer is the receipt, which `GET /v1/admin/receipts/{id}` gives again as the work goes on. 409 for a topic on
+    hold, 400 for a store without a cold tier.
+    """
+    query = Query(wanted.topic, wanted.key, wanted.from_ms, wanted.to_ms)
+    return JSONResponse(engine.removal.erase(query, dry_run=wanted.dry_run, wait=wanted.wait))
+
+
+@router.get("/receipts")
+def receipts(engine: TheEngine) -> JSONResponse:
+    """Receipts of all erasures, the oldest first."""
+    return JSONResponse({"receipts": engine.removal.receipts()})
+
+
+@router.get("/receipts/{tombstone_id}")
+def receipt(tombstone_id: str, engine: TheEngine) -> JSONResponse:
+    """The receipt of one erasure: objects rewritten and deleted, and what may still hold bytes."""
+    return JSONResponse(engine.removal.receipt(tombstone_id))

@@ -1,0 +1,53 @@
+"""``tierlog erase``: hide messages for ever and have their bytes overwritten; prints the receipt."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from service.cli.archive import bar
+from service.cli.arguments import add_target
+from service.cli.errors import DONE, INCOMPLETE, say
+from service.cli.stopping import Stopped, run_stoppable, stop_flag
+from service.cli.targets import open_writer
+from service.times import parse_time
+
+HELP = "erase messages everywhere by topic, key and store time; answer with a JSON receipt"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What, and whether to wait."""
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("--key", metavar="K", help="only messages with this key")
+    parser.add_argument("--from", dest="from_time", metavar="T", help="stored at or after T; ms or RFC 3339")
+    parser.add_argument("--to", dest="to_time", metavar="T", help="stored before T")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--dry-run", action="store_true", help="only count what would be erased")
+    how.add_argument("--wait", action="store_true", help="overwrite what is archived before answering")
+    add_target(parser, writes=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 4 if some places could not be counted; the erasure holds there all the same."""
+    from index.query import Query
+    from tiering.types import END_OF_TIME_MS
+
+    from_ms = 0 if arguments.from_time is None else parse_time(arguments.from_time)
+    to_ms = END_OF_TIME_MS if arguments.to_time is None else parse_time(arguments.to_time)
+    query = Query(arguments.topic, arguments.key, from_ms, to_ms)
+    with stop_flag() as stop, open_writer(arguments) as target, bar(" bytes") as move:
+
+        def progress(done: int, of: int) -> None:
+            move(done, of)
+            if stop.is_set():
+                raise Stopped
+
+        receipt = run_stoppable(
+            lambda: target.erase(query, dry_run=arguments.dry_run, wait=arguments.wait, progress=progress), stop
+        )
+    print(json.dumps(receipt, indent=None if not sys.stdout.isatty() else 1))
+    if receipt["matched"] is None or not receipt["matched"]["complete"]:
+        say("not every place could be counted")
+        return INCOMPLETE
+    return DONE

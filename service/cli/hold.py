@@ -1,0 +1,26 @@
+"""``tierlog hold``: forbid that anything of a topic is erased or expires."""
+
+from __future__ import annotations
+
+import argparse
+
+from service.cli.arguments import add_target
+from service.cli.errors import DONE
+from service.cli.stopping import stop_flag
+from service.cli.targets import open_writer
+
+HELP = "put a topic on hold, so that nothing of it is erased or expires, or end that"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which topic, on or off."""
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("state", choices=("on", "off"))
+    add_target(parser, writes=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Silent when it went well."""
+    with stop_flag(), open_writer(arguments) as target:
+        target.hold(arguments.topic, hold=arguments.state == "on")
+    return DONE

@@ -1,0 +1,131 @@
+"""Erasing by command, on a store in this process and on a running service, and by REST."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.api.app import create_app
+from service.cli.errors import DONE, FAILED, NOTHING, WRONG_USE
+from service.engine import Engine
+from service.settings import Settings
+from tests.e2e.test_cli import Shell, served
+from tests.support.api_client import ApiClient
+from tiering.batch import Message
+
+__all__ = ["shell"]
+SIZES = ["--segment-bytes", "4096", "--queue-file-units", "60", "--index-slots", "100", "--index-items", "400"]
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def filled(tmp_path: Path, shell: Shell) -> list[str]:
+    """A store with 60 lines under two keys, archived; the flags that name it."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"order-{number % 2} line {number} {'x' * 60}\n" for number in range(60)))
+    where = ["--root", str(tmp_path / "store"), "--cold", f"file://{tmp_path / 'cold'}"]
+    shell("load", str(lines), "--topic", "t", "--key", r"order-\d", *where, *SIZES)
+    shell("archive", "--all", *where)
+    return where
+
+
+def found(shell: Shell, key: str, *where: str) -> int:
+    rows = shell.rows("query", "t", "--key", key, "--all", *where, code=DONE if key == "order-0" else NOTHING)
+    return len([row for row in rows if "message_id" in row])
+
+
+def test_erase_wait_and_receipts_on_a_store_opened_here(tmp_path: Path, shell: Shell) -> None:
+    where = filled(tmp_path, shell)
+    plan = json.loads(shell("erase", "t", "--key", "order-1", "--dry-run", *where))
+    assert (plan["state"], plan["matched"]["hot"] + plan["matched"]["cold"]) == ("dry run", 30)
+    receipt = json.loads(shell("erase", "t", "--key", "order-1", "--wait", *where))
+    assert receipt["matched"] == plan["matched"]
+    assert sum(row["records"] for row in receipt["segments_rewritten"]) == 30
+    assert (found(shell, "order-1", *where), found(shell, "order-0", *where)) == (0, 30)
+    assert (found(shell, "order-1", *where[2:]), found(shell, "order-0", *where[2:])) == (0, 30)
+    (listed,) = [json.loads(line) for line in shell("receipts", *where).splitlines()]
+    assert listed == json.loads(shell("receipts", receipt["tombstone_id"], *where))
+    assert listed["segments_rewritten"] == receipt["segments_rewritten"]
+    shell("check", "--deep", *where)
+
+
+def test_what_the_commands_refuse(tmp_path: Path, shell: Shell) -> None:
+    where = filled(tmp_path, shell)
+    shell("receipts", *where, code=NOTHING)
+    shell("receipts", "0123", *where, code=NOTHING)
+    shell("erase", "nobody", *where, code=WRONG_USE)
+    shell("erase", "t", "--from", "5", "--to", "5", *where, code=WRONG_USE)
+    shell("hold", "t", "on", *where)
+    shell("erase", "t", *where, code=FAILED)
+    assert "on hold" in shell.err
+    assert "tierlog hold t off" in shell.err
+    (topic,) = shell.rows("topics", *where)
+    assert topic["hold"] is True
+    shell("hold", "t", "off", *where)
+    shell("erase", "t", "--to", "2001-01-01T00:00:00Z", *where)
+    no_cold = ["--root", str(tmp_path / "other")]
+    shell("load", str(tmp_path / "lines.txt"), "--topic", "t", *no_cold, *SIZES)
+    shell("erase", "t", *no_cold, code=WRONG_USE)
+    assert "hot.retention_ms" in shell.err
+
+
+def test_the_commands_on_a_running_service(tmp_path: Path, shell: Shell) -> None:
+    where = filled(tmp_path, shell)
+    with served(*where) as url:
+        shell("hold", "t", "on", "--url", url)
+        shell("erase", "t", "--url", url, code=FAILED)
+        shell("hold", "t", "off", "--url", url)
+        receipt = json.loads(shell("erase", "t", "--key", "order-1", "--wait", "--url", url))
+        assert receipt["matched"]["complete"]
+        assert (found(shell, "order-1", "--url", url), found(shell, "order-0", "--url", url)) == (0, 30)
+        assert json.loads(shell("receipts", receipt["tombstone_id"], "--url", url))["topic"] == "t"
+        shell("tail", "t", "--url", url)
+        assert "order-1" not in shell.out
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Any:
+    settings = Settings.load(None, {"hot.segment_bytes": 4096, "hot.queue_file_units": 60})
+    engine = Engine.open(tmp_path / "store", settings=settings, cold_url=f"file://{tmp_path / 'cold'}")
+    engine.append([Message("t", b"body", ["k"]), Message("u", b"body", ["k"])])
+    yield ApiClient(create_app(engine, settings))
+    engine.close()
+
+
+def test_erase_by_rest(api: ApiClient) -> None:
+    sent = api.request("GET", "/v1/topics/t/messages?key=k").json()["messages"]
+    answer = api.request("POST", "/v1/admin/erase", {"topic": "t", "key": "k", "to": "2100-01-01T00:00:00Z"})
+    assert (answer.status_code, answer.json()["matched"]) == (200, {"hot": 1, "cold": 0, "complete": True})
+    page = api.request("GET", "/v1/topics/t/messages?key=k").json()
+    assert (page["messages"], page["coverage"]["segments"]["erased"], page["coverage"]["complete"]) == ([], 1, True)
+    assert api.request("GET", f"/v1/messages/{sent[0]['message_id']}").status_code == 404
+    tombstone_id = answer.json()["tombstone_id"]
+    assert api.request("GET", f"/v1/admin/receipts/{tombstone_id}").json()["state"] == "hidden"
+    assert len(api.request("GET", "/v1/admin/receipts").json()["receipts"]) == 1
+    assert api.request("GET", "/v1/admin/receipts/none").status_code == 404
+    assert api.request("POST", "/v1/admin/erase", {"topic": "x"}).status_code == 404
+    assert api.request("POST", "/v1/admin/erase", {"topic": "t", "from": 5, "to": 4}).status_code == 400
+    assert api.request("POST", "/v1/admin/erase", {"topic": "t", "until": 4}).status_code == 422
+
+
+def test_topic_options_by_rest(api: ApiClient) -> None:
+    made = api.request("PUT", "/v1/topics/v", {"cold_retention_ms": 1000, "archive": False})
+    assert (made.status_code, made.json()["queues"]) == (201, 8)
+    shown = {name: made.json()[name] for name in ("archive", "cold_retention_ms", "hold")}
+    assert shown == {"archive": False, "cold_retention_ms": 1000, "hold": False}
+    assert api.request("PUT", "/v1/topics/v", {"queues": 9}).json()["cold_retention_ms"] == 1000
+    assert api.request("PUT", "/v1/topics/v", {"cold_retention_ms": None}).json()["cold_retention_ms"] is None
+    assert api.request("PUT", "/v1/topics/v", {"cold_retention_ms": 0}).status_code == 422
+    assert api.request("PUT", "/v1/topics/v/hold", {"hold": True}).json()["hold"] is True
+    refused = api.request("POST", "/v1/admin/erase", {"topic": "v"})
+    assert (refused.status_code, refused.json()["title"]) == (409, "conflict")
+    assert "off" in refused.json()["hint"]
+    assert api.request("PUT", "/v1/topics/v/hold", {}).status_code == 422
+    assert api.request("PUT", "/v1/topics/nobody/hold", {"hold": True}).status_code == 404
+    assert [topic["hold"] for topic in api.request("GET", "/v1/topics").json()["topics"]] == [False, False, True]

@@ -1,0 +1,161 @@
+"""An erasure that is killed at any request is either not begun or goes on: nothing comes back, nothing else is lost.
+
+Likewise an erasure that is committed at any moment of an archiving or a rewriting that is under way.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from index.query import Query
+from service.engine import Engine
+from tests.support.removal_world import Erased, Killed, RemovalWorld, WatchedStore, kill_at
+from tiering.cold.manifest_store import ManifestChange, ManifestStore
+from tiering.erasure import make_tombstone
+from tiering.options import ColdOptions
+from tiering.paths import ColdKeys
+from tiering.randomness import SeededRandomness
+from tiering.types import END_OF_TIME_MS
+
+
+def small() -> RemovalWorld:
+    world = RemovalWorld()
+    engine = world.open()
+    world.append(engine, 24, ("t",))
+    engine.archive(everything=True)
+    world.append(engine, 6, ("t",))
+    engine.close()
+    return world
+
+
+def erase_and_carry_out(world: RemovalWorld, watched: WatchedStore, number: int = 0, *, after: bool = False) -> bool:
+    """Whether the erasure was acknowledged before the process was killed, at the n-th request if one is given."""
+    engine = world.open(watched)
+    if number:
+        kill_at(watched, number, after=after)
+    acknowledged = False
+    try:
+        engine.removal.erase(Query("t", "k1"))
+        acknowledged = True
+        engine.archive(everything=True)
+        while engine.removal.round():
+            pass
+    except Killed:
+        assert number
+    return acknowledged
+
+
+def requests_of_an_erasure() -> int:
+    world = small()
+    watched = WatchedStore(world.objects)
+    engine = world.open(watched)
+    first = watched.requests
+    engine.removal.erase(Query("t", "k1"))
+    world.finish(engine)
+    return watched.requests - first
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_at_every_request(after: bool) -> None:
+    total = requests_of_an_erasure()
+    assert total > 40
+    unacknowledged = 0
+    for number in range(1, total + 1):
+        world = small()
+        acknowledged = erase_and_carry_out(world, WatchedStore(world.objects), number, after=after)
+        engine = world.open()
+        assert engine._manifest is not None
+        head = engine._manifest.refresh()
+        landed = bool(head.tombstones)
+        if landed or acknowledged:
+            world.erased.append(Erased("t", "k1", 0, END_OF_TIME_MS, len(world.sent)))
+        else:
+            unacknowledged += 1
+        world.verify(engine)
+        world.append(engine, 3, ("t",))
+        if not world.erased:
+            world.erase(engine, "t", "k1")
+        world.finish(engine)
+        world.verify(engine)
+        engine.archive(everything=True, drop_hot=True)
+        world.verify(engine)
+        assert engine.check(deep=True) == [], f"request {number}"
+        for at, one in enumerate(world.sent):
+            assert world.bucket_holds(one.message.body) != world.is_erased(at), f"request {number}: message {at}"
+        _check_receipts(world, f"request {number}")
+    assert 0 < unacknowledged < total
+
+
+def _check_receipts(world: RemovalWorld, when: str) -> None:
+    """Every object that was replaced, and only those, is in a receipt, and its successor is named or replaced too."""
+    engine = world.open()
+    assert engine._manifest is not None
+    head = engine._manifest.refresh()
+    named = {entry.key for entry in engine._manifest.log_entries(engine._manifest.reader(), head)}
+    for receipt in engine.removal.receipts():
+        rows = receipt["segments_rewritten"]
+        replaced = {row["replaced_object"] for row in rows}
+        assert not replaced & named, when
+        assert {row["object"] for row in rows} <= named | replaced, when
+        assert all(row["replaced_ms"] is not None for row in rows), when
+        assert receipt["state"] in ("rewritten", "complete"), when
+
+
+def requests_of(step: str) -> int:
+    world = small()
+    watched = WatchedStore(world.objects)
+    engine = world.open(watched)
+    world.append(engine, 12, ("t",))
+    if step == "rewriting":
+        world.erase(engine, "t", "k2")
+    first = watched.requests
+    _take(world, engine, step)
+    return watched.requests - first
+
+
+def _take(world: RemovalWorld, engine: Engine, step: str) -> None:
+    if step == "archiving":
+        engine.archive(everything=True)
+    else:
+        world.finish(engine)
+
+
+@pytest.mark.parametrize("step", ["archiving", "rewriting"])
+def test_an_erasure_begun_by_another_process_at_any_request_of_a_step(step: str) -> None:
+    """What it hides is hidden when it was seen, and carried out, whatever the step had built by then."""
+    total = requests_of(step)
+    assert total > 10
+    for number in range(1, total + 1):
+        world = small()
+        watched = WatchedStore(world.objects)
+        engine = world.open(watched)
+        world.append(engine, 12, ("t",))
+        if step == "rewriting":
+            world.erase(engine, "t", "k2")
+        first = watched.requests
+
+        watched.before = partial(_erase_at, world, engine._hot.log.flushed, first + number)
+        _take(world, engine, step)
+        watched.before = lambda *_: None
+        assert len(world.erased) == 1 + (step == "rewriting"), number
+        assert engine._manifest is not None
+        engine._manifest.refresh()
+        world.verify(engine)
+        world.finish(engine)
+        world.verify(engine)
+        assert engine.check(deep=True) == [], number
+        for at, one in enumerate(world.sent):
+            assert world.bucket_holds(one.message.body) != world.is_erased(at), f"request {number}: message {at}"
+
+
+def _erase_at(world: RemovalWorld, end: int, wanted: int, request: int, *_: object) -> None:
+    """Another process commits a tombstone while that request of the store is on its way."""
+    if request != wanted:
+        return
+    randomness = SeededRandomness(4711)
+    manifest = ManifestStore(world.objects, ColdKeys("store"), randomness, ColdOptions())
+    stone = make_tombstone("t", "k1", None, None, end, randomness)
+    manifest.commit_other(ManifestChange(add_tombstones=(stone,)))
+    world.erased.append(Erased("t", "k1", 0, END_OF_TIME_MS, len(world.sent)))

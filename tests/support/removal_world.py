@@ -1,0 +1,273 @@
+"""A store from which messages are erased and expire, beside a plain list of what must be seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from index.query import Query
+from service.cold_engine import ColdEngine
+from service.engine import Engine
+from service.settings import ColdSettings, HotSettings, IndexSettings, Settings
+from tests.support.crash_fs import CrashFileSystem
+from tests.support.power_world import ROOT
+from tiering.batch import Message
+from tiering.clock import ManualClock
+from tiering.cold.memory import MemoryObjectStore
+from tiering.cold.object_store import ObjectStore
+from tiering.cold.segment_reader import SegmentReader
+from tiering.errors import MessageNotFoundError
+from tiering.message import StoredMessage
+from tiering.randomness import SeededRandomness
+from tiering.types import END_OF_TIME_MS, Order, PullStatus
+
+URL = "memory://archive"
+KEYS = ("k0", "k1", "k2")
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class WatchedStore:
+    """Tells ``before`` and ``after`` of every request (its number, what it does, its first argument)."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.requests = 0
+        self.before: Callable[[int, str, object], None] = lambda *_: None
+        self.after: Callable[[int, str, object], None] = lambda *_: None
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._ask, name) if name != "close" else self.inner.close
+
+    def _ask(self, name: str, *arguments: Any, **named: Any) -> Any:
+        self.requests += 1
+        number, first = self.requests, arguments[0] if arguments else None
+        self.before(number, name, first)
+        answer = getattr(self.inner, name)(*arguments, **named)
+        if name == "list":
+            answer = iter(list(answer))
+        self.after(number, name, first)
+        return answer
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message that was acknowledged, and where it went."""
+
+    message: Message
+    message_id: str
+    queue_id: int
+    queue_offset: int
+    store_ms: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Erased:
+    """What was asked to be erased, and how many messages there were."""
+
+    topic: str
+    key: str | None
+    from_ms: int
+    to_ms: int
+    sent: int
+
+
+@dataclass
+class RemovalWorld:
+    """One store on a disk and a bucket that outlive its process."""
+
+    segment_bytes: int = 4096
+    cold: dict[str, Any] = field(default_factory=dict)
+    fs: CrashFileSystem = field(default_factory=CrashFileSystem)
+    clock: ManualClock = field(default_factory=ManualClock)
+    sent: list[Sent] = field(default_factory=list)
+    erased: list[Erased] = field(default_factory=list)
+    hot_retention_ms: int = 3 * 86_400_000
+
+    def __post_init__(self) -> None:
+        self.objects = MemoryObjectStore(self.clock)
+        self._opens = 0
+
+    def settings(self) -> Settings:
+        """Sizes at which a few dozen messages cross every border."""
+        return Settings(
+            advertise="10.0.0.1:7777",
+            hot=HotSettings(
+                segment_bytes=self.segment_bytes, queue_file_units=60, default_queues=2,
+                retention_ms=self.hot_retention_ms,
+            ),
+            index=IndexSettings(slots=25, items=90),
+            cold=ColdSettings(frame_bytes=4096, max_inline_entries=4, page_entries=3, **self.cold),
+        )  # fmt: skip
+
+    def open(self, objects: object = None) -> Engine:
+        """Start the process again, whatever became of the one before."""
+        self._opens += 1
+        self.fs.kill()
+        return Engine.open(
+            ROOT, settings=self.settings(), cold_url=URL, store_id="store", clock=self.clock, fs=self.fs,
+            randomness=SeededRandomness(self._opens), objects=cast(ObjectStore, objects or self.objects),
+        )  # fmt: skip
+
+    def cold_engine(self) -> ColdEngine:
+        """A reader of the archive alone."""
+        return ColdEngine.open(URL, settings=self.settings(), clock=self.clock, objects=self.objects)
+
+    def append(self, engine: Engine, count: int, topics: tuple[str, ...] = ("t", "u")) -> None:
+        """So many messages, a second apart, over the topics in turn."""
+        for _ in range(count):
+            number = len(self.sent)
+            self.clock.advance(1000)
+            message = Message(
+                topics[number % len(topics)], f"<body {number}>".encode() * 4, [KEYS[number % 3]],
+                "A" if number % 2 else "B",
+            )  # fmt: skip
+            (at,) = engine.append([message])
+            offset = int(at.message_id[-16:], 16)
+            self.sent.append(Sent(message, at.message_id, at.queue_id, at.queue_offset, at.store_ms, offset))
+
+    def erase(
+        self, engine: Engine, topic: str, key: str | None = None, from_ms: int = 0, to_ms: int = END_OF_TIME_MS
+    ) -> dict[str, Any]:
+        """Erase and take note."""
+        self.erased.append(Erased(topic, key, from_ms, to_ms, len(self.sent)))
+        return engine.removal.erase(Query(topic, key, from_ms, to_ms))
+
+    def finish(self, engine: Engine) -> None:
+        """Archive everything and carry every erasure out."""
+        engine.archive(everything=True)
+        for _ in range(200):
+            if not engine.removal.round():
+                return
+        raise AssertionError("erasing does not end")
+
+    # what must be seen
+
+    def is_erased(self, number: int) -> bool:
+        """Whether the message of this number was erased."""
+        one = self.sent[number]
+        return any(
+            number < asked.sent
+            and one.message.topic == asked.topic
+            and (asked.key is None or asked.key in one.message.keys)
+            and asked.from_ms <= one.store_ms < asked.to_ms
+            for asked in self.erased
+        )
+
+    def visible(self) -> list[Sent]:
+        """What readers must see, in the order it was sent."""
+        return [one for number, one in enumerate(self.sent) if not self.is_erased(number)]
+
+    def verify(self, engine: Engine, visible: list[Sent] | None = None) -> None:
+        """Every way of reading shows exactly what is visible."""
+        seen = self.visible() if visible is None else visible
+        for topic in {one.message.topic for one in self.sent}:
+            mine = [one for one in seen if one.message.topic == topic]
+            assert bodies(pulled(engine, topic)) == by_queue(mine), topic
+            assert bodies(pulled(engine, topic, "A")) == by_queue([one for one in mine if one.message.tag == "A"])
+            assert asked(engine, Query(topic)) == [one.message.body for one in mine], topic
+            for key in KEYS:
+                keyed = [one.message.body for one in mine if key in one.message.keys]
+                assert asked(engine, Query(topic, key)) == keyed, (topic, key)
+        ids = {one.message_id for one in seen}
+        for one in self.sent:
+            if one.message_id in ids:
+                assert engine.message(one.message_id).record.body == one.message.body
+            else:
+                assert not is_found(engine, one.message_id), one
+        self.verify_archive(seen)
+
+    def verify_archive(self, seen: list[Sent]) -> None:
+        """A reader of the archive alone shows nothing that is not visible, and all that is archived."""
+        cold = self.cold_engine()
+        (manifest,) = cold._manifests.values()
+        archived_to = manifest.refresh().archived_to
+        known = {topic.name for topic in cold.topics()}
+        for topic in {one.message.topic for one in self.sent} & known:
+            mine = [one for one in seen if one.message.topic == topic and one.offset < archived_to]
+            assert bodies(pulled(cold, topic)) == by_queue(mine), topic
+            assert asked(cold, Query(topic)) == [one.message.body for one in mine], topic
+            for key in KEYS:
+                keyed = [one.message.body for one in mine if key in one.message.keys]
+                assert asked(cold, Query(topic, key)) == keyed, (topic, key)
+
+    def bucket_holds(self, text: bytes) -> bool:
+        """Whether any named segment of the archive holds these bytes after decompression."""
+        cold = self.cold_engine()
+        (manifest,) = cold._manifests.values()
+        head, reader = manifest.refresh(), manifest.reader()
+        return any(text in SegmentReader(reader, entry).restore().data for entry in manifest.log_entries(reader, head))
+
+
+def asked(engine: Engine | ColdEngine, query: Query) -> list[bytes]:
+    """Bodies that a query finds, oldest first."""
+    found: list[bytes] = []
+    cursor: str | None = None
+    while True:
+        page = Query(query.topic, query.key, query.from_ms, query.to_ms, 7, query.axis, Order.OLDEST, cursor)
+        answer = engine.query(page)
+        assert answer.coverage.complete, answer.coverage
+        found += [message.record.body for message in answer.messages]
+        cursor = answer.next_cursor
+        if cursor is None:
+            return found
+
+
+def pulled(engine: Engine | ColdEngine, topic: str, tag: str | None = None) -> dict[int, list[StoredMessage]]:
+    """What a consumer gets of each queue that begins at 0 and goes where it is told."""
+    found: dict[int, list[StoredMessage]] = {}
+    (info,) = [each for each in engine.topics() if each.name == topic]
+    for queue in info.queues:
+        offset, mine = 0, found.setdefault(queue.queue_id, [])
+        for _ in range(1000):
+            result = engine.pull(topic, queue.queue_id, offset, 5, tag)
+            mine += result.messages
+            if result.status is PullStatus.NO_NEW_MESSAGE:
+                break
+            assert result.next_offset > offset, f"a consumer of {topic}/{queue.queue_id} spins at {offset}: {result}"
+            offset = result.next_offset
+        else:
+            raise AssertionError("a consumer does not come to an end")
+    return found
+
+
+def bodies(found: dict[int, list[StoredMessage]]) -> dict[int, list[bytes]]:
+    """Their bodies."""
+    return {queue_id: [message.record.body for message in messages] for queue_id, messages in found.items() if messages}
+
+
+def by_queue(sent: list[Sent]) -> dict[int, list[bytes]]:
+    """Bodies of sent messages as pulls give them."""
+    found: dict[int, list[bytes]] = {}
+    for one in sent:
+        found.setdefault(one.queue_id, []).append(one.message.body)
+    return found
+
+
+def is_found(engine: Engine, message_id: str) -> bool:
+    """Whether there is a message with this id."""
+    try:
+        engine.message(message_id)
+    except MessageNotFoundError:
+        return False
+    return True
+
+
+def kill_at(store: WatchedStore, number: int, *, after: bool) -> None:
+    """End the process at its n-th request from now, before or after it happens; nobody answers it from then on."""
+    first = store.requests
+
+    def before(request: int, *_: object) -> None:
+        if request - first >= number + after:
+            raise Killed
+
+    def done(request: int, *_: object) -> None:
+        if after and request - first >= number:
+            raise Killed
+
+    store.before, store.after = before, done
