@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from tiering.format.manifest import Head, IndexEntry, LogEntry, PageNode
 from tiering.format.queue_rows import QUEUE_ROW
 from tiering.message import StoredMessage
 from tiering.types import END_OF_TIME_MS, Tier, TimeAxis, TimeRange
+
+_T = TypeVar("_T")
 
 
 class _LostParts:
@@ -68,6 +71,7 @@ class ColdSearch:
         self._border = border
         self._context = context
         self._reader = manifest.reader(context.bill)
+        self._scanner = manifest.reader(context.bill, scan=True)
 
     def topic_id(self, topic: str) -> int:
         """The archive's id of a topic; :class:`TopicNotFoundError` if it never saw one."""
@@ -122,16 +126,14 @@ class ColdSearch:
         return Work((low, high), entry.key, "index_unreachable", self._claim, run)
 
     def _open(self, entry: IndexEntry) -> IndexObjectReader:
-        """A reader that keeps the page directory in memory and fetches pages."""
-        ref = entry.sections[DIRECTORY]
-        directory = ref.position, ref.position + ref.length
+        """A reader over the caches: of the page directory decoded, of pages as they are stored."""
 
-        def fetch(start: int, end: int) -> bytes:
-            if (start, end) == directory:
-                return self._reader.metadata(entry.key, start, end, "page directory", bytes)
-            return self._reader.fetch(entry.key, start, end, "index page")
+        def read(start: int, end: int, decode: Callable[[bytes], _T]) -> _T:
+            if start == entry.sections[DIRECTORY].position:
+                return self._reader.metadata(entry.key, start, end, "page directory", decode)
+            return self._reader.data(entry.key, start, end, "index page", decode)
 
-        return IndexObjectReader(fetch, entry.sections)
+        return IndexObjectReader(self._reader.fetcher(entry.key, "index"), entry.sections, read=read)
 
     def _hits(self, bounds: tuple[int, int], offsets: Iterable[int], query: Query) -> Iterator[Work]:
         """One piece of work a segment."""
@@ -182,7 +184,7 @@ class ColdSearch:
         if from_offset >= min(self._border, self._head.archived_to):
             return
         lost = _LostParts(query.axis, "segments_unreachable", self._claim, from_offset)
-        pieces = list(self._manifest.queue_row_pieces(self._reader, self._head, topic_id, lost=lost.note))
+        pieces = list(self._manifest.queue_row_pieces(self._scanner, self._head, topic_id, lost=lost.note))
         yield from lost.work
         rows = np.concatenate(pieces) if pieces else np.empty(0, QUEUE_ROW)
         low, high = ("min_store_ms", "max_store_ms")
@@ -201,8 +203,8 @@ class ColdSearch:
 
     def _segment_work(self, base: int, bounds: tuple[int, int], query: Query, within: TimeRange) -> Work:
         def run() -> Iterator[Work]:
-            entry = self._manifest.entry_of_rows(self._reader, self._head, base)
-            rows = SegmentReader(self._reader, entry).directory_rows(query.topic)
+            entry = self._manifest.entry_of_rows(self._scanner, self._head, base)
+            rows = SegmentReader(self._scanner, entry).directory_rows(query.topic)
             rows = [row for row in rows if row.overlaps(query.axis, within)]
             for _, group in groupby(sorted(rows, key=lambda row: row.frame), key=lambda row: row.frame):
                 yield self._frame_work(entry, list(group), query)
@@ -213,7 +215,7 @@ class ColdSearch:
         bounds = [row.bounds.on(query.axis) for row in rows]
 
         def run() -> Iterator[StoredMessage]:
-            for item in SegmentReader(self._reader, entry).items_of(rows):
+            for item in SegmentReader(self._scanner, entry).items_of(rows):
                 if isinstance(item, Filler):
                     self._context.segments_erased.add((self._store_id, entry.base))
                     continue

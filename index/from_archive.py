@@ -81,7 +81,7 @@ def archived_ranges(
 
     Raises :class:`CorruptionError` for a segment that is missing or holds a topic that has no name.
     """
-    reader = manifest.reader()
+    reader = manifest.reader(scan=True)
     table, topic_ids = TopicTable(list(names.values())), np.array(list(names), np.int32)
     while start < head.archived_to:
         entry = manifest.segment_of(reader, head, start)

@@ -13,7 +13,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,13 @@ DEFAULT_PAGE_BYTES = 64 << 10
 
 #: Bytes ``[start, end)`` of one object.
 Fetch = Callable[[int, int], bytes]
+_T = TypeVar("_T")
+
+
+class CheckedRead(Protocol):
+    """Reads a half-open range and returns what ``decode`` makes of its bytes; ``decode`` checks them."""
+
+    def __call__(self, start: int, end: int, decode: Callable[[bytes], _T]) -> _T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +196,20 @@ class IndexObjectReader:
     """Looks keys up in one stored object: the directory once, then one ranged read a look-up.
 
     Thread-safe if ``fetch`` is. Every fetched byte is checked: damage is :class:`BadMagicError`,
-    :class:`ChecksumMismatchError` or :class:`CorruptIndexError`.
+    :class:`ChecksumMismatchError` or :class:`CorruptIndexError`. ``read`` takes the place of ``fetch`` for those who
+    keep what was found good.
     """
 
-    def __init__(self, fetch: Fetch, sections: Sections, *, layouts: Mapping[int, ItemLayout] = LAYOUTS) -> None:
+    def __init__(
+        self,
+        fetch: Fetch,
+        sections: Sections,
+        *,
+        layouts: Mapping[int, ItemLayout] = LAYOUTS,
+        read: CheckedRead | None = None,
+    ) -> None:
         self._fetch = fetch
+        self._read = read or (lambda start, end, decode: decode(fetch(start, end)))
         self._layouts = layouts
         self._directory: PageDirectory | None = None
         self.sections = sections
@@ -230,13 +246,17 @@ class IndexObjectReader:
         """The page directory, fetched once and kept."""
         if self._directory is None:
             ref = self._section_ref(DIRECTORY)
-            data = _exactly(self._fetch, ref.position, ref.position + ref.length)
-            if zlib.crc32(data) != ref.crc32:
-                raise ChecksumMismatchError("checksum of a page directory differs", position=ref.position)
-            directory = PageDirectory.decode(open_section(DIRECTORY, data), self._layouts)
-            if SECTION_HEAD_BYTES + directory.end != self._section_ref(PAGES).length:
-                raise CorruptIndexError("page directory and pages have different lengths")
-            self._directory = directory
+
+            def decode(data: bytes) -> PageDirectory:
+                _check_length(data, ref.position, ref.position + ref.length)
+                if zlib.crc32(data) != ref.crc32:
+                    raise ChecksumMismatchError("checksum of a page directory differs", position=ref.position)
+                directory = PageDirectory.decode(open_section(DIRECTORY, data), self._layouts)
+                if SECTION_HEAD_BYTES + directory.end != self._section_ref(PAGES).length:
+                    raise CorruptIndexError("page directory and pages have different lengths")
+                return directory
+
+            self._directory = self._read(ref.position, ref.position + ref.length, decode)
         return self._directory
 
     def page(self, number: int) -> IndexPage:
@@ -244,12 +264,16 @@ class IndexObjectReader:
         directory = self.page_directory()
         start, end = directory.span(number)
         base = self._section_ref(PAGES).position + SECTION_HEAD_BYTES
-        compressed = _exactly(self._fetch, base + start, base + end)
-        directory.check(number, compressed)
-        page = IndexPage.decode(compressed, directory.layout, directory.page_bytes)
-        if page.first_slot != int(directory.rows["slot"][number]):
-            raise CorruptIndexError("index page starts with another slot than its directory says")
-        return page
+
+        def decode(compressed: bytes) -> IndexPage:
+            _check_length(compressed, base + start, base + end)
+            directory.check(number, compressed)
+            page = IndexPage.decode(compressed, directory.layout, directory.page_bytes)
+            if page.first_slot != int(directory.rows["slot"][number]):
+                raise CorruptIndexError("index page starts with another slot than its directory says")
+            return page
+
+        return self._read(base + start, base + end, decode)
 
     def runs(self, hash_low: int, hash_high: int) -> Iterator[Items]:
         """Items of a key page by page, newest first; a page is read only when it is asked for."""
@@ -282,6 +306,10 @@ class IndexObjectReader:
 
 def _exactly(fetch: Fetch, start: int, end: int) -> bytes:
     data = fetch(start, end)
+    _check_length(data, start, end)
+    return data
+
+
+def _check_length(data: bytes, start: int, end: int) -> None:
     if len(data) != end - start:
         raise CorruptIndexError(f"got {len(data)} of {end - start} bytes", position=start)
-    return data

@@ -93,7 +93,7 @@ class _SegmentMaps:
     def __init__(self, manifest: ManifestStore, head: Head) -> None:
         self._manifest = manifest
         self._head = head
-        self._reader = manifest.reader()
+        self._reader = manifest.reader(scan=True)
         first = next(iter(head.log), None) or next(manifest.log_entries(self._reader, head), None)
         if first is None:
             raise CorruptionError("nothing is archived, but an index file is to be published")

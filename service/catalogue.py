@@ -97,7 +97,7 @@ def classic_files(classic: ClassicIndex) -> list[FileInfo]:
 
 def cold_files(manifest: ManifestStore, head: Head) -> list[FileInfo]:
     """Sorted segments and index objects of the archive."""
-    reader = manifest.reader()
+    reader = manifest.reader(scan=True)
     found = []
     for entry in manifest.log_entries(reader, head):
         minimum, maximum = _store_bounds(entry.bounds)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from index.query import Answer, Query
 from index.search import search
 from index.store_search import ArchiveSearch
+from service.caching import cache_stats, open_disk_cache
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
 from service.opening import open_archive
 from service.settings import Settings
@@ -14,10 +15,11 @@ from tiering.check import check_archive
 from tiering.clock import Clock, SystemClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.reading import MetadataCache
+from tiering.cold.reading import ArchiveCache
 from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, TopicNotFoundError
 from tiering.fetch import Fetcher, PullResult
+from tiering.fs import LocalFileSystem
 from tiering.paths import ColdKeys, store_of_head
 from tiering.randomness import SystemRandomness
 from tiering.types import Boundary
@@ -52,7 +54,8 @@ class ColdEngine:
         store_ids = [store_id] if store_id else list(_stores(objects))
         if not store_ids:
             raise NotFoundError("no archive of any store here", path=url)
-        cache = MetadataCache(settings.cold.cache_bytes)
+        disk = open_disk_cache(LocalFileSystem(), settings.cold, url, None)
+        cache = ArchiveCache(settings.cold.cache_bytes, disk)
         manifests = {
             found: ManifestStore(objects, ColdKeys(found), SystemRandomness(), settings.cold_options(), cache, clock)
             for found in store_ids
@@ -121,6 +124,7 @@ class ColdEngine:
         heads = {store_id: self._manifests[store_id].refresh() for store_id in self.store_ids}
         return {
             "cold_url": self.cold_url,
+            "cache": next(cache_stats(manifest.cache) for manifest in self._manifests.values()),
             "stores": {
                 store_id: {
                     "archived_to": head.archived_to,
@@ -141,7 +145,9 @@ class ColdEngine:
         ]
 
     def close(self) -> None:
-        """Give connections back."""
+        """Give connections back and end the disk cache."""
+        for manifest in self._manifests.values():
+            manifest.cache.close()
         self._objects.close()
 
 

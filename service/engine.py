@@ -14,6 +14,7 @@ from index.store_search import TieredStoreSearch
 from service.archived_appends import TailNumbers
 from service.archiving import ArchiveReport, Progress
 from service.background import Background
+from service.caching import cache_stats
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from service.checking import check_archive, check_classic, check_index, check_store
 from service.opening import StoreParts, Surroundings, open_parts
@@ -306,6 +307,7 @@ class Engine:
             "archive_failures": asked.failures,
             "archive_bytes_read": asked.bytes_read,
             "archive_bytes_written": asked.bytes_written,
+            "cache": cache_stats(self._manifest.cache) if self._manifest else None,
             "read_only_reason": self.read_only_reason,
             "cold_error": self.cold_error,
         }

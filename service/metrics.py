@@ -59,6 +59,11 @@ _COUNTERS = (
     _Number("archive_bytes_read", "tierlog_archive_read_bytes", "Bytes read from the archive."),
     _Number("archive_bytes_written", "tierlog_archive_written_bytes", "Bytes written to the archive."),
 )
+_CACHE_COUNTERS = {
+    "hits": "Ranges of the archive that a cache had.",
+    "misses": "Ranges of the archive that a cache was asked for and did not have.",
+    "evictions": "Ranges that left a cache for others.",
+}
 
 
 class StoreCollector(Collector):
@@ -78,6 +83,8 @@ class StoreCollector(Collector):
             value = stats[number.stat]
             if isinstance(value, int):
                 yield CounterMetricFamily(number.name, number.help, value)
+        if self._engine.cold_url is not None:
+            yield from _caches(stats["cache"])
         yield _state("tierlog_read_only", "1 if nothing is written any more.", self._engine.read_only_reason)
         yield _is(
             "tierlog_disk_full",
@@ -85,6 +92,20 @@ class StoreCollector(Collector):
             self._engine.disk_full_reason,
         )
         yield _is("tierlog_archive_failing", "1 if the archive could not be reached.", self._engine.cold_error)
+
+
+def _caches(layers: object) -> Iterator[Metric]:
+    """Counters of the archive's caches, one series a layer."""
+    assert isinstance(layers, dict)
+    for counter, text in _CACHE_COUNTERS.items():
+        family = CounterMetricFamily(f"tierlog_cache_{counter}", text, labels=["layer"])
+        for layer, numbers in layers.items():
+            family.add_metric([layer], numbers[counter])
+        yield family
+    held = GaugeMetricFamily("tierlog_cache_bytes", "Bytes that a cache of the archive holds.", labels=["layer"])
+    for layer, numbers in layers.items():
+        held.add_metric([layer], numbers["bytes"])
+    yield held
 
 
 def _is(name: str, text: str, reason: str | None) -> Metric:

@@ -13,6 +13,7 @@ from index.layout import TIERLOG
 from index.local_index import LocalIndex
 from service.archived_appends import ArchivedAppends, archived_appends
 from service.archiving import ColdWay, owner_of
+from service.caching import open_disk_cache
 from service.groups import ConsumerGroups
 from service.seen_head import read_seen_head
 from service.settings import Settings
@@ -154,6 +155,13 @@ def _open_once(
         identity.save(fs, paths)
         hot, index, classic = _open_local(fs, paths, around, planned, read_only=read_only, foreign=broker is not None)
         hot_settings = settings.hot
+        if manifest is not None and not read_only:
+            assert identity.cold_url is not None
+            manifest.cache.disk = open_disk_cache(
+                fs, settings.cold, identity.cold_url, paths.cache,
+                max_used_percent=settings.hot.disk_max_used_percent,
+            )  # fmt: skip
+            resources.callback(manifest.cache.close)
         disk = DiskSpace(
             fs, root, around.clock, max_used_percent=hot_settings.disk_max_used_percent,
             full_percent=hot_settings.disk_full_percent,

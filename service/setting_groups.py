@@ -219,7 +219,33 @@ class ColdSettings(_Group):
     cache_bytes: int = Field(
         default=256 << 20,
         ge=0,
-        description=("Bytes of memory for directories, seek tables and manifest pages. Less asks the archive again."),
+        description=(
+            "Bytes of memory for what was read of the archive: three quarters for decoded metadata (directories, seek "
+            "tables, manifest pages), a quarter for data (frames, index pages). Less asks the archive again."
+        ),
+    )
+    disk_cache_bytes: int = Field(
+        default=1 << 30,
+        ge=0,
+        description=(
+            "Bytes of disk for the same, kept over restarts; 0 = none. Never more, and nothing new while the volume is "
+            "fuller than `hot.disk_max_used_percent`. About 1 kB of memory goes to each 100 kB of it."
+        ),
+    )
+    cache_dir: str | None = Field(
+        default=None,
+        description=(
+            "Directory of the disk cache; unset = `cache/` in the store's own directory, and none for those who read "
+            "an archive without a store. One process at a time uses it; others do without."
+        ),
+    )
+    read_ahead_bytes: int = Field(
+        default=64 << 20,
+        ge=0,
+        description=(
+            "Bytes of memory for what is fetched ahead of consumers that replay archived queues in order, all of them "
+            "together, 16 MiB for one at most; 0 = nothing is fetched ahead, and a replay waits for each request."
+        ),
     )
     grace_ms: int = Field(
         default=_DAY_MS,

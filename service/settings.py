@@ -140,7 +140,8 @@ class Settings(BaseSettings):
             cold.max_inline_entries,
             cold.page_entries,
             cold.cache_bytes,
-            cold.grace_ms,
+            grace_ms=cold.grace_ms,
+            read_ahead_bytes=cold.read_ahead_bytes,
         )
 
     def retention_options(self) -> RetentionOptions:

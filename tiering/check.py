@@ -104,7 +104,7 @@ def check_archive(manifest: ManifestStore, hot: HotStore | None, *, deep: bool) 
 
 
 def _check_archive(manifest: ManifestStore, hot: HotStore | None, head: Head, *, deep: bool) -> Iterator[str]:
-    reader = manifest.reader()
+    reader = manifest.reader(scan=True)
     if not head.cold_min <= head.indexed_to <= head.archived_to:
         yield f"watermarks out of order: {head.cold_min}, {head.indexed_to}, {head.archived_to}"
     if hot is not None and hot.border > head.archived_to:
@@ -126,7 +126,7 @@ def _check_segment(manifest: ManifestStore, hot: HotStore | None, entry: LogEntr
                 yield f"I5 archive: {entry.key} has another size than the manifest says"
             return
         verify_object(manifest.objects, entry.key, entry.size_bytes, entry.crc32)
-        restored = SegmentReader(manifest.reader(), entry).restore()
+        restored = SegmentReader(manifest.reader(scan=True), entry).restore()
         kept = {segment.base_offset: segment for segment in hot.log.segments()} if hot else {}
         if entry.base in kept and not restored.fillers and restored.data != bytes(kept[entry.base].data):
             yield f"I2 archive: {entry.key} differs from the hot copy"

@@ -57,7 +57,9 @@ class ColdOptions:
     page_entries: int = 256
     """Entries, or page references, in one manifest page."""
     cache_bytes: int = 256 << 20
-    """Memory for directories, seek tables and manifest pages."""
+    """Memory for what was read of the archive: decoded metadata and data."""
+    read_ahead_bytes: int = 64 << 20
+    """Memory for what is fetched ahead of consumers that read queues in order."""
 
     grace_ms: int = 24 * 3_600_000
     """How long an object outlives its leaving the manifest; at least as long as the longest reader."""

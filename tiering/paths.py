@@ -41,6 +41,7 @@ class StorePaths:
         self.index_json = self.tierlog / "index.json"
         self.tails_json = self.tierlog / "tails.json"
         self.index = root / "index"
+        self.cache = root / "cache"
 
     def segment(self, base_offset: int) -> Path:
         """One commit-log segment."""

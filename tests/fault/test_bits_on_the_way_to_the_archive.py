@@ -15,7 +15,7 @@ import zstandard
 from tests.support.segments import BASE, IDS, NAMES, SEGMENT, build_segment, mixed_records
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.reading import ArchiveReader, MetadataCache
+from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold.segment_reader import SegmentReader
 from tiering.cold.segment_scan import ScannedSegment, scan_segment
 from tiering.cold.segment_writer import SegmentWriter
@@ -55,7 +55,7 @@ def written(segment: ScannedSegment, left_out: set[int] | None = None) -> list[o
         "key", BASE, SEGMENT, summary.size_bytes, summary.crc32, summary.raw_bytes, summary.records, summary.bounds,
         summary.sections, None,
     )  # fmt: skip
-    reader = SegmentReader(ArchiveReader(objects, MetadataCache(1 << 20)), entry)
+    reader = SegmentReader(ArchiveReader(objects, ArchiveCache(1 << 20)), entry)
     return [reader.restore(), [each.tolist() for each in reader.offset_map()], list(reader.runs())]
 
 

@@ -13,6 +13,7 @@ TINY: dict[str, object] = {
     "cold.max_inline_entries": 6,
     "cold.page_entries": 4,
     "cold.frame_bytes": 4096,
+    "cold.disk_cache_bytes": 0,
     "advertise": "127.0.0.1:10911",
 }
 

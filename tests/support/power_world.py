@@ -40,7 +40,7 @@ def tiny_settings(segment_bytes: int = 8192) -> Settings:
         advertise="10.0.0.1:7777",
         hot=HotSettings(segment_bytes=segment_bytes, queue_file_units=60, default_queues=2),
         index=IndexSettings(slots=25, items=90, classic=True, classic_slots=20, classic_items=40),
-        cold=ColdSettings(frame_bytes=4096, max_inline_entries=4, page_entries=3),
+        cold=ColdSettings(frame_bytes=4096, max_inline_entries=4, page_entries=3, disk_cache_bytes=0),
     )
 
 

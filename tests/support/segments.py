@@ -12,7 +12,7 @@ import pytest
 from tests.support.hot_stores import NOW_MS, array, record
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.reading import ArchiveReader, MetadataCache
+from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold.segment_reader import SegmentReader
 from tiering.cold.segment_scan import Removal, scan_segment
 from tiering.cold.segment_writer import SegmentSummary, SegmentWriter
@@ -39,7 +39,7 @@ class Written:
     objects: MemoryObjectStore
 
     def archive(self) -> ArchiveReader:
-        return ArchiveReader(self.objects, MetadataCache(1 << 20))
+        return ArchiveReader(self.objects, ArchiveCache(1 << 20))
 
     def reader(self) -> SegmentReader:
         return SegmentReader(self.archive(), self.entry)

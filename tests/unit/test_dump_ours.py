@@ -25,7 +25,7 @@ from tests.support.written_stores import WrittenStore
 from tests.unit.test_index_object import MIXED, built  # the same objects as the codec's own tests
 from tiering.clock import ManualClock
 from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.reading import ArchiveReader, MetadataCache
+from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold.segment_reader import SegmentReader
 from tiering.cold.urls import open_object_store
 from tiering.errors import InvalidRequestError
@@ -60,7 +60,7 @@ def segment_readers(cold: Path) -> list[SegmentReader]:
     objects = open_object_store(f"file://{cold.parent}", clock=ManualClock())
     manifest = ManifestStore(objects, ColdKeys(cold.name), SystemRandomness(), ColdOptions())
     head = manifest.refresh()
-    reader = ArchiveReader(objects, MetadataCache(1 << 20))
+    reader = ArchiveReader(objects, ArchiveCache(1 << 20))
     return [SegmentReader(reader, entry) for entry in manifest.log_entries(manifest.reader(), head)]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.segments import BASE, Written, mixed_records, write_segment
-from tiering.cold.reading import ArchiveReader, MetadataCache, ReadBill
+from tiering.cold.reading import ArchiveCache, ArchiveReader, ReadBill
 from tiering.cold.rewriting import choose_records, rewrite_segment
 from tiering.cold.segment_reader import SegmentReader
 from tiering.errors import ChecksumMismatchError, CorruptionError, ObjectNotFoundError
@@ -93,7 +93,7 @@ def test_twice_is_as_once_with_both() -> None:
 def test_choosing_reads_only_frames_of_runs_that_may_hold() -> None:
     written = write_segment(mixed_records(6), frame_bytes=2048)
     bill = ReadBill()
-    reader = ArchiveReader(written.objects, MetadataCache(1 << 20), bill)
+    reader = ArchiveReader(written.objects, ArchiveCache(1 << 20), bill)
     runs = list(SegmentReader(reader, written.entry).runs())
     SegmentReader(reader, written.entry).seek_table()
     before = bill.requests

@@ -15,7 +15,7 @@ from tiering.cold.archive_catalogue import ArchiveCatalogue
 from tiering.cold.manifest_change import ManifestChange, apply_change
 from tiering.cold.manifest_tree import TreeEdit
 from tiering.cold.object_store import ObjectInfo, ObjectStore
-from tiering.cold.reading import ArchiveReader, MetadataCache, ReadBill
+from tiering.cold.reading import ArchiveCache, ArchiveReader, ReadBill
 from tiering.errors import (
     ConflictError,
     CorruptionError,
@@ -53,13 +53,13 @@ class ManifestStore(ArchiveCatalogue):
         keys: ColdKeys,
         randomness: Randomness,
         options: ColdOptions,
-        cache: MetadataCache | None = None,
+        cache: ArchiveCache | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.objects = objects
         self.keys = keys
         self.options = options
-        self.cache = cache or MetadataCache(options.cache_bytes)
+        self.cache = cache or ArchiveCache(options.cache_bytes)
         self._randomness = randomness
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -69,9 +69,9 @@ class ManifestStore(ArchiveCatalogue):
         self._etag: str | None = None
         self._epoch: int | None = None
 
-    def reader(self, bill: ReadBill | None = None) -> ArchiveReader:
-        """A reader of this archive's objects on a bill of its own."""
-        return ArchiveReader(self.objects, self.cache, bill)
+    def reader(self, bill: ReadBill | None = None, *, scan: bool = False) -> ArchiveReader:
+        """A reader of this archive's objects on a bill of its own; ``scan`` for one that reads much once."""
+        return ArchiveReader(self.objects, self.cache, bill, scan=scan)
 
     # the head
 

@@ -1,31 +1,44 @@
-"""How archive objects are read: in ranges, on a bill, with metadata kept in memory.
+"""How archive objects are read: in ranges, on a bill, through the caches, each range fetched once for all who want it.
 
-Data (frames, index pages) is fetched each time; directories, seek tables and manifest pages, which are immutable and
-read again and again, are kept within a byte limit, least recently used first out.
+Objects are immutable and their names used once, so a range of one, once read and found good, is good for ever. Three
+layers keep such ranges: decoded metadata in memory, raw data in memory, both raw on the local disk.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
-from cachetools import LRUCache
-
+from tiering.cold.disk_cache import DiskCache
+from tiering.cold.memory_cache import LayerCounters, MemoryCache, Range, size_of
 from tiering.cold.object_store import ObjectStore
-from tiering.errors import StoreError
+from tiering.cold.single_flight import PersonalError, SingleFlight
+from tiering.errors import CorruptionError, StoreError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Decode = Callable[[bytes], T]
+
+_DATA_SHARE = 4
+_JOIN_GAP_BYTES = 64 << 10
+"""Closer ranges are asked for in one request: the bytes between them cost less than another round trip."""
+_JOIN_BYTES = 8 << 20
 
 
-class BudgetSpentError(StoreError):
+class _Look(Protocol[T_co]):
+    """What is kept of a range in memory; ``again`` is a second look for the same purpose."""
+
+    def __call__(self, *, again: bool) -> tuple[T_co] | None: ...
+
+
+class BudgetSpentError(StoreError, PersonalError):
     """The next request would exceed what the query may ask for."""
 
 
 @dataclass(slots=True)
 class ReadBill:
-    """What one query or pull asked of the object store."""
+    """What one query or pull asked of the object store; what a cache or another reader's request gave is a hit."""
 
     requests: int = 0
     bytes: int = 0
@@ -33,6 +46,8 @@ class ReadBill:
     stages: set[str] = field(default_factory=set)
     """Kinds of objects that needed at least one request: with each kind depending on the one before, their number is
     the depth of the round trips."""
+    hits: int = 0
+    hit_bytes: int = 0
 
     def charge(self, key: str) -> None:
         """Count a request that is about to be made; :class:`BudgetSpentError` instead of one too many."""
@@ -40,41 +55,61 @@ class ReadBill:
             raise BudgetSpentError(f"the budget of {self.max_requests} requests is spent", path=key)
         self.requests += 1
 
-
-class MetadataCache:
-    """Decoded immutable metadata, shared by all readers of one archive. Thread safe."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._lock = threading.Lock()
-        self._cache: LRUCache[tuple[str, int], tuple[Any, int]] = LRUCache(limit_bytes, getsizeof=_cost)
-
-    def get(self, key: tuple[str, int]) -> Any | None:
-        """The value kept for an object and position, or None."""
-        with self._lock:
-            found = self._cache.get(key)
-        return None if found is None else found[0]
-
-    def put(self, key: tuple[str, int], value: object, size_bytes: int) -> None:
-        """Keep a value unless it alone is over the limit."""
-        with self._lock:
-            if size_bytes <= self._cache.maxsize:
-                self._cache[key] = (value, size_bytes)
+    def hit(self, size_bytes: int) -> None:
+        """Count a range that needed no request of this reader's."""
+        self.hits += 1
+        self.hit_bytes += size_bytes
 
 
-def _cost(entry: tuple[Any, int]) -> int:
-    return entry[1]
+class ArchiveCache:
+    """What all readers of one archive share. Thread safe.
+
+    A quarter of ``limit_bytes`` is for data (frames, index pages), the rest for decoded metadata.
+    """
+
+    def __init__(self, limit_bytes: int, disk: DiskCache | None = None) -> None:
+        self.metadata: MemoryCache[object] = MemoryCache(limit_bytes - limit_bytes // _DATA_SHARE)
+        self.data: MemoryCache[bytes] = MemoryCache(limit_bytes // _DATA_SHARE)
+        self.disk = disk
+        self.flights = SingleFlight()
+
+    def forget(self, key: str) -> None:
+        """Drop every range of an object, in memory and on disk, for good: what is being fetched now is not kept either.
+
+        Raises :class:`DiskFailedError` if a file that holds some of it cannot be removed.
+        """
+        self.metadata.forget(key)
+        self.data.forget(key)
+        if self.disk is not None:
+            self.disk.forget(key)
+
+    def counters(self) -> dict[str, LayerCounters]:
+        """The layers by name."""
+        found = {"metadata": self.metadata.counters(), "data": self.data.counters()}
+        return found if self.disk is None else {**found, "disk": self.disk.counters()}
+
+    def close(self) -> None:
+        """Write nothing more to disk."""
+        if self.disk is not None:
+            self.disk.close()
 
 
 class ArchiveReader:
-    """Reads objects for one query or pull and keeps its bill."""
+    """Reads objects for one query or pull and keeps its bill.
 
-    def __init__(self, objects: ObjectStore, cache: MetadataCache, bill: ReadBill | None = None) -> None:
+    ``scan`` is for those who read much once: they use what is kept, and what they bring pushes out no other's.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, cache: ArchiveCache, bill: ReadBill | None = None, *, scan: bool = False
+    ) -> None:
         self._objects = objects
         self._cache = cache
+        self._scan = scan
         self.bill = bill or ReadBill()
 
     def fetch(self, key: str, start: int, end: int, stage: str) -> bytes:
-        """One ranged GET; :class:`BudgetSpentError` instead of one too many."""
+        """One ranged GET past the caches; :class:`BudgetSpentError` instead of one too many."""
         self.bill.charge(key)
         self.bill.stages.add(stage)
         data = self._objects.get_range(key, start, end)
@@ -85,11 +120,165 @@ class ArchiveReader:
         """:meth:`fetch` with object and stage filled in."""
         return lambda start, end: self.fetch(key, start, end, stage)
 
-    def metadata(self, key: str, start: int, end: int, stage: str, decode: Callable[[bytes], T]) -> T:
-        """A decoded piece of metadata, fetched only if it is not kept already."""
-        found: T | None = self._cache.get((key, start))
-        if found is None:
-            data = self.fetch(key, start, end, stage)
-            found = decode(data)
-            self._cache.put((key, start), found, 64 + 8 * len(data))
-        return found
+    def metadata(self, key: str, start: int, end: int, stage: str, decode: Decode[T]) -> T:
+        """A decoded piece of metadata, fetched only if it is not kept already.
+
+        ``decode`` checks the bytes: nothing that it refuses is kept, and what it refuses of the disk is fetched again.
+        """
+        place = key, start, end
+        kept = self._cache.metadata
+
+        def look(*, again: bool) -> tuple[T] | None:
+            found: T | None = kept.get(place, scan=self._scan, again=again)  # type: ignore[assignment]
+            return None if found is None else (found,)
+
+        def keep(value: T, _: bytes) -> None:
+            kept.put(place, value, size_of(value), scan=self._scan)
+
+        return self._through(place, stage, decode, look, keep)
+
+    def data(self, key: str, start: int, end: int, stage: str, decode: Decode[T]) -> T:
+        """What ``decode`` makes of a range of data, whose bytes are kept as they are stored."""
+        place = key, start, end
+        kept = self._cache.data
+
+        def look(*, again: bool) -> tuple[T] | None:
+            raw = kept.get(place, scan=self._scan, again=again)
+            return None if raw is None else (decode(raw),)
+
+        def keep(_: T, raw: bytes) -> None:
+            kept.put(place, raw, len(raw), scan=self._scan)
+
+        return self._through(place, stage, decode, look, keep)
+
+    def kept_data(self, key: str, start: int, end: int, decode: Decode[T]) -> tuple[T] | None:
+        """What ``decode`` makes of a range of data if that is kept, without asking the store."""
+        place = key, start, end
+        raw = self._cache.data.get(place, scan=self._scan)
+        is_from_disk = raw is None
+        if is_from_disk and self._cache.disk is not None:
+            raw = self._cache.disk.get(*place)
+        if raw is None:
+            return None
+        try:
+            value = decode(raw)
+        except CorruptionError:
+            self._drop(place)
+            return None
+        if is_from_disk:
+            self._cache.data.put(place, raw, len(raw), scan=self._scan)
+        self.bill.hit(end - start)
+        return (value,)
+
+    def data_of(
+        self, key: str, ranges: Sequence[tuple[int, int]], stage: str, decode: Callable[[int, bytes], T]
+    ) -> Iterator[T]:
+        """What ``decode`` makes of each of some ascending ranges, given its number; neighbours in one request.
+
+        What is kept is not asked for; the rest is joined where the gap is below 64 KiB, up to 8 MiB a request.
+        """
+        joined: list[int] = []
+        for number, (start, end) in enumerate(ranges):
+            found = self.kept_data(key, start, end, lambda raw, number=number: decode(number, raw))  # type: ignore[misc]
+            if joined and (
+                found is not None
+                or start - ranges[joined[-1]][1] > _JOIN_GAP_BYTES
+                or end - ranges[joined[0]][0] > _JOIN_BYTES
+            ):
+                yield from self._joined(key, ranges, joined, stage, decode)
+                joined = []
+            if found is None:
+                joined.append(number)
+            else:
+                yield found[0]
+        yield from self._joined(key, ranges, joined, stage, decode)
+
+    def _joined(
+        self,
+        key: str,
+        ranges: Sequence[tuple[int, int]],
+        joined: list[int],
+        stage: str,
+        decode: Callable[[int, bytes], T],
+    ) -> Iterator[T]:
+        if len(joined) == 1:
+            start, end = ranges[joined[0]]
+            yield self.data(key, start, end, stage, lambda raw: decode(joined[0], raw))
+        elif joined:
+            begin, stop = ranges[joined[0]][0], ranges[joined[-1]][1]
+            together, is_mine = self._cache.flights.run(
+                (key, begin, stop, stage), lambda: self.fetch(key, begin, stop, stage)
+            )
+            if not is_mine:
+                self.bill.hit(stop - begin)
+            for number in joined:
+                start, end = ranges[number]
+                raw = together[start - begin : end - begin]
+                value = decode(number, raw)
+                if is_mine:
+                    self._cache.data.put((key, start, end), raw, len(raw), scan=self._scan)
+                    self._to_disk((key, start, end), raw)
+                yield value
+
+    def _through(
+        self,
+        place: Range,
+        stage: str,
+        decode: Decode[T],
+        look: _Look[T],
+        keep: Callable[[T, bytes], None],
+    ) -> T:
+        """Memory, then disk, then the store, once for all who ask at the same time."""
+        size_bytes = place[2] - place[1]
+        found = self._trusted(place, look, again=False)
+        if found is not None:
+            self.bill.hit(size_bytes)
+            return found[0]
+        is_paid = False
+
+        def work() -> T:
+            nonlocal is_paid
+            found = self._trusted(place, look, again=True)  # somebody may have brought it since
+            if found is None:
+                found = self._from_disk(place, decode, keep)
+            if found is None:
+                is_paid = True
+                raw = self.fetch(*place, stage)
+                found = (decode(raw),)
+                keep(found[0], raw)
+                self._to_disk(place, raw)
+            return found[0]
+
+        value, _ = self._cache.flights.run((*place, stage), work)
+        if not is_paid:
+            self.bill.hit(size_bytes)
+        return value
+
+    def _trusted(self, place: Range, look: _Look[T], *, again: bool) -> tuple[T] | None:
+        try:
+            return look(again=again)
+        except CorruptionError:  # good when it was kept: memory is at fault, and the store is asked again
+            self._drop(place)
+            return None
+
+    def _from_disk(self, place: Range, decode: Decode[T], keep: Callable[[T, bytes], None]) -> tuple[T] | None:
+        raw = None if self._cache.disk is None else self._cache.disk.get(*place)
+        if raw is None:
+            return None
+        try:
+            value = decode(raw)
+        except CorruptionError:
+            self._drop(place)
+            return None
+        keep(value, raw)
+        return (value,)
+
+    def _to_disk(self, place: Range, raw: bytes) -> None:
+        if self._cache.disk is not None and not self._scan:
+            self._cache.disk.offer(*place, raw)
+
+    def _drop(self, place: Range) -> None:
+        self._cache.metadata.drop([place])
+        self._cache.data.drop([place])
+        if self._cache.disk is not None:
+            self._cache.disk.drop(*place)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiering.cold.reading import ArchiveReader
@@ -85,21 +87,30 @@ class SegmentReader:
 
     def frame(self, number: int) -> bytes:
         """One decompressed frame: whole records."""
+        return next(self.frames([number]))
+
+    def frames(self, numbers: Sequence[int]) -> Iterator[bytes]:
+        """Decompressed frames, ascending; those that lie close to each other come in one request."""
         table = self.seek_table()
-        start, end = int(table.compressed[number]), int(table.compressed[number + 1])
-        length = int(table.decompressed[number + 1] - table.decompressed[number])
-        data = self._reader.fetch(self._entry.key, start, end, "frame")
-        if not is_frame_of(data, int(table.checksums[number])):
-            raise ChecksumMismatchError("frame differs from the seek table", path=self._entry.key, position=start)
-        return decompress_frame(data, length, path=self._entry.key, position=start)
+
+        def decode(at: int, data: bytes) -> bytes:
+            number, start = numbers[at], ranges[at][0]
+            if not is_frame_of(data, int(table.checksums[number])):
+                raise ChecksumMismatchError("frame differs from the seek table", path=self._entry.key, position=start)
+            length = int(table.decompressed[number + 1] - table.decompressed[number])
+            return decompress_frame(data, length, path=self._entry.key, position=start)
+
+        ranges = [(int(table.compressed[number]), int(table.compressed[number + 1])) for number in numbers]
+        return self._reader.data_of(self._entry.key, ranges, "frame", decode)
 
     def records_at(self, cold_offsets: Iterable[int]) -> Iterator[tuple[int, Record | None]]:
-        """(cold offset, record) for each asked offset, one fetch a frame; None where the record was removed."""
+        """(cold offset, record) for each offset, neighbours fetched together; None where the record was removed."""
         table = self.seek_table()
         base = self._entry.base
         wanted = sorted((table.frame_of(offset - base), offset) for offset in set(cold_offsets))
-        for number, group in groupby(wanted, key=lambda item: item[0]):
-            frame = self.frame(number)
+        groups = [(number, list(group)) for number, group in groupby(wanted, key=lambda item: item[0])]
+        frames = self.frames([number for number, _ in groups])
+        for frame, (number, group) in zip(frames, groups, strict=True):
             for _, offset in group:
                 item = _decode(frame, offset - base - int(table.decompressed[number]))
                 yield offset, None if isinstance(item, Filler) else item
@@ -123,26 +134,26 @@ class SegmentReader:
         for page in head.pages:
             if _page_place(page, "last") < low or _page_place(page, "first") > high:
                 continue
-            rows += (
-                row
-                for row in self._directory_page(page)
-                if row.topic == topic and row.first_queue_offset >= 0 and queue_id in (None, row.queue_id)
-            )
+            table = self._directory_page(page)
+            wanted = pc.field("topic") == topic
+            wanted &= pc.field("first_queue_offset") >= 0
+            if queue_id is not None:
+                wanted &= pc.field("queue_id") == queue_id
+            rows += _rows(table.filter(wanted))
         return rows
 
-    def _directory_page(self, page: PageRef) -> list[DirectoryRow]:
+    def _directory_page(self, page: PageRef) -> pa.Table:
         start = self._entry.sections["directory"].position + page.position
 
-        def decode(data: bytes) -> list[DirectoryRow]:
-            checked = read_page(lambda *_: data, page, path=self._entry.key)
-            return [DirectoryRow(**row) for row in decode_directory_page(checked).to_pylist()]
+        def decode(data: bytes) -> pa.Table:
+            return decode_directory_page(read_page(lambda *_: data, page, path=self._entry.key))
 
         return self._reader.metadata(self._entry.key, start, start + page.length, "directory page", decode)
 
     def runs(self) -> Iterator[DirectoryRow]:
         """Every row of the directory, those of records in no queue included, in the order of the records."""
         for page in self._head("directory", MAGIC_DIRECTORY).pages:
-            yield from self._directory_page(page)
+            yield from _rows(self._directory_page(page))
 
     def items_of(self, rows: Iterable[DirectoryRow]) -> Iterator[Record | Filler]:
         """The records of directory rows in their order, and the fillers between them, one fetch a frame."""
@@ -168,11 +179,13 @@ class SegmentReader:
 
     def _map_page(self, page: PageRef) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Physical and cold positions of a page's records, both from the segment's start."""
-        section = self._entry.sections["offset_map"].position
-        fetch = self._reader.fetcher(self._entry.key, "offset map page")
-        data = read_page(fetch, page, path=self._entry.key, offset=section)
-        info = page.info
-        return decode_map_page(data, info["records"], info["first_physical"], info["first_cold"])
+        start, info = self._entry.sections["offset_map"].position + page.position, page.info
+
+        def decode(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+            checked = read_page(lambda *_: data, page, path=self._entry.key)
+            return decode_map_page(checked, info["records"], info["first_physical"], info["first_cold"])
+
+        return self._reader.data(self._entry.key, start, start + page.length, "offset map page", decode)
 
     def cold_offset(self, physical_offset: int) -> int | None:
         """The cold offset of the record that begins at a physical offset, None if none does; reads one page."""
@@ -192,8 +205,7 @@ class SegmentReader:
     def raw_items(self) -> Iterator[tuple[int, memoryview]]:
         """Every record and filler as it is stored, in cold order, with its position in the log segment."""
         segment_bytes = self._entry.segment_bytes
-        for number in range(len(self.seek_table().compressed) - 1):
-            frame = self.frame(number)
+        for frame in self.frames(range(len(self.seek_table().compressed) - 1)):
             at = 0
             while at < len(frame):
                 size, offset = _SIZE_AND_OFFSET.unpack_from(frame, at)
@@ -221,6 +233,10 @@ class SegmentReader:
         tail = decompress(bytes.fromhex(table["tail"]), len(segment), "tail") if table["tail"] else b""
         segment[blank + BLANK.size : blank + BLANK.size + len(tail)] = tail
         return Restored(bytes(segment), fillers)
+
+
+def _rows(table: pa.Table) -> list[DirectoryRow]:
+    return [DirectoryRow(**row) for row in table.to_pylist()]
 
 
 def items_in(frame: bytes, row: DirectoryRow) -> Iterator[Record | Filler]:

@@ -115,14 +115,14 @@ class Sweep:
 
     def _names(self, head: Head) -> Iterator[str]:
         """Everything the head leads to, but for what is on the removed list."""
-        manifest, reader = self._manifest, self._manifest.reader()
+        manifest, reader = self._manifest, self._manifest.reader(scan=True)
         yield from (ref.key for ref in manifest.pages(reader, head))
         yield from (entry.key for entry in manifest.log_entries(reader, head))
         yield from (entry.key for entry in manifest.all_index_entries(reader, head))
 
     def _delete_page(self, page: RemovedPage, named: NameSet, until_s: float, report: SweepReport) -> bool:
         """Delete all names of a page; False if some are left."""
-        reader = self._manifest.reader()
+        reader = self._manifest.reader(scan=True)
         data = reader.fetch(page.ref.key, 0, page.ref.size_bytes, "removed names")
         keys = decode_removed(data, path=page.ref.key)
         report.kept += tuple(key for key in keys if key in named)

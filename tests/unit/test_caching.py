@@ -1,0 +1,143 @@
+"""The caches as a whole store and a reader of an archive use them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from index.query import Query
+from service.cold_engine import ColdEngine
+from service.engine import Engine
+from service.settings import Settings
+from tests.support.engines import tiny_settings
+from tests.support.faulty_store import FaultyObjectStore
+from tiering.batch import Message
+from tiering.clock import ManualClock
+from tiering.cold.memory import MemoryObjectStore
+
+COUNT = 2000
+KEY = "key-700"
+
+
+class World:
+    """An archive of many segments in memory, and those who read it over real files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = ManualClock()
+        self.bucket = FaultyObjectStore(MemoryObjectStore(self.clock))
+        with_store = self.node()
+        for start in range(0, COUNT, 100):
+            numbers = range(start, start + 100)
+            with_store.append(
+                [Message("orders", b"%d" % n + bytes(200), [f"key-{n}"], queue_id=n % 3) for n in numbers]
+            )
+        with_store.archive(everything=True, drop_hot=True)
+        with_store.close()
+
+    def node(self, *, read_only: bool = False, **settings: object) -> Engine:
+        return Engine.open(
+            self.folder / "store", settings=self.settings(**settings), cold_url="memory://archive", store_id="store",
+            clock=self.clock, objects=self.bucket, read_only=read_only,
+        )  # fmt: skip
+
+    def reader(self, **settings: object) -> ColdEngine:
+        return ColdEngine.open(
+            "memory://archive", settings=self.settings(**settings), clock=self.clock, objects=self.bucket
+        )
+
+    @staticmethod
+    def settings(**settings: object) -> Settings:
+        return tiny_settings(**{"cold__disk_cache_bytes": 1 << 24, **settings})
+
+    def ranges_asked(self) -> int:
+        return sum(call.operation == "get_range" for call in self.bucket.calls)
+
+
+def point_read(engine: Engine | ColdEngine) -> tuple[int, int]:
+    """Requests and round trips of a look-up that must find its message."""
+    answer = engine.query(Query("orders", KEY))
+    assert [message.keys for message in answer.messages] == [[KEY]]
+    wait_for_disk()
+    return answer.coverage.requests, answer.coverage.round_trips
+
+
+def wait_for_disk() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "tierlog-disk-cache":
+            thread.join(10)
+
+
+def files_below(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_point_read_after_a_restart_costs_no_request(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    node = world.node()
+    first, _ = point_read(node)
+    node.close()
+    assert first > 1
+    again = world.node()
+    assert point_read(again)[0] == 0
+    layers = again.stats()["cache"]
+    assert isinstance(layers, dict)
+    assert layers["disk"]["hits"] >= first
+    again.close()
+
+
+def test_a_reader_of_an_archive_keeps_its_cache_where_it_is_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for expected in (False, True):
+        reader = world.reader(cold__cache_dir=str(tmp_path / "cache"))
+        before = world.ranges_asked()
+        point_read(reader)
+        assert (world.ranges_asked() == before) is expected
+        reader.close()
+
+
+def test_a_reader_of_an_archive_writes_nothing_unless_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    before = files_below(tmp_path)
+    reader = world.reader()
+    point_read(reader)
+    reader.close()
+    assert files_below(tmp_path) == before
+
+
+def test_opening_read_only_leaves_the_stores_cache_alone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    node = world.node()
+    point_read(node)
+    node.close()
+    before = files_below(tmp_path)
+    reader = world.node(read_only=True)
+    point_read(reader)
+    reader.close()
+    assert files_below(tmp_path) == before
+
+
+def test_a_cache_that_another_process_has_is_done_without(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    first, second = (world.reader(cold__cache_dir=str(tmp_path / "cache")) for _ in range(2))
+    for engine in (first, second):
+        point_read(engine)
+    assert ["disk" in engine.stats()["cache"] for engine in (first, second)] == [True, False]  # type: ignore[operator]
+    for engine in (first, second):
+        engine.close()
+
+
+def test_check_and_queries_by_time_leave_the_hit_rate_of_point_reads_unchanged(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    node = world.node(cold__cache_bytes=200_000, cold__disk_cache_bytes=0)
+    point_read(node)
+    assert point_read(node)[0] == 0
+    assert node.check(deep=True) == []
+    seen = 0
+    for _ in range(2):
+        answer = node.query(Query("orders", limit=COUNT))
+        seen += len(answer.messages)
+    assert seen == 2 * COUNT
+    assert node.stats()["cache"]["metadata"]["evictions"] > 0  # type: ignore[index]
+    assert point_read(node)[0] == 0
+    node.close()
