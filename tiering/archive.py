@@ -7,15 +7,18 @@ new names. Killed after it: the watermark says so. Nothing is removed here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.publishing import put_verified, verify_object
-from tiering.cold.segment_scan import scan_segment
+from tiering.cold.segment_scan import Removal, scan_segment
 from tiering.cold.segment_writer import SegmentWriter
+from tiering.erasure import Erasures
+from tiering.erasure_mask import hidden_rows
 from tiering.errors import StoreError
-from tiering.format.manifest import Head, LogEntry, ObjectRef
+from tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
 from tiering.format.queue_rows import encode_queue_rows
 from tiering.hot.commit_log import Segment
 from tiering.hot.store import HotStore
@@ -48,7 +51,8 @@ class Archiver:
         if self._hot.dispatch() < segment.end:
             raise StoreError(f"segment {segment.base_offset} is not dispatched yet")
         begun_s = self._manifest.begin_upload()
-        entry = upload_segment(self._manifest, self._randomness, self._hot.topics.all(), segment, head.epoch)
+        topics = self._hot.topics.all()
+        entry = upload_segment(self._manifest, self._randomness, topics, segment, head.epoch, head.tombstones)
         change = ManifestChange(
             log=(entry,), archived_to=segment.end, state=self._state.with_topics(head), begun_s=begun_s
         )
@@ -56,16 +60,25 @@ class Archiver:
 
 
 def upload_segment(
-    manifest: ManifestStore, randomness: Randomness, topics: Sequence[Topic], segment: Segment, epoch: int
+    manifest: ManifestStore,
+    randomness: Randomness,
+    topics: Sequence[Topic],
+    segment: Segment,
+    epoch: int,
+    tombstones: Sequence[Tombstone] = (),
 ) -> LogEntry:
     """Store one closed segment under names of this attempt, verified; whoever commits the entry names it.
 
-    Every topic in it must be among ``topics``; of those that are not to be archived, fillers are stored.
+    Every topic in it must be among ``topics``; of those that are not to be archived, fillers are stored, likewise in
+    the place of records that the tombstones hide, unless their topic is on hold.
     """
     keys, objects = manifest.keys, manifest.objects
     ids = np.array([topic.topic_id for topic in topics], np.int32)
     left_out = {topic.topic_id for topic in topics if not topic.archive}
-    scanned = scan_segment(segment.data, segment.base_offset, TopicTable([topic.name for topic in topics]))
+    names = [topic.name for topic in topics]
+    scanned = scan_segment(
+        segment.data, segment.base_offset, TopicTable(names), _removal(topics, names, segment, tombstones)
+    )
     writer = SegmentWriter(scanned, ids, manifest.options, left_out=left_out)
     key = keys.segment(segment.base_offset, epoch, randomness.token_hex(4))
     objects.upload(key, writer.pieces())
@@ -80,3 +93,15 @@ def upload_segment(
         key, segment.base_offset, len(segment.data), summary.size_bytes, summary.crc32, summary.raw_bytes,
         summary.records, summary.bounds, summary.sections, rows,
     )  # fmt: skip
+
+
+def _removal(
+    topics: Sequence[Topic], names: Sequence[str], segment: Segment, tombstones: Sequence[Tombstone]
+) -> Removal | None:
+    held = {topic.name for topic in topics if topic.hold}
+    erased = Erasures(
+        stone
+        for stone in tombstones
+        if stone.end > segment.base_offset and stone.topic in names and stone.topic not in held
+    )
+    return partial(hidden_rows, topic_names=names, erased=erased) if erased else None

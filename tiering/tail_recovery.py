@@ -120,7 +120,7 @@ def _publish(
         known = _with_topics(state, used, len(segment.data))
         topics = [Topic(each.topic_id, each.name, each.queues) for each in known.topics]
         begun_s = manifest.begin_upload()
-        entry = upload_segment(manifest, randomness, topics, segment, head.epoch)
+        entry = upload_segment(manifest, randomness, topics, segment, head.epoch, head.tombstones)
         ref = None if known == state else _store_state(manifest, known, randomness)
         try:
             return manifest.commit(

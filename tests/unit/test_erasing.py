@@ -222,3 +222,33 @@ def test_messages_with_an_erased_key_that_are_written_later_are_seen() -> None:
     assert asked(engine, Query("t", "k0"))
     world.finish(engine)
     world.verify(engine)
+
+
+def test_messages_erased_before_they_are_archived_never_reach_the_archive() -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    world.append(engine, 30)
+    world.erase(engine, "t", "k0")
+    engine.removal.configure("u", hold=True)
+    engine.archive(everything=True)
+    for number, one in enumerate(world.sent):
+        assert world.bucket_holds(one.message.body) != world.is_erased(number)
+    world.verify(engine)
+    assert engine.check(deep=True) == []
+    world.finish(engine)
+    (receipt,) = engine.removal.receipts()
+    assert (receipt["segments_rewritten"], receipt["state"]) == ([], "rewritten")
+
+
+def test_what_a_hold_protects_is_archived_although_it_was_erased_before() -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    world.append(engine, 30)
+    world.erase(engine, "t")
+    engine.removal.configure("t", hold=True)
+    engine.archive(everything=True, drop_hot=True)
+    assert all(world.bucket_holds(one.message.body) for one in world.sent)
+    world.verify(engine)
+    engine.removal.configure("t", hold=False)
+    world.finish(engine)
+    assert not any(world.bucket_holds(one.message.body) for one in world.sent if one.message.topic == "t")
