@@ -47,9 +47,9 @@ def index_from_archive(
 
     Everything local happens in ``folder``, which is gone afterwards.
     """
+    remove_tree(fs, folder)
     if head.indexed_to >= head.archived_to:
         return head
-    remove_tree(fs, folder)
     paths = StorePaths(folder)
     for place in (paths.tmp, paths.tierlog):
         fs.make_dirs(place)

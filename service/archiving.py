@@ -123,8 +123,8 @@ class ColdWay:
                 self._roll()
             report = ArchiveReport()
             head = self._archive_segments(head, report, until_ms, progress)
-            head = self._publish_index(head, report)
             head = self._publish_state(head, self._state.if_changed)
+            head = self._publish_index(head, report)
             if drop_hot:
                 self._remove_below(safe_border(self._hot, head))
             report.archived_to, report.indexed_to, report.border = (
@@ -171,23 +171,23 @@ class ColdWay:
         with self._lock:
             self._watch_head()
             head = self._manifest.head
-            if head is None or self._archiver.waiting(head) or self._publisher.has_work(head):
+            is_behind = head is None or bool(self._archiver.waiting(head)) or self._publisher.has_work(head)
+            if head is None or is_behind:
                 head = self._claim()
                 head = self._archive_segments(head, ArchiveReport(), None, None)
+            head = self._publish_state(head, self._state.if_due)  # not held up by an index that cannot be published
+            if is_behind:
                 head = self._publish_index(head, ArchiveReport())
                 due = due_border(self._hot, self._retention, self._clock.now_ms(), self._disk.excess_bytes())
                 self._remove_below(min(due, safe_border(self._hot, head)))
-            self._publish_state(head, self._state.if_due)
 
     def _publish_state(self, head: Head, wanted: Callable[[Head], ObjectRef | None]) -> Head:
         """Tell the archive of groups and queue ends, if it is wanted now."""
         ref = wanted(head)
-        if ref is None:
-            return head
-        head = self._claim()
-        change = ManifestChange(state=ref)
-        head = self._despite_erasures(head, lambda seen: self._manifest.commit(change, seen))
-        self._remember(head)
+        if ref is not None:
+            change = ManifestChange(state=ref)
+            head = self._despite_erasures(self._claim(), lambda seen: self._manifest.commit(change, seen))
+            self._remember(head)
         return head
 
     def sweep_round(self) -> None:

@@ -51,7 +51,7 @@ class ColdEngine:
         url = canonical_url(cold_url)
         clock = clock or SystemClock()
         objects = objects or open_archive(url, settings, clock)
-        store_ids = [store_id] if store_id else list(_stores(objects))
+        store_ids = [store_id] if store_id else list(stores_below(objects))
         if not store_ids:
             raise NotFoundError("no archive of any store here", path=url)
         disk = open_disk_cache(LocalFileSystem(), settings.cold, url, None)
@@ -151,7 +151,7 @@ class ColdEngine:
         self._objects.close()
 
 
-def _stores(objects: ObjectStore) -> Iterable[str]:
+def stores_below(objects: ObjectStore) -> Iterable[str]:
     """Store ids below the prefix, found by one listing request a store: each jump skips a store's other objects."""
     after = ""
     while True:

@@ -20,6 +20,7 @@ from service.checking import check_archive, check_classic, check_index, check_st
 from service.opening import StoreParts, Surroundings, open_parts
 from service.removal import make_removal, remove_due
 from service.repeated import Repeated
+from service.restoring import restore_volume
 from service.settings import Settings
 from service.store_host import store_host
 from tiering.backoff import Backoff
@@ -87,6 +88,7 @@ class Engine:
         cold_url: str | None = None,
         store_id: str | None = None,
         read_only: bool = False,
+        restore: bool = False,
         clock: Clock | None = None,
         fs: FileSystem | None = None,
         randomness: Randomness | None = None,
@@ -94,13 +96,20 @@ class Engine:
     ) -> Engine:
         """Open or make the store at ``root`` and recover it.
 
-        ``read_only`` takes no lock and writes nothing: recovery happens in memory. ``objects`` replaces the object
-        store that ``cold_url`` names. Raises :class:`StoreLockedError` if another process holds the store,
-        :class:`StoreMismatchError` for other sizes, another cold URL, or an archive of another volume.
+        ``read_only`` takes no lock and writes nothing: recovery happens in memory. ``restore`` makes the store from its
+        archive first, in an empty directory, and fences whoever wrote there; see :func:`restore_volume` for what it
+        raises. ``objects`` replaces the object store that ``cold_url`` names. Raises :class:`StoreLockedError` if
+        another process holds the store, :class:`StoreMismatchError` for other sizes, another cold URL, or an archive
+        of another volume.
         """
         clock = clock or SystemClock()
         around = Surroundings(settings, clock, fs or LocalFileSystem(), randomness or SystemRandomness(), objects)
-        parts = open_parts(Path(root).absolute(), around, cold_url=cold_url, store_id=store_id, read_only=read_only)
+        root = Path(root).absolute()
+        if restore:
+            if read_only:
+                raise InvalidRequestError("a restore writes", hint="leave --read-only out")
+            around = restore_volume(root, around, cold_url=cold_url, store_id=store_id)
+        parts = open_parts(root, around, cold_url=cold_url, store_id=store_id, read_only=read_only)
         return cls(parts, settings, clock, around.randomness, read_only=read_only)
 
     def start(self) -> None:

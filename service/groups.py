@@ -112,6 +112,11 @@ class _Members:
         self.assignment: dict[str, list[Queue]] = {}
 
 
+def none_missing(topic: str, queue_id: int, start: int, end: int) -> int:
+    """Every offset of a store that was never restored has its message."""
+    return 0
+
+
 class ConsumerGroups:
     """The groups of one store. Thread safe; a session ends at the first call that comes after its time."""
 
@@ -122,11 +127,16 @@ class ConsumerGroups:
         offset_range: Callable[[str, int], tuple[int, int]],
         clock: Clock,
         randomness: Randomness,
+        missing: Callable[[str, int, int, int], int] = none_missing,
     ) -> None:
-        """``offset_range`` is (least, next) offset of a queue, or :class:`TopicNotFoundError`."""
+        """``offset_range`` is (least, next) offset of a queue, or :class:`TopicNotFoundError`.
+
+        ``missing`` counts the offsets of a range ``[start, end)`` of a queue that no message will ever have.
+        """
         self._offsets = offsets
         self._topics = topics
         self._offset_range = offset_range
+        self._missing = missing
         self._clock = clock
         self._randomness = randomness
         self._lock = threading.Lock()
@@ -261,7 +271,8 @@ class ConsumerGroups:
             first, end = self._offset_range(*queue)
         except TopicNotFoundError:
             return QueueProgress(*queue, offset, None, None, None)
-        return QueueProgress(*queue, offset, first, end, end - max(first, offset or 0))
+        start = max(first, offset or 0)
+        return QueueProgress(*queue, offset, first, end, end - start - self._missing(*queue, start, end))
 
     # membership; all under the lock
 

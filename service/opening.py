@@ -23,6 +23,7 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.urls import canonical_url, open_object_store
+from tiering.declared_gaps import DeclaredGaps
 from tiering.disk_space import DiskSpace
 from tiering.errors import (
     CorruptionError,
@@ -183,7 +184,8 @@ def _open_once(
                 hot, cold_way, manifest, TailMark(fs, paths), settings, around.clock, around.randomness, stopping
             )  # fmt: skip
         fetcher = Fetcher(identity.store_id, hot, manifest, known)
-        groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness)
+        missing = partial(DeclaredGaps(manifest).missing, hot.topics)
+        groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness, missing)
         return StoreParts(
             identity, hot, index, classic, manifest, cold_way, archived, known, fetcher, groups, disk, meter, stopping,
             planned.first_contact, resources.pop_all(), broker,

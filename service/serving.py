@@ -33,11 +33,13 @@ def serve(
     *,
     cold_url: str | None = None,
     store_id: str | None = None,
+    restore: bool = False,
     prepare: Callable[[Engine], None] = lambda engine: None,
     ready: Callable[[str], None] = lambda url: print(f"tierlog: serving {url}", file=sys.stderr, flush=True),
 ) -> None:
     """Serve the store until SIGTERM or SIGINT, then stop accepting, flush, and close. In the main thread only.
 
+    ``restore`` makes the store from its archive first, see :meth:`Engine.open`.
     A stop before requests are taken raises KeyboardInterrupt once the store is closed. ``prepare`` runs on
     the open store before requests are taken; ``ready`` is told the URL once they are. Raises what
     :meth:`Engine.open` raises, and :class:`InvalidRequestError` if the address cannot be listened on.
@@ -49,7 +51,7 @@ def serve(
         with _listen(settings.serve.host, settings.serve.port) as listener:
             port = listener.getsockname()[1]  # goes into message ids, so a free port asked for as 0 must be known
             settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": port})})
-            engine = Engine.open(root, cold_url=cold_url, store_id=store_id, settings=settings)
+            engine = Engine.open(root, cold_url=cold_url, store_id=store_id, restore=restore, settings=settings)
             try:
                 engine.start()
                 prepare(engine)

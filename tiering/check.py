@@ -109,11 +109,11 @@ def _check_archive(manifest: ManifestStore, hot: HotStore | None, head: Head, *,
         yield f"watermarks out of order: {head.cold_min}, {head.indexed_to}, {head.archived_to}"
     if hot is not None and hot.border > head.archived_to:
         yield f"I6 border {hot.border} lies above archived_to {head.archived_to}"
-    expected = head.cold_min
+    expected = head.beyond_gaps(head.cold_min)
     for entry in manifest.log_entries(reader, head):
         if entry.base != expected:
             yield f"I4 archive: segment {expected} is missing before {entry.base}"
-        expected = entry.next
+        expected = head.beyond_gaps(entry.next)
         yield from _check_segment(manifest, hot, entry, deep=deep)
     if expected != head.archived_to:
         yield f"archive: segments reach {expected}, archived_to is {head.archived_to}"

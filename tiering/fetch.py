@@ -10,6 +10,7 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment_reader import SegmentReader
 from tiering.cold.time_search import archived_offset_by_time
 from tiering.cold_queue import archived_messages
+from tiering.declared_gaps import DeclaredGaps
 from tiering.errors import (
     BadMagicError,
     MessageNotFoundError,
@@ -83,6 +84,7 @@ class Fetcher:
         self._hot = hot
         self._manifest = manifest
         self._firsts = FirstOffsets(manifest) if manifest else None
+        self._gaps = DeclaredGaps(manifest)
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Up to ``limit`` messages from ``offset`` on, in order, about 4 MiB at most; ``tag`` is a tag expression.
@@ -100,7 +102,8 @@ class Fetcher:
             first = self._first_without_waiting(queue) if is_hot else _or_zero(lambda: self._first(queue))
             if offset >= queue.end:
                 queue.snapshot.require_dispatched()
-            edge = _edge(offset, first, queue.end)
+            head = None if is_hot else self._head_below(queue.snapshot.border)
+            edge = _edge(offset, first, queue.end, self._gaps.end_of_gap(head, queue.topic_id, queue_id, offset))
             if edge is not None:
                 return edge
             if is_hot:
@@ -302,7 +305,8 @@ class Fetcher:
         end = self._archived_end(head, state.topic_id, queue_id)
         first = _or_zero(lambda: self._archived_first(head, state, queue_id, end))
         messages = self._cold_messages(head, head.archived_to, state.topic_id, topic, queue_id, offset)
-        return _edge(offset, first, end) or _collect(messages, offset, limit, wanted, first, end, end)
+        gap_end = self._gaps.end_of_gap(head, state.topic_id, queue_id, offset)
+        return _edge(offset, first, end, gap_end) or _collect(messages, offset, limit, wanted, first, end, end)
 
     def _archived_topic(self, topic: str, queue_id: int) -> tuple[Head, TopicState]:
         assert self._manifest is not None
@@ -315,9 +319,11 @@ class Fetcher:
     def _archived_end(self, head: Head, topic_id: int, queue_id: int) -> int:
         assert self._manifest is not None
         reader = self._manifest.reader()
+        gaps = self._gaps.of(head, topic_id, queue_id)
+        gap_end = gaps[-1].next_present if gaps else 0
         for late in self._manifest.queue_row_pieces(reader, head, topic_id, queue_id, backwards=True):
-            return int(late["first_queue_offset"][-1] + late["count"][-1])
-        return 0
+            return max(gap_end, int(late["first_queue_offset"][-1] + late["count"][-1]))
+        return gap_end
 
     def _archived_first(self, head: Head, state: TopicState, queue_id: int, end: int) -> int:
         assert self._manifest is not None
@@ -337,8 +343,10 @@ class Fetcher:
         )
 
 
-def _edge(offset: int, first: int, end: int) -> PullResult | None:
-    """The answer for an offset that holds nothing, or None."""
+def _edge(offset: int, first: int, end: int, gap_end: int | None) -> PullResult | None:
+    """The answer for an offset that holds nothing, or None; ``gap_end`` is that of the declared gap it lies in."""
+    if gap_end is not None:
+        return PullResult(PullStatus.NO_MATCHED_MESSAGE, gap_end, first, end)
     if offset < first:
         return PullResult(PullStatus.OFFSET_TOO_SMALL, first, first, end)
     if offset > end:

@@ -198,8 +198,17 @@ class GroupOffsets:
             name: known if (known := self._texts.get(name)) and known[0] is state else (state, _encode(name, state))
             for name, state in groups.items()
         }
-        lines = ",\n".join(text for _, text in self._texts.values())
-        return f'{{"format": {_FORMAT}, "groups": [\n{lines}\n]}}\n'.encode()
+        return _document_of([text for _, text in self._texts.values()])
+
+
+def encode_groups(groups: Mapping[str, GroupState]) -> bytes:
+    """The file's content."""
+    return _document_of([_encode(name, state) for name, state in groups.items()])
+
+
+def _document_of(texts: list[str]) -> bytes:
+    lines = ",\n".join(texts)
+    return f'{{"format": {_FORMAT}, "groups": [\n{lines}\n]}}\n'.encode()
 
 
 def _found_or_new(groups: _Groups, name: str) -> GroupState:

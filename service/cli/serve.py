@@ -15,7 +15,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where")
     group.add_argument("--root", required=True, metavar="DIR", help="the store, made if it is not there")
     group.add_argument("--cold", metavar="URL", help="its archive (remembered): file:///dir or s3://bucket/prefix")
-    group.add_argument("--store-id", metavar="ID", help="a new store's id")
+    group.add_argument(
+        "--store-id", metavar="ID", help="a new store's id; with --restore: which one, if several lie there"
+    )
+    group.add_argument(
+        "--restore",
+        action="store_true",
+        help="make the store from its archive, in an empty directory; whoever wrote there is fenced",
+    )
     group.add_argument("--host", metavar="H", help="address to listen on, 127.0.0.1 unless told")
     group.add_argument("--port", type=int, metavar="N", help="port to listen on, 8080 unless told")
     add_settings(parser)
@@ -33,5 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.config,
         {**overrides(arguments), "serve.host": arguments.host, "serve.port": arguments.port},
     )
-    serve(Path(arguments.root), settings, cold_url=arguments.cold, store_id=arguments.store_id)
+    serve(
+        Path(arguments.root), settings, cold_url=arguments.cold, store_id=arguments.store_id, restore=arguments.restore
+    )
     return DONE

@@ -233,7 +233,8 @@ def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: boo
 def _engine(arguments: argparse.Namespace, *, make: bool, read_only: bool) -> Iterator[Engine]:
     root: Path = arguments.root
     settings = settings_of(arguments)
-    if not make:
+    restore = getattr(arguments, "restore", False)
+    if not make and not restore:
         _check_store(root)
     from service.engine import Engine
 
@@ -242,6 +243,7 @@ def _engine(arguments: argparse.Namespace, *, make: bool, read_only: bool) -> It
         cold_url=arguments.cold,
         store_id=arguments.store_id,
         read_only=read_only,
+        restore=restore,
         settings=settings,
     )
     try:
@@ -277,7 +279,7 @@ def _one_target(arguments: argparse.Namespace, *, writes: bool = False) -> None:
     """Exactly one of a root (with or without its archive), a service, and an archive alone."""
     places = "--root DIR or --url URL" if writes else "--root DIR, --url URL or --cold URL"
     if arguments.url is not None:
-        if arguments.root is not None or arguments.cold is not None:
+        if arguments.root is not None or arguments.cold is not None or getattr(arguments, "restore", False):
             raise InvalidRequestError("--url stands alone", hint=f"give {places}")
     elif arguments.root is None and (writes or arguments.cold is None):
         raise InvalidRequestError("no target", hint=f"give {places}")

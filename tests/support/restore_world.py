@@ -52,14 +52,14 @@ class RestoreWorld:
         return Path("/") / volume
 
     def open(
-        self, volume: str, *, store_id: str | None = STORE_ID, objects: object = None,
+        self, volume: str, *, restore: bool = False, store_id: str | None = STORE_ID, objects: object = None,
         settings: Settings | None = None, fs: CrashFileSystem | None = None,
     ) -> Engine:  # fmt: skip
-        """Open a volume."""
+        """Open a volume, or make it from the archive."""
         self._opens += 1
         return Engine.open(
             self.root(volume), settings=settings or self.settings, cold_url=COLD_URL, store_id=store_id,
-            clock=self.clock, fs=fs or self.fs, randomness=SeededRandomness(self._opens),
+            clock=self.clock, fs=fs or self.fs, randomness=SeededRandomness(self._opens), restore=restore,
             objects=cast(ObjectStore, objects or self.objects),
         )  # fmt: skip
 

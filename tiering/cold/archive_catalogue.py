@@ -102,16 +102,19 @@ class ArchiveCatalogue:
         backwards: bool = False,
         stored: TimeRange | None = None,
         lost: Lost | None = None,
+        from_offset: int = 0,
     ) -> Iterator[QueueRows]:
         """The same rows, read as far as they are wanted: a piece of later segments follows one of earlier ones.
 
         No piece is empty; inside a piece rows ascend by queue, then segment. ``backwards`` gives the last piece first,
-        ``stored`` leaves out pieces without a record stored in that time.
+        ``stored`` leaves out pieces without a record stored in that time, ``from_offset`` pieces wholly below it.
         """
         turn = reversed if backwards else iter
 
         def wanted(items: Sequence[Any]) -> Iterator[Any]:
             for item in turn(items):
+                if item.next <= from_offset:
+                    continue
                 if stored is None or (item.bounds and stored.overlaps(*item.bounds.on(TimeAxis.STORE))):
                     yield item
 

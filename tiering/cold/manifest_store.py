@@ -164,18 +164,30 @@ class ManifestStore(ArchiveCatalogue):
 
     def _check_owner(self, head: Head, owner: Ownership, log_end: int | None) -> None:
         if head.volume_id != owner.volume_id:
+            if self._epoch is not None or len(owner.head_open_ids) > 1:
+                raise FencedError(
+                    f"volume {head.volume_id} has taken the archive of store {head.store_id} over",
+                    path=self.keys.head,
+                    hint="what only this volume holds is appended there by `tierlog salvage`",
+                )
             raise StoreMismatchError(
                 f"the archive of store {head.store_id} belongs to volume {head.volume_id}, not to {owner.volume_id}",
                 path=self.keys.head,
-                hint="use another store id or prefix",
+                hint="use another store id or prefix; if that volume is lost, --restore makes a new one, and what an "
+                "old one still holds comes back by `tierlog salvage`",
             )
         if head.open_id not in owner.head_open_ids:
-            raise FencedError("a copy of this volume has written to the archive since", path=self.keys.head)
+            raise FencedError(
+                "a copy of this volume has written to the archive since",
+                path=self.keys.head,
+                hint="what only this copy holds is appended there by `tierlog salvage`",
+            )
         if log_end is not None and log_end < head.archived_to:
             raise StoreMismatchError(
                 f"the log ends at {log_end}, below {head.archived_to}, up to which it was archived",
                 path=self.keys.head,
-                hint="the volume has lost data that the archive holds",
+                hint="the volume has lost data that the archive holds: make a new one with --restore, then `tierlog "
+                "salvage` this one",
             )
 
     def _create(self, owner: Ownership, log_begin: int) -> Head:

@@ -275,6 +275,13 @@ class Head:
     tombstones: tuple[Tombstone, ...] = ()
     expired: tuple[TopicExpiry, ...] = ()
 
+    def beyond_gaps(self, offset: int) -> int:
+        """The physical offset at which the log goes on from ``offset``: where it lies in no gap of the log."""
+        for first, following in self.log_gaps:
+            if first <= offset < following:
+                offset = following
+        return offset
+
     def encode(self) -> bytes:
         """The head object."""
         body = {

@@ -3,7 +3,8 @@
 ::
 
     {"format": 1, "store_id": "…", "volume_id": "…", "open_id": "…", "head_open_ids": ["…"],
-     "cold_url": "file:///…" | null, "segment_bytes": 1073741824, "queue_file_units": 300000}
+     "cold_url": "file:///…" | null, "segment_bytes": 1073741824, "queue_file_units": 300000,
+     "restoring_from": "…" | null}
 
 ``open_id`` is fresh at every open. ``head_open_ids`` are the open ids that the archive's head may hold: the last one
 known to be there and every later one, because an open that was cut off may have published its id or not. A copy of
@@ -41,6 +42,8 @@ class StoreIdentity:
     cold_url: str | None
     segment_bytes: int
     queue_file_units: int
+    #: While the store is being restored: the volume that it takes the archive over from.
+    restoring_from: str | None = None
 
     @classmethod
     def read(cls, fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
@@ -95,6 +98,10 @@ def plan_identity(
             validate_store_id(store_id) or randomness.token_hex(8), randomness.token_hex(8), open_id, (open_id,),
             cold_url, segment_bytes or DEFAULT_SEGMENT_BYTES, queue_file_units or DEFAULT_QUEUE_FILE_UNITS,
         )  # fmt: skip
+    if found.restoring_from is not None:
+        raise StoreMismatchError(
+            "the restore of this store was cut off", path=str(paths.root), hint="run it again with --restore"
+        )
     for name, asked, kept in (
         ("store id", store_id, found.store_id),
         ("cold URL", cold_url, found.cold_url),

@@ -1,0 +1,97 @@
+"""A restore is cut off at every call to the disk and to the bucket; run again, it ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+
+import pytest
+
+from index.query import Query
+from service.engine import Engine
+from tests.support.crash_fs import CrashFileSystem, PowerCut
+from tests.support.faulty_store import FaultyObjectStore
+from tests.support.power_world import CountedObjectStore
+from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send
+from tiering.errors import ObjectStoreUnavailableError
+from tiering.hot.identity import StoreIdentity
+from tiering.paths import StorePaths
+from tiering.takeover import QUEUE_STEP
+
+COUNT = 40
+
+
+def lost_volume() -> RestoreWorld:
+    """A volume that archived all of its log, indexed part of it, and is not there any more."""
+    world = RestoreWorld()
+    world.objects = CountedObjectStore(world.clock)
+    faulty = FaultyObjectStore(world.objects)
+    engine = world.open("a", objects=faulty)
+    for at in range(0, COUNT, 4):
+        if at == COUNT // 2:
+            engine.archive(everything=True)
+        send(engine, "orders", at, at + 4, queue_id=0)
+    engine.groups.commit("billing", {("orders", 0): 7})
+    faulty.fail_before("upload", "store/index/*", times=None)
+    with pytest.raises(ObjectStoreUnavailableError):
+        engine.archive(everything=True)
+    with pytest.raises(ObjectStoreUnavailableError):
+        engine.archive()
+    world.clock.advance(60_000)
+    assert 0 < world.head().indexed_to < world.head().archived_to
+    return world
+
+
+def run_again(world: RestoreWorld, fs: CrashFileSystem, objects: CountedObjectStore) -> Engine:
+    """What an operator does after the machine is back: the same command, or a plain start if it says so."""
+    identity = StoreIdentity.read(fs, StorePaths(world.root("b")))
+    is_done = identity is not None and identity.restoring_from is None
+    return world.open("b", restore=not is_done, fs=fs, objects=objects)
+
+
+def verify(engine: Engine) -> int:
+    """Everything is there, and the volume goes on where no other one ever was."""
+    assert numbers_of(read_all(engine, "orders", 0)) == list(range(COUNT))
+    for number in range(0, COUNT, 3):
+        answer = engine.query(Query("orders", f"key-{number}", 0, 1 << 60))
+        assert (answer.coverage.complete, numbers_of(answer.messages)) == (True, [number])
+    assert engine.groups.committed("billing").offsets == {("orders", 0): 7}
+    assert send(engine, "orders", COUNT, COUNT + 1, queue_id=0) == [COUNT + QUEUE_STEP]
+    assert engine.check(deep=True) == []
+    begin = engine.stats()["log_begin"]
+    assert isinstance(begin, int)
+    return begin
+
+
+def test_every_crash_point_of_a_restore(seed: int, record_property: Callable[[str, object], None]) -> None:
+    world = lost_volume()
+    archive = world.objects
+    assert isinstance(archive, CountedObjectStore)
+    old_volume = world.head().volume_id
+    chance = random.Random(seed)
+    begins, still_old, cut_at = set(), 0, 0
+    while True:
+        cut_at += 1
+        fs = CrashFileSystem(seed=seed, cut_at=cut_at)
+        objects = archive.copy(fs)
+        try:
+            world.open("b", restore=True, fs=fs, objects=objects)
+        except PowerCut:
+            pass
+        else:
+            break
+        after = fs.crash(seed + cut_at, cut_at=chance.randrange(1, 200) if chance.getrandbits(1) else None)
+        survived = objects.copy(after)
+        if after.cut_at is not None:  # and again, while it goes on
+            with contextlib.suppress(PowerCut):
+                run_again(world, after, survived)
+            after = after.crash(seed - cut_at)
+            survived = survived.copy(after)
+        world.objects = survived.copy()
+        still_old += world.head().volume_id == old_volume
+        begins.add(verify(run_again(world, after, survived.copy())))
+    assert len(begins) == 1, "where the log goes on does not depend on when the restore was cut off"
+    assert still_old
+    record_property("crash_points", cut_at - 1)
+    print(f"seed {seed}: cut off at each of {cut_at - 1} calls, {still_old} times before the takeover: the same end")
