@@ -22,6 +22,7 @@ from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
+from tiering.cold.tail_objects import TailObjects
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.declared_gaps import DeclaredGaps
 from tiering.disk_space import DiskSpace
@@ -35,6 +36,8 @@ from tiering.errors import (
     UnavailableError,
 )
 from tiering.fetch import Fetcher
+from tiering.format.manifest import Head
+from tiering.format.tail import TailHead
 from tiering.fs import FileSystem
 from tiering.group_offsets import GroupOffsets
 from tiering.hot.clean_stop import mark_in_use
@@ -48,6 +51,7 @@ from tiering.rocketmq.adopt import adopt, is_broker_store, refuse_writing
 from tiering.rocketmq.broker import BrokerStore
 from tiering.store_state import StateWriter
 from tiering.tail_mark import TailMark
+from tiering.tail_return import LostTail
 
 _FIRST_LOOK_S = 3.0
 _READ_ONLY_TRIES = 3
@@ -94,6 +98,7 @@ class _Plan:
     """Who the store is, and its archive."""
 
     identity: StoreIdentity
+    lost: LostTail
     manifest: ManifestStore | None = None
     first_contact: str | None = None
 
@@ -133,8 +138,9 @@ def _open_once(
                 cold_url=cold_url and canonical_url(cold_url),
                 segment_bytes=settings.hot.segment_bytes, queue_file_units=settings.hot.queue_file_units,
             )  # fmt: skip
+            lost = LostTail(TailMark(fs, paths), identity.volume_id)
             if identity.cold_url is None:
-                return _Plan(identity)
+                return _Plan(identity, lost)
             archive = around.objects or open_archive(identity.cold_url, settings, around.clock)
             metered = MeteredObjectStore(archive, meter)
             resources.callback(metered.close)
@@ -143,7 +149,8 @@ def _open_once(
                 metered, keys, around.randomness, settings.cold_options(), clock=around.clock
             )  # fmt: skip
             manifest.had_head = fs.exists(paths.head_json)
-            return _Plan(identity, manifest, _look_at_archive(manifest, identity, refuse=not read_only))
+            first_contact = _look_at_archive(manifest, identity, lost, refuse=not read_only)
+            return _Plan(identity, lost, manifest, first_contact)
 
         planned = None if fs.exists(paths.store_json) else plan()  # a new store that is refused leaves no trace
         fs.make_dirs(root)
@@ -225,7 +232,7 @@ def _open_local(
             fs, paths, around.clock, slots=settings.index.classic_slots, items=settings.index.classic_items,
             log_begin=hot.log.begin, before_change=partial(mark_in_use, fs, paths),
         )  # fmt: skip
-    _recover(hot, index, classic)
+    _recover(hot, index, classic, planned.lost)
     return hot, index, classic
 
 
@@ -238,7 +245,7 @@ def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore
     )  # fmt: skip
 
 
-def _look_at_archive(manifest: ManifestStore, identity: StoreIdentity, *, refuse: bool) -> str | None:
+def _look_at_archive(manifest: ManifestStore, identity: StoreIdentity, lost: LostTail, *, refuse: bool) -> str | None:
     """Refuse an archive of another volume before anything is written; returns why it could not be reached.
 
     Without ``refuse``, for reading, the reason is returned too.
@@ -247,10 +254,14 @@ def _look_at_archive(manifest: ManifestStore, identity: StoreIdentity, *, refuse
     every commit checks again.
     """
     outcome: list[Exception | None] = []
+    found: list[tuple[Head, list[TailHead]]] = []
+    tails = TailObjects(manifest.objects, manifest.keys)
 
     def look() -> None:
         try:
             manifest.check_owner(owner_of(identity))
+            if manifest.head is not None and refuse:
+                found.append((manifest.head, lost.look(tails, manifest.head)))
             outcome.append(None)
         except Exception as error:  # raised again by the opener below, or told as the reason
             outcome.append(error)
@@ -262,6 +273,8 @@ def _look_at_archive(manifest: ManifestStore, identity: StoreIdentity, *, refuse
         return f"the archive did not answer within {_FIRST_LOOK_S} s"
     error = outcome[0]
     if error is None:
+        for head, chain in found:
+            lost.saw(tails, head, chain)
         return None
     # a head that is lost or damaged takes nothing from the hot tier, and no commit goes past it
     if isinstance(error, UnavailableError | ObjectNotFoundError | CorruptionError):
@@ -271,13 +284,14 @@ def _look_at_archive(manifest: ManifestStore, identity: StoreIdentity, *, refuse
     raise error
 
 
-def _recover(hot: HotStore, index: LocalIndex, classic: ClassicIndex | None) -> None:
+def _recover(hot: HotStore, index: LocalIndex, classic: ClassicIndex | None, lost: LostTail) -> None:
     """Recover the log and everything derived from it."""
-    hot.recover([index], classic)
+    hot.recover([index], classic, put_back=lost.put_back)
     if index.next_offset() > hot.log.end:  # the disk forgot flushed records that an index file had seen
         index.discard_above(hot.log.end)
     if classic is not None and classic.next_offset() > hot.log.end:
         classic.restart(hot.log.begin)
+    lost.settle(hot)
     hot.dispatch()
     for first, end in index.gaps(hot.border, hot.log.end):
         hot.derive(index.derive(first, end), first, end)

@@ -22,6 +22,7 @@ from service.cold_engine import stores_below
 from service.opening import Surroundings, open_archive
 from tiering.cold.manifest_store import ManifestStore, Ownership
 from tiering.cold.object_store import ObjectStore
+from tiering.cold.tail_objects import TailObjects
 from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, StoreMismatchError
 from tiering.format.manifest import Head
@@ -164,7 +165,11 @@ def _begin(
 def _segment_bytes(manifest: ManifestStore, head: Head) -> int:
     reader = manifest.reader()
     found = manifest.state(reader, head).segment_bytes
-    return found or next((entry.segment_bytes for entry in manifest.log_entries(reader, head)), 0)
+    found = found or next((entry.segment_bytes for entry in manifest.log_entries(reader, head)), 0)
+    if not found:  # a store so young that only tails know it
+        tail = TailObjects(manifest.objects, manifest.keys).describe(head.archived_to)
+        found = 0 if tail is None else tail.head.segment_bytes
+    return found
 
 
 def _restore(

@@ -118,7 +118,9 @@ def _publish(
     for _ in range(_TRIES):
         state = manifest.state(manifest.reader(), head)
         known = _with_topics(state, used, len(segment.data))
-        topics = [Topic(each.topic_id, each.name, each.queues) for each in known.topics]
+        topics = [
+            Topic(each.topic_id, each.name, each.queues, archive=each.archive, hold=each.hold) for each in known.topics
+        ]
         begun_s = manifest.begin_upload()
         entry = upload_segment(manifest, randomness, topics, segment, head.epoch, head.tombstones)
         ref = None if known == state else _store_state(manifest, known, randomness)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -35,6 +35,10 @@ class Segment:
     def end(self) -> int:
         """Physical offset of the next segment."""
         return self.base_offset + len(self.data)
+
+
+#: Told a log and its end, writes behind it what others still have, and says whether there was any.
+PutBack = Callable[["CommitLog", int], bool]
 
 
 class CommitLog:
@@ -200,6 +204,23 @@ class CommitLog:
             self._file.zero(end - self.last_base, self.segment_bytes)
         self._file.flush()
         self.end = self.flushed = end
+
+    def put_back(self, position: int, data: ByteArray | bytes, end: int) -> None:
+        """Write bytes that the log has lost, zeros behind them up to ``end``; durable when it returns.
+
+        Only before :meth:`start_at`, in ascending order. Killed in here: the next recovery ends where this one did, or
+        further on.
+        """
+        base = position - position % self.segment_bytes
+        if base > self.last_base:
+            self.add_segment(base)
+        file = self._fs.open(self._paths.segment(base))
+        try:
+            file.write_at(position - base, data)
+            file.zero(position - base + len(data), end - base)
+            file.flush()
+        finally:
+            file.close()
 
     def flush_files(self, start: int) -> None:
         """Flush every segment from the one that holds ``start`` on, whatever is in it."""

@@ -93,8 +93,8 @@ class Dispatcher:
             raise CorruptionError("the log is damaged below its flushed position", path="commitlog", position=reached)
 
     def recover(self, end: int) -> int:
-        """Dispatch every valid record below ``end`` and return where the first invalid byte lies."""
-        return self._run(self.position(), end, recovering=True)
+        """Dispatch every valid record below ``end`` and return where the first invalid byte lies, ``end`` at most."""
+        return min(end, self._run(self.position(), end, recovering=True))
 
     def _run(self, position: int, end: int, *, recovering: bool) -> int:
         while position < end:

@@ -28,7 +28,7 @@ from tiering.format.checkpoint import Checkpoint
 from tiering.format.record import decode_record
 from tiering.fs import FileSystem, replace_file
 from tiering.hot.batch_writer import AppendResult, BatchWriter
-from tiering.hot.commit_log import CommitLog, Segment
+from tiering.hot.commit_log import CommitLog, PutBack, Segment
 from tiering.hot.consume_queue import ConsumeQueues, QueueView
 from tiering.hot.dispatch import ClassicFiles, Dispatcher, LogSubscriber
 from tiering.hot.snapshot import HotSnapshot
@@ -96,8 +96,10 @@ class HotStore:
 
     # opening and closing
 
-    def recover(self, subscribers: Sequence[LogSubscriber], classic: ClassicFiles | None = None) -> None:
-        """Find the log's end, derive again what is missing, and be ready to append.
+    def recover(
+        self, subscribers: Sequence[LogSubscriber], classic: ClassicFiles | None = None, put_back: PutBack | None = None
+    ) -> None:
+        """Find the log's end, let ``put_back`` add what others still have, derive what is missing, be ready to append.
 
         Raises :class:`CorruptionError` if the log ends where no crash explains it, :class:`StoreMismatchError` if it
         ends below what the archive holds; nothing is cut off then. Killed in here: the next open does the same again.
@@ -108,8 +110,9 @@ class HotStore:
         self._classic = classic
         derived = [*subscribers, *([] if classic is None else [classic])]
         self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *derived])
-        last = self.log.segments()[-1].end
-        end = min(self._dispatcher.recover(last), last)
+        end = self._dispatcher.recover(self.log.last_base + self.log.segment_bytes)
+        if put_back is not None and put_back(self.log, end):
+            end = self._dispatcher.recover(self.log.last_base + self.log.segment_bytes)
         self._check_end(end)
         self.log.start_at(end, tail_is_zero=self._stopped_cleanly and end == self._durable)
         self._writer.last_store_ms = self.queues.last_store_ms
