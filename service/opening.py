@@ -22,6 +22,7 @@ from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
+from tiering.cold.s3_client import S3Limits
 from tiering.cold.tail_objects import TailObjects
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.declared_gaps import DeclaredGaps
@@ -241,7 +242,9 @@ def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore
     cold = settings.cold
     return open_object_store(
         cold_url, clock=clock, endpoint_url=cold.s3_endpoint,
-        connect_timeout_s=cold.connect_timeout_s, read_timeout_s=cold.read_timeout_s,
+        limits=S3Limits(
+            cold.connections, cold.connect_timeout_s, cold.read_timeout_s, cold.min_bytes_per_s, cold.max_attempts
+        ),
     )  # fmt: skip
 
 

@@ -293,10 +293,36 @@ class ColdSettings(_Group):
     )
     connect_timeout_s: float = Field(default=5.0, gt=0, le=300, description="Seconds to wait for a connection to S3.")
     read_timeout_s: float = Field(
-        default=20.0,
+        default=10.0,
         gt=0,
         le=3600,
-        description="Seconds to wait for S3 to go on answering. Shorter gives up on slow servers.",
+        description=(
+            "Seconds that S3 may keep silent, beside what the bytes sent take at `cold.min_bytes_per_s`. Shorter "
+            "notices a dead server sooner and gives up on slow ones."
+        ),
+    )
+    min_bytes_per_s: int = Field(
+        default=128 << 10,
+        ge=1024,
+        description=(
+            "Bytes a second. A transfer slower than this is ended and tried again: set it below what the line has "
+            "left for one of many connections."
+        ),
+    )
+    max_attempts: int = Field(
+        default=3,
+        ge=1,
+        le=10,
+        description=(
+            "How often a request to S3 is tried before its caller hears of it; pauses double from 50 ms, from 1 s "
+            "where the server says slow down. Each try is a request on the bill."
+        ),
+    )
+    connections: int = Field(
+        default=64,
+        ge=1,
+        le=1024,
+        description="Connections to S3 that are kept; more requests at once make one each and close it again.",
     )
     retry_interval_ms: int = Field(
         default=1_000,

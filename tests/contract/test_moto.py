@@ -13,6 +13,7 @@ from tests.contract.contract_base import PART_BYTES, Backend
 from tests.contract.s3_contract import S3Contract
 from tests.support.s3_server import S3Server
 from tiering.cold.s3 import S3ObjectStore
+from tiering.cold.s3_client import S3Limits
 from tiering.errors import InvalidRequestError, ObjectStoreUnavailableError
 
 _REPOSITORY = Path(__file__).parents[2]
@@ -61,8 +62,7 @@ def test_a_server_that_keeps_silent_is_unavailable(s3_server: S3Server) -> None:
         store = S3ObjectStore(
             "bucket",
             endpoint_url=f"http://127.0.0.1:{silent.getsockname()[1]}",
-            read_timeout_s=0.2,
-            max_attempts=1,
+            limits=S3Limits(read_timeout_s=0.2, max_attempts=1),
         )
         with pytest.raises(ObjectStoreUnavailableError):
             store.head("k")

@@ -10,6 +10,7 @@ from tiering.clock import ManualClock
 from tiering.cold.local import LocalObjectStore
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.s3 import S3ObjectStore
+from tiering.cold.s3_client import S3Limits
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.errors import InvalidRequestError
 
@@ -112,8 +113,7 @@ def test_s3_opens_without_asking_the_server() -> None:
         "s3://bucket/some/prefix",
         clock=ManualClock(),
         endpoint_url="http://127.0.0.1:9",
-        connect_timeout_s=1,
-        read_timeout_s=1,
+        limits=S3Limits(connections=2, max_attempts=1),
     )
     assert isinstance(store, S3ObjectStore)
     store.close()

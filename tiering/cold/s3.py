@@ -1,14 +1,14 @@
 """Objects in an S3 bucket, or in a server that speaks its protocol (MinIO, versitygw, moto).
 
-The only module that knows boto3; it is imported when a store is made, so that a local store never pays for
-it.
+The SDK is known to ``tiering.cold.s3_client`` alone, and is imported when a store is made, so that a local store never
+pays for it.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from itertools import islice
 from typing import Any
@@ -23,14 +23,9 @@ from tiering.cold.object_store import (
     validate_prefix,
     validate_range,
 )
-from tiering.cold.s3_answers import (
-    CREDENTIALS_HINT,
-    answer_error,
-    crc32_text,
-    full_object_crc32,
-    object_info,
-    to_ms,
-)
+from tiering.cold.s3_answers import crc32_text, full_object_crc32, object_info, to_ms
+from tiering.cold.s3_body import read_until
+from tiering.cold.s3_client import DEFAULT_LIMITS, S3Client, S3Limits, sdk_errors
 from tiering.cold.s3_listing import list_multipart, list_objects
 from tiering.cold.s3_upload import MultipartUpload, MultipartUploads
 from tiering.errors import (
@@ -44,12 +39,8 @@ from tiering.errors import (
 )
 
 PART_BYTES = 8 << 20
-CONNECT_TIMEOUT_S = 5.0
-READ_TIMEOUT_S = 20.0
-MAX_ATTEMPTS = 3
 # S3 allows 1024 bytes: 900 for a key, one for the slash.
 MAX_PREFIX_BYTES = 120
-_CONNECTIONS = 64
 
 
 class S3ObjectStore:
@@ -59,15 +50,15 @@ class S3ObjectStore:
     an ``endpoint_url`` switches to path-style addresses. ``part_bytes`` is the size of an upload's parts (S3:
     5 MiB to 5 GiB, at most 10,000 of them); an upload holds two parts.
 
-    Time: a request is tried ``max_attempts`` times with pauses of seconds between, each try ends when a
-    connection takes ``connect_timeout_s`` or the server sends nothing for ``read_timeout_s``. A body is read
-    in one try.
+    Time: every call is bounded by ``limits``. A body that breaks off is read on from where it broke, as long as the
+    object is still the same: the SDK repeats requests, not bodies, and a line that breaks every few MiB would never
+    let a large one through.
 
     Checksums: puts and parts carry a CRC-32 that the server checks, and so do whole uploads where the server
     knows checksums of full objects; where it does not, uploads go without. ``get`` checks the CRC-32 that the
     server keeps, ``get_range`` cannot. Listings carry no CRC-32. Of an upload in parts S3 gives the time of
-    its *start* as the time of modification. MinIO lists pending uploads only under their exact key; it
-    removes stale ones itself.
+    its *start* as the time of modification. MinIO forgets to list pending uploads when it is
+    restarted; it removes stale ones itself, after a day.
     """
 
     def __init__(
@@ -77,19 +68,15 @@ class S3ObjectStore:
         *,
         endpoint_url: str | None = None,
         part_bytes: int = PART_BYTES,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        read_timeout_s: float = READ_TIMEOUT_S,
-        max_attempts: int = MAX_ATTEMPTS,
+        limits: S3Limits = DEFAULT_LIMITS,
     ) -> None:
         prefix = prefix.strip("/")
         if prefix and len(validate_key(prefix).encode()) > MAX_PREFIX_BYTES:
             raise InvalidRequestError(f"the prefix is over {MAX_PREFIX_BYTES} bytes", path=prefix)
-        self._bucket = bucket
         self._root = f"{prefix}/" if prefix else ""
         self._part_bytes = part_bytes
-        self._bucket_seen = False
-        self._uploads = MultipartUploads(self._call)
-        self._client = _make_client(endpoint_url, connect_timeout_s, read_timeout_s, max_attempts)
+        self._client = S3Client(bucket, endpoint_url, limits)
+        self._uploads = MultipartUploads(self._client.call)
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
         """Store ``data`` in one request.
@@ -129,11 +116,13 @@ class S3ObjectStore:
 
     def get(self, key: str) -> tuple[bytes, ObjectInfo]:
         """The whole object, checked against the server's CRC-32 if it has one for the full object."""
-        return self._whole(key, self._call("get_object", key, Key=self._full(key), ChecksumMode="ENABLED"))
+        return self._whole(key, self._client.call("get_object", key, Key=self._full(key), ChecksumMode="ENABLED"))
 
     def get_if_changed(self, key: str, etag: str) -> tuple[bytes, ObjectInfo] | None:
         """The object, or None if the server says that it still has this etag."""
-        answer = self._call("get_object", key, "304", Key=self._full(key), IfNoneMatch=etag, ChecksumMode="ENABLED")
+        answer = self._client.call(
+            "get_object", key, "304", Key=self._full(key), IfNoneMatch=etag, ChecksumMode="ENABLED"
+        )
         return None if answer is None else self._whole(key, answer)
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
@@ -144,46 +133,38 @@ class S3ObjectStore:
             if end > size_bytes:
                 raise TornRecordError(f"{end} is outside of {size_bytes} bytes", path=key, position=size_bytes)
             return b""
-        answer = self._call("get_object", key, Key=self._full(key), Range=f"bytes={start}-{end - 1}")
-        served = answer.get("ContentRange", "")
-        if not served.startswith(f"bytes {start}-"):
-            answer["Body"].close()
-            raise ObjectStoreUnavailableError(f"asked for [{start}, {end}), the server gave {served!r}", path=key)
-        if answer["ContentLength"] != end - start:
-            answer["Body"].close()
-            raise TornRecordError(f"[{start}, {end}) ends outside of the object: {served}", path=key)
-        return self._read_body(key, answer)
+        return self._read_body(key, self._ranged(key, start, end), start)
 
     def head(self, key: str) -> ObjectInfo:
         """Describe the object; its CRC-32 only if it is one of the full object."""
         try:
-            return object_info(key, self._call("head_object", key, Key=self._full(key), ChecksumMode="ENABLED"))
+            return object_info(key, self._client.call("head_object", key, Key=self._full(key), ChecksumMode="ENABLED"))
         except ObjectNotFoundError:
             # The answer to HEAD has no body, so that a missing bucket looks like a missing object.
-            if not self._bucket_seen:
-                self._call("list_objects_v2", key, Prefix=self._full(key), MaxKeys=1)
+            if not self._client.bucket_seen:
+                self._client.call("list_objects_v2", key, Prefix=self._full(key), MaxKeys=1)
             raise
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """List in pages of 1000, each asked for when the one before is used up."""
-        return list_objects(self._call, self._root, validate_prefix(prefix), validate_after(after))
+        return list_objects(self._client.call, self._root, validate_prefix(prefix), validate_after(after))
 
     def delete(self, key: str) -> None:
         """Delete without a condition: MinIO accepts conditions on DELETE and ignores them."""
         with suppress(ObjectNotFoundError):
-            self._call("delete_object", key, Key=self._full(key))
+            self._client.call("delete_object", key, Key=self._full(key))
 
     def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
         """Multipart uploads that were begun and not ended."""
-        return list_multipart(self._call, self._root, validate_prefix(prefix))
+        return list_multipart(self._client.call, self._root, validate_prefix(prefix))
 
     def abort_upload(self, pending: PendingUpload) -> None:
         """Drop the parts of an upload; also after its end, as another try may have ended it."""
-        MultipartUpload(self._call, pending.key, self._full(pending.key), pending.upload_id, False).abort()
+        MultipartUpload(self._client.call, pending.key, self._full(pending.key), pending.upload_id, False).abort()
 
     def now_ms(self) -> int:
         """The time that the server states in its answers."""
-        date = self._call("head_bucket", "")["ResponseMetadata"]["HTTPHeaders"].get("date")
+        date = self._client.call("head_bucket", "")["ResponseMetadata"]["HTTPHeaders"].get("date")
         if date is None:
             raise ObjectStoreUnavailableError("the object store does not say what time it is")
         return to_ms(parsedate_to_datetime(date))
@@ -195,27 +176,10 @@ class S3ObjectStore:
     def _full(self, key: str) -> str:
         return self._root + validate_key(key)
 
-    def _call(self, operation: str, key: str, tolerated: str = "", **arguments: Any) -> Any:
-        """One operation of the SDK; None for the answer with the code ``tolerated``."""
-        from botocore.exceptions import ClientError
-
-        try:
-            with _sdk_errors(key):
-                answer = getattr(self._client, operation)(Bucket=self._bucket, **arguments)
-        except ClientError as error:
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
-            code = str(error.response.get("Error", {}).get("Code", ""))
-            if tolerated and tolerated in (code, str(status)):
-                return None
-            message = str(error.response.get("Error", {}).get("Message", ""))
-            raise answer_error(status, code, message, key) from error
-        self._bucket_seen = True
-        return answer
-
     def _put(self, key: str, data: bytes | bytearray, conditions: dict[str, str]) -> ObjectInfo:
         checksum = {"ChecksumAlgorithm": "CRC32", "ChecksumCRC32": crc32_text(zlib.crc32(data))}
         try:
-            answer = self._call("put_object", key, Key=self._full(key), Body=data, **checksum, **conditions)
+            answer = self._client.call("put_object", key, Key=self._full(key), Body=data, **checksum, **conditions)
         except ObjectNotFoundError as error:
             if "IfMatch" in conditions:  # the answer where there is nothing to match
                 raise PreconditionFailedError("the object is gone", path=key) from error
@@ -223,69 +187,60 @@ class S3ObjectStore:
         return self._stored_info(key, len(data), answer)
 
     def _whole(self, key: str, answer: Any) -> tuple[bytes, ObjectInfo]:
-        data, info = self._read_body(key, answer), object_info(key, answer)
+        data, info = self._read_body(key, answer, 0), object_info(key, answer)
         if info.crc32 is not None and zlib.crc32(data) != info.crc32:
             raise ChecksumMismatchError("the object does not match the checksum of the server", path=key)
         return data, info
 
-    def _read_body(self, key: str, answer: Any) -> bytes:
-        """The body of an answer; one that breaks off is a failure of the connection, not of the object."""
-        body = answer["Body"]
+    def _read_body(self, key: str, answer: Any, start: int) -> bytes:
+        """The body of an answer, which begins at ``start`` in the object.
+
+        One that breaks off is a failure of the connection, not of the object: the rest is asked for again.
+        """
+        limits, clock = self._client.limits, self._client.clock
+        end, etag = start + answer["ContentLength"], answer["ETag"]
+        deadline_s = clock.monotonic_s() + limits.call_limit_s(end - start)
+        pieces: list[bytes] = []
+        for tries_left in reversed(range(limits.max_attempts)):
+            broken: StoreError | None = None
+            try:
+                with sdk_errors(key):
+                    # The SDK's own wrapper reads in fixed sizes; what it would check is checked here.
+                    read_until(answer["Body"]._raw_stream, answer["ContentLength"], clock, deadline_s, pieces)
+            except ObjectStoreUnavailableError as error:
+                broken = error
+            finally:
+                answer["Body"].close()
+            came = sum(map(len, pieces))
+            if came == end - start:
+                return b"".join(pieces)
+            if came > end - start or not tries_left or clock.monotonic_s() > deadline_s:
+                raise broken or ObjectStoreUnavailableError(f"the answer broke off after {came} bytes", path=key)
+            answer = self._rest(key, start + came, end, etag)
+        raise AssertionError
+
+    def _rest(self, key: str, start: int, end: int, etag: str) -> Any:
+        """The answer to the range, of the object with this etag."""
         try:
-            with _sdk_errors(key):
-                data: bytes = body.read()
-        finally:
-            body.close()
-        if len(data) != answer["ContentLength"]:
-            raise ObjectStoreUnavailableError(f"the answer broke off after {len(data)} bytes", path=key)
-        return data
+            return self._ranged(key, start, end, IfMatch=etag)
+        except (PreconditionFailedError, ObjectNotFoundError) as error:
+            raise ObjectStoreUnavailableError("the object was replaced while it was read", path=key) from error
+
+    def _ranged(self, key: str, start: int, end: int, **conditions: str) -> Any:
+        answer = self._client.call(
+            "get_object", key, Key=self._full(key), Range=f"bytes={start}-{end - 1}", **conditions
+        )
+        served = answer.get("ContentRange", "")
+        if not served.startswith(f"bytes {start}-"):
+            answer["Body"].close()
+            raise ObjectStoreUnavailableError(f"asked for [{start}, {end}), the server gave {served!r}", path=key)
+        if answer["ContentLength"] != end - start:
+            answer["Body"].close()
+            raise TornRecordError(f"[{start}, {end}) ends outside of the object: {served}", path=key)
+        return answer
 
     def _stored_info(self, key: str, size_bytes: int, answer: Any) -> ObjectInfo:
         """What the answer to a write says; the server's clock is in its Date header."""
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         modified_ms = self.head(key).modified_ms if date is None else to_ms(parsedate_to_datetime(date))
         return ObjectInfo(key, size_bytes, answer["ETag"], full_object_crc32(answer), modified_ms)
-
-
-def _make_client(endpoint_url: str | None, connect_timeout_s: float, read_timeout_s: float, max_attempts: int) -> Any:
-    import boto3
-    from botocore.config import Config
-    from botocore.exceptions import BotoCoreError
-
-    config = Config(
-        connect_timeout=connect_timeout_s,
-        read_timeout=read_timeout_s,
-        retries={"mode": "standard", "total_max_attempts": max_attempts},
-        max_pool_connections=_CONNECTIONS,
-        signature_version="s3v4",
-        s3={"addressing_style": "auto" if endpoint_url is None else "path"},
-        # We send our own; the SDK's default would add trailers that some servers do not read.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-    )
-    try:
-        session = boto3.session.Session()
-        region = session.region_name or "us-east-1"
-        return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
-    except (BotoCoreError, ValueError) as error:
-        raise InvalidRequestError(f"no S3 client can be made: {error}") from error
-
-
-@contextmanager
-def _sdk_errors(key: str) -> Iterator[None]:
-    """Turn what the SDK and its transport raise into our errors, except answers of the server."""
-    from botocore import exceptions
-    from urllib3.exceptions import HTTPError
-
-    try:
-        yield
-    except exceptions.ClientError:
-        raise
-    except exceptions.FlexibleChecksumError as error:
-        raise ChecksumMismatchError("the bytes do not match their checksum", path=key) from error
-    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
-        raise InvalidRequestError(str(error), path=key, hint=CREDENTIALS_HINT) from error
-    except exceptions.ParamValidationError as error:
-        raise InvalidRequestError(str(error), path=key) from error
-    except (exceptions.BotoCoreError, HTTPError, OSError) as error:
-        raise ObjectStoreUnavailableError(f"the object store failed: {error}", path=key) from error

@@ -23,13 +23,29 @@ def list_objects(call: Call, root: str, prefix: str, after: str) -> Iterator[Obj
 
 
 def list_multipart(call: Call, root: str, prefix: str) -> Iterator[PendingUpload]:
-    """Uploads below ``root`` that were begun and not ended, their keys without it."""
-    arguments = {"Prefix": root + prefix}
-    for page in _pages(call, "list_multipart_uploads", prefix, arguments, "KeyMarker", "UploadIdMarker"):
-        for entry in page.get("Uploads", ()):
-            key = entry["Key"][len(root) :]
-            if is_valid_key(key):
-                yield PendingUpload(key, entry["UploadId"], to_ms(entry["Initiated"]))
+    """Uploads below ``root`` that were begun and not ended, their keys without it.
+
+    MinIO takes a prefix for one whole key. Asked for the bucket as a whole it names every upload begun since it was
+    started, and those below the prefix are picked here.
+    """
+    asked = root + prefix
+    found = False
+    server = ""
+    for page in _pages(call, "list_multipart_uploads", prefix, {"Prefix": asked}, "KeyMarker", "UploadIdMarker"):
+        server = page["ResponseMetadata"]["HTTPHeaders"].get("server", "")
+        for pending in _pending(page, root, asked):
+            found = True
+            yield pending
+    if not found and asked and "minio" in server.lower():
+        for page in _pages(call, "list_multipart_uploads", prefix, {}, "KeyMarker", "UploadIdMarker"):
+            yield from _pending(page, root, asked)
+
+
+def _pending(page: Any, root: str, asked: str) -> Iterator[PendingUpload]:
+    for entry in page.get("Uploads", ()):
+        key = entry["Key"]
+        if key.startswith(asked) and is_valid_key(key[len(root) :]):
+            yield PendingUpload(key[len(root) :], entry["UploadId"], to_ms(entry["Initiated"]))
 
 
 def _pages(call: Call, operation: str, prefix: str, arguments: dict[str, str], *markers: str) -> Iterator[Any]:

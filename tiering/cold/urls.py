@@ -11,7 +11,8 @@ from tiering.clock import Clock
 from tiering.cold.local import LocalObjectStore
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.object_store import ObjectStore, validate_key
-from tiering.cold.s3 import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, S3ObjectStore
+from tiering.cold.s3 import S3ObjectStore
+from tiering.cold.s3_client import DEFAULT_LIMITS, S3Limits
 from tiering.errors import InvalidRequestError, StoreError
 
 _HINT = "use file:///directory, s3://bucket/prefix or memory://name"
@@ -32,8 +33,7 @@ def open_object_store(
     *,
     clock: Clock,
     endpoint_url: str | None = None,
-    connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    read_timeout_s: float = READ_TIMEOUT_S,
+    limits: S3Limits = DEFAULT_LIMITS,
 ) -> ObjectStore:
     """The object store at ``url``; a directory is made if it is missing, a bucket is not.
 
@@ -50,8 +50,7 @@ def open_object_store(
         place.name,
         place.prefix,
         endpoint_url=endpoint_url,
-        connect_timeout_s=connect_timeout_s,
-        read_timeout_s=read_timeout_s,
+        limits=limits,
     )
 
 
@@ -78,12 +77,17 @@ def _parse(url: str) -> _Place:
             raise InvalidRequestError(f"{url!r} does not name a memory store", hint=_HINT)
         return _Place(scheme, name)
     bucket, _, prefix = rest.partition("/")
+    if "@" in bucket or "?" in bucket:  # not repeated here: what people put there is their password
+        raise InvalidRequestError(
+            "the S3 URL has a user, a password or options in it",
+            hint="credentials come from the usual AWS variables and files, the endpoint from TIERLOG_S3_ENDPOINT",
+        )
     if not _BUCKET.fullmatch(bucket):
         raise InvalidRequestError(f"{url!r} does not name a bucket", hint=_HINT)
     prefix = prefix.strip("/")
     if "?" in prefix or "#" in prefix:
         raise InvalidRequestError(
-            f"{url!r} has options", hint="the endpoint and the region are settings, not parts of the URL"
+            f"the URL of bucket {bucket} has options", hint="the endpoint and the region are settings, not parts of it"
         )
     if prefix:
         try:
