@@ -341,6 +341,8 @@ class ColdWay:
         self.check_going_on()
         self.claim()
         head = self._unless_lost(partial(self._manifest.commit_other, change, owned=True))
+        for entry in change.remove:
+            self._manifest.cache.forget(entry.key)
         self._remember(head)
         return head
 

@@ -18,7 +18,7 @@ from service.caching import cache_stats
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from service.checking import check_archive, check_classic, check_index, check_store
 from service.opening import StoreParts, Surroundings, open_parts
-from service.removal import make_removal, remove_due
+from service.removal import remove_due
 from service.repeated import Repeated
 from service.restoring import restore_volume
 from service.settings import Settings
@@ -74,7 +74,7 @@ class Engine:
         self.groups = parts.groups
         self._store_host = store_host(settings)
         #: Erasures, their receipts, and the options of topics that say what may go.
-        self.removal = make_removal(parts, clock, randomness, read_only=read_only)
+        self.removal = parts.removal
         self._background = Background(
             self._hot, self._checkpoint, *self._steps(randomness, parts.first_contact), settings, clock, parts.stopping
         )
@@ -297,6 +297,8 @@ class Engine:
             "recover_from": hot.recover_from,
             "archived_to": head.archived_to if head else None,
             "indexed_to": head.indexed_to if head else None,
+            "cold_min": head.cold_min if head else None,
+            "cold_held_at": self.removal.held_at,
             "manifest_version": head.version if head else None,
             "hot_bytes": hot.log.end - hot.border,
             "unflushed_bytes": hot.log.end - hot.log.flushed,

@@ -57,6 +57,7 @@ class Eraser:
         hot: HotStore,
         manifest: ManifestStore,
         cold_way: ColdWay,
+        rewriter: SegmentRewriter,
         known: KnownErasures,
         clock: Clock,
         randomness: Randomness,
@@ -72,7 +73,7 @@ class Eraser:
         self._randomness = randomness
         self._holding = holding
         self._find = find
-        self._rewriter = SegmentRewriter(manifest, randomness, clock, cold_way.check_going_on)
+        self._rewriter = rewriter
         self._receipts = ReceiptStore(manifest.objects, manifest.keys)
         self._open: dict[str, Receipt] = {}
         self._lock = threading.Lock()
@@ -136,7 +137,8 @@ class Eraser:
         if closing:
             self._cold_way.commit_beside(ManifestChange(close_tombstones=tuple(closing)))
             for tombstone_id in closing:
-                self._open.pop(tombstone_id, None)
+                for row in self._open.pop(tombstone_id).rewritten:
+                    self._manifest.cache.forget(row.old)  # a reader of an older head may have kept something since
         return bool(closing)
 
     @staticmethod

@@ -15,6 +15,7 @@ from service.archived_appends import ArchivedAppends, archived_appends
 from service.archiving import ColdWay, owner_of
 from service.caching import open_disk_cache
 from service.groups import ConsumerGroups
+from service.removal import Removal, make_removal
 from service.seen_head import read_seen_head
 from service.settings import Settings
 from service.store_host import store_host
@@ -82,6 +83,7 @@ class StoreParts:
     cold_way: ColdWay | None
     archived: ArchivedAppends | None
     known: KnownErasures
+    removal: Removal
     fetcher: Fetcher
     groups: ConsumerGroups
     disk: DiskSpace
@@ -191,12 +193,16 @@ def _open_once(
             archived = archived_appends(
                 hot, cold_way, manifest, TailMark(fs, paths), settings, around.clock, around.randomness, stopping
             )  # fmt: skip
+        removal = make_removal(
+            identity, hot, index, manifest, cold_way, known, fs, around.clock, around.randomness,
+            settings.retention_options(), root=root, read_only=read_only,
+        )  # fmt: skip
         fetcher = Fetcher(identity.store_id, hot, manifest, known)
         missing = partial(DeclaredGaps(manifest).missing, hot.topics)
         groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness, missing)
         return StoreParts(
-            identity, hot, index, classic, manifest, cold_way, archived, known, fetcher, groups, disk, meter, stopping,
-            planned.first_contact, resources.pop_all(), broker,
+            identity, hot, index, classic, manifest, cold_way, archived, known, removal, fetcher, groups, disk, meter,
+            stopping, planned.first_contact, resources.pop_all(), broker,
         )  # fmt: skip
 
 

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from index.local_index import LocalIndex
 from index.query import Answer, Query
 from index.search import search
 from index.store_search import TieredStoreSearch
+from service.archiving import ColdWay
 from service.erasing import Eraser, Progress
-from service.opening import StoreParts
+from service.expiring import Expirer
 from service.receipts import Receipts, plan_of
 from tiering.clock import Clock
+from tiering.cold.manifest_store import ManifestStore
 from tiering.disk_space import DiskSpace
 from tiering.erasure import Erasures, FixedErasures
 from tiering.errors import InvalidRequestError, ReadOnlyError
+from tiering.fs import FileSystem
+from tiering.hot.identity import StoreIdentity
 from tiering.hot.store import HotStore
+from tiering.known_erasures import KnownErasures
 from tiering.options import RetentionOptions
+from tiering.paths import StorePaths
 from tiering.randomness import Randomness
-from tiering.retention import due_border
+from tiering.retention import due_border, held_border
+from tiering.segment_rewriting import SegmentRewriter
 
 
 def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, disk: DiskSpace, now_ms: int) -> None:
-    """Remove by retention alone: what happens to old segments of a store without a cold tier.
+    """Remove by retention alone: what happens to old segments of a store without a cold tier, unless they are held.
 
     What is not dispatched stays: queues and index follow the log, and must not begin above a hole of their own.
     """
     dispatched = hot.dispatch()
     due = due_border(hot, retention, now_ms, disk.excess_bytes())
-    border = min(due, dispatched - dispatched % hot.log.segment_bytes)
+    border = min(due, dispatched - dispatched % hot.log.segment_bytes, held_border(hot, has_archive=False))
     if border > hot.border:
         hot.remove_below(border, forget=index.remove_below)
 
@@ -50,6 +58,7 @@ class Removal:
         hot: HotStore,
         holding: threading.Lock,
         eraser: Eraser | None,
+        expirer: Expirer | None,
         receipts: Receipts | None,
         *,
         read_only: bool,
@@ -58,6 +67,7 @@ class Removal:
         self._hot = hot
         self._holding = holding
         self._eraser = eraser
+        self._expirer = expirer
         self._receipts = receipts
         self._read_only = read_only
 
@@ -83,7 +93,15 @@ class Removal:
 
     def round(self) -> bool:
         """One turn in the background: a batch of rewriting, if there is any; whether there is more to do at once."""
-        return self._eraser is not None and self._eraser.round()
+        if self._eraser is None or self._expirer is None:
+            return False
+        has_more = self._eraser.round()
+        return self._expirer.round() or has_more
+
+    @property
+    def held_at(self) -> int | None:
+        """The segment at which a topic on hold keeps the rest of the archive from being dropped."""
+        return None if self._expirer is None else self._expirer.held_at
 
     def receipts(self) -> list[dict[str, Any]]:
         """Receipts of all erasures, the oldest first."""
@@ -123,17 +141,31 @@ class Removal:
         return self._receipts
 
 
-def make_removal(parts: StoreParts, clock: Clock, randomness: Randomness, *, read_only: bool) -> Removal:
-    """The removal of an opened store."""
-    hot, manifest, cold_way, holding = parts.hot, parts.manifest, parts.cold_way, threading.Lock()
-    eraser = receipts = None
-    if manifest is not None:
-        receipts = Receipts(hot, manifest, parts.identity.volume_id)
-        if cold_way is not None:
+def make_removal(
+    identity: StoreIdentity,
+    hot: HotStore,
+    index: LocalIndex,
+    manifest: ManifestStore | None,
+    cold_way: ColdWay | None,
+    known: KnownErasures,
+    fs: FileSystem,
+    clock: Clock,
+    randomness: Randomness,
+    options: RetentionOptions,
+    *,
+    root: Path,
+    read_only: bool,
+) -> Removal:
+    """The removal of a store that is being opened at ``root``."""
+    holding = threading.Lock()
+    receipts = None if manifest is None else Receipts(hot, manifest, identity.volume_id)
+    if manifest is None or cold_way is None:
+        return Removal(hot, holding, None, None, receipts, read_only=read_only)
 
-            def find(query: Query, erased: Erasures) -> Answer:
-                store_id = parts.identity.store_id
-                return search([TieredStoreSearch(store_id, hot, parts.index, manifest, FixedErasures(erased))], query)
+    def find(query: Query, erased: Erasures) -> Answer:
+        return search([TieredStoreSearch(identity.store_id, hot, index, manifest, FixedErasures(erased))], query)
 
-            eraser = Eraser(hot, manifest, cold_way, parts.known, clock, randomness, holding, find)
-    return Removal(hot, holding, eraser, receipts, read_only=read_only)
+    rewriter = SegmentRewriter(manifest, randomness, clock, cold_way.check_going_on)
+    eraser = Eraser(hot, manifest, cold_way, rewriter, known, clock, randomness, holding, find)
+    expirer = Expirer(hot, manifest, cold_way, rewriter, fs, StorePaths(root), clock, options, holding)
+    return Removal(hot, holding, eraser, expirer, receipts, read_only=read_only)

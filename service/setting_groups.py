@@ -247,6 +247,23 @@ class ColdSettings(_Group):
             "together, 16 MiB for one at most; 0 = nothing is fetched ahead, and a replay waits for each request."
         ),
     )
+    retention_ms: int = Field(
+        default=0,
+        ge=0,
+        description=(
+            "ms. Archived segments whose newest record is older are dropped for good, with their index objects; 0 = "
+            "kept for ever. Never what is still hot, and no segment from the first on that holds a topic on hold. A "
+            "topic's own `cold_retention_ms` hides its messages earlier."
+        ),
+    )
+    max_bytes: int = Field(
+        default=0,
+        ge=0,
+        description=(
+            "Bytes of segments and index objects in the archive above which the oldest segments are dropped for good; "
+            "0 = no limit."
+        ),
+    )
     grace_ms: int = Field(
         default=_DAY_MS,
         ge=60_000,

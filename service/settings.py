@@ -146,7 +146,10 @@ class Settings(BaseSettings):
 
     def retention_options(self) -> RetentionOptions:
         """When segments are rolled and hot copies go."""
-        return RetentionOptions(self.hot.roll_age_ms, self.hot.retention_ms, self.hot.max_bytes)
+        hot, cold = self.hot, self.cold
+        return RetentionOptions(
+            hot.roll_age_ms, hot.retention_ms, hot.max_bytes, cold.retention_ms, cold.max_bytes
+        )  # fmt: skip
 
 
 def _read_toml(path: Path) -> dict[str, object]:

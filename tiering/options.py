@@ -99,3 +99,7 @@ class RetentionOptions:
     """Hot copies whose newest record is older may go."""
     hot_max_bytes: int = 0
     """Oldest hot copies go above this many bytes of log; 0 = no limit."""
+    cold_retention_ms: int = 0
+    """Archived segments whose newest record is older are dropped; 0 = kept for ever."""
+    cold_max_bytes: int = 0
+    """Oldest archived segments are dropped above this many bytes of segments and index objects; 0 = no limit."""

@@ -12,14 +12,28 @@ _MOST_AT_ONCE = 10
 
 
 def safe_border(hot: HotStore, head: Head | None) -> int:
-    """The highest border at which nothing would be lost: published, indexed, and not the active segment.
+    """The highest border at which nothing would be lost: published, indexed, not held, and not the active segment.
 
     ``head`` None means a store with a cold tier that was never reached: nothing may go.
     """
     if head is None:
         return hot.border
     indexed_segment = head.indexed_to - head.indexed_to % hot.log.segment_bytes
-    return min(head.archived_to, indexed_segment, hot.log.last_base)
+    return min(head.archived_to, indexed_segment, hot.log.last_base, held_border(hot, has_archive=True))
+
+
+def held_border(hot: HotStore, *, has_archive: bool) -> int:
+    """The border that must not be passed because of topics on hold whose hot copies are the only ones."""
+    border = hot.log.last_base
+    for topic in hot.topics.all():
+        if not topic.hold or (has_archive and topic.archive):
+            continue
+        for view in hot.queue_views(topic).values():
+            first = view.first_at_or_above(hot.border)
+            for unit in view.units(first, first + 1):
+                offset = int(unit["physical_offset"])
+                border = min(border, offset - offset % hot.log.segment_bytes)
+    return border
 
 
 def due_border(hot: HotStore, options: RetentionOptions, now_ms: int, excess_bytes: int = 0) -> int:
