@@ -17,7 +17,7 @@ from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment_reader import DirectoryRow, SegmentReader
 from tiering.cold.segment_scan import scan_segment
 from tiering.errors import MessageNotFoundError
 from tiering.fetch import Fetcher
@@ -41,13 +41,17 @@ def all_of_two_queue_offsets(data: ByteArray, rows: ScanRows) -> NDArray[np.bool
     return np.asarray((rows["queue_offset"] >= 20) & (rows["queue_offset"] < 40))
 
 
+def without_place(row: DirectoryRow) -> DirectoryRow:
+    return replace(row, frame_position=0, frame_length=0, frame_bytes=0, frame_checksum=0)
+
+
 class World:
     """Messages k0…k99 of two topics in turn, 50 in queue 0 of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, removal: object = None) -> None:
         monkeypatch.setattr(
             "tiering.archive.scan_segment",
-            lambda data, base, topics: scan_segment(data, base, topics, removal),  # type: ignore[arg-type]
+            lambda data, base, topics, _: scan_segment(data, base, topics, removal),  # type: ignore[arg-type]
         )
         self.clock = ManualClock()
         self.objects = MemoryObjectStore(self.clock)
@@ -179,8 +183,8 @@ def test_fillers_made_on_the_way_equal_those_of_the_oracle(seed: int) -> None:
     assert [each.tolist() for each in written.reader().offset_map()] == [
         each.tolist() for each in plain.reader().offset_map()
     ]
-    rows = [row for row in plain.reader().runs() if row.topic != "ab"]
-    assert list(written.reader().runs()) == rows, "times and places as before, but for what is left out"
+    rows = [without_place(row) for row in plain.reader().runs() if row.topic != "ab"]
+    assert list(map(without_place, written.reader().runs())) == rows, "times as before, but for what is left out"
     ids = plain.summary.queue_rows["topic_id"]
     assert (written.summary.queue_rows == plain.summary.queue_rows[~np.isin(ids, list(left_out))]).all()
     kept = [each for each in plain.sorted_records if each not in gone]

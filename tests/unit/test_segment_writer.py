@@ -149,7 +149,9 @@ def test_directory_rows_are_complete_and_true(seed: int) -> None:
     written = write_segment(mixed_records(seed), frame_bytes=2048)
     frames = frames_by_hand(written.data)
     found: list[Record] = []
+    table = written.reader().seek_table()
     for row in all_rows(written):
+        assert row.place == table.place(row.frame)
         at, mine = row.position, []
         for _ in range(row.records):
             mine.append(decode_record(frames[row.frame], at))

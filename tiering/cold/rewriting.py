@@ -1,9 +1,9 @@
 """Writes an archived segment again under a new name, with chosen records replaced by fillers of the same length.
 
-Positions do not move, so offset map and directory are the old ones, byte for byte, and index items stay valid: a
-directory row's times then say where the removed records lay too. Only frames that hold a chosen record are compressed
-again; the others are copied as they are. Nothing is named here. Killed before the caller commits: an unnamed object,
-which only costs its space.
+Positions do not move, so the offset map is the old one, byte for byte, and index items stay valid. The directory
+differs in where frames lie; a row's times still say where the removed records lay too. Only frames that hold a chosen
+record are compressed again; the others are copied as they are. Nothing is named here. Killed before the caller commits:
+an unnamed object, which only costs its space.
 """
 
 from __future__ import annotations
@@ -21,13 +21,26 @@ from numpy.typing import NDArray
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.publishing import verify_object
 from tiering.cold.reading import ArchiveReader
+from tiering.cold.segment_directory import frame_columns
 from tiering.cold.segment_reader import DirectoryRow, SegmentReader, items_in
 from tiering.errors import ChecksumMismatchError, CorruptionError
 from tiering.format.filler import Filler, make_filler
 from tiering.format.manifest import LogEntry
 from tiering.format.record import Record
-from tiering.format.section import SectionRef
-from tiering.format.sorted_segment import SKIPPABLE, decompress_frame, encode_seek_table, frame_checksum
+from tiering.format.section import Page, SectionRef, encode_section, whole_section
+from tiering.format.sorted_segment import (
+    MAGIC_DIRECTORY,
+    SKIPPABLE,
+    SKIPPABLE_DIRECTORY,
+    VERSION,
+    FramePlace,
+    decode_directory_page,
+    decompress_frame,
+    encode_directory_page,
+    encode_seek_table,
+    frame_checksum,
+    skippable,
+)
 
 _READ_BYTES = 8 << 20
 
@@ -56,8 +69,8 @@ def choose_records(
     """
     segment = SegmentReader(reader, entry)
     frames: dict[int, array[int]] = {}
-    for number, rows in groupby(filter(may_hold, segment.runs()), key=lambda row: row.frame):
-        frame = segment.frame(number)
+    for (number, place), rows in groupby(filter(may_hold, segment.runs()), key=lambda row: (row.frame, row.place)):
+        frame = segment.frame(place)
         for row in rows:
             position = row.position
             for item in items_in(frame, row):
@@ -72,8 +85,8 @@ def rewrite_segment(
 ) -> LogEntry:
     """Store the segment of ``entry`` under ``key`` without the chosen records, verified; the entry that names it.
 
-    Memory: one read of 8 MiB and what an upload takes. Raises :class:`CorruptionError`, and stores nothing, if the old
-    object is not what its entry says.
+    Memory: one read of 8 MiB, the directory, and what an upload takes. Raises :class:`CorruptionError`, and stores
+    nothing, if the old object is not what its entry says.
     """
     writer = _Rewriter(reader, entry, chosen, level)
     objects.upload(key, writer.pieces())
@@ -99,23 +112,24 @@ class _Rewriter:
         """Frames, the two sections as they were, and a new seek table."""
         segment = SegmentReader(self._reader, self._entry)
         old = segment.seek_table()
-        seek: list[tuple[int, int, int]] = []
+        places: list[FramePlace] = []
         for number, data in self._frames(old.compressed):
-            length = int(old.decompressed[number + 1] - old.decompressed[number])
-            checksum = int(old.checksums[number])
-            piece = data
+            place, piece = old.place(number), data
             if number in self._chosen.frames:
-                raw = bytearray(decompress_frame(data, length, path=self._entry.key, position=self._read))
+                raw = bytearray(decompress_frame(data, place.raw_bytes, path=self._entry.key, position=place.position))
                 for position in self._chosen.frames[number]:
                     size = int.from_bytes(raw[position : position + 4], "big")
                     raw[position : position + size] = make_filler(bytes(raw[position : position + size]))
-                checksum = frame_checksum(raw)
+                place = place._replace(checksum=frame_checksum(raw))
                 piece = self._compressor.compress(raw)
-            seek.append((len(piece), length, checksum))
+            places.append(place._replace(position=self.size_bytes, length=len(piece)))
             yield self._written(piece)
+        seek = [place[1:] for place in places]
         for name in ("offset_map", "directory"):
             ref = self._entry.sections[name]
             data = self._fetch(self._read, ref.position + ref.length)
+            if name == "directory":
+                data, ref = self._directory(data[SKIPPABLE.size :], places)
             self.sections[name] = ref.at(self.size_bytes + SKIPPABLE.size)
             seek.append((len(data), 0, frame_checksum(b"")))
             yield self._written(data)
@@ -125,6 +139,19 @@ class _Rewriter:
         table = encode_seek_table(seek)
         self.sections["seek_table"] = SectionRef(self.size_bytes, len(table), len(table), zlib.crc32(table))
         yield self._written(table)
+
+    def _directory(self, data: bytes, places: list[FramePlace]) -> tuple[bytes, SectionRef]:
+        """The skippable frame of a directory whose rows say where the frames lie now."""
+        table, old_pages = whole_section(data, MAGIC_DIRECTORY, VERSION, path=self._entry.key)
+        pages: list[Page] = []
+        for page, info in zip(old_pages, table.pop("pages"), strict=True):
+            rows = decode_directory_page(page)
+            for name, column in frame_columns(places, rows["frame"].to_numpy()).items():
+                index = rows.schema.get_field_index(name)
+                rows = rows.set_column(index, rows.schema.field(index), [column])
+            pages.append((encode_directory_page(rows), info))
+        content, ref = encode_section(MAGIC_DIRECTORY, VERSION, table, pages)
+        return skippable(SKIPPABLE_DIRECTORY, content), ref
 
     def _frames(self, starts: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
         """Every frame with its number, read in ranges of about 8 MiB."""

@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 from tiering.errors import ChecksumMismatchError
 from tiering.format.queue_rows import QUEUE_ROW, QueueRows
 from tiering.format.section import Page
-from tiering.format.sorted_segment import DIRECTORY_PAGE_ROWS, DIRECTORY_SCHEMA, encode_directory_page
+from tiering.format.sorted_segment import (
+    DIRECTORY_PAGE_ROWS,
+    DIRECTORY_SCHEMA,
+    FramePlace,
+    encode_directory_page,
+)
 from tiering.kernels.sorting import parts_of
 from tiering.types import TimeBounds
 
@@ -32,29 +37,39 @@ class DirectoryBuilder:
         self._ids = topic_ids
         self._waiting: list[Runs] = []
         self._rows = 0
+        self._frames: list[FramePlace] = []
         self._pages: list[Page] = []
         self._queue_rows: list[QueueRows] = []
         self._bounds: TimeBounds | None = None
 
-    def add(self, runs: Runs) -> None:
-        """The runs of the next frame."""
+    def add(self, runs: Runs, place: FramePlace) -> None:
+        """The runs of the next frame, and where it lies."""
+        self._frames.append(place)
         self._waiting.append(runs)
         self._rows += len(runs)
-        if self._rows >= DIRECTORY_PAGE_ROWS:
-            waiting = np.concatenate(self._waiting)
-            for start in range(0, len(waiting) - DIRECTORY_PAGE_ROWS + 1, DIRECTORY_PAGE_ROWS):
-                self._add_page(waiting[start : start + DIRECTORY_PAGE_ROWS])
-            rest = len(waiting) % DIRECTORY_PAGE_ROWS
-            self._waiting = [waiting[len(waiting) - rest :].copy()]
-            self._rows = rest
+        if self._rows > DIRECTORY_PAGE_ROWS:
+            self._add_full_pages()
 
     def finish(self) -> tuple[list[Page], QueueRows, TimeBounds | None]:
         """Pages, rows for the manifest and the times of all."""
         if self._rows:
-            self._add_page(np.concatenate(self._waiting))
+            self._add_full_pages()
+            self._add_page(self._waiting[0])
             self._waiting, self._rows = [], 0
         rows = np.concatenate(self._queue_rows) if self._queue_rows else np.empty(0, QUEUE_ROW)
         return self._pages, _merged(rows).astype(QUEUE_ROW), self._bounds
+
+    def _add_full_pages(self) -> None:
+        """A page ends where a topic does: one that fits into a page lies in one, a larger one begins in its own."""
+        waiting = np.concatenate(self._waiting)
+        while len(waiting) > DIRECTORY_PAGE_ROWS:
+            topics = self._topics[waiting["group"][: DIRECTORY_PAGE_ROWS + 1]]
+            others = np.flatnonzero(topics != topics[-1])
+            end = int(others[-1]) + 1 if len(others) else DIRECTORY_PAGE_ROWS
+            self._add_page(waiting[:end])
+            waiting = waiting[end:]
+        self._waiting = [waiting.copy()]
+        self._rows = len(waiting)
 
     def _add_page(self, runs: Runs) -> None:
         topics = self._topics[runs["group"]]
@@ -62,6 +77,7 @@ class DirectoryBuilder:
         table = pa.table(
             {
                 "frame": runs["frame"],
+                **frame_columns(self._frames, runs["frame"]),
                 "topic": [self._names[number] for number in topics.tolist()],
                 "queue_id": queues,
                 **{name: runs[name] for name in ("first_queue_offset", "records", "position", "bytes", *_TIMES)},
@@ -84,6 +100,15 @@ class DirectoryBuilder:
 
 
 _EXTREMES = {name: np.min if name.startswith("min") else np.max for name in _TIMES}
+
+
+def frame_columns(places: Sequence[FramePlace], frames: NDArray[np.int64]) -> dict[str, pa.Array]:
+    """The columns of directory rows that say where the frame of each lies."""
+    chosen = np.array([places[frame] for frame in frames.tolist()], np.int64).reshape(-1, 4)
+    names = ("frame_position", "frame_length", "frame_bytes", "frame_checksum")
+    return {
+        name: pa.array(chosen[:, number]).cast(DIRECTORY_SCHEMA.field(name).type) for number, name in enumerate(names)
+    }
 
 
 def _merged(rows: QueueRows) -> QueueRows:

@@ -23,6 +23,7 @@ from tiering.format.sorted_segment import (
     MAGIC_DIRECTORY,
     MAGIC_OFFSET_MAP,
     VERSION,
+    FramePlace,
     SeekTable,
     decode_directory_page,
     decode_map_page,
@@ -40,6 +41,10 @@ class DirectoryRow:
     """A run of consecutive records of one queue inside one frame; ``first_queue_offset`` is -1 without units."""
 
     frame: int
+    frame_position: int
+    frame_length: int
+    frame_bytes: int
+    frame_checksum: int
     topic: str
     queue_id: int
     first_queue_offset: int
@@ -50,6 +55,11 @@ class DirectoryRow:
     max_store_ms: int
     min_born_ms: int
     max_born_ms: int
+
+    @property
+    def place(self) -> FramePlace:
+        """Where its frame lies."""
+        return FramePlace(self.frame_position, self.frame_length, self.frame_bytes, self.frame_checksum)
 
     @property
     def bounds(self) -> TimeBounds:
@@ -85,22 +95,20 @@ class SegmentReader:
 
         return self._reader.metadata(path, ref.position, ref.position + ref.length, "seek table", decode)
 
-    def frame(self, number: int) -> bytes:
+    def frame(self, place: FramePlace) -> bytes:
         """One decompressed frame: whole records."""
-        return next(self.frames([number]))
+        return next(self.frames([place]))
 
-    def frames(self, numbers: Sequence[int]) -> Iterator[bytes]:
+    def frames(self, places: Sequence[FramePlace]) -> Iterator[bytes]:
         """Decompressed frames, ascending; those that lie close to each other come in one request."""
-        table = self.seek_table()
 
         def decode(at: int, data: bytes) -> bytes:
-            number, start = numbers[at], ranges[at][0]
-            if not is_frame_of(data, int(table.checksums[number])):
-                raise ChecksumMismatchError("frame differs from the seek table", path=self._entry.key, position=start)
-            length = int(table.decompressed[number + 1] - table.decompressed[number])
-            return decompress_frame(data, length, path=self._entry.key, position=start)
+            path, place = self._entry.key, places[at]
+            if not is_frame_of(data, place.checksum):
+                raise ChecksumMismatchError("frame differs from its checksum", path=path, position=place.position)
+            return decompress_frame(data, place.raw_bytes, path=path, position=place.position)
 
-        ranges = [(int(table.compressed[number]), int(table.compressed[number + 1])) for number in numbers]
+        ranges = [(place.position, place.position + place.length) for place in places]
         return self._reader.data_of(self._entry.key, ranges, "frame", decode)
 
     def records_at(self, cold_offsets: Iterable[int]) -> Iterator[tuple[int, Record | None]]:
@@ -109,7 +117,7 @@ class SegmentReader:
         base = self._entry.base
         wanted = sorted((table.frame_of(offset - base), offset) for offset in set(cold_offsets))
         groups = [(number, list(group)) for number, group in groupby(wanted, key=lambda item: item[0])]
-        frames = self.frames([number for number, _ in groups])
+        frames = self.frames([table.place(number) for number, _ in groups])
         for frame, (number, group) in zip(frames, groups, strict=True):
             for _, offset in group:
                 item = _decode(frame, offset - base - int(table.decompressed[number]))
@@ -157,8 +165,8 @@ class SegmentReader:
 
     def items_of(self, rows: Iterable[DirectoryRow]) -> Iterator[Record | Filler]:
         """The records of directory rows in their order, and the fillers between them, one fetch a frame."""
-        for number, group in groupby(rows, key=lambda row: row.frame):
-            frame = self.frame(number)
+        for place, group in groupby(rows, key=lambda row: row.place):
+            frame = self.frame(place)
             for row in group:
                 yield from items_in(frame, row)
 
@@ -205,7 +213,8 @@ class SegmentReader:
     def raw_items(self) -> Iterator[tuple[int, memoryview]]:
         """Every record and filler as it is stored, in cold order, with its position in the log segment."""
         segment_bytes = self._entry.segment_bytes
-        for frame in self.frames(range(len(self.seek_table().compressed) - 1)):
+        table = self.seek_table()
+        for frame in self.frames([table.place(number) for number in range(len(table.checksums))]):
             at = 0
             while at < len(frame):
                 size, offset = _SIZE_AND_OFFSET.unpack_from(frame, at)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import zstandard
@@ -29,6 +30,7 @@ from tiering.format.sorted_segment import (
     SKIPPABLE_DIRECTORY,
     SKIPPABLE_OFFSET_MAP,
     VERSION,
+    FramePlace,
     decode_map_page,
     decompress_frame,
     encode_map_page,
@@ -131,8 +133,9 @@ class SegmentWriter:
                     gatherer.inspect(frame, held)
                 except CorruptionError as error:
                     raise ChecksumMismatchError(f"a compressed frame is not what was read: {error}") from error
-                directory.add(frame.runs)
-                self._seek.append((len(piece), len(held), frame_checksum(held)))
+                place = FramePlace(self._size_bytes - len(piece), len(piece), len(held), frame_checksum(held))
+                directory.add(frame.runs, place)
+                self._seek.append(place[1:])
                 yield piece
                 first += frame.records
         gatherer.compare(segment.record_sum)
@@ -142,23 +145,31 @@ class SegmentWriter:
         """What shares frames: (first group, first and last place in the order) of one queue or of small ones together.
 
         Whole queues are put together as long as they fit into one frame; records without queue units belong to their
-        queue here.
+        queue here. A topic that fits into one frame lies in one, and a larger one begins in one of its own, so that
+        reading a topic reads at most one frame that holds others.
         """
-        groups = self._segment.groups
+        groups, room = self._segment.groups, self._options.frame_bytes
         starts = starts_of(groups)
         queues = np.flatnonzero(np.diff(groups["key"] >> 1, prepend=-1))
-        ends = np.append(queues, len(groups))[1:]
-        sizes = np.add.reduceat(groups["bytes"], queues) if len(queues) else queues
-        open_group = open_bytes = 0
-        for group, size in zip(queues.tolist(), sizes.tolist(), strict=True):
-            if open_bytes and open_bytes + size <= self._options.frame_bytes:
-                open_bytes += size
+        if not len(queues):
+            return
+        sizes = np.add.reduceat(groups["bytes"], queues).tolist()
+        topics = np.flatnonzero(np.diff(groups["key"][queues] >> 33, prepend=-1)).tolist()
+        cuts: list[int] = []
+        open_bytes = 0  # of an open frame that holds whole queues only
+        for first, end in pairwise([*topics, len(queues)]):
+            total = sum(sizes[first:end])
+            if open_bytes and open_bytes + total <= room:
+                open_bytes += total
                 continue
-            if group:
-                yield open_group, int(starts[open_group]), int(starts[group])
-            open_group, open_bytes = group, size if size <= self._options.frame_bytes else 0
-        if len(ends):
-            yield open_group, int(starts[open_group]), int(starts[-1])
+            open_bytes = 0
+            for queue in range(first, end):
+                if not open_bytes or open_bytes + sizes[queue] > room:
+                    cuts.append(int(queues[queue]))
+                    open_bytes = 0
+                open_bytes = open_bytes + sizes[queue] if sizes[queue] <= room else 0
+        for group, following in pairwise([*cuts, len(groups)]):
+            yield group, int(starts[group]), int(starts[following])
 
     def _section(
         self,

@@ -9,6 +9,7 @@ import io
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,11 +36,15 @@ _SEEK_FOOTER = struct.Struct("<IBI")
 SEEK_ROW = np.dtype([("compressed", "<u4"), ("decompressed", "<u4"), ("checksum", "<u4")])
 
 MAP_PAGE_RECORDS = 16_384
-DIRECTORY_PAGE_ROWS = 4_096
+DIRECTORY_PAGE_ROWS = 1_024
 
 DIRECTORY_SCHEMA = pa.schema(
     [
         ("frame", pa.int32()),
+        ("frame_position", pa.int32()),
+        ("frame_length", pa.int32()),
+        ("frame_bytes", pa.int32()),
+        ("frame_checksum", pa.uint32()),
         ("topic", pa.string()),
         ("queue_id", pa.int32()),
         ("first_queue_offset", pa.int64()),
@@ -59,6 +64,15 @@ def skippable(magic: int, content: bytes) -> bytes:
     return SKIPPABLE.pack(magic, len(content)) + content
 
 
+class FramePlace(NamedTuple):
+    """Where a record frame lies in the object, and what it decompresses to."""
+
+    position: int
+    length: int
+    raw_bytes: int
+    checksum: int
+
+
 @dataclass(frozen=True, slots=True)
 class SeekTable:
     """Where each record frame begins, compressed and decompressed; one more entry than frames. And their checksums."""
@@ -66,6 +80,12 @@ class SeekTable:
     compressed: NDArray[np.int64]
     decompressed: NDArray[np.int64]
     checksums: NDArray[np.uint32]
+
+    def place(self, number: int) -> FramePlace:
+        """Where one frame lies."""
+        start, end = self.compressed[number : number + 2].tolist()
+        raw_bytes = int(self.decompressed[number + 1] - self.decompressed[number])
+        return FramePlace(start, end - start, raw_bytes, int(self.checksums[number]))
 
     def frame_of(self, position: int) -> int:
         """The frame that holds a decompressed position."""
