@@ -60,6 +60,7 @@ class Engine:
         """Use :meth:`open`."""
         self.store_id = parts.identity.store_id
         self.cold_url = parts.identity.cold_url
+        self.volume_id = parts.identity.volume_id
         self._hot, self._index, self._classic = parts.hot, parts.index, parts.classic
         self._manifest, self._cold_way, self._known = parts.manifest, parts.cold_way, parts.known
         self._archived = parts.archived
@@ -288,6 +289,7 @@ class Engine:
         tails = TailNumbers() if self._archived is None else self._archived.numbers()
         found: dict[str, object] = {
             "store_id": self.store_id,
+            "volume_id": self.volume_id,
             "cold_url": self.cold_url,
             "topics": len(hot.topics.all()),
             "log_begin": hot.border,

@@ -72,8 +72,7 @@ def restore_volume(
                 fs.make_dirs(folder)
             identity = _begin(fs, paths, around, url, manifest, head)
             _restore(fs, paths, around, manifest, identity)
-    own_size = around.settings.hot.model_copy(update={"segment_bytes": None})
-    return replace(around, settings=around.settings.model_copy(update={"hot": own_size}))
+    return replace(around, settings=around.settings.unsized())
 
 
 def _begun(fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:

@@ -105,6 +105,11 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise InvalidRequestError(_describe(error), hint="docs/configuration.md lists every setting") from error
 
+    def unsized(self) -> Settings:
+        """The same without the sizes that a store is made with: those of an existing one hold."""
+        own = self.hot.model_copy(update={"segment_bytes": None, "queue_file_units": None})
+        return self.model_copy(update={"hot": own})
+
     def hot_options(
         self, segment_bytes: int | None = None, queue_file_units: int | None = None, *, foreign: bool = False
     ) -> HotOptions:

@@ -129,6 +129,10 @@ class FileSystem(Protocol):
         """Hold ``path`` exclusively, across processes, until the context ends; :class:`StoreLockedError` if held."""
         ...
 
+    def is_locked(self, path: Path) -> bool:
+        """Whether somebody holds ``path``; changes nothing, and a file that is not there is held by nobody."""
+        ...
+
     def free_bytes(self, path: Path) -> int:
         """Bytes an unprivileged writer may still allocate below ``path``."""
         ...
@@ -336,6 +340,20 @@ class LocalFileSystem:
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"lock\npid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
             yield
+
+    def is_locked(self, path: Path) -> bool:
+        """Whether another open file holds the lock of :meth:`lock`."""
+        with _disk_errors(path):
+            try:
+                fd = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                return False
+            try:
+                found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+            finally:
+                os.close(fd)
+        kind: int = _FLOCK.unpack(found)[0]
+        return kind != fcntl.F_UNLCK
 
     def free_bytes(self, path: Path) -> int:
         """Space an unprivileged writer may still take."""

@@ -146,6 +146,10 @@ class OverlayFileSystem:
         """No lock: nothing is written."""
         yield
 
+    def is_locked(self, path: Path) -> bool:
+        """As below."""
+        return self._base.is_locked(path)
+
     def free_bytes(self, path: Path) -> int:
         """As below."""
         return self._base.free_bytes(path)

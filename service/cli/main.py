@@ -22,6 +22,7 @@ from service.cli import (
     load,
     query,
     receipts,
+    salvage,
     serve,
     stats,
     tail,
@@ -31,7 +32,23 @@ from service.cli.errors import DONE, FAILED, exit_code, say
 from service.cli.stopping import Stopped
 from tiering.errors import StoreError
 
-_COMMANDS = (serve, load, query, tail, topics, files, stats, archive, flush, check, erase, hold, receipts, dump)
+_COMMANDS = (
+    serve,
+    load,
+    query,
+    tail,
+    topics,
+    files,
+    stats,
+    archive,
+    flush,
+    check,
+    erase,
+    hold,
+    receipts,
+    salvage,
+    dump,
+)
 _EPILOG = "exit codes: 0 done, 1 findings or nothing found, 2 wrong use or bad input, 3 failed, 4 answer incomplete"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,6 +26,7 @@ from tiering.errors import (
 if TYPE_CHECKING:
     from index.query import Query
     from tiering.batch import Message
+    from tiering.group_offsets import Queue
     from tiering.types import Durability
 
 _TIMEOUT_S = 600.0
@@ -138,6 +139,18 @@ class RemoteTarget:
     def receipt(self, tombstone_id: str) -> Json:
         """The receipt of one."""
         return self._call("GET", f"/v1/admin/receipts/{quote(tombstone_id, safe='')}")
+
+    def committed_offsets(self, group: str) -> dict[Queue, int]:
+        """Where a consumer group is."""
+        found = self._call("GET", f"/v1/groups/{quote(group, safe='')}/offsets")["offsets"]
+        return {(one["topic"], one["queue_id"]): one["offset"] for one in found}
+
+    def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Commit for a group without members."""
+        wanted = [
+            {"topic": topic, "queue_id": queue_id, "offset": offset} for (topic, queue_id), offset in offsets.items()
+        ]
+        self._call("PUT", f"/v1/groups/{quote(group, safe='')}/offsets", {"offsets": wanted})
 
     def _call(self, method: str, path: str, body: Json | None = None) -> Json:
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from service.engine import Engine
     from service.settings import Settings
     from tiering.batch import Message
+    from tiering.group_offsets import Queue
 
 Progress = Callable[[int, int], None]
 
@@ -83,6 +84,14 @@ class Writer(Reader, Protocol):
 
     def flush(self) -> None:
         """Make durable now."""
+        ...
+
+    def committed_offsets(self, group: str) -> dict[Queue, int]:
+        """Where a consumer group is; :class:`NotFoundError` for an unknown one."""
+        ...
+
+    def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Commit, durably, for a group without members."""
         ...
 
     def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
@@ -167,6 +176,14 @@ class LocalWriter(LocalReader):
     def flush(self) -> None:
         """Make durable now."""
         self._engine.flush()
+
+    def committed_offsets(self, group: str) -> dict[Queue, int]:
+        """Where a consumer group is."""
+        return dict(self._engine.groups.committed(group).offsets)
+
+    def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Commit for a group without members."""
+        self._engine.groups.commit(group, offsets)
 
     def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
         """Erase what the query matches."""

@@ -327,6 +327,10 @@ class CrashFileSystem:
         """The process is gone, the machine is not: locks end, nothing that was written is lost."""
         self._locked.clear()
 
+    def is_locked(self, path: Path) -> bool:
+        """Whether an opener of this file system holds it."""
+        return path in self._locked
+
     def free_bytes(self, path: Path) -> int:
         """Always plenty."""
         return 1 << 40

@@ -63,6 +63,18 @@ class RestoreWorld:
             objects=cast(ObjectStore, objects or self.objects),
         )  # fmt: skip
 
+    def copy_volume(self, volume: str, other: str) -> None:
+        """``cp -a`` of a volume's directory."""
+        source, target = self.root(volume), self.root(other)
+        for folder in [each for each in self.fs._folders if each == source or source in each.parents]:
+            self.fs.make_dirs(target / folder.relative_to(source))
+        for path in [each for each in self.fs._names if source in each.parents]:
+            copied = target / path.relative_to(source)
+            self.fs.create(copied, self.fs.size(path), prewrite=False)
+            file = self.fs.open(copied)
+            file.write_at(0, self.fs.read(path))
+            file.close()
+
     def manifest(self) -> ManifestStore:
         """The archive as somebody else sees it."""
         return ManifestStore(self.objects, ColdKeys(STORE_ID), SeededRandomness(99), ColdOptions())

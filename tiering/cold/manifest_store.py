@@ -274,7 +274,11 @@ class ManifestStore(ArchiveCatalogue):
 
     def _check_epoch(self, head: Head) -> None:
         if self._epoch is None or head.epoch != self._epoch:
-            raise FencedError("another open has taken the archive over", path=self.keys.head)
+            raise FencedError(
+                "another volume, or a copy of this one, has taken the archive over",
+                path=self.keys.head,
+                hint="what only this one holds is appended there by `tierlog salvage`",
+            )
 
     def _check_in_time(self, change: ManifestChange) -> None:
         """What was uploaded long ago may be swept as nobody's before it is named."""

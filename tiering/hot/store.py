@@ -131,7 +131,8 @@ class HotStore:
             raise StoreMismatchError(
                 f"the log ends at {end}, below {self._published_below}, up to which it was archived",
                 path=str(self._paths.root),
-                hint="the volume has lost data that the archive holds",
+                hint="the volume has lost data that the archive holds: make a new one with --restore, then `tierlog "
+                "salvage` this one",
             )
 
     def derive(self, subscriber: LogSubscriber, start: int, end: int) -> None:

@@ -1,0 +1,50 @@
+"""``tierlog salvage``: append again what a fenced volume had acknowledged but never archived."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from service.cli.archive import bar
+from service.cli.arguments import add_target
+from service.cli.errors import DONE
+from service.cli.stopping import Stopped, run_stoppable, stop_flag
+from service.cli.targets import open_writer, settings_of
+from tiering.errors import InvalidRequestError
+
+HELP = "append again what a fenced volume had acknowledged but never archived"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """From where, and to which volume."""
+    parser.add_argument("old_root", type=Path, metavar="OLDROOT", help="directory of the fenced volume; only read")
+    add_target(parser, writes=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a JSON summary; stopped, or run again, it appends nothing twice."""
+    from service.opening import Surroundings
+    from service.salvaging import salvage
+    from tiering.clock import SystemClock
+    from tiering.fs import LocalFileSystem
+    from tiering.randomness import SystemRandomness
+
+    old_root: Path = arguments.old_root.absolute()
+    if arguments.root is not None and arguments.root.absolute() == old_root:
+        raise InvalidRequestError("--root is the new volume's directory, not the old one's")
+    # sizes and archive are the old volume's own
+    around = Surroundings(
+        settings_of(arguments).unsized(), SystemClock(), LocalFileSystem(), SystemRandomness()
+    )  # fmt: skip
+    with stop_flag() as stop, open_writer(arguments) as target, bar(" bytes") as move:
+
+        def progress(done: int, of: int) -> None:
+            move(done, of)
+            if stop.is_set():
+                raise Stopped
+
+        report = run_stoppable(lambda: salvage(old_root, around, target, progress), stop)
+    print(json.dumps(asdict(report)))
+    return DONE
