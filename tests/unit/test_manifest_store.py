@@ -164,7 +164,7 @@ def test_an_older_open_is_fenced(objects: MemoryObjectStore) -> None:
     old = Committer(objects)
     head = old.claim()
     Committer(objects, 2, Ownership("volume", "open-2", ("open-1", "open-2"))).claim()
-    with pytest.raises(FencedError, match="another open"):
+    with pytest.raises(FencedError, match="a copy of this one"):
         old.publish(head)
     assert old.bases() == []
 
