@@ -24,6 +24,7 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.s3_client import S3Limits
+from tiering.cold.s3_keeping import S3Keeping
 from tiering.cold.tail_objects import TailObjects
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.declared_gaps import DeclaredGaps
@@ -251,6 +252,7 @@ def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore
         limits=S3Limits(
             cold.connections, cold.connect_timeout_s, cold.read_timeout_s, cold.min_bytes_per_s, cold.max_attempts
         ),
+        keeping=S3Keeping(cold.storage_class, cold.sse, cold.sse_kms_key_id),
     )  # fmt: skip
 
 

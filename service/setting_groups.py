@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from index.classic.format import check_capacity as check_classic_capacity
 from index.header import check_capacity
 from index.layout import TIERLOG
+from tiering.cold.s3_keeping import S3Keeping
 from tiering.errors import InvalidRequestError
 
 _DAY_MS = 86_400_000
@@ -308,6 +309,25 @@ class ColdSettings(_Group):
             "usual AWS variables."
         ),
     )
+    storage_class: str | None = Field(
+        default=None,
+        pattern=r"^[A-Z][A-Z0-9_]*$",
+        description=(
+            "Storage class of sorted segments and index objects on S3, such as `STANDARD_IA` or `GLACIER_IR`; unset = "
+            "the standard one. Cheaper classes charge for each GB read and for a least time of keeping, which merging "
+            "and erasing run into. `GLACIER` and `DEEP_ARCHIVE` cannot be read at once and are refused."
+        ),
+    )
+    sse: Literal["AES256", "aws:kms"] | None = Field(
+        default=None,
+        description=(
+            "Encryption at rest that every write to S3 asks for; unset = as the bucket is set up. `aws:kms` costs a "
+            "request to KMS for writes and reads unless the bucket has a bucket key."
+        ),
+    )
+    sse_kms_key_id: str | None = Field(
+        default=None, description="Key for `aws:kms`; unset = the account's own for S3. Losing it loses the archive."
+    )
     connect_timeout_s: float = Field(default=5.0, gt=0, le=300, description="Seconds to wait for a connection to S3.")
     read_timeout_s: float = Field(
         default=10.0,
@@ -360,6 +380,11 @@ class ColdSettings(_Group):
             "dead archive less often."
         ),
     )
+
+    @model_validator(mode="after")
+    def _kept_as_can_be(self) -> ColdSettings:
+        S3Keeping(self.storage_class, self.sse, self.sse_kms_key_id)
+        return self
 
 
 class ServeSettings(_Group):

@@ -26,6 +26,7 @@ from tiering.cold.object_store import (
 from tiering.cold.s3_answers import crc32_text, full_object_crc32, object_info, to_ms
 from tiering.cold.s3_body import read_until
 from tiering.cold.s3_client import DEFAULT_LIMITS, S3Client, S3Limits, sdk_errors
+from tiering.cold.s3_keeping import DEFAULT_KEEPING, S3Keeping
 from tiering.cold.s3_listing import list_multipart, list_objects
 from tiering.cold.s3_upload import MultipartUpload, MultipartUploads
 from tiering.errors import (
@@ -69,12 +70,14 @@ class S3ObjectStore:
         endpoint_url: str | None = None,
         part_bytes: int = PART_BYTES,
         limits: S3Limits = DEFAULT_LIMITS,
+        keeping: S3Keeping = DEFAULT_KEEPING,
     ) -> None:
         prefix = prefix.strip("/")
         if prefix and len(validate_key(prefix).encode()) > MAX_PREFIX_BYTES:
             raise InvalidRequestError(f"the prefix is over {MAX_PREFIX_BYTES} bytes", path=prefix)
         self._root = f"{prefix}/" if prefix else ""
         self._part_bytes = part_bytes
+        self._keeping = keeping
         self._client = S3Client(bucket, endpoint_url, limits)
         self._uploads = MultipartUploads(self._client.call)
 
@@ -96,7 +99,7 @@ class S3ObjectStore:
         ahead = list(islice(parts, 2))
         if len(ahead) < 2:
             return self._put(key, ahead.pop() if ahead else b"", {})
-        upload = self._uploads.begin(key, self._full(key))
+        upload = self._uploads.begin(key, self._full(key), self._keeping.arguments(key))
         try:
             upload.add(ahead, parts)
             try:
@@ -177,9 +180,10 @@ class S3ObjectStore:
         return self._root + validate_key(key)
 
     def _put(self, key: str, data: bytes | bytearray, conditions: dict[str, str]) -> ObjectInfo:
-        checksum = {"ChecksumAlgorithm": "CRC32", "ChecksumCRC32": crc32_text(zlib.crc32(data))}
+        more = {"ChecksumAlgorithm": "CRC32", "ChecksumCRC32": crc32_text(zlib.crc32(data)), **conditions}
+        more |= self._keeping.arguments(key)
         try:
-            answer = self._client.call("put_object", key, Key=self._full(key), Body=data, **checksum, **conditions)
+            answer = self._client.call("put_object", key, Key=self._full(key), Body=data, **more)
         except ObjectNotFoundError as error:
             if "IfMatch" in conditions:  # the answer where there is nothing to match
                 raise PreconditionFailedError("the object is gone", path=key) from error

@@ -55,8 +55,8 @@ class MultipartUploads:
         self._call = call
         self._ask_for_checksum = True
 
-    def begin(self, key: str, full_key: str) -> MultipartUpload:
-        """A new upload, with a checksum if the server agrees to one of the full object."""
+    def begin(self, key: str, full_key: str, keeping: dict[str, str]) -> MultipartUpload:
+        """A new upload, kept as ``keeping`` says, with a checksum if the server agrees to one of the full object."""
         if self._ask_for_checksum:
             with suppress(InvalidRequestError):  # if not about the checksum, the plain request fails too
                 answer = self._call(
@@ -65,6 +65,7 @@ class MultipartUploads:
                     Key=full_key,
                     ChecksumAlgorithm="CRC32",
                     ChecksumType=FULL_OBJECT,
+                    **keeping,
                 )
                 agreed = answer.get("ChecksumType") == FULL_OBJECT
                 upload = MultipartUpload(self._call, key, full_key, answer["UploadId"], agreed)
@@ -72,7 +73,7 @@ class MultipartUploads:
                     return upload
                 # Without a word about the type it would take our checksum for one of another kind.
                 upload.abort()
-        answer = self._call("create_multipart_upload", key, Key=full_key)
+        answer = self._call("create_multipart_upload", key, Key=full_key, **keeping)
         self._ask_for_checksum = False
         return MultipartUpload(self._call, key, full_key, answer["UploadId"], False)
 

@@ -13,6 +13,7 @@ from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.object_store import ObjectStore, validate_key
 from tiering.cold.s3 import S3ObjectStore
 from tiering.cold.s3_client import DEFAULT_LIMITS, S3Limits
+from tiering.cold.s3_keeping import DEFAULT_KEEPING, S3Keeping
 from tiering.errors import InvalidRequestError, StoreError
 
 _HINT = "use file:///directory, s3://bucket/prefix or memory://name"
@@ -34,11 +35,12 @@ def open_object_store(
     clock: Clock,
     endpoint_url: str | None = None,
     limits: S3Limits = DEFAULT_LIMITS,
+    keeping: S3Keeping = DEFAULT_KEEPING,
 ) -> ObjectStore:
     """The object store at ``url``; a directory is made if it is missing, a bucket is not.
 
     ``memory://name`` gives every caller in this process the same store, with the clock of the first one. The
-    endpoint and the time limits are for S3 only. Raises InvalidRequestError for a URL of another form.
+    endpoint, the limits and how objects are kept are for S3 only. Raises InvalidRequestError for a URL of another form.
     """
     place = _parse(url)
     if place.scheme == "file":
@@ -51,6 +53,7 @@ def open_object_store(
         place.prefix,
         endpoint_url=endpoint_url,
         limits=limits,
+        keeping=keeping,
     )
 
 
