@@ -18,7 +18,7 @@ from tiering.format.compression import decompress
 from tiering.format.filler import Filler, decode_filler, is_filler
 from tiering.format.manifest import LogEntry
 from tiering.format.record import BLANK, MAGIC_BLANK, Record, decode_record
-from tiering.format.section import PageRef, SectionHead, decode_head, read_page
+from tiering.format.section import JsonObject, PageRef, SectionHead, decode_head, read_page
 from tiering.format.sorted_segment import (
     MAGIC_DIRECTORY,
     MAGIC_OFFSET_MAP,
@@ -160,8 +160,17 @@ class SegmentReader:
 
     def runs(self) -> Iterator[DirectoryRow]:
         """Every row of the directory, those of records in no queue included, in the order of the records."""
+        for _, rows in self.directory_pages():
+            yield from rows
+
+    def directory_pages(self) -> Iterator[tuple[PageRef, list[DirectoryRow]]]:
+        """The pages of the directory and their rows."""
         for page in self._head("directory", MAGIC_DIRECTORY).pages:
-            yield from _rows(self._directory_page(page))
+            yield page, list(_rows(self._directory_page(page)))
+
+    def directory_table(self) -> JsonObject:
+        """What the directory says of the segment as a whole."""
+        return self._head("directory", MAGIC_DIRECTORY).table
 
     def items_of(self, rows: Iterable[DirectoryRow]) -> Iterator[Record | Filler]:
         """The records of directory rows in their order, and the fillers between them, one fetch a frame."""

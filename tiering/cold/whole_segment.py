@@ -1,0 +1,229 @@
+"""Reads one sorted segment from its first to its last byte and puts its records together in the order of the log.
+
+Damage does not end the reading: what can be read is read, and every exception is told. Memory: the records of one
+segment and a few numbers for each.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiering.cold.object_store import ObjectStore
+from tiering.cold.segment_reader import DirectoryRow, SegmentReader
+from tiering.errors import CorruptionError
+from tiering.format.filler import is_filler
+from tiering.format.manifest import LogEntry
+from tiering.format.sorted_segment import SKIPPABLE, SeekTable, decompress_frame, is_frame_of
+from tiering.fs import ByteArray
+from tiering.kernels.scan import SCAN_ROW, ScanRows, ScanStop, TopicTable, scan
+
+_PIECE_BYTES = 8 << 20
+_SIZE_AND_OFFSET = struct.Struct(">i24xq")
+#: One record or filler: where it lies in the log segment and in the sorted one, from the start of each.
+ITEM = np.dtype(
+    [("position", "<i8"), ("cold", "<i8"), ("size", "<i8"), ("row", "<i8"), ("frame", "<i4"), ("filler", "?")]
+)
+Find = Callable[[str], None]
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class WholeSegment:
+    """What one segment holds."""
+
+    entry: LogEntry
+    data: ByteArray
+    """The log segment without its blank record; zero where a record was removed or is lost."""
+    items: NDArray[np.void]
+    """``ITEM``, in cold order; ``row`` is -1 for fillers and for records that are damaged."""
+    rows: ScanRows
+    """The records, in the order of the log."""
+    runs: list[DirectoryRow]
+    """The directory; empty if it cannot be read."""
+    names: list[str]
+    """Topic names by the numbers of the rows."""
+    damaged_frames: set[int] = field(default_factory=set)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was lost."""
+        return not self.damaged_frames and bool(((self.items["row"] >= 0) | self.items["filler"]).all())
+
+    def cold_offsets(self) -> NDArray[np.int64]:
+        """The cold offset of each row."""
+        cold = np.empty(len(self.rows), np.int64)
+        known = self.items["row"] >= 0
+        cold[self.items["row"][known]] = self.items["cold"][known] + self.entry.base
+        return cold
+
+    def filler_offsets(self) -> NDArray[np.int64]:
+        """Cold offsets of removed records."""
+        found: NDArray[np.int64] = self.items["cold"][self.items["filler"]] + self.entry.base
+        return found
+
+
+def read_whole(
+    objects: ObjectStore, segment: SegmentReader, entry: LogEntry, topics: list[str], find: Find
+) -> WholeSegment | None:
+    """Everything that can be read; None if that is nothing. Raises the object store's errors."""
+    size = objects.head(entry.key).size_bytes
+    if size != entry.size_bytes:
+        find(f"is {size} bytes long, the manifest says {entry.size_bytes}")
+        return None
+    seek = _or_find(segment.seek_table, find)
+    runs = _or_find(lambda: list(segment.runs()), find) or []
+    stream = _Stream(objects, entry)
+    if seek is None or int(seek.compressed[-1]) > size:
+        return None
+    names = [*topics, *sorted({run.topic for run in runs} - set(topics))]
+    nothing = np.empty(0, ITEM), np.empty(0, SCAN_ROW)
+    whole = WholeSegment(entry, np.zeros(entry.segment_bytes, np.uint8), *nothing, runs, names)
+    pieces = [np.empty(0, ITEM), *_frames(stream, seek, whole, find)]
+    if int(seek.compressed[-1]) + SKIPPABLE.size != entry.sections["offset_map"].position:
+        find("its seek table and the manifest disagree about where the frames end")
+    stream.take_rest()
+    whole.items = np.concatenate(pieces)
+    whole.rows = _scan(whole, find)
+    if stream.crc32 != entry.crc32 and not whole.damaged_frames:
+        find("its checksum differs from the manifest")
+    return whole
+
+
+def _or_find(read: Callable[[], T], find: Find) -> T | None:
+    try:
+        return read()
+    except CorruptionError as error:
+        find(error.message)
+        return None
+
+
+class _Stream:
+    """The object's bytes in order, with the CRC of those that were taken."""
+
+    def __init__(self, objects: ObjectStore, entry: LogEntry) -> None:
+        self.crc32 = 0
+        self._objects = objects
+        self._key = entry.key
+        self._size = entry.size_bytes
+        self._read = 0
+        self._kept = bytearray()
+
+    def take(self, length: int) -> bytes:
+        """The next bytes."""
+        while len(self._kept) < length:
+            end = min(self._size, self._read + max(_PIECE_BYTES, length - len(self._kept)))
+            if end == self._read:
+                raise CorruptionError("ends early", path=self._key)
+            piece = self._objects.get_range(self._key, self._read, end)
+            self.crc32 = zlib.crc32(piece, self.crc32)
+            self._kept += piece
+            self._read = end
+        data = bytes(self._kept[:length])
+        del self._kept[:length]
+        return data
+
+    def take_rest(self) -> None:
+        """All that is left."""
+        while self._read < self._size:
+            self._kept.clear()
+            self.take(min(_PIECE_BYTES, self._size - self._read))
+
+
+def _frames(stream: _Stream, seek: SeekTable, whole: WholeSegment, find: Find) -> Iterator[NDArray[np.void]]:
+    for number in range(len(seek.compressed) - 1):
+        start, end = int(seek.compressed[number]), int(seek.compressed[number + 1])
+        cold = int(seek.decompressed[number])
+        length = int(seek.decompressed[number + 1]) - cold
+        data = stream.take(end - start)
+        try:
+            if not is_frame_of(data, int(seek.checksums[number])):
+                raise CorruptionError("checksum differs")
+            items = _items(decompress_frame(data, length, path=whole.entry.key, position=start), whole)
+        except CorruptionError as error:
+            whole.damaged_frames.add(number)
+            find(f"frame {number} is damaged ({error.message}); {_lost(whole.runs, number)}")
+            continue
+        items["cold"] += cold
+        items["frame"] = number
+        yield items
+
+
+def _items(frame: bytes, whole: WholeSegment) -> NDArray[np.void]:
+    """The items of a frame; their records are put where they lay in the log."""
+    base, found, at = whole.entry.base, [], 0
+    raw = np.frombuffer(frame, np.uint8)
+    while at < len(frame):
+        if len(frame) - at < _SIZE_AND_OFFSET.size:
+            raise CorruptionError(f"something that is no record at {at}")
+        size, offset = _SIZE_AND_OFFSET.unpack_from(frame, at)
+        position, filler = offset - base, is_filler(frame, at)
+        if size <= 0 or at + size > len(frame) or not 0 <= position <= len(whole.data) - size:
+            raise CorruptionError(f"record at {at} does not fit")
+        if not filler:
+            whole.data[position : position + size] = raw[at : at + size]
+        found.append((position, at, size, -1, 0, filler))
+        at += size
+    return np.array(found, ITEM)
+
+
+def _lost(runs: list[DirectoryRow], frame: int) -> str:
+    lost = [run for run in runs if run.frame == frame]
+    if not lost:
+        return "its directory does not tell what is lost"
+    parts = [
+        f"{run.topic}/{run.queue_id} queue offsets [{run.first_queue_offset}, {run.first_queue_offset + run.records})"
+        if run.first_queue_offset >= 0
+        else f"{run.records} records of {run.topic}/{run.queue_id} in no queue"
+        for run in lost
+    ]
+    more = f" and {len(parts) - 5} runs more" if len(parts) > 5 else ""
+    return "lost unless there is a hot copy: " + ", ".join(parts[:5]) + more
+
+
+def _scan(whole: WholeSegment, find: Find) -> ScanRows:
+    """Every record with its checksums, in the order of the log; the items learn their rows."""
+    items, base = whole.items, whole.entry.base
+    order = np.argsort(items["position"], kind="stable")
+    position, size = items["position"][order], items["size"][order]
+    if (position[1:] < position[:-1] + size[:-1]).any():
+        find("records overlap each other in the log")
+        return np.empty(0, SCAN_ROW)
+    table = TopicTable(whole.names)
+    pieces: list[ScanRows] = [np.empty(0, SCAN_ROW)]
+    for first, last in _stretches(position, size, items["filler"][order]):
+        at, end = int(position[first]), int(position[last - 1] + size[last - 1])
+        while at < end:
+            scanned = scan(whole.data, at, end, base, table, check_crc=True)
+            if scanned.stop in (ScanStop.INVALID, ScanStop.UNKNOWN_TOPIC, ScanStop.BLANK):
+                reason = scanned.stop.name.lower().replace("_", " ")
+                find(f"the record at {base + scanned.position} is damaged ({reason})")
+                number = int(np.searchsorted(position, scanned.position))
+                at = int(position[number] + size[number])
+                pieces.append(scanned.rows[scanned.rows["position"] < scanned.position])
+            else:
+                at = scanned.position
+                pieces.append(scanned.rows)
+    rows = np.concatenate(pieces)
+    places = np.searchsorted(position, rows["position"])
+    items["row"][order[places]] = np.arange(len(rows))
+    return rows
+
+
+def _stretches(
+    position: NDArray[np.int64], size: NDArray[np.int64], filler: NDArray[np.bool_]
+) -> Iterator[tuple[int, int]]:
+    """Numbers ``[first, last)`` of records that follow each other without a hole."""
+    first = 0
+    follows = position[1:] == position[:-1] + size[:-1]
+    breaks = np.flatnonzero(~follows | filler[1:] | filler[:-1]) + 1
+    for last in [*breaks.tolist(), len(position)]:
+        if last > first and not filler[first]:
+            yield first, last
+        first = last
