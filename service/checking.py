@@ -9,15 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from index.archive_check import check_archive_deep
 from index.batch import KeyBatch
 from index.chained_file import ChainedIndexFile
 from index.classic.index import ClassicIndex
+from index.errors import CorruptIndexError
 from index.kernels.classic import hash_classic_items
 from index.layout import Items
 from index.local_index import LocalIndex
-from index.snapshot import IndexReader
-from tiering.check import check_archive, check_store, segment_rows
+from index.snapshot import IndexReader, IndexSnapshot
+from tiering import check as tier_check
+from tiering.check import check_store, segment_rows
+from tiering.cold.manifest_store import ManifestStore
 from tiering.errors import CorruptionError
+from tiering.findings import Findings
 from tiering.fs import LocalFileSystem
 from tiering.hot.commit_log import Segment
 from tiering.hot.snapshot import HotSnapshot
@@ -44,6 +49,21 @@ def broker_findings(root: Path) -> list[str] | None:
     return check_broker(fs, paths) if is_broker_store(fs, paths) else None
 
 
+def check_archive(
+    manifest: ManifestStore,
+    hot: HotStore | None,
+    findings: Findings,
+    *,
+    deep: bool,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Manifest and sizes; ``deep`` reads every byte and compares everything with everything."""
+    if deep:
+        check_archive_deep(manifest, hot, findings, progress or (lambda done, of: None))
+    else:
+        findings.extend(tier_check.check_archive(manifest, hot))
+
+
 def check_index(hot: HotStore, index: LocalIndex) -> list[str]:
     """Every key of every hot record is found in the index, and the index holds no more than that."""
     missing, extra, twice = _Tally(), _Tally(), _Tally()
@@ -55,7 +75,7 @@ def check_index(hot: HotStore, index: LocalIndex) -> list[str]:
             missing.add(offsets[items_of_each == 0])
             extra.add(offsets[keys_of_each == 0])
             twice.add(offsets[items_of_each > 1])
-    findings = []
+    findings = [f"I3 index: {error}" for error in _damaged_files(files)]
     if twice.count:
         findings.append("I3 index: an item is there twice")
     if missing.count:
@@ -63,6 +83,15 @@ def check_index(hot: HotStore, index: LocalIndex) -> list[str]:
     if extra.count:
         findings.append(f"I3 index: {extra.count} items belong to no key, the first at {extra.first}")
     return findings
+
+
+def _damaged_files(snapshot: IndexSnapshot) -> Iterator[CorruptIndexError]:
+    """Files whose bytes are not those that were sealed: their items may be right, and look-ups fail all the same."""
+    for entry in snapshot.files:
+        try:
+            entry.reader.verify()
+        except CorruptIndexError as error:
+            yield error
 
 
 def check_classic(hot: HotStore, classic: ClassicIndex) -> list[str]:

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from index.query import Answer, Query
 from index.search import search
 from index.store_search import ArchiveSearch
+from service.archiving import Progress
 from service.caching import cache_stats, open_disk_cache
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
+from service.checking import check_archive
 from service.opening import open_archive
 from service.settings import Settings
-from tiering.check import check_archive
 from tiering.clock import Clock, SystemClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.object_store import ObjectStore
@@ -19,6 +20,7 @@ from tiering.cold.reading import ArchiveCache
 from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, TopicNotFoundError
 from tiering.fetch import Fetcher, PullResult
+from tiering.findings import Findings
 from tiering.fs import LocalFileSystem
 from tiering.paths import ColdKeys, store_of_head
 from tiering.randomness import SystemRandomness
@@ -137,12 +139,15 @@ class ColdEngine:
         }
 
     def check(self, *, deep: bool = False) -> list[str]:
-        """Verify every store's manifest and objects."""
-        return [
-            f"{store_id}: {finding}"
-            for store_id in self.store_ids
-            for finding in check_archive(self._manifests[store_id], None, deep=deep)
-        ]
+        """Verify every store's manifest and objects; one line a finding."""
+        return self.check_report(deep=deep).lines()
+
+    def check_report(self, *, deep: bool = False, progress: Progress | None = None) -> Findings:
+        """The same with the object that each finding is about, and with notes; ``progress`` counts objects."""
+        findings = Findings()
+        for store_id in self.store_ids:
+            check_archive(self._manifests[store_id], None, findings, deep=deep, progress=progress)
+        return findings
 
     def close(self) -> None:
         """Give connections back and end the disk cache."""

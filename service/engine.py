@@ -34,6 +34,7 @@ from tiering.errors import (
     ReadOnlyError,
 )
 from tiering.fetch import PullResult
+from tiering.findings import Findings
 from tiering.fs import FileSystem, LocalFileSystem
 from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
@@ -330,13 +331,18 @@ class Engine:
 
     def check(self, *, deep: bool = False) -> list[str]:
         """Verify the invariants, or a broker's files; one line a finding. ``deep`` reads every archived byte."""
+        return self.check_report(deep=deep).lines()
+
+    def check_report(self, *, deep: bool = False, progress: Progress | None = None) -> Findings:
+        """The same with the object that each finding is about, and with notes; ``progress`` counts objects."""
+        findings = Findings()
         if self._broker is not None:
-            return self._broker.check()
-        findings = check_store(self._hot) + check_index(self._hot, self._index)
+            return findings.extend(self._broker.check())
+        findings.extend(check_store(self._hot) + check_index(self._hot, self._index))
         if self._classic is not None:
-            findings += check_classic(self._hot, self._classic)
+            findings.extend(check_classic(self._hot, self._classic))
         if self._manifest is not None:
-            findings += check_archive(self._manifest, self._hot, deep=deep)
+            check_archive(self._manifest, self._hot, findings, deep=deep, progress=progress)
         return findings
 
     @property

@@ -7,20 +7,32 @@ the archive.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
 from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.orphan_check import check_orphans
 from tiering.cold.queue_order import QueueOrder
-from tiering.cold.reading import ArchiveReader, MetadataCache
+from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold.segment_check import compare_queue_rows, compare_segment, compare_with_hot
 from tiering.cold.segment_reader import SegmentReader
 from tiering.cold.whole_segment import WholeSegment, read_whole
 from tiering.errors import CorruptionError, ObjectNotFoundError
 from tiering.findings import Findings
-from tiering.format.manifest import Head, IndexEntry, LogEntry, ObjectRef, PageNode, decode_page
+from tiering.format.manifest import (
+    Entry,
+    Head,
+    IndexEntry,
+    LogEntry,
+    ObjectRef,
+    PageNode,
+    QueueGap,
+    decode_gaps,
+    decode_page,
+    decode_removed,
+)
 from tiering.format.queue_rows import QUEUE_ROW, QueueRows, decode_queue_rows_head, decode_rows_page
 from tiering.format.store_state import StoreState
 from tiering.hot.store import HotStore
@@ -36,13 +48,17 @@ class ColdCheck:
         self.manifest = manifest
         self.head = head
         self.findings = findings
-        self.reader = ArchiveReader(manifest.objects, MetadataCache(0))
+        self.reader = ArchiveReader(manifest.objects, ArchiveCache(0), scan=True)
         self.log: list[LogEntry] = []
         self.index: list[IndexEntry] = []
         self.lost_ranges: list[tuple[int, int]] = []
-        """Physical ranges of which the manifest itself cannot be read."""
-        self._rows: list[tuple[tuple[int, int], ObjectRef]] = []
+        """Physical ranges whose segments the manifest does not tell because a page of it cannot be read."""
+        self.lost_index: list[tuple[int, int]] = []
+        """The same of index objects."""
         self.state = StoreState()
+        self._rows: list[tuple[tuple[int, int], ObjectRef]] = []
+        self._gaps: Sequence[QueueGap] = ()
+        self._is_manifest_damaged = False
 
     # the manifest
 
@@ -57,8 +73,9 @@ class ColdCheck:
         self._check_ranges(find)
         self._check_names(find)
         self.state = self._read(head.state, lambda data, key: StoreState.decode(data, path=key)) or StoreState()
-        for ref in (head.gaps, *(page.ref for page in head.removed)):
-            self._read(ref, lambda data, _: data)
+        self._gaps = self._read(head.gaps, lambda data, key: decode_gaps(data, path=key)) or ()
+        for page in head.removed:
+            self._read(page.ref, lambda data, key: decode_removed(data, path=key))
 
     def _finder(self, key: str) -> Callable[[str], None]:
         return lambda text: self.findings.add(key, text)
@@ -72,14 +89,14 @@ class ColdCheck:
             return decode(ref.check(data), ref.key)
         except (CorruptionError, ObjectNotFoundError) as error:
             self.findings.add(ref.key, error.message)
+            self._is_manifest_damaged = True
             return None
 
     def _walk(self, kind: str, nodes: Sequence[PageNode]) -> Iterator[Any]:
         for node in nodes:
-            items = self._read(node.ref, lambda data, key: decode_page(data, kind, node.level, path=key))  # noqa: B023
+            items = self._read(node.ref, partial(_decode_page, kind, node.level))
             if items is None:
-                if kind == "log":
-                    self.lost_ranges.append((node.first, node.next))
+                (self.lost_ranges if kind == "log" else self.lost_index).append((node.first, node.next))
                 continue
             self._check_node(node, items)
             if node.rows is not None:
@@ -120,11 +137,13 @@ class ColdCheck:
             find(f"segments reach {expected}, archived_to is {self.head.archived_to}")
         for entry in self.index:
             if entry.next > self.head.indexed_to or entry.first >= entry.next:
-                self.findings.add(entry.key, f"covers [{entry.first}, {entry.next}), indexed_to is {self.head.indexed_to}")
+                indexed_to = f"indexed_to is {self.head.indexed_to}"
+                self.findings.add(entry.key, f"covers [{entry.first}, {entry.next}), {indexed_to}")
 
     def _check_names(self, find: Callable[[str], None]) -> None:
-        prefix, seen = f"{self.manifest.keys.store_id}/", set()
-        for entry in (*self.log, *self.index):
+        prefix, seen = f"{self.manifest.keys.store_id}/", set[str]()
+        entries: list[Entry] = [*self.log, *self.index]
+        for entry in entries:
             if entry.key in seen:
                 find(f"{entry.key} is named twice")
             seen.add(entry.key)
@@ -137,7 +156,7 @@ class ColdCheck:
         """Every segment in ascending order; ``visit`` gets what could be read of it."""
         topic_ids = {topic.name: topic.topic_id for topic in self.state.topics}
         kept = {segment.base_offset: segment for segment in hot.log.segments()} if hot else {}
-        queues = QueueOrder(self.head, self.state, self.manifest.gaps(self.reader, self.head))
+        queues = QueueOrder(self.head, self.state, self._gaps)
         rows = _StoredRows(self)
         for number, entry in enumerate(self.log):
             find = self._finder(entry.key)
@@ -146,14 +165,16 @@ class ColdCheck:
                 segment = SegmentReader(self.reader, entry)
                 whole = read_whole(self.manifest.objects, segment, entry, list(topic_ids), find)
                 if whole is not None:
-                    for name in sorted({run.topic for run in whole.runs} - topic_ids.keys()):
-                        find(f"holds topic {name!r}, which the state object lacks")
+                    unknown = sorted({run.topic for run in whole.runs} - topic_ids.keys())
+                    if unknown and self.state.topics:
+                        find(f"holds topic {unknown[0]!r}, which the state object lacks")
                     compare_segment(segment, whole, find)
-                    if stored is not None and whole.runs:
+                    if stored is not None and whole.runs and not unknown:
                         compare_queue_rows(whole, stored, topic_ids, self._finder(rows_key))
                     if entry.base in kept:
                         compare_with_hot(whole, kept[entry.base].data, find)
                     visit(whole)
+                if whole is not None and (whole.runs or not entry.records):
                     queues.see(whole.runs, entry, topic_ids, find)
                 else:
                     queues.miss()
@@ -161,9 +182,39 @@ class ColdCheck:
                 find(error.message)
                 queues.miss()
             progress(number + 1, len(self.log))
-        rows.check_rest()
         if hot is not None:
-            queues.meet_hot(hot, lambda text: self.findings.add(None, text))
+            self._check_border(hot, queues)
+
+    def _check_border(self, hot: HotStore, queues: QueueOrder) -> None:
+        """Each queue goes on in the hot tier where its archived part ends."""
+        with hot.snapshot() as snapshot:
+            for topic in hot.topics.all():
+                for queue_id in range(topic.queues):
+                    view = hot.queues.view(topic.topic_id, queue_id)
+                    reached = queues.reached().get((topic.topic_id, queue_id))
+                    if view is None or reached is None or snapshot.border > self.head.archived_to:
+                        continue
+                    goes_on = view.first_at_or_above(self.head.archived_to)
+                    if goes_on != reached and not queues.leads((topic.topic_id, queue_id), reached, goes_on):
+                        self.findings.add(
+                            None, f"I2 queue {topic.name}/{queue_id}: the archive ends at {reached}, "
+                            f"the hot tier goes on at {goes_on}",
+                        )  # fmt: skip
+
+    # the bucket
+
+    def check_bucket(self) -> None:
+        """Objects that nobody names."""
+        if self._is_manifest_damaged:
+            self.findings.note(self.manifest.keys.head, "orphans are not looked for while the manifest is damaged")
+            return
+        named = [entry.key for entry in self.log] + [entry.key for entry in self.index]
+        named += [ref.key for ref in self.manifest.pages(self.reader, self.head)]
+        check_orphans(self.manifest, self.reader, self.head, named, self.findings)
+
+
+def _decode_page(kind: str, level: int, data: bytes, key: str) -> list[Any]:
+    return decode_page(data, kind, level, path=key)
 
 
 class _StoredRows:
@@ -177,9 +228,7 @@ class _StoredRows:
 
     def of(self, entry: LogEntry) -> tuple[QueueRows | None, str]:
         """The stored rows of a segment and the object that holds them; None if they cannot be read."""
-        found = next(
-            (ref for (first, end), ref in self._check._rows if first <= entry.base < end), None
-        )
+        found = next((ref for (first, end), ref in self._check._rows if first <= entry.base < end), None)
         ref = entry.rows or found
         if ref is None:
             return (np.empty(0, QUEUE_ROW), entry.key) if not self._check.lost_ranges else (None, entry.key)
@@ -193,15 +242,10 @@ class _StoredRows:
             return None, ref.key
         return self._rows[self._rows["segment"] == entry.base], ref.key
 
-    def check_rest(self) -> None:
-        """Objects with rows of no readable segment."""
-
 
 def _decode_rows(data: bytes, key: str) -> QueueRows:
     head = decode_queue_rows_head(data, path=key)
-    pages = [
-        decode_rows_page(data[page.position : page.position + page.length], page, path=key) for page in head.pages
-    ]
+    pages = [decode_rows_page(data[page.position : page.position + page.length], page, path=key) for page in head.pages]
     for page, rows in zip(head.pages, pages, strict=True):
         ends = [[int(row["topic_id"]), int(row["queue_id"]), int(row["segment"])] for row in (rows[0], rows[-1])]
         if [page.info["first"], page.info["last"]] != ends:

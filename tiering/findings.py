@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 #: After so many lines about one object the rest is counted: one broken file is not the whole report.
@@ -35,6 +36,11 @@ class Findings:
         elif count == _MOST_OF_ONE + 1:
             self.found.append(Finding(about, "and more of that kind"))
 
+    def extend(self, lines: Iterable[str]) -> Findings:
+        """Exceptions of the local store; returns itself."""
+        self.found += (Finding(None, line) for line in lines)
+        return self
+
     def note(self, about: str, text: str) -> None:
         """Something to know."""
         self.notes.append(Finding(about, text))
@@ -42,6 +48,14 @@ class Findings:
     def count_of(self, about: str) -> int:
         """How many exceptions an object has."""
         return self._counts.get(about, 0)
+
+    def to_json(self) -> dict[str, object]:
+        """Lines as people read them, and the same apart from the objects."""
+        return {
+            "findings": self.lines(),
+            "details": [{"object": finding.object, "text": finding.text} for finding in self.found],
+            "notes": [{"object": note.object, "text": note.text} for note in self.notes],
+        }
 
     def lines(self) -> list[str]:
         """One line a finding."""

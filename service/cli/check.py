@@ -3,39 +3,55 @@
 from __future__ import annotations
 
 import argparse
+import json
 
+from service.cli.archive import bar
 from service.cli.arguments import add_target
 from service.cli.errors import DONE, NOTHING, say
 from service.cli.stopping import interruptible
-from service.cli.targets import open_reader
+from service.cli.targets import Progress, open_reader
+from service.wire import Json
 
 HELP = "verify every invariant, read only; one line per finding"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where and how thoroughly."""
-    parser.add_argument("--deep", action="store_true", help="read every byte of the archive too")
+    parser.add_argument("--deep", action="store_true", help="read every byte of the archive and compare all of it")
+    parser.add_argument("--format", choices=("table", "json", "ndjson"), help="lines (table) unless told")
     add_target(parser, writes=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 without findings, 1 with; nothing is changed, so the store may be in use."""
-    with interruptible():
-        findings = _findings(arguments)
-    for finding in findings:
-        print(finding)
-    if findings:
-        say(f"{len(findings)} findings")
+    with interruptible(), bar(" objects") as move:
+        report = _report(arguments, move)
+    match arguments.format:
+        case "json":
+            print(json.dumps({"findings": report["details"], "notes": report["notes"]}))
+        case "ndjson":
+            for kind in ("details", "notes"):
+                for row in report[kind]:
+                    print(json.dumps({"is_finding": kind == "details", **row}))
+        case _:
+            for finding in report["findings"]:
+                print(finding)
+            for note in report["notes"]:
+                say(f"note: {note['object']}: {note['text']}")
+    if report["findings"]:
+        say(f"{len(report['findings'])} findings")
         return NOTHING
     return DONE
 
 
-def _findings(arguments: argparse.Namespace) -> list[str]:
+def _report(arguments: argparse.Namespace, progress: Progress) -> Json:
     if arguments.root is not None and arguments.url is None and arguments.cold is None:
         from service.checking import broker_findings
 
         found = broker_findings(arguments.root)
         if found is not None:
-            return found
+            from tiering.findings import Findings
+
+            return Findings().extend(found).to_json()
     with open_reader(arguments, read_only=True) as target:
-        return target.check(deep=arguments.deep)
+        return target.check(deep=arguments.deep, progress=progress)

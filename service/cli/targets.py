@@ -58,8 +58,8 @@ class Reader(Protocol):
         """Sizes and lags."""
         ...
 
-    def check(self, *, deep: bool) -> list[str]:
-        """Findings."""
+    def check(self, *, deep: bool, progress: Progress | None) -> Json:
+        """Findings and notes; only what is opened here tells its progress."""
         ...
 
 
@@ -141,9 +141,9 @@ class LocalReader:
         """Sizes and lags."""
         return dict(self._reading.stats())
 
-    def check(self, *, deep: bool) -> list[str]:
-        """Findings."""
-        return self._reading.check(deep=deep)
+    def check(self, *, deep: bool, progress: Progress | None) -> Json:
+        """Findings and notes."""
+        return self._reading.check_report(deep=deep, progress=progress).to_json()
 
 
 class LocalWriter(LocalReader):

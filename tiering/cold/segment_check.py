@@ -37,7 +37,7 @@ def compare_segment(segment: SegmentReader, whole: WholeSegment, find: Find) -> 
         if entry.bounds is not None and len(times):
             low, high = getattr(entry.bounds, f"min_{name}"), getattr(entry.bounds, f"max_{name}")
             if low > times.min() or high < times.max():
-                find(f"holds a {name} of {times.min() if low > times.min() else times.max()}, outside of [{low}, {high}]")
+                find(f"holds {name} from {times.min()} to {times.max()}, the manifest says {low} to {high}")
     try:
         _compare_map(segment, whole, find)
     except CorruptionError as error:

@@ -7,7 +7,6 @@ segment and a few numbers for each.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiering.cold.object_store import ObjectStore
+from tiering.cold.object_stream import ObjectStream
 from tiering.cold.segment_reader import DirectoryRow, SegmentReader
 from tiering.errors import CorruptionError
 from tiering.format.filler import is_filler
@@ -24,7 +24,6 @@ from tiering.format.sorted_segment import SKIPPABLE, SeekTable, decompress_frame
 from tiering.fs import ByteArray
 from tiering.kernels.scan import SCAN_ROW, ScanRows, ScanStop, TopicTable, scan
 
-_PIECE_BYTES = 8 << 20
 _SIZE_AND_OFFSET = struct.Struct(">i24xq")
 #: One record or filler: where it lies in the log segment and in the sorted one, from the start of each.
 ITEM = np.dtype(
@@ -49,7 +48,8 @@ class WholeSegment:
     """The directory; empty if it cannot be read."""
     names: list[str]
     """Topic names by the numbers of the rows."""
-    damaged_frames: set[int] = field(default_factory=set)
+    damaged_frames: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Cold positions ``[start, end)`` by frame."""
 
     @property
     def is_whole(self) -> bool:
@@ -62,6 +62,19 @@ class WholeSegment:
         known = self.items["row"] >= 0
         cold[self.items["row"][known]] = self.items["cold"][known] + self.entry.base
         return cold
+
+    def lost_offsets(self) -> NDArray[np.int64]:
+        """Cold offsets of records that are damaged inside a sound frame."""
+        lost = (self.items["row"] < 0) & ~self.items["filler"]
+        found: NDArray[np.int64] = self.items["cold"][lost] + self.entry.base
+        return found
+
+    def is_lost(self, cold_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether cold offsets lie in frames that cannot be read."""
+        found = np.zeros(len(cold_offsets), bool)
+        for start, end in self.damaged_frames.values():
+            found |= (cold_offsets >= self.entry.base + start) & (cold_offsets < self.entry.base + end)
+        return found
 
     def filler_offsets(self) -> NDArray[np.int64]:
         """Cold offsets of removed records."""
@@ -79,7 +92,7 @@ def read_whole(
         return None
     seek = _or_find(segment.seek_table, find)
     runs = _or_find(lambda: list(segment.runs()), find) or []
-    stream = _Stream(objects, entry)
+    stream = ObjectStream(objects, entry.key, entry.size_bytes)
     if seek is None or int(seek.compressed[-1]) > size:
         return None
     names = [*topics, *sorted({run.topic for run in runs} - set(topics))]
@@ -104,50 +117,17 @@ def _or_find(read: Callable[[], T], find: Find) -> T | None:
         return None
 
 
-class _Stream:
-    """The object's bytes in order, with the CRC of those that were taken."""
-
-    def __init__(self, objects: ObjectStore, entry: LogEntry) -> None:
-        self.crc32 = 0
-        self._objects = objects
-        self._key = entry.key
-        self._size = entry.size_bytes
-        self._read = 0
-        self._kept = bytearray()
-
-    def take(self, length: int) -> bytes:
-        """The next bytes."""
-        while len(self._kept) < length:
-            end = min(self._size, self._read + max(_PIECE_BYTES, length - len(self._kept)))
-            if end == self._read:
-                raise CorruptionError("ends early", path=self._key)
-            piece = self._objects.get_range(self._key, self._read, end)
-            self.crc32 = zlib.crc32(piece, self.crc32)
-            self._kept += piece
-            self._read = end
-        data = bytes(self._kept[:length])
-        del self._kept[:length]
-        return data
-
-    def take_rest(self) -> None:
-        """All that is left."""
-        while self._read < self._size:
-            self._kept.clear()
-            self.take(min(_PIECE_BYTES, self._size - self._read))
-
-
-def _frames(stream: _Stream, seek: SeekTable, whole: WholeSegment, find: Find) -> Iterator[NDArray[np.void]]:
+def _frames(stream: ObjectStream, seek: SeekTable, whole: WholeSegment, find: Find) -> Iterator[NDArray[np.void]]:
     for number in range(len(seek.compressed) - 1):
         start, end = int(seek.compressed[number]), int(seek.compressed[number + 1])
         cold = int(seek.decompressed[number])
         length = int(seek.decompressed[number + 1]) - cold
         data = stream.take(end - start)
         try:
-            if not is_frame_of(data, int(seek.checksums[number])):
-                raise CorruptionError("checksum differs")
-            items = _items(decompress_frame(data, length, path=whole.entry.key, position=start), whole)
+            frame = decompress_frame(data, length, path=whole.entry.key, position=start)
+            items = _items(frame, is_frame_of(data, int(seek.checksums[number])), whole)
         except CorruptionError as error:
-            whole.damaged_frames.add(number)
+            whole.damaged_frames[number] = cold, cold + length
             find(f"frame {number} is damaged ({error.message}); {_lost(whole.runs, number)}")
             continue
         items["cold"] += cold
@@ -155,8 +135,10 @@ def _frames(stream: _Stream, seek: SeekTable, whole: WholeSegment, find: Find) -
         yield items
 
 
-def _items(frame: bytes, whole: WholeSegment) -> NDArray[np.void]:
+def _items(frame: bytes, is_named: bool, whole: WholeSegment) -> NDArray[np.void]:
     """The items of a frame; their records are put where they lay in the log."""
+    if not is_named:
+        raise CorruptionError("it is not the one that the seek table names")
     base, found, at = whole.entry.base, [], 0
     raw = np.frombuffer(frame, np.uint8)
     while at < len(frame):

@@ -37,7 +37,7 @@ def flush(engine: TheEngine) -> JSONResponse:
 @router.post("/check")
 def check(engine: TheEngine, wanted: Annotated[CheckIn | None, Body()] = None) -> JSONResponse:
     """Verify the invariants; an empty list of findings is what everybody wants."""
-    return JSONResponse({"findings": engine.check(deep=(wanted or CheckIn()).deep)})
+    return JSONResponse(engine.check_report(deep=(wanted or CheckIn()).deep).to_json())
 
 
 @router.post("/erase")
