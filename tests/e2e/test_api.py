@@ -325,7 +325,8 @@ def test_health_files_and_stats_answer(service: Service) -> None:
     assert service.json("GET", "/livez")[0] == 200
     assert service.json("GET", "/readyz") == (200, {"status": "ready", "cold_error": None})
     assert service.json("POST", "/v1/admin/flush") == (200, {"flushed": True})
-    assert service.json("POST", "/v1/admin/check", {"deep": True}) == (200, {"findings": [], "details": [], "notes": []})
+    nothing = {"findings": [], "details": [], "notes": []}
+    assert service.json("POST", "/v1/admin/check", {"deep": True}) == (200, nothing)
     files = service.json("GET", "/v1/files")[1]["files"]
     assert {(one["kind"], one["tier"]) for one in files} >= {("segment", "hot"), ("index", "hot")}
     assert service.json("GET", "/v1/stats")[1]["store_id"] == service.engine.store_id
