@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from service.cli import (
     archive,
     check,
+    doctor,
     dump,
     erase,
     files,
@@ -48,6 +49,7 @@ _COMMANDS = (
     receipts,
     salvage,
     dump,
+    doctor,
 )
 _EPILOG = "exit codes: 0 done, 1 findings or nothing found, 2 wrong use or bad input, 3 failed, 4 answer incomplete"
 
