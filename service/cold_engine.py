@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from index.query import Answer, Query
 from index.search import search
@@ -17,6 +18,8 @@ from tiering.clock import Clock, SystemClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.reading import ArchiveCache
+from tiering.cold.restoring import restore_segment
+from tiering.cold.segment_reader import SegmentReader
 from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, TopicNotFoundError
 from tiering.fetch import Fetcher, PullResult
@@ -84,12 +87,16 @@ class ColdEngine:
         return self._fetcher().offset_by_time(topic, queue_id, time_ms, boundary)
 
     def _fetcher(self) -> Fetcher:
+        store_id, manifest = self._only_store("a queue")
+        return Fetcher(store_id, None, manifest)
+
+    def _only_store(self, what: str) -> tuple[str, ManifestStore]:
         if len(self._manifests) > 1:
             raise InvalidRequestError(
-                f"{len(self._manifests)} stores lie here and a queue belongs to one", hint="name it with --store-id"
+                f"{len(self._manifests)} stores lie here and {what} belongs to one", hint="name the store by its id"
             )
         ((store_id, manifest),) = self._manifests.items()
-        return Fetcher(store_id, None, manifest)
+        return store_id, manifest
 
     def topics(self) -> list[TopicInfo]:
         """Topics of all stores; a name that several have is listed once for each."""
@@ -137,6 +144,28 @@ class ColdEngine:
                 for store_id, head in heads.items()
             },
         }
+
+    def restore_segment(
+        self, offset: int, out: Path, *, overwrite: bool, progress: Callable[[int, int], None] | None = None
+    ) -> dict[str, object]:
+        """Put the segment that holds a physical offset back into a file; what was done.
+
+        Raises :class:`NotFoundError` if it is not in the archive, and what the function of this name in
+        ``tiering.cold.restoring`` raises.
+        """
+        store_id, manifest = self._only_store("a segment")
+        head, reader = manifest.refresh(), manifest.reader(scan=True)
+        entry = manifest.segment_of(reader, head, offset)
+        if entry is None:
+            raise NotFoundError(f"no segment with offset {offset} is in the archive", path=self.cold_url)
+        done = restore_segment(
+            SegmentReader(reader, entry), entry, LocalFileSystem(), out, SystemRandomness().token_hex(4),
+            overwrite=overwrite, progress=progress,
+        )  # fmt: skip
+        return {
+            "store_id": store_id, "segment": entry.base, "object": entry.key, "out": str(out),
+            "size_bytes": done.size_bytes, "records": done.records, "fillers": done.fillers,
+        }  # fmt: skip
 
     def check(self, *, deep: bool = False) -> list[str]:
         """Verify every store's manifest and objects; one line a finding."""

@@ -23,6 +23,7 @@ from service.cli import (
     load,
     query,
     receipts,
+    restore,
     salvage,
     serve,
     stats,
@@ -48,6 +49,7 @@ _COMMANDS = (
     hold,
     receipts,
     salvage,
+    restore,
     dump,
     doctor,
 )

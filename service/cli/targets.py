@@ -232,6 +232,30 @@ def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> It
 
 
 @contextmanager
+def open_archives(arguments: argparse.Namespace) -> Iterator[ColdEngine]:
+    """The archive that a command names, or that the store in --root remembers; the store is not opened."""
+    from service.cold_engine import ColdEngine
+    from tiering.fs import LocalFileSystem
+    from tiering.hot.identity import StoreIdentity
+    from tiering.paths import StorePaths
+
+    cold_url, store_id = arguments.cold, arguments.store_id
+    if arguments.root is not None:
+        identity = StoreIdentity.read(LocalFileSystem(), StorePaths(arguments.root.absolute()))
+        if identity is None:
+            raise InvalidRequestError("there is no store in this directory", path=str(arguments.root))
+        cold_url, store_id = cold_url or identity.cold_url, store_id or identity.store_id
+    if cold_url is None:
+        raise InvalidRequestError("no archive", hint="give --cold URL, or --root DIR of a store that has one")
+    _check_archive(cold_url)
+    archives = ColdEngine.open(cold_url, settings=settings_of(arguments), store_id=store_id)
+    try:
+        yield archives
+    finally:
+        archives.close()
+
+
+@contextmanager
 def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: bool = False) -> Iterator[Writer]:
     """The target of a command that changes something; ``make`` allows a new store, ``start`` runs its threads."""
     _one_target(arguments, writes=True)

@@ -238,18 +238,22 @@ class SegmentReader:
         """Where in the original segment its records end."""
         return int(self._head("directory", MAGIC_DIRECTORY).table["blank_position"])
 
+    def ending(self) -> tuple[int, bytes]:
+        """Where the records of the original end, and what followed up to its last byte that is not zero."""
+        table = self._head("directory", MAGIC_DIRECTORY).table
+        room = self._entry.segment_bytes - table["blank_position"] - BLANK.size
+        tail = decompress(bytes.fromhex(table["tail"]), room, "tail") if table["tail"] else b""
+        return table["blank_position"], BLANK.pack(table["blank_length"], MAGIC_BLANK) + tail
+
     def restore(self) -> Restored:
         """The original log segment."""
-        table = self._head("directory", MAGIC_DIRECTORY).table
-        segment = bytearray(table["segment_bytes"])
+        segment = bytearray(self._entry.segment_bytes)
         fillers = 0
         for position, item in self.raw_items():
             segment[position : position + len(item)] = item
             fillers += is_filler(item)
-        blank = table["blank_position"]
-        BLANK.pack_into(segment, blank, table["blank_length"], MAGIC_BLANK)
-        tail = decompress(bytes.fromhex(table["tail"]), len(segment), "tail") if table["tail"] else b""
-        segment[blank + BLANK.size : blank + BLANK.size + len(tail)] = tail
+        blank_position, ending = self.ending()
+        segment[blank_position : blank_position + len(ending)] = ending
         return Restored(bytes(segment), fillers)
 
 

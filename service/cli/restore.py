@@ -1,0 +1,49 @@
+"""``tierlog restore``: an original commit-log segment out of the archive, into a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from service.cli.archive import bar
+from service.cli.arguments import add_settings
+from service.cli.errors import DONE, say
+from service.cli.stopping import interruptible
+from service.cli.targets import open_archives
+from tiering.errors import InvalidRequestError
+
+HELP = "rebuild an original commit-log segment from the archive"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which segment, and where to."""
+    parser.add_argument(
+        "--segment", type=_offset, required=True, metavar="OFFSET", help="a physical offset in the segment"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
+    group = parser.add_argument_group("where")
+    group.add_argument("--root", type=Path, metavar="DIR", help="the archive that this store remembers; may be in use")
+    group.add_argument("--cold", metavar="URL", help="an archive; file:///dir or s3://bucket/prefix")
+    group.add_argument("--store", dest="store_id", metavar="ID", help="whose, if several stores share the archive")
+    add_settings(parser)
+
+
+def _offset(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no offset")
+    return int(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a JSON summary; whether records were removed is in it, and said."""
+    out = arguments.out.absolute()
+    if not out.parent.is_dir():
+        raise InvalidRequestError("there is no such folder", path=str(out.parent))
+    with interruptible(), open_archives(arguments) as archive, bar(" bytes") as move:
+        done = archive.restore_segment(arguments.segment, out, overwrite=arguments.overwrite, progress=move)
+    print(json.dumps(done))
+    if done["fillers"]:
+        say(f"{done['fillers']} records were erased or are not archived: fillers stand in their place")
+    return DONE
