@@ -1,0 +1,179 @@
+"""An operator deletes the SSD: the service comes back from the bucket, and what an old disk still holds comes after."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import ROOT
+
+Json = dict[str, Any]
+_SIZES = ["--segment-bytes", "65536", "--queue-file-units", "60", "--index-slots", "100", "--index-items", "400"]
+_WATCH_S = 30.0
+
+
+def tierlog(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """One command to its end."""
+    command = [sys.executable, "-m", "service.cli.main", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+@contextmanager
+def served(root: Path, cold: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A service and its URL, killed at the end as a machine that is lost."""
+    command = [
+        sys.executable, "-m", "service.cli.main", "serve", "--root", str(root), "--cold", f"file://{cold}",
+        "--port", "0", *_SIZES, *flags,
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "serving http" in line:
+                yield process, line.split()[-1].rstrip("/")
+                return
+        raise AssertionError(f"the service ended before it served: {said}")
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def call(url: str, path: str, body: object = None, method: str | None = None) -> Json:
+    """One request, answered well."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{url}{path}", data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        found: Json = json.load(answer)
+        return found
+
+
+def produce(url: str, topic: str, first: int, end: int) -> list[tuple[int, int]]:
+    """Append messages with a key each; their queues and offsets."""
+    messages = [{"body": f"{topic} {number}", "keys": [f"k{number}"]} for number in range(first, end)]
+    results = call(url, f"/v1/topics/{topic}/messages", {"messages": messages})["results"]
+    return [(result["queue_id"], result["queue_offset"]) for result in results]
+
+
+def consumed(url: str, topic: str) -> list[str]:
+    """Every message of a topic as consumers get them, queue by queue over whatever is in the way."""
+    found = []
+    for queue in call(url, f"/v1/topics/{topic}")["offsets"]:
+        offset = 0
+        while True:
+            page = call(url, f"/v1/topics/{topic}/queues/{queue['queue_id']}/messages?offset={offset}&limit=100")
+            found += [message["body"] for message in page["messages"]]
+            if page["status"] == "NO_NEW_MESSAGE":
+                break
+            assert page["next_offset"] > offset
+            offset = page["next_offset"]
+    return found
+
+
+def by_key(url: str, topic: str, number: int) -> list[str]:
+    answer = call(url, f"/v1/topics/{topic}/messages?key=k{number}")
+    assert answer["coverage"]["complete"]
+    return [message["body"] for message in answer["messages"]]
+
+
+def bodies(topic: str, *ranges: range) -> list[str]:
+    return sorted(f"{topic} {number}" for numbers in ranges for number in numbers)
+
+
+def archive(url: str) -> None:
+    call(url, "/v1/admin/archive", {"all": True, "drop_hot": True})
+    assert call(url, "/v1/admin/check", {"deep": True})["findings"] == []
+
+
+def test_the_ssd_is_deleted_and_the_service_comes_back(tmp_path: Path) -> None:
+    cold, ssd = tmp_path / "cold", tmp_path / "ssd"
+    with served(ssd, cold) as (_, url):
+        produce(url, "orders", 0, 300)
+        produce(url, "pays", 0, 40)
+        seen = call(url, "/v1/topics/orders/queues/0/messages?offset=0&limit=5")["next_offset"]
+        offsets = {"offsets": [{"topic": "orders", "queue_id": 0, "offset": seen}]}
+        call(url, "/v1/groups/billing/offsets", offsets, "PUT")
+        call(url, "/v1/admin/archive", {"all": True})
+        handed_out = produce(url, "orders", 300, 320)  # acknowledged, and on this disk alone
+    old = tmp_path / "old"
+    shutil.move(ssd, old)
+
+    refused = tierlog("serve", "--root", str(ssd), "--cold", f"file://{cold}", "--store-id", store_in(cold))
+    assert refused.returncode == 2
+    assert "--restore" in refused.stderr
+
+    with served(ssd, cold, "--restore") as (_, url):
+        assert sorted(consumed(url, "orders")) == bodies("orders", range(300))
+        assert sorted(consumed(url, "pays")) == bodies("pays", range(40))
+        assert [by_key(url, "orders", number) for number in (0, 150, 299, 310)] == [
+            ["orders 0"], ["orders 150"], ["orders 299"], [],
+        ]  # fmt: skip
+        assert len(call(url, "/v1/topics/pays/messages?limit=100")["messages"]) == 40
+        assert call(url, "/v1/groups/billing/offsets")["offsets"] == offsets["offsets"]
+        assert not {*produce(url, "orders", 400, 420)} & {*handed_out}
+        archive(url)
+
+        for appended in (20, 0):
+            done = tierlog("salvage", str(old), "--url", url)
+            assert done.returncode == 0, done.stderr
+            report = json.loads(done.stdout)
+            assert (report["read"], report["appended"]) == (20, appended)
+        archive(url)
+        tailed = tierlog("tail", "orders", "--url", url, "--queue", "0", "--format", "ndjson")
+        lines = [json.loads(line) for line in tailed.stdout.splitlines()]
+        assert any(line.get("body") == "orders 0" for line in lines)
+        assert any("TL_SALVAGED" in line.get("properties", {}) for line in lines)
+    fenced = tierlog("serve", "--root", str(old), "--cold", f"file://{cold}")
+    assert fenced.returncode != 0
+    assert "salvage" in fenced.stderr
+
+    shutil.rmtree(ssd)
+    with served(ssd, cold, "--restore") as (_, url):
+        assert sorted(consumed(url, "orders")) == bodies("orders", range(320), range(400, 420))
+        assert by_key(url, "orders", 310) == ["orders 310"]
+        produce(url, "orders", 500, 510)
+        archive(url)
+
+
+def store_in(cold: Path) -> str:
+    (store,) = [each.name for each in cold.iterdir() if (each / "head").exists()]
+    return store
+
+
+def readiness(url: str) -> tuple[int, Json]:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_a_node_that_was_taken_over_says_so_and_why(tmp_path: Path) -> None:
+    cold = tmp_path / "cold"
+    with served(tmp_path / "a", cold) as (_, old_url):
+        produce(old_url, "orders", 0, 10)
+        call(old_url, "/v1/admin/archive", {"all": True})
+        with served(tmp_path / "b", cold, "--restore") as (_, url):
+            deadline_s = time.monotonic() + _WATCH_S
+            while readiness(old_url)[0] == 200 and time.monotonic() < deadline_s:
+                time.sleep(0.2)
+            status, said = readiness(old_url)
+            assert status == 503
+            assert "salvage" in said["detail"]
+            assert "salvage" in call(old_url, "/v1/stats")["read_only_reason"]
+            assert sorted(consumed(old_url, "orders")) == bodies("orders", range(10)), "it goes on reading"
+            produce(url, "orders", 10, 20)
+            archive(url)
+            assert sorted(consumed(url, "orders")) == bodies("orders", range(20))
