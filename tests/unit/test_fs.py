@@ -129,6 +129,14 @@ def test_a_folder_that_is_not_empty_stays(fs: FileSystem, root: Path) -> None:
         fs.remove_dir(root)
 
 
+def test_a_lock_is_seen_without_touching_it(fs: FileSystem, root: Path) -> None:
+    assert not fs.is_locked(root / "lock")
+    assert not fs.exists(root / "lock")
+    with fs.lock(root / "lock"):
+        assert fs.is_locked(root / "lock")
+    assert not fs.is_locked(root / "lock")
+
+
 def test_lock_excludes(fs: FileSystem, root: Path) -> None:
     with fs.lock(root / "lock"), pytest.raises(StoreLockedError), fs.lock(root / "lock"):
         pass

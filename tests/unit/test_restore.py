@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from index.query import Query
+from service.cold_engine import ColdEngine
 from service.engine import Engine
 from tests.support.faulty_store import FaultyObjectStore
-from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send, small_settings
+from tests.support.restore_world import COLD_URL, STORE_ID, RestoreWorld, numbers_of, read_all, send, small_settings
 from tiering.errors import (
     InvalidRequestError,
     NotFoundError,
@@ -119,6 +120,43 @@ def test_what_was_archived_but_not_indexed_is_indexed(world: RestoreWorld) -> No
     assert [by_key(again, "orders", number) for number in range(60)] == [[number] for number in range(60)]
     assert again.check(deep=True) == []
     assert not world.fs.exists(world.root("b") / "restore")
+
+
+def test_indexing_from_the_archive_passes_over_removed_records(world: RestoreWorld) -> None:
+    faulty = FaultyObjectStore(world.objects)
+    engine = world.open("a", objects=faulty)
+    engine.create_topic("secret", 1)
+    topics = engine._hot.topics
+    topics.set_options(topics.get("secret"), archive=False, cold_retention_ms=None, hold=False)
+    for at in range(0, 40, 2):
+        send(engine, "secret", at, at + 1)
+        send(engine, "orders", at, at + 2)
+        send(engine, "secret", at, at + 2)
+    faulty.fail_before("upload", "store/index/*", times=None)
+    with pytest.raises(ObjectStoreUnavailableError):
+        engine.archive(everything=True)
+    again = world.open("b", restore=True)
+    assert [by_key(again, "orders", number) for number in range(40)] == [[number] for number in range(40)]
+    assert by_key(again, "secret", 4) == []
+    assert again.check(deep=True) == []
+
+
+def test_the_archive_read_alone_goes_over_the_gap_too(world: RestoreWorld) -> None:
+    filled(world).close()
+    engine = world.open("b", restore=True)
+    end = 60 + QUEUE_STEP
+    cold = ColdEngine.open(COLD_URL, settings=world.settings, store_id=STORE_ID, objects=world.objects)
+    assert (cold.pull("orders", 0, 60, 9).next_offset, cold.pull("orders", 0, end, 9).status) == (
+        end, PullStatus.NO_NEW_MESSAGE,
+    )  # fmt: skip
+    send(engine, "orders", 60, 64, queue_id=0)
+    engine.archive(everything=True)
+    assert cold.pull("orders", 0, 61, 9).next_offset == end
+    assert numbers_of(cold.pull("orders", 0, end, 9).messages) == [60, 61, 62, 63]
+    last_ms = engine.pull("orders", 0, end, 1).messages[0].record.store_ms
+    assert cold.offset_by_time("orders", 0, last_ms, Boundary.UPPER) == end + 3
+    (orders,) = [topic for topic in cold.topics() if topic.name == "orders"]
+    assert (orders.queues[0].min_offset, orders.queues[0].max_offset) == (0, end + 4)
 
 
 def test_a_restored_volume_archives_and_is_restored_again(world: RestoreWorld) -> None:
