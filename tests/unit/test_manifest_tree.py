@@ -196,8 +196,8 @@ def test_pages_of_removed_names_stay_few_and_lose_no_name() -> None:
     archive.manifest.commit_other(ManifestChange(deleted=archive.head.removed[:-1]))
     head = archive.manifest.refresh()
     reader = archive.manifest.reader()
-    assert head.removed == archive.head.removed[-1:]
-    assert list(archive.manifest.removed_names(reader, head))
+    left = [key for key, _ in archive.manifest.removed_names(reader, head)]
+    assert {page.ref.key for page in archive.head.removed[:-1]} <= set(left)
 
 
 def test_tombstones_expiry_and_gaps_come_and_go() -> None:

@@ -30,11 +30,13 @@ class Swept(Archive):
         self.faulty = FaultyObjectStore(self.objects)
         self.manifest.objects = self.faulty
         self.going_on: Callable[[], None] = lambda: None
+        self.sweeping = Sweep(self.manifest, self.clock, lambda: self.going_on())
 
     def sweep(self, manifest: ManifestStore | None = None, clock: ManualClock | None = None) -> SweepReport:
         """One sweep by the owner, or by another manifest of the same store."""
-        sweep = Sweep(manifest or self.manifest, clock or self.clock, lambda: self.going_on())
-        report = sweep.run(lambda: None)
+        if manifest or clock or self.sweeping.manifest is not self.manifest:
+            self.sweeping = Sweep(manifest or self.manifest, clock or self.clock, lambda: self.going_on())
+        report = self.sweeping.run(lambda: None)
         self.head = self.manifest.refresh()
         return report
 
@@ -71,16 +73,22 @@ def archive() -> Swept:
 
 
 def come_to_rest(archive: Swept) -> None:
-    archive.later(G)
-    while archive.sweep() != SweepReport():
+    for _ in range(9):
         archive.later(G)
+        if archive.sweep() == SweepReport():
+            return
+    raise AssertionError("the sweep goes on and on")
+
+
+def removed_names(archive: Swept) -> list[tuple[str, int]]:
+    return list(archive.manifest.removed_names(archive.manifest.reader(), archive.head))
 
 
 def test_names_that_left_stay_for_the_grace_period_and_go_after_it(archive: Swept) -> None:
     come_to_rest(archive)
     archive.replace(3 * SEGMENT, 1)
     archive.merge(slice(0, 4))
-    left = {key for key, _ in archive.manifest.removed_names(archive.manifest.reader(), archive.head)}
+    left = {key for key, _ in removed_names(archive)} & archive.names()
     archive.later(G - 1)
     assert archive.sweep() == SweepReport()
     assert left <= archive.names()
@@ -98,7 +106,7 @@ def test_a_sweep_comes_to_rest(archive: Swept) -> None:
         archive.later(G)
         assert archive.sweep() == SweepReport()
     assert archive.head.version == version
-    assert archive.head.removed == ()
+    assert not {key for key, _ in removed_names(archive)} & archive.names()
 
 
 def test_orphans_go_when_they_are_older_than_the_grace_period(archive: Swept) -> None:
@@ -197,7 +205,7 @@ def test_nothing_is_deleted_before_the_commit_that_fences_others_is_known_to_hav
     archive.later(G)
     before = archive.names()
     archive.faulty.fail_before("put", "*/head", times=None)
-    with pytest.raises(ConflictError):
+    with pytest.raises(ObjectStoreUnavailableError):
         archive.sweep()
     archive.faulty.heal()
     archive.faulty.fail_before("get_if_changed", "*/head", times=None)
@@ -261,11 +269,9 @@ def test_killed_at_every_request_the_next_sweep_finishes(after: bool) -> None:
         archive.manifest = archive.other()
         archive.head = archive.manifest.claim(OWNER, log_begin=0, log_end=1 << 40)
         archive.check_named()
-        archive.sweep()
-        archive.later(G)
-        archive.sweep()
+        come_to_rest(archive)
         archive.check_named()
-        assert archive.head.removed == ()
+        assert not {key for key, _ in removed_names(archive)} & archive.names()
         assert "store/log/orphan" not in archive.names()
         if struck < number:
             break
@@ -349,11 +355,11 @@ def test_a_sweep_with_nothing_to_do_writes_nothing_and_reads_each_page_once(arch
     archive.publish(60)
     come_to_rest(archive)
     priced = PricedStore(archive.objects)
-    fresh = archive.other(priced)
-    assert archive.sweep(fresh) == SweepReport()
+    archive.manifest.objects = priced
+    assert archive.sweep() == SweepReport()
     assert priced.requests["put"] == priced.requests["delete"] == 0
     assert priced.requests["list"] == priced.requests["list_uploads"] == 4
-    pages = sum(1 for ref in fresh.pages(fresh.reader(), archive.head) if "rows" not in ref.key)
+    pages = sum(1 for ref in archive.manifest.pages(archive.manifest.reader(), archive.head) if "rows" not in ref.key)
     assert priced.requests["get_range"] <= pages
 
 

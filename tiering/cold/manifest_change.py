@@ -49,7 +49,7 @@ class ManifestChange:
     expired: tuple[TopicExpiry, ...] = ()
     """Topics whose expiry rises."""
     deleted: tuple[RemovedPage, ...] = ()
-    """Removed pages all of whose names are deleted; the pages themselves are then nobody's, and old."""
+    """Removed pages all of whose names are deleted."""
     begun_s: float | None = None
     """Monotonic second at which the first upload of what is named here began."""
 
@@ -185,6 +185,7 @@ def _removed(
     """The list of names that left, with those of this try. Pages that become many are joined, at the latest time."""
     gone = {page.ref.key for page in deleted}
     pages = tuple(page for page in before if page.ref.key not in gone)
+    edit.left += sorted(gone)
     if len(pages) >= _MAX_REMOVED_PAGES:
         half = len(pages) // 2
         names = [key for page in pages[:half] for key in decode_removed(edit.read(page.ref), path=page.ref.key)]

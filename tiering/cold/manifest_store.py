@@ -307,15 +307,21 @@ class ManifestStore(ArchiveCatalogue):
         """Replace the head by what ``apply`` makes of it, once.
 
         After a try without a clear answer its id among those that the head remembers says that it landed. When more
-        commits than that have followed, ``landed`` looks for its traces.
+        commits than that have followed, ``landed`` looks for its traces. A try that got no answer may still land as
+        long as nobody else has replaced the head that it is for, so that a refusal is not certain either.
         """
         commit_id = self._randomness.token_hex(8)
         tried_on: int | None = None
+        unanswered: tuple[int, UnavailableError] | None = None
         for _ in range(_COMMIT_TRIES):
             seen = self._refresh()  # a dead bucket raises here: the outcome of an earlier try stays unknown
             if self._has_landed(seen, commit_id, tried_on, landed):
                 return seen
-            check(seen)
+            try:
+                check(seen)
+            except (ConflictError, FencedError):
+                self._raise_if_open(unanswered, seen)
+                raise
             head = replace(
                 apply(seen),
                 version=seen.version + 1,
@@ -325,14 +331,24 @@ class ManifestStore(ArchiveCatalogue):
             tried_on = seen.version if tried_on is None else tried_on
             try:
                 info = self.objects.put(self.keys.head, head.encode(), if_match=self._etag)
-            except (PreconditionFailedError, UnavailableError):
+            except PreconditionFailedError:
+                continue
+            except UnavailableError as error:
+                unanswered = seen.version, error
                 continue
             self._head, self._etag = head, info.etag
             return head
         seen = self._refresh()
         if self._has_landed(seen, commit_id, tried_on, landed):
             return seen
+        self._raise_if_open(unanswered, seen)
         raise ConflictError(f"the head kept changing over {_COMMIT_TRIES} tries", path=self.keys.head)
+
+    @staticmethod
+    def _raise_if_open(unanswered: tuple[int, UnavailableError] | None, seen: Head) -> None:
+        """Raise the error of a try that may still land."""
+        if unanswered is not None and unanswered[0] == seen.version:
+            raise unanswered[1]
 
     @staticmethod
     def _has_landed(head: Head, commit_id: str, tried_on: int | None, landed: Callable[[Head], bool]) -> bool:

@@ -18,6 +18,9 @@ from tiering.format.manifest import Head, RemovedPage, decode_removed
 
 #: Orphans found in one sweep; the rest is left to the next.
 _MAX_ORPHANS = 10_000
+#: What a restart may make a sweep delete again, in vain.
+_MAX_EMPTIED_PAGES = 8
+_MAX_EMPTIED_NAMES = 1_000
 
 
 @dataclass(slots=True)
@@ -57,55 +60,63 @@ class Sweep:
 
     def __init__(self, manifest: ManifestStore, clock: Clock, going_on: Callable[[], None]) -> None:
         """``going_on`` is asked before every change and raises once the store is closing or no longer ours."""
-        self._manifest = manifest
+        self.manifest = manifest
         self._clock = clock
         self._going_on = going_on
+        self._emptied: dict[str, RemovedPage] = {}
+        """Pages of the removed list all of whose names are deleted; dropped together, as dropping makes a page too."""
 
     def run(self, claim: Callable[[], object]) -> SweepReport:
-        """Delete what is due. ``claim`` is called before the first commit, and makes this process the owner.
+        """Delete what is due. ``claim`` is called before the first change, and makes this process the owner.
 
-        Raises :class:`FencedError` if the archive was taken over, before anything is deleted, and the object store's
+        Raises :class:`FencedError` if the archive was taken over, before an orphan is deleted, and the object store's
         errors.
         """
-        manifest, grace_ms = self._manifest, self._manifest.options.grace_ms
+        manifest, grace_ms = self.manifest, self.manifest.options.grace_ms
         report = SweepReport()
         until_s = self._clock.monotonic_s() + grace_ms / 4000
         long_ago_ms = manifest.objects.now_ms() - grace_ms
         self._abort_uploads(long_ago_ms, report)
-        orphans = self._unknown(manifest.refresh(), long_ago_ms, report)
-        assert manifest.head is not None
-        due = {page.ref.key for page in manifest.head.removed if page.at_ms <= long_ago_ms}
-        if not orphans and not due:
-            return report
-        claim()
-        # Who prepared a commit before this one fails, looks at the time again, and names nothing that is doomed here.
-        head = manifest.commit_other(ManifestChange(), owned=True)
-        named = NameSet(self._names(head))
-        leaving = NameSet(key for key, _ in manifest.removed_names(manifest.reader(), head))
-        report.orphans = self._delete((key for key in orphans if key not in named and key not in leaving), until_s)
-        gone = tuple(
-            page for page in head.removed if page.ref.key in due and self._delete_page(page, named, until_s, report)
-        )
-        if gone:
-            manifest.commit_other(ManifestChange(deleted=gone), owned=True)
+        head = manifest.refresh()
+        orphans = self._unknown(head, long_ago_ms, report)
+        if orphans:
+            claim()
+            # Who prepared a commit before this one fails, looks at the time again, and names nothing doomed here.
+            head = self._drop_emptied()
+        due = [page for page in head.removed if page.at_ms <= long_ago_ms and page.ref.key not in self._emptied]
+        if orphans or due:
+            claim()
+            named = NameSet(self._names(head))
+            leaving = NameSet(key for key, _ in manifest.removed_names(manifest.reader(scan=True), head))
+            report.orphans = self._delete((key for key in orphans if key not in named and key not in leaving), until_s)
+            self._emptied |= {page.ref.key: page for page in due if self._empty(page, named, until_s, report)}
+            emptied = self._emptied.values()
+            if len(emptied) >= _MAX_EMPTIED_PAGES or sum(page.count for page in emptied) > _MAX_EMPTIED_NAMES:
+                self._drop_emptied()
         report.is_whole = report.is_whole and self._clock.monotonic_s() < until_s
         return report
 
+    def _drop_emptied(self) -> Head:
+        """Commit without the pages that are done, or just a new version."""
+        head = self.manifest.commit_other(ManifestChange(deleted=tuple(self._emptied.values())), owned=True)
+        self._emptied.clear()
+        return head
+
     def _abort_uploads(self, long_ago_ms: int, report: SweepReport) -> None:
-        for prefix in self._manifest.keys.swept:
-            for pending in self._manifest.objects.list_uploads(prefix):
+        for prefix in self.manifest.keys.swept:
+            for pending in self.manifest.objects.list_uploads(prefix):
                 if pending.started_ms <= long_ago_ms:
                     self._going_on()
-                    self._manifest.objects.abort_upload(pending)
+                    self.manifest.objects.abort_upload(pending)
                     report.uploads += 1
 
     def _unknown(self, head: Head, long_ago_ms: int, report: SweepReport) -> list[str]:
         """Old names in the bucket that ``head`` does not know; whether they are orphans is for a later head to say."""
-        removed = self._manifest.removed_names(self._manifest.reader(), head)
+        removed = self.manifest.removed_names(self.manifest.reader(scan=True), head)
         known = NameSet(name for names in (self._names(head), (key for key, _ in removed)) for name in names)
         found: list[str] = []
-        for prefix in self._manifest.keys.swept:
-            for info in self._manifest.objects.list(prefix):
+        for prefix in self.manifest.keys.swept:
+            for info in self.manifest.objects.list(prefix):
                 if info.modified_ms <= long_ago_ms and info.key not in known:
                     if len(found) == _MAX_ORPHANS:
                         report.is_whole = False
@@ -115,14 +126,14 @@ class Sweep:
 
     def _names(self, head: Head) -> Iterator[str]:
         """Everything the head leads to, but for what is on the removed list."""
-        manifest, reader = self._manifest, self._manifest.reader(scan=True)
+        manifest, reader = self.manifest, self.manifest.reader(scan=True)
         yield from (ref.key for ref in manifest.pages(reader, head))
         yield from (entry.key for entry in manifest.log_entries(reader, head))
         yield from (entry.key for entry in manifest.all_index_entries(reader, head))
 
-    def _delete_page(self, page: RemovedPage, named: NameSet, until_s: float, report: SweepReport) -> bool:
+    def _empty(self, page: RemovedPage, named: NameSet, until_s: float, report: SweepReport) -> bool:
         """Delete all names of a page; False if some are left."""
-        reader = self._manifest.reader(scan=True)
+        reader = self.manifest.reader(scan=True)
         data = reader.fetch(page.ref.key, 0, page.ref.size_bytes, "removed names")
         keys = decode_removed(data, path=page.ref.key)
         report.kept += tuple(key for key in keys if key in named)
@@ -137,6 +148,6 @@ class Sweep:
             if self._clock.monotonic_s() >= until_s:
                 break
             self._going_on()
-            self._manifest.objects.delete(key)
+            self.manifest.objects.delete(key)
             deleted += 1
         return deleted
