@@ -1,0 +1,21 @@
+"""What was acknowledged as archived survives the loss of the volume, in random histories by seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.archived_world import ArchivedWorld
+
+_GROUPS = 20
+_SEEDS = 5
+
+
+@pytest.mark.parametrize("group", range(_GROUPS))
+def test_every_message_acknowledged_as_archived_is_there_once_after_the_volume_is_lost(group: int) -> None:
+    for seed in range(group * _SEEDS, (group + 1) * _SEEDS):
+        world = ArchivedWorld(seed)
+        try:
+            world.run(25)
+        except BaseException as error:
+            error.add_note(f"seed {seed}, steps {world.steps}")
+            raise
