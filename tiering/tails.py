@@ -193,10 +193,7 @@ class TailWriter:
         """Not before every acknowledgement: tails stay for the grace period, so what was ours lately cannot be lost."""
         seen_ms = self._seen_ms
         if seen_ms is None or found.modified_ms - seen_ms > self._grace_ms // 4:
-            try:
-                self._check_owner()
-            except StoreMismatchError as error:
-                raise FencedError(f"the store was taken over: {error.message}", path=error.path) from error
+            self._check_owner()
             with self.changed:
                 self._seen_ms = max(found.modified_ms, self._seen_ms or 0)
 
