@@ -302,6 +302,7 @@ class Engine:
             "indexed_to": head.indexed_to if head else None,
             "cold_min": head.cold_min if head else None,
             "cold_held_at": self.removal.held_at,
+            "open_erasures": len(head.tombstones) if head else None,
             "manifest_version": head.version if head else None,
             "hot_bytes": hot.log.end - hot.border,
             "unflushed_bytes": hot.log.end - hot.log.flushed,

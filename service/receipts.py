@@ -35,9 +35,11 @@ class Receipts:
         there = self._still_there([row.old for row in receipt.rewritten])
         is_open = any(each.tombstone_id == stone.tombstone_id for each in head.tombstones)
         begin = self._hot.log.begin
+        tails = self._tails_below(stone.end)
+        is_gone = not there and not tails and begin >= stone.end
         return {
             **_asked(receipt, self.store_id),
-            "state": self._state(receipt, is_open=is_open, is_gone=not there and begin >= stone.end),
+            "state": self._state(receipt, is_open=is_open, is_gone=is_gone),
             "looked_at_bytes": min(receipt.done_to, stone.end),
             "segments_rewritten": [
                 {
@@ -47,7 +49,7 @@ class Receipts:
                 }
                 for row in receipt.rewritten
             ],
-            "may_still_hold_bytes": self._may_hold(receipt, there, begin, is_open=is_open),
+            "may_still_hold_bytes": self._may_hold(receipt, there, tails, begin, is_open=is_open),
         }  # fmt: skip
 
     def _state(self, receipt: Receipt, *, is_open: bool, is_gone: bool) -> str:
@@ -56,18 +58,32 @@ class Receipts:
         topic = self._hot.topics.find(receipt.tombstone.topic)
         return "held" if topic is not None and topic.hold else "hidden"
 
-    def _may_hold(self, receipt: Receipt, there: Collection[str], begin: int, *, is_open: bool) -> list[str]:
+    def _may_hold(
+        self, receipt: Receipt, there: Collection[str], tails: int, begin: int, *, is_open: bool
+    ) -> list[str]:
         """Places, each in words with a hint at when it will be empty."""
         stone, found = receipt.tombstone, []
         if is_open:
             found.append(f"archived segments from {receipt.done_to} to {stone.end}, until they are written again")
         if there:
             found.append(f"{len(there)} replaced objects, until they are deleted after grace")
+        if tails:
+            found.append(f"{tails} tails of the write-ahead log, until they are archived and deleted after grace")
         if begin < stone.end:
             found.append(f"hot volume {self._volume_id}, until its segments below {stone.end} are removed")
         if receipt.rewritten:
             found.append("versions of the replaced objects, if the bucket keeps versions")
         found.append("backups and copies that were made outside tierlog")
+        return found
+
+    def _tails_below(self, end: int) -> int:
+        """How many objects of the write-ahead log in the bucket begin below a physical offset."""
+        keys, found = self._manifest.keys, 0
+        for info in self._manifest.objects.list(keys.tails):
+            first = keys.first_of_tail(info.key)
+            if first is None or first >= end:
+                break
+            found += 1
         return found
 
     def _still_there(self, keys: list[str]) -> set[str]:

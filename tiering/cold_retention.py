@@ -109,8 +109,11 @@ class ColdRetention:
 
     def unwanted(self, entry: LogEntry, expired: Mapping[str, int], looked: Mapping[str, int]) -> Unwanted | None:
         """What is to be overwritten in a segment of which half has expired now, or all, and had not by ``looked``."""
-        if entry.bounds is None or entry.bounds.min_store_ms >= max(expired.values(), default=-_EVER_MS):
+        if entry.bounds is None:
             return None
+        stored = entry.bounds.min_store_ms, entry.bounds.max_store_ms
+        if not any(TimeRange(looked.get(name, -_EVER_MS), ms).overlaps(*stored) for name, ms in expired.items()):
+            return None  # without a request: nothing of it has expired since
         runs = list(SegmentReader(self._manifest.reader(), entry).runs())
         whole, now, then = entry.raw_bytes, _bytes_over(runs, expired), _bytes_over(runs, looked)
         live = sum(run.bytes for run in runs)

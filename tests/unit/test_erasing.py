@@ -252,3 +252,28 @@ def test_what_a_hold_protects_is_archived_although_it_was_erased_before() -> Non
     engine.removal.configure("t", hold=False)
     world.finish(engine)
     assert not any(world.bucket_holds(one.message.body) for one in world.sent if one.message.topic == "t")
+
+
+def test_tails_in_the_bucket_keep_a_receipt_from_being_complete() -> None:
+    world = filled()
+    engine = world.open()
+    receipt = world.erase(engine, "t")
+    for first in (0, 4096, receipt["below_offset"]):
+        world.objects.put(f"store/tail/{first:020d}", b"records")
+    places = engine.removal.receipt(receipt["tombstone_id"])["may_still_hold_bytes"]
+    assert any(place.startswith("2 tails") for place in places)
+
+
+def test_caches_forget_what_was_replaced_and_again_when_the_tombstone_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = filled()
+    engine = world.open()
+    assert engine._manifest is not None
+    forgotten: list[str] = []
+    monkeypatch.setattr(engine._manifest.cache, "forget", forgotten.append)
+    receipt = world.erase(engine, "t", "k0")
+    world.finish(engine)
+    replaced = [row["replaced_object"] for row in engine.removal.receipt(receipt["tombstone_id"])["segments_rewritten"]]
+    assert replaced
+    assert {key: forgotten.count(key) for key in replaced} == dict.fromkeys(replaced, 2)

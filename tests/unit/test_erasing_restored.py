@@ -1,0 +1,70 @@
+"""Erasures and holds outlive the volume that they were asked of."""
+
+from __future__ import annotations
+
+import pytest
+
+from index.query import Query
+from service.cli.targets import LocalWriter
+from service.engine import Engine
+from service.opening import Surroundings
+from service.salvaging import salvage
+from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send
+from tiering.errors import ConflictError
+from tiering.randomness import SeededRandomness
+
+
+def numbers(engine: Engine) -> list[int]:
+    queues = engine.topic("orders").queues
+    return sorted(number for queue in queues for number in numbers_of(read_all(engine, "orders", queue.queue_id)))
+
+
+def finish(engine: Engine) -> None:
+    engine.archive(everything=True)
+    while engine.removal.round():
+        pass
+
+
+def test_a_new_volume_goes_on_with_the_erasures_of_the_lost_one() -> None:
+    world = RestoreWorld()
+    old = world.open("a")
+    send(old, "orders", 0, 40)
+    old.archive(everything=True)
+    send(old, "orders", 40, 50)
+    erased = [old.removal.erase(Query("orders", f"key-{number}"))["tombstone_id"] for number in (7, 45)]
+    old.close()
+    new = world.open("b", restore=True)
+    kept = [number for number in range(40) if number != 7]
+    assert numbers(new) == kept
+    send(new, "orders", 50, 60)
+    finish(new)
+    assert numbers(new) == [*kept, *range(50, 60)]
+    states = {receipt["tombstone_id"]: receipt["state"] for receipt in new.removal.receipts()}
+    assert states == dict.fromkeys(erased, "rewritten")
+    assert world.head().tombstones == ()
+    around = Surroundings(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    report = salvage(world.root("a"), around, LocalWriter(new), lambda done, of: None)
+    assert (report.appended, report.skipped) == (9, 1)
+    assert numbers(new) == [*kept, *(n for n in range(40, 50) if n != 45), *range(50, 60)]
+    assert new.query(Query("orders", "key-45")).messages == []
+    assert new.check(deep=True) == []
+
+
+def test_a_hold_and_a_retention_are_known_to_a_new_volume() -> None:
+    world = RestoreWorld()
+    old = world.open("a")
+    send(old, "orders", 0, 40)
+    old.removal.configure("orders", hold=True, cold_retention_ms=60_000)
+    old.archive(everything=True)
+    old.close()
+    new = world.open("b", restore=True)
+    assert (new.topic("orders").hold, new.topic("orders").cold_retention_ms) == (True, 60_000)
+    with pytest.raises(ConflictError, match="on hold"):
+        new.removal.erase(Query("orders"))
+    world.clock.advance(10_000_000)
+    finish(new)
+    assert numbers(new) == list(range(40))
+    new.removal.configure("orders", hold=False)
+    world.clock.advance(60_000)
+    finish(new)
+    assert numbers(new) == []
