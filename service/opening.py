@@ -13,6 +13,7 @@ from index.layout import TIERLOG
 from index.local_index import LocalIndex
 from service.archived_appends import ArchivedAppends, archived_appends
 from service.archiving import ColdWay, owner_of
+from service.bucket_guard import BucketGuard
 from service.caching import open_disk_cache
 from service.groups import ConsumerGroups
 from service.removal import Removal, make_removal
@@ -105,6 +106,7 @@ class _Plan:
     lost: LostTail
     manifest: ManifestStore | None = None
     first_contact: str | None = None
+    guard: BucketGuard | None = None
 
 
 def open_parts(
@@ -149,12 +151,22 @@ def _open_once(
             metered = MeteredObjectStore(archive, meter)
             resources.callback(metered.close)
             keys = ColdKeys(identity.store_id)
+            objects: ObjectStore = metered
+            guard = None
+            if identity.cold_url.startswith("s3://") and not read_only:
+                guard = BucketGuard(
+                    metered, identity, fs, paths, around.clock, around.randomness,
+                    single_writer=settings.cold.single_writer,
+                )  # fmt: skip
+                objects = guard.guarded
             manifest = ManifestStore(
-                metered, keys, around.randomness, settings.cold_options(), clock=around.clock
+                objects, keys, around.randomness, settings.cold_options(), clock=around.clock
             )  # fmt: skip
             manifest.had_head = fs.exists(paths.head_json)
             first_contact = _look_at_archive(manifest, identity, lost, refuse=not read_only)
-            return _Plan(identity, lost, manifest, first_contact)
+            if guard is not None and first_contact is None:
+                guard.ask()
+            return _Plan(identity, lost, manifest, first_contact, guard)
 
         planned = None if fs.exists(paths.store_json) else plan()  # a new store that is refused leaves no trace
         fs.make_dirs(root)
@@ -165,6 +177,8 @@ def _open_once(
             planned = plan()
         identity, manifest = planned.identity, planned.manifest
         identity.save(fs, paths)
+        if planned.guard is not None:
+            planned.guard.remember()
         hot, index, classic = _open_local(fs, paths, around, planned, read_only=read_only, foreign=broker is not None)
         hot_settings = settings.hot
         if manifest is not None and not read_only:
@@ -250,7 +264,8 @@ def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore
     return open_object_store(
         cold_url, clock=clock, endpoint_url=cold.s3_endpoint,
         limits=S3Limits(
-            cold.connections, cold.connect_timeout_s, cold.read_timeout_s, cold.min_bytes_per_s, cold.max_attempts
+            cold.connections, cold.connect_timeout_s, cold.read_timeout_s, cold.min_bytes_per_s,
+            1 if cold.single_writer else cold.max_attempts,
         ),
         keeping=S3Keeping(cold.storage_class, cold.sse, cold.sse_kms_key_id),
     )  # fmt: skip

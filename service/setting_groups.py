@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from index.classic.format import check_capacity as check_classic_capacity
 from index.header import check_capacity
 from index.layout import TIERLOG
+from service.s3_settings import S3Settings, SettingGroup
 from tiering.cold.s3_keeping import S3Keeping
 from tiering.errors import InvalidRequestError
 
 _DAY_MS = 86_400_000
 
 
-class _Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class HotSettings(_Group):
+class HotSettings(SettingGroup):
     """The hot tier: commit log and consume queues on the volume."""
 
     segment_bytes: int | None = Field(
@@ -134,7 +131,7 @@ class HotSettings(_Group):
         return self
 
 
-class IndexSettings(_Group):
+class IndexSettings(SettingGroup):
     """Key index files. May change between starts: each file carries its own sizes."""
 
     slots: int = Field(
@@ -193,7 +190,7 @@ class IndexSettings(_Group):
         return self
 
 
-class ColdSettings(_Group):
+class ColdSettings(S3Settings):
     """The cold tier: the archive in a directory or a bucket."""
 
     frame_bytes: int = Field(
@@ -302,65 +299,6 @@ class ColdSettings(_Group):
             "flushed on the volume, and whether they are archived is unknown."
         ),
     )
-    s3_endpoint: str | None = Field(
-        default=None,
-        description=(
-            "URL of an S3-compatible server; unset = Amazon S3. Credentials and region come from the "
-            "usual AWS variables."
-        ),
-    )
-    storage_class: str | None = Field(
-        default=None,
-        pattern=r"^[A-Z][A-Z0-9_]*$",
-        description=(
-            "Storage class of sorted segments and index objects on S3, such as `STANDARD_IA` or `GLACIER_IR`; unset = "
-            "the standard one. Cheaper classes charge for each GB read and for a least time of keeping, which merging "
-            "and erasing run into. `GLACIER` and `DEEP_ARCHIVE` cannot be read at once and are refused."
-        ),
-    )
-    sse: Literal["AES256", "aws:kms"] | None = Field(
-        default=None,
-        description=(
-            "Encryption at rest that every write to S3 asks for; unset = as the bucket is set up. `aws:kms` costs a "
-            "request to KMS for writes and reads unless the bucket has a bucket key."
-        ),
-    )
-    sse_kms_key_id: str | None = Field(
-        default=None, description="Key for `aws:kms`; unset = the account's own for S3. Losing it loses the archive."
-    )
-    connect_timeout_s: float = Field(default=5.0, gt=0, le=300, description="Seconds to wait for a connection to S3.")
-    read_timeout_s: float = Field(
-        default=10.0,
-        gt=0,
-        le=3600,
-        description=(
-            "Seconds that S3 may keep silent, beside what the bytes sent take at `cold.min_bytes_per_s`. Shorter "
-            "notices a dead server sooner and gives up on slow ones."
-        ),
-    )
-    min_bytes_per_s: int = Field(
-        default=128 << 10,
-        ge=1024,
-        description=(
-            "Bytes a second. A transfer slower than this is ended and tried again: set it below what the line has "
-            "left for one of many connections."
-        ),
-    )
-    max_attempts: int = Field(
-        default=3,
-        ge=1,
-        le=10,
-        description=(
-            "How often a request to S3 is tried before its caller hears of it; pauses double from 50 ms, from 1 s "
-            "where the server says slow down. Each try is a request on the bill."
-        ),
-    )
-    connections: int = Field(
-        default=64,
-        ge=1,
-        le=1024,
-        description="Connections to S3 that are kept; more requests at once make one each and close it again.",
-    )
     retry_interval_ms: int = Field(
         default=1_000,
         ge=10,
@@ -387,7 +325,7 @@ class ColdSettings(_Group):
         return self
 
 
-class ServeSettings(_Group):
+class ServeSettings(SettingGroup):
     """Where `tierlog serve` listens."""
 
     host: str = Field(

@@ -37,6 +37,7 @@ class StorePaths:
         self.topics_json = self.tierlog / "topics.json"
         self.groups_json = self.tierlog / "groups.json"
         self.head_json = self.tierlog / "head.json"
+        self.bucket_json = self.tierlog / "bucket.json"
         self.expiry_json = self.tierlog / "expiry.json"
         self.classic_index_json = self.tierlog / "classic_index.json"
         self.index_json = self.tierlog / "index.json"
