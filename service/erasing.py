@@ -10,6 +10,7 @@ if it was not written yet) tells where to go on, and a batch whose commit landed
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.erasure import MAX_OPEN, Erasures, make_tombstone
 from tiering.erasure_receipt import Matched, Receipt, ReceiptStore, RewrittenSegment
-from tiering.errors import ConflictError
+from tiering.errors import ConflictError, CorruptionError
 from tiering.format.manifest import Head, LogEntry, Tombstone
 from tiering.hot.store import HotStore
 from tiering.hot.topics import Topic
@@ -31,6 +32,7 @@ from tiering.randomness import Randomness
 from tiering.segment_rewriting import Batch, SegmentRewriter, Unwanted
 from tiering.types import END_OF_TIME_MS, Order, Tier
 
+_LOG = logging.getLogger("tierlog")
 #: Pages of 10,000 messages that are counted at most, so that erasing a large topic is answered in time.
 _MOST_PAGES = 100
 
@@ -175,12 +177,19 @@ class Eraser:
         """The receipt of an open erasure, rows of an interrupted batch settled; made if it is missing."""
         receipt = self._open.get(stone.tombstone_id)
         if receipt is None:
-            found = self._receipts.find(stone.tombstone_id)
+            found = self._readable_receipt(stone.tombstone_id)
             receipt = self._settled(found or Receipt(stone, self._clock.now_ms()))
             if receipt != found:
                 self._save(receipt)
             self._open[stone.tombstone_id] = receipt
         return receipt
+
+    def _readable_receipt(self, tombstone_id: str) -> Receipt | None:
+        try:
+            return self._receipts.find(tombstone_id)
+        except CorruptionError as error:  # the erasure goes on: all segments are looked at once more
+            _LOG.error("the receipt of an erasure is damaged and begun anew: %s", error)
+            return None
 
     def _settled(self, receipt: Receipt) -> Receipt:
         if not receipt.undecided:

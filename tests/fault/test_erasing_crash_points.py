@@ -11,13 +11,14 @@ import pytest
 
 from index.query import Query
 from service.engine import Engine
+from tests.support.faulty_store import FaultyObjectStore
 from tests.support.removal_world import Erased, Killed, RemovalWorld, WatchedStore, kill_at
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.erasure import make_tombstone
 from tiering.options import ColdOptions
 from tiering.paths import ColdKeys
 from tiering.randomness import SeededRandomness
-from tiering.types import END_OF_TIME_MS
+from tiering.types import END_OF_TIME_MS, Order
 
 
 def small() -> RemovalWorld:
@@ -101,6 +102,26 @@ def _check_receipts(world: RemovalWorld, when: str) -> None:
         assert {row["object"] for row in rows} <= named | replaced, when
         assert all(row["replaced_ms"] is not None for row in rows), when
         assert receipt["state"] in ("rewritten", "complete"), when
+
+
+@pytest.mark.parametrize("finished", [False, True], ids=["hidden", "rewritten"])
+def test_an_acknowledged_erasure_survives_a_power_cut_with_a_dead_bucket(seed: int, finished: bool) -> None:
+    world = small()
+    engine = world.open()
+    world.erase(engine, "t", "k1")
+    engine.removal.configure("t", hold=not finished)
+    if finished:
+        world.finish(engine)
+    world.fs = world.fs.crash(seed, lose_everything=True)
+    dead = FaultyObjectStore(world.objects)
+    dead.fail_before("*", times=None)
+    engine = world.open(dead)
+    assert engine.topic("t").hold is not finished
+    assert engine.query(Query("t", "k1")).messages == []
+    visible = [one.message.body for one in world.visible() if one.offset >= engine._hot.border]
+    assert visible
+    found = engine.query(Query("t", limit=1000, order=Order.OLDEST)).messages
+    assert [message.record.body for message in found] == visible
 
 
 def requests_of(step: str) -> int:

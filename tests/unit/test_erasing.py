@@ -7,7 +7,14 @@ import pytest
 from index.query import Query
 from tests.support.faulty_store import FaultyObjectStore
 from tests.support.removal_world import RemovalWorld, asked
-from tiering.errors import ConflictError, InvalidRequestError, NotFoundError, StoreError, TopicNotFoundError
+from tiering.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidRequestError,
+    NotFoundError,
+    StoreError,
+    TopicNotFoundError,
+)
 from tiering.types import Boundary, PullStatus
 
 
@@ -277,3 +284,18 @@ def test_caches_forget_what_was_replaced_and_again_when_the_tombstone_is_closed(
     replaced = [row["replaced_object"] for row in engine.removal.receipt(receipt["tombstone_id"])["segments_rewritten"]]
     assert replaced
     assert {key: forgotten.count(key) for key in replaced} == dict.fromkeys(replaced, 2)
+
+
+def test_a_damaged_receipt_does_not_stop_an_erasure() -> None:
+    world = filled()
+    engine = world.open()
+    receipt = world.erase(engine, "t", "k0")
+    world.objects.put(f"store/receipts/{receipt['tombstone_id']}.json", b"{")
+    engine = world.open()
+    with pytest.raises(CorruptionError, match="damaged"):
+        engine.removal.receipts()
+    world.finish(engine)
+    assert not world.bucket_holds(world.sent[0].message.body)
+    (again,) = engine.removal.receipts()
+    assert (again["state"], again["matched"]) == ("rewritten", None)
+    assert again["segments_rewritten"]
