@@ -98,8 +98,8 @@ def anonymous_bytes() -> int:
     raise SystemExit("this kernel does not say RssAnon")
 
 
-def archive(root: Path, mib: int, objects: ObjectStore) -> tuple[int, float, int, int]:
-    """(peak of anonymous memory over before, seconds, record bytes, object bytes)."""
+def archive(root: Path, mib: int, objects: ObjectStore) -> tuple[int, float, float, int, int]:
+    """(peak of anonymous memory over before, seconds, seconds of processor, record bytes, object bytes)."""
     hot = open_hot(root, mib)
     manifest = ManifestStore(objects, ColdKeys("bench"), SystemRandomness(), ColdOptions())
     segment = hot.log.segments()[0]
@@ -113,13 +113,13 @@ def archive(root: Path, mib: int, objects: ObjectStore) -> tuple[int, float, int
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    began = time.monotonic()
+    began, began_cpu = time.monotonic(), time.process_time()
     entry = upload_segment(manifest, SystemRandomness(), hot.topics.all(), segment, 1)
-    seconds = time.monotonic() - began
+    seconds, cpu_seconds = time.monotonic() - began, time.process_time() - began_cpu
     done.set()
     watcher.join()
     hot.close()
-    return max(peak, anonymous_bytes()) - before, seconds, entry.raw_bytes, entry.size_bytes
+    return max(peak, anonymous_bytes()) - before, seconds, cpu_seconds, entry.raw_bytes, entry.size_bytes
 
 
 def measure(root: Path, mib: int, kind: str) -> None:
@@ -129,9 +129,10 @@ def measure(root: Path, mib: int, kind: str) -> None:
         objects: ObjectStore = MemoryObjectStore(SystemClock())
         if kind == "local":
             objects = LocalObjectStore(Path(folder, "cold"), SystemClock())
-        peak, seconds, raw, stored = archive(root, mib, objects)
+        peak, seconds, cpu_seconds, raw, stored = archive(root, mib, objects)
     print(
-        f"{kind:8} {peak / (1 << 20):8.0f} MiB more at its peak   {raw / seconds / 1e6:6.0f} MB/s {seconds:7.2f} s   "
+        f"{kind:8} {peak / (1 << 20):8.0f} MiB more at its peak   {raw / seconds / 1e6:6.0f} MB/s {seconds:7.2f} s, "
+        f"{cpu_seconds:.2f} of processor   "
         f"{raw / stored:.2f} : 1, object {stored / (1 << 20):.0f} MiB",
         flush=True,
     )

@@ -9,6 +9,7 @@ wants() {
 wants strace strace
 wants mkfs.ext4 e2fsprogs
 wants unshare util-linux
+wants zstd zstd
 wants mvn maven
 wants javac openjdk-17-jdk-headless
 

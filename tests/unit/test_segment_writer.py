@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import xxhash
 import zstandard
@@ -256,3 +258,13 @@ def test_a_cut_object_is_noticed(kept: float) -> None:
     written.objects.put("key", written.data[: int(len(written.data) * kept)])
     with pytest.raises(CorruptionError):
         everything(written)
+
+
+def test_incompressible_records_grow_by_no_more_than_zstd_says() -> None:
+    chance = random.Random(1)
+    parts = [record(topic="a", queue_offset=number, body=chance.randbytes(9000)) for number in range(6)]
+    written = write_segment(parts, frame_bytes=16_384)
+    table = written.reader().seek_table()
+    raw, packed = np.diff(table.decompressed), np.diff(table.compressed)
+    assert len(raw) == 6
+    assert (packed <= raw + raw // 256 + 64).all(), "ZSTD_compressBound, checksum included"
