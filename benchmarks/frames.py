@@ -3,8 +3,8 @@
 Records are made of the eight real logs in TIERLOG_DATA (a topic and a queue each, a key and a tag as `tierlog load`
 sets them), of 256 random bytes and of 256 letters of base64, and cut into frames as the archive does. Printed for each
 level and frame size: ratio, MB of records a second of processor time in (compress) and out (decompress, checksum
-verified), and the bytes that one point read gets: the mean compressed frame, by records. Then the same with a dictionary
-trained on every other record of the logs, for the rest of them.
+verified), and the bytes that one point read gets: the mean compressed frame, by records. Then the same with a
+dictionary trained on every other record of the logs, for the rest of them.
 
 ``TIERLOG_DATA=… python benchmarks/frames.py [--passes 5]``
 """

@@ -2,13 +2,14 @@
 
 A frame holds part of one queue's run, or several queues' whole runs. What a frame compresses to is decompressed at
 once and compared with what the scan read, so that no byte changes unnoticed between log and object
-(``docs/formats/sorted_segment.md``). Memory: what the scan kept of the records, the offset map, and one frame.
+(``docs/formats/sorted_segment.md``). Memory: what the scan kept of the records, the offset map, and two frames.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -38,7 +39,7 @@ from tiering.format.sorted_segment import (
     frame_checksum,
 )
 from tiering.fs import ByteArray
-from tiering.kernels.frames import FrameGatherer
+from tiering.kernels.frames import Frame, FrameGatherer
 from tiering.kernels.sorting import parts_of, starts_of
 from tiering.options import ColdOptions
 from tiering.types import TimeBounds
@@ -115,6 +116,7 @@ class SegmentWriter:
         return piece
 
     def _frames(self, directory: DirectoryBuilder) -> Iterator[bytes]:
+        """Compressed frames, each compared with what was read; the next one is compressed meanwhile."""
         segment = self._segment
         compressor = zstandard.ZstdCompressor(
             level=self._options.compression_level, write_checksum=True, write_content_size=True
@@ -123,23 +125,39 @@ class SegmentWriter:
             segment.data, segment.base_offset, segment.records, segment.order, segment.groups, self._left_out,
             segment.removed,
         )  # fmt: skip
-        for group, first, end in self._spans():
-            while first < end:
-                frame = gatherer.gather(len(self._seek), group, first, end, self._options.frame_bytes)
-                # the checksum of the piece first: what becomes of it from here on is seen below, or by the server
-                piece = self._account(compressor.compress(frame.data.data))
-                try:
-                    held = decompress_frame(piece, len(frame.data), path="frame", position=first)
-                    gatherer.inspect(frame, held)
-                except CorruptionError as error:
-                    raise ChecksumMismatchError(f"a compressed frame is not what was read: {error}") from error
-                place = FramePlace(self._size_bytes - len(piece), len(piece), len(held), frame_checksum(held))
-                directory.add(frame.runs, place)
-                self._seek.append(place[1:])
-                yield piece
-                first += frame.records
+        with ThreadPoolExecutor(1, "tierlog-compress") as pool:
+            pending: tuple[Frame, Future[bytes]] | None = None
+            for frame in self._gathered(gatherer):
+                compressing = pool.submit(compressor.compress, frame.data.data)
+                if pending is not None:
+                    yield self._compared(gatherer, directory, pending[0], pending[1].result())
+                pending = frame, compressing
+            if pending is not None:
+                yield self._compared(gatherer, directory, pending[0], pending[1].result())
         gatherer.compare(segment.record_sum)
         self._mapped_sum = gatherer.mapped_sum
+
+    def _gathered(self, gatherer: FrameGatherer) -> Iterator[Frame]:
+        number = 0
+        for group, first, end in self._spans():
+            while first < end:
+                frame = gatherer.gather(number, group, first, end, self._options.frame_bytes)
+                yield frame
+                number, first = number + 1, first + frame.records
+
+    def _compared(self, gatherer: FrameGatherer, directory: DirectoryBuilder, frame: Frame, piece: bytes) -> bytes:
+        """A compressed frame that holds its records, noted."""
+        # the checksum of the piece first: what becomes of it from here on is seen below, or by the server
+        self._account(piece)
+        try:
+            held = decompress_frame(piece, len(frame.data), path="frame", position=frame.first)
+            gatherer.inspect(frame, held)
+        except CorruptionError as error:
+            raise ChecksumMismatchError(f"a compressed frame is not what was read: {error}") from error
+        place = FramePlace(self._size_bytes - len(piece), len(piece), len(held), frame_checksum(held))
+        directory.add(frame.runs, place)
+        self._seek.append(place[1:])
+        return piece
 
     def _spans(self) -> Iterator[tuple[int, int, int]]:
         """What shares frames: (first group, first and last place in the order) of one queue or of small ones together.
