@@ -176,6 +176,8 @@ class ColdCheck:
                     visit(whole)
                 if whole is not None and (whole.runs or not entry.records):
                     queues.see(whole.runs, entry, topic_ids, find)
+                    if sum(run.records for run in whole.runs) < len(whole.items):
+                        queues.miss()  # of topics that are not archived
                 else:
                     queues.miss()
             except (CorruptionError, ObjectNotFoundError) as error:
