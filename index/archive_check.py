@@ -55,9 +55,10 @@ class IndexCheck:
 
     def __init__(
         self, objects: ObjectStore, store_id: str, log: Sequence[LogEntry], index: Sequence[IndexEntry],
-        head: Head, lost: Sequence[tuple[int, int]], topic_ids: dict[str, int], findings: Findings,
+        head: Head, lost_log: Sequence[tuple[int, int]], lost_index: Sequence[tuple[int, int]],
+        topic_ids: dict[str, int], findings: Findings,
     ) -> None:  # fmt: skip
-        """``lost`` are physical ranges whose index objects are not known."""
+        """``lost_log`` and ``lost_index`` are physical ranges whose segments, or index objects, are not known."""
         self._objects = objects
         self._store_id = store_id
         self._bases = {entry.base for entry in log}
@@ -65,7 +66,7 @@ class IndexCheck:
         self._index = list(index)
         self._indexed_to = head.indexed_to
         self._cold_min = head.cold_min
-        self._lost = lost
+        self._lost_log, self._lost = lost_log, lost_index
         self._topic_ids = topic_ids
         self._findings = findings
         self._sums: dict[int, _Sum] = {}
@@ -99,7 +100,7 @@ class IndexCheck:
             if not self._overlaps(entry, base):
                 self._strays.setdefault(base, []).append(entry)
         unknown = {base for base in np.unique(bases).tolist() if base not in self._bases and base >= self._cold_min}
-        return unknown
+        return {base for base in unknown if not any(low <= base < high for low, high in self._lost_log)}
 
     def _overlaps(self, entry: IndexEntry, base: int) -> bool:
         return entry.first < base + self._segment_bytes and base < entry.next
@@ -250,7 +251,8 @@ def check_archive_deep(
         findings.add(None, f"I6 border {hot.border} lies above archived_to {head.archived_to}")
     topic_ids = {topic.name: topic.topic_id for topic in cold.state.topics}
     index = IndexCheck(
-        manifest.objects, manifest.keys.store_id, cold.log, cold.index, head, cold.lost_index, topic_ids, findings,
+        manifest.objects, manifest.keys.store_id, cold.log, cold.index, head, cold.lost_ranges, cold.lost_index,
+        topic_ids, findings,
     )  # fmt: skip
     total = len(cold.index) + len(cold.log)
     index.read_objects(lambda done, _: progress(done, total))

@@ -56,7 +56,7 @@ class IndexPublisher:
             if entry.next > head.archived_to:
                 break
             begun_s = self._manifest.begin_upload()
-            indexed = self._upload(entry, head, topic_names)
+            indexed = upload_file(self._manifest, self._randomness, entry, head, topic_names)
             change = ManifestChange(index=(indexed,), indexed_to=entry.next, begun_s=begun_s)
             head = self._manifest.commit(change, head)
             with self._local_step():
@@ -70,21 +70,25 @@ class IndexPublisher:
                 self._index.set_indexed_to(head.indexed_to)
         return head, published
 
-    def _upload(self, entry: IndexFileEntry, head: Head, topic_names: dict[int, str]) -> IndexEntry:
-        assert isinstance(entry.reader, CompactedIndexFile)
-        assert entry.next is not None
-        segments = _SegmentMaps(self._manifest, head)
-        meta = IndexMeta(self._manifest.keys.store_id, segments.segment_bytes, topic_names)
-        built = build_index_object(entry.reader, segments.to_cold, meta)
-        key = self._manifest.keys.index(0, entry.begin_ms, entry.first, head.epoch, self._randomness.token_hex(4))
-        self._manifest.objects.upload(key, [built.data])
-        crc = zlib.crc32(built.data)
-        verify_object(self._manifest.objects, key, len(built.data), crc)
-        return IndexEntry(
-            key, 0, entry.first, entry.next, entry.begin_ms, len(built.data), crc, entry.items,
-            entry.reader.slots, entry.reader.layout.name, entry.bounds,
-            dict(built.sections),
-        )  # fmt: skip
+
+def upload_file(
+    manifest: ManifestStore, randomness: Randomness, entry: IndexFileEntry, head: Head, topic_names: dict[int, str]
+) -> IndexEntry:
+    """Store a compacted file as an object under a name of this attempt, verified; who commits the entry names it."""
+    assert isinstance(entry.reader, CompactedIndexFile)
+    assert entry.next is not None
+    segments = _SegmentMaps(manifest, head)
+    meta = IndexMeta(manifest.keys.store_id, segments.segment_bytes, topic_names)
+    built = build_index_object(entry.reader, segments.to_cold, meta)
+    key = manifest.keys.index(0, entry.begin_ms, entry.first, head.epoch, randomness.token_hex(4))
+    manifest.objects.upload(key, [built.data])
+    crc = zlib.crc32(built.data)
+    verify_object(manifest.objects, key, len(built.data), crc)
+    return IndexEntry(
+        key, 0, entry.first, entry.next, entry.begin_ms, len(built.data), crc, entry.items,
+        entry.reader.slots, entry.reader.layout.name, entry.bounds,
+        dict(built.sections),
+    )  # fmt: skip
 
 
 class _SegmentMaps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from index.archive_repair import ArchiveRepair, RepairReport
 from index.query import Answer, Query
 from index.search import search
 from index.store_search import ArchiveSearch
@@ -177,6 +178,16 @@ class ColdEngine:
         for store_id in self.store_ids:
             check_archive(self._manifests[store_id], None, findings, deep=deep, progress=progress)
         return findings
+
+    def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> RepairReport:
+        """Restore what can be derived from the archives themselves."""
+        report = RepairReport()
+        for store_id in self.store_ids:
+            repair = ArchiveRepair(self._manifests[store_id], None, None, LocalFileSystem(), SystemRandomness())
+            found = repair.run(dry_run=dry_run, progress=progress or (lambda done, of: None))
+            report.done += found.done
+            report.left += found.left
+        return report
 
     def close(self) -> None:
         """Give connections back and end the disk cache."""

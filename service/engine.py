@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from index.archive_repair import ArchiveRepair, RepairReport
 from index.query import Answer, Query
 from index.search import search
 from index.store_search import TieredStoreSearch
@@ -345,6 +346,17 @@ class Engine:
         if self._manifest is not None:
             check_archive(self._manifest, self._hot, findings, deep=deep, progress=progress)
         return findings
+
+    def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> RepairReport:
+        """Restore what can be derived in the archive; local files are rebuilt by ``service.repairing`` and at open."""
+        if not dry_run:
+            self._check_writable()
+        if self._manifest is None:
+            return RepairReport()
+        owner = self._cold_way
+        renew = None if owner is None else lambda: owner.archive()
+        repair = ArchiveRepair(self._manifest, self._hot, renew, LocalFileSystem(), SystemRandomness())
+        return repair.run(dry_run=dry_run, progress=progress or (lambda done, of: None))
 
     @property
     def read_only_reason(self) -> str | None:

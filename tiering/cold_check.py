@@ -158,8 +158,12 @@ class ColdCheck:
         kept = {segment.base_offset: segment for segment in hot.log.segments()} if hot else {}
         queues = QueueOrder(self.head, self.state, self._gaps)
         rows = _StoredRows(self)
+        expected = self.head.cold_min
         for number, entry in enumerate(self.log):
             find = self._finder(entry.key)
+            if entry.base > expected and self.lost_ranges:
+                queues.miss()  # a page of the manifest is lost
+            expected = entry.next
             stored, rows_key = rows.of(entry)
             try:
                 segment = SegmentReader(self.reader, entry)
@@ -186,6 +190,18 @@ class ColdCheck:
             progress(number + 1, len(self.log))
         if hot is not None:
             self._check_border(hot, queues)
+
+    def is_segment_damaged(self, entry: LogEntry) -> bool:
+        """Whether a segment itself is not what its entry says, whatever is said of it elsewhere."""
+        found: list[str] = []
+        try:
+            segment = SegmentReader(self.reader, entry)
+            whole = read_whole(self.manifest.objects, segment, entry, [], found.append)
+            if whole is not None:
+                compare_segment(segment, whole, found.append)
+        except (CorruptionError, ObjectNotFoundError) as error:
+            found.append(error.message)
+        return bool(found)
 
     def _check_border(self, hot: HotStore, queues: QueueOrder) -> None:
         """Each queue goes on in the hot tier where its archived part ends."""

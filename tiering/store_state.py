@@ -11,6 +11,7 @@ from dataclasses import replace
 from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.publishing import put_verified
+from tiering.errors import CorruptionError, ObjectNotFoundError
 from tiering.format.manifest import Head, ObjectRef
 from tiering.format.store_state import CommittedOffset, GroupRecord, StoreState, TopicState
 from tiering.group_offsets import GroupOffsets
@@ -69,7 +70,10 @@ class StateWriter:
 
     def _last(self, head: Head) -> StoreState:
         if self._known[0] != head.state:
-            self._known = head.state, self._manifest.state(self._manifest.reader(), head)
+            try:
+                self._known = head.state, self._manifest.state(self._manifest.reader(), head)
+            except (CorruptionError, ObjectNotFoundError):
+                self._known = head.state, StoreState()  # what is lost is written anew, but for earlier takeovers
         return self._known[1]
 
     def _current(self, known: StoreState) -> StoreState:

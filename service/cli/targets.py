@@ -256,6 +256,17 @@ def open_archives(arguments: argparse.Namespace) -> Iterator[ColdEngine]:
 
 
 @contextmanager
+def open_repairable(arguments: argparse.Namespace, *, read_only: bool) -> Iterator[Engine | ColdEngine]:
+    """What ``repair`` works on: a store opened here, or an archive alone."""
+    if arguments.root is not None:
+        with _engine(arguments, make=False, read_only=read_only) as engine:
+            yield engine
+    else:
+        with open_archives(arguments) as archives:
+            yield archives
+
+
+@contextmanager
 def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: bool = False) -> Iterator[Writer]:
     """The target of a command that changes something; ``make`` allows a new store, ``start`` runs its threads."""
     _one_target(arguments, writes=True)

@@ -155,6 +155,10 @@ class ArchiveCatalogue:
             for key in decode_removed(page.ref.check(data), path=page.ref.key):
                 yield key, page.at_ms
 
+    def leaves(self, reader: ArchiveReader, node: PageNode) -> list[PageNode]:
+        """What a level-1 page of segments refers to."""
+        return list(self._page(reader, node, "log"))
+
     def pages(self, reader: ArchiveReader, head: Head) -> Iterator[ObjectRef]:
         """Every object of the manifest itself that the head leads to: pages, companions, rows, state, gaps, removed."""
         yield from (ref for ref in (head.state, head.gaps) if ref is not None)

@@ -55,9 +55,10 @@ class ManifestChange:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that nobody else ever gives to the manifest."""
+        """Names that nobody else ever gives to the manifest; not those of entries that stay, with other queue rows."""
         entries: tuple[Entry, ...] = (*self.log, *self.index)
-        return tuple(entry.key for entry in entries)
+        known = {entry.key for entry in self.remove}
+        return tuple(entry.key for entry in entries if entry.key not in known)
 
 
 def apply_change(head: Head, change: ManifestChange, edit: TreeEdit) -> Head:
@@ -102,8 +103,9 @@ def _without(
         if entry.key not in waiting:
             return entry
         waiting.discard(entry.key)
-        edit.left.append(entry.key)
         successor = successors[entry.key]
+        if successor is None or successor.key != entry.key:
+            edit.left.append(entry.key)
         if isinstance(entry, LogEntry) and entry.rows is not None:
             if successor is not None and successor.rows is None:
                 return replace(successor, rows=entry.rows)

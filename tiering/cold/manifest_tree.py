@@ -201,7 +201,8 @@ class TreeEdit:
         """The queue rows of all entries: each entry's own if it brings some, else from the companions so far."""
         own = [self._rows(entry.rows) for entry in entries if entry.rows is not None]
         folded = np.array([entry.base for entry in entries if entry.rows is None], np.int64)
-        pieces = [rows[np.isin(rows["segment"], folded)] for rows in map(self._rows, rows_from)]
+        # where every entry brings its own, the companions so far need not even be readable
+        pieces = [rows[np.isin(rows["segment"], folded)] for rows in map(self._rows, rows_from if len(folded) else ())]
         rows = np.concatenate([np.empty(0, QUEUE_ROW), *own, *pieces])
         if not len(rows):
             return None

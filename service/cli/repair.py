@@ -1,0 +1,57 @@
+"""``tierlog repair``: restore derived data from the log or the archive."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from service.cli.archive import bar
+from service.cli.arguments import add_target
+from service.cli.errors import DONE, NOTHING, say
+from service.cli.stopping import interruptible
+from service.cli.targets import Progress, open_repairable
+from tiering.findings import Finding
+
+if TYPE_CHECKING:
+    from index.archive_repair import RepairReport
+
+HELP = "rebuild derived data (queues, index, archived objects) from the log or the archive"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where, and whether only to look."""
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("--format", choices=("table", "json"), help="lines (table) unless told")
+    add_target(parser, writes=True, remote=False)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0 if nothing is wrong any more, 1 if something is left; it can be run again, and stopped."""
+    with interruptible(), bar(" objects") as move:
+        local, report = _repair(arguments, move)
+    done = [*local, *report.done]
+    if arguments.format == "json":
+        print(json.dumps({**report.to_json(), "done": [{"object": each.object, "text": each.text} for each in done]}))
+    else:
+        for each in done:
+            print(each)
+        for each in report.left:
+            print(f"{'found' if arguments.dry_run else 'left'}: {each}")
+    if report.left:
+        say(f"{len(report.left)} findings" + ("" if arguments.dry_run else " are left"))
+        return NOTHING
+    return DONE
+
+
+def _repair(arguments: argparse.Namespace, progress: Progress) -> tuple[list[Finding], RepairReport]:
+    local: list[Finding] = []
+    if arguments.root is not None:
+        from service.repairing import repair_local
+        from tiering.fs import LocalFileSystem
+
+        with open_repairable(arguments, read_only=True) as engine:
+            lines = engine.check()
+        local = repair_local(LocalFileSystem(), arguments.root, lines, dry_run=arguments.dry_run)
+    with open_repairable(arguments, read_only=arguments.dry_run) as target:
+        return local, target.repair(dry_run=arguments.dry_run, progress=progress)

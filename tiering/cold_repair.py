@@ -1,0 +1,86 @@
+"""Restores objects of an archive from others that say the same: queue rows from directories, segments from hot copies.
+
+Killed before a commit, or between: objects that nobody names, or some repairs done and the rest not. Queue rows that
+come out byte for byte as they were are stored under their old name: whoever reads it gets what the manifest names.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tiering.archive import upload_segment
+from tiering.cold.derived_rows import rows_of_directory
+from tiering.cold.manifest_change import ManifestChange
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.publishing import put_verified
+from tiering.cold.reading import ArchiveCache, ArchiveReader
+from tiering.cold.segment_reader import SegmentReader
+from tiering.errors import CorruptionError, ObjectNotFoundError
+from tiering.format.manifest import Head, LogEntry, ObjectRef
+from tiering.format.queue_rows import QueueRows, encode_queue_rows
+from tiering.hot.store import HotStore
+from tiering.hot.topics import Topic
+from tiering.randomness import Randomness
+
+
+class ColdRepair:
+    """Repairs one archive; for anybody, not only the store's owner."""
+
+    def __init__(self, manifest: ManifestStore, randomness: Randomness) -> None:
+        self._manifest = manifest
+        self._randomness = randomness
+        self._reader = ArchiveReader(manifest.objects, ArchiveCache(0), scan=True)
+
+    def rows(self, ref: ObjectRef, entries: Sequence[LogEntry], topic_ids: Mapping[str, int]) -> str:
+        """Queue rows of ``entries``, which ``ref`` ought to hold; says what was done.
+
+        Raises :class:`CorruptionError` or :class:`ObjectNotFoundError` if a segment's directory cannot be read.
+        """
+        derived = {entry.key: self._derive(entry, topic_ids) for entry in entries}
+        data, _ = encode_queue_rows(np.concatenate(list(derived.values())), ref.key)
+        if len(data) == ref.size_bytes and zlib.crc32(data) == ref.crc32:
+            put_verified(self._manifest.objects, ref.key, data)
+            return "stored again as it was, from the directories of its segments"
+        begun_s = self._manifest.begin_upload()
+        new = tuple(replace(entry, rows=self._store(entry, derived[entry.key])) for entry in entries)
+        self._manifest.commit_other(ManifestChange(log=new, remove=tuple(entries), begun_s=begun_s))
+        return "made again under another name, from the directories of its segments"
+
+    def _derive(self, entry: LogEntry, topic_ids: Mapping[str, int]) -> QueueRows:
+        runs = list(SegmentReader(self._reader, entry).runs())
+        if not {run.topic for run in runs} <= topic_ids.keys():
+            raise CorruptionError("the state object lacks a topic of this segment", path=entry.key)
+        return rows_of_directory(runs, entry.base, topic_ids)
+
+    def _store(self, entry: LogEntry, rows: QueueRows) -> ObjectRef | None:
+        if not len(rows):
+            return None
+        key = self._manifest.keys.queue_rows(entry.base, 0, self._randomness.token_hex(4))
+        data, section = encode_queue_rows(rows, key)
+        return ObjectRef(key, len(data), put_verified(self._manifest.objects, key, data), section.head_length)
+
+    def segment(self, head: Head, entry: LogEntry, hot: HotStore) -> str:
+        """Archive the hot copy of a segment again and put it in the place of ``entry``.
+
+        Topics that were not archived are not archived now, as far as the old directory tells. Raises
+        :class:`CorruptionError` if there is no hot copy, or it is damaged as well.
+        """
+        closed = [each for each in hot.log.segments() if each.base_offset == entry.base < hot.log.last_base]
+        if not closed or entry.base < hot.border:
+            raise CorruptionError("there is no hot copy, and no other", path=entry.key)
+        begun_s = self._manifest.begin_upload()
+        topics = self._as_archived(entry, hot.topics.all())
+        new = upload_segment(self._manifest, self._randomness, topics, closed[0], head.epoch, head.tombstones)
+        self._manifest.commit_other(ManifestChange(log=(new,), remove=(entry,), begun_s=begun_s))
+        return f"archived again from the hot copy, as {new.key}"
+
+    def _as_archived(self, entry: LogEntry, topics: Sequence[Topic]) -> list[Topic]:
+        try:
+            held = {run.topic for run in SegmentReader(self._reader, entry).runs()}
+        except (CorruptionError, ObjectNotFoundError):
+            return list(topics)
+        return [replace(topic, archive=topic.name in held) for topic in topics]
