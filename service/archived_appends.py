@@ -35,6 +35,8 @@ from tiering.tails import TailWriter
 
 _LOG = logging.getLogger("tierlog")
 _LOOK_S = 0.25
+_FIRST_SWEEP_S = 600.0
+_SWEPT_AT_ONCE = 1000
 _UNKNOWN = "the messages are flushed on the volume; whether they are archived is unknown"
 
 
@@ -55,6 +57,7 @@ class ArchivedAppends:
         self,
         hot: HotStore,
         writer: TailWriter,
+        manifest: ManifestStore,
         claim: Callable[[], Head],
         clock: Clock,
         backoff: Backoff,
@@ -62,12 +65,15 @@ class ArchivedAppends:
         stopping: threading.Event,
     ) -> None:
         self._hot = hot
+        self._manifest = manifest
         self._claim = claim
         self._clock = clock
         self._backoff = backoff
         self._options = options
         self._stopping = stopping
         self._begin_lock = threading.Lock()
+        self._sweep_every_s = manifest.options.grace_ms / 4000
+        self._sweep_at_s = clock.monotonic_s() + min(_FIRST_SWEEP_S, self._sweep_every_s)
         self._has_threads = False
         self._may_have_threads = False
         #: What writes the tails.
@@ -107,6 +113,17 @@ class ArchivedAppends:
                         f"the bucket did not take the messages within {self._options.timeout_ms} ms{why}", hint=_UNKNOWN
                     )
                 self.writer.changed.wait(min(left_s, _LOOK_S))
+
+    def sweep_round(self) -> None:
+        """Every quarter of the grace period: delete tails that the archive has passed and that are older than it."""
+        head, now_s = self._manifest.head, self._clock.monotonic_s()
+        if head is None or now_s < self._sweep_at_s:
+            return
+        objects, grace_ms = self._manifest.objects, self._manifest.options.grace_ms
+        tails = TailObjects(objects, self._manifest.keys)
+        before_ms = objects.now_ms() - grace_ms
+        if tails.remove_old(head.archived_to, before_ms, _SWEPT_AT_ONCE) < _SWEPT_AT_ONCE:
+            self._sweep_at_s = now_s + self._sweep_every_s
 
     def numbers(self) -> TailNumbers:
         """The numbers of this moment."""
@@ -224,4 +241,4 @@ def archived_appends(
         check_owner=cold_way.check_owner, local_step=cold_way.local_step,
     )  # fmt: skip
     backoff = Backoff(clock, randomness, first_s=cold.retry_interval_ms / 1000, most_s=cold.retry_max_ms / 1000)
-    return ArchivedAppends(hot, writer, cold_way.claim, clock, backoff, options, stopping)
+    return ArchivedAppends(hot, writer, manifest, cold_way.claim, clock, backoff, options, stopping)

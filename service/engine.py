@@ -206,6 +206,12 @@ class Engine:
     def _remove_due(self) -> None:
         remove_due(self._hot, self._index, self._settings.retention_options(), self._disk, self._clock.now_ms())
 
+    def _sweep_round(self) -> None:
+        assert self._cold_way is not None
+        assert self._archived is not None
+        self._cold_way.sweep_round()
+        self._archived.sweep_round()
+
     def _steps(self, randomness: Randomness, first_contact: str | None) -> tuple[list[Repeated], Repeated | None]:
         """The way from tier to tier as the background takes it, and the sweep."""
 
@@ -218,7 +224,7 @@ class Engine:
             return [repeated(self._remove_due, first_contact)], None
         archive_round = repeated(self._cold_way.archive_round, first_contact)
         tiers = [repeated(self._cold_way.local_round), archive_round, repeated(self.removal.round)]
-        return tiers, repeated(self._cold_way.sweep_round)
+        return tiers, repeated(self._sweep_round)
 
     def _check_writable(self) -> None:
         if self._read_only:

@@ -12,7 +12,7 @@ from service.settings import Settings
 from tests.support.engines import tiny_settings
 from tests.support.faulty_store import FaultyObjectStore
 from tiering.batch import Message
-from tiering.clock import SystemClock
+from tiering.clock import Clock, ManualClock, SystemClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.tail_objects import TailObjects
 from tiering.errors import ClosedError, FencedError, InvalidRequestError, ReadOnlyError, UnavailableError
@@ -27,8 +27,9 @@ FAST = {"cold__tail_interval_ms": 0, "cold__retry_interval_ms": 10, "cold__retry
 class World:
     """An engine with a bucket in memory."""
 
-    def __init__(self, root: Path, *, start: bool, **overrides: object) -> None:
-        self.objects = FaultyObjectStore(MemoryObjectStore(SystemClock()))
+    def __init__(self, root: Path, *, start: bool, clock: Clock | None = None, **overrides: object) -> None:
+        self.clock = clock or SystemClock()
+        self.objects = FaultyObjectStore(MemoryObjectStore(self.clock))
         self.root, self.settings = root, tiny_settings(**{**FAST, **overrides})
         self.engine = self.open(self.settings)
         if start:
@@ -36,11 +37,16 @@ class World:
 
     def open(self, settings: Settings) -> Engine:
         return Engine.open(
-            self.root / "store", settings=settings, cold_url="memory://archive", store_id="s", objects=self.objects
-        )
+            self.root / "store", settings=settings, cold_url="memory://archive", store_id="s", objects=self.objects,
+            clock=self.clock,
+        )  # fmt: skip
 
     def append(self, *bodies: str, durability: Durability = ARCHIVED) -> None:
         self.engine.append([Message("orders", body.encode()) for body in bodies], durability)
+
+    def sweep(self) -> None:
+        assert self.engine._archived is not None
+        self.engine._archived.sweep_round()
 
     def tails(self) -> list[str]:
         return [info.key for info in self.objects.inner.list("s/tail/")]
@@ -168,6 +174,28 @@ def test_everything_since_the_last_archived_segment_goes_up_with_the_first_that_
     assert stats["log_end"] > 2 * 65_536, "two segments are rolled and not archived"
     assert stats["tailed_to"] == stats["log_end"]
     assert all(info.size_bytes < 8192 for info in world.objects.inner.list("s/tail/"))
+    world.engine.close()
+
+
+def test_tails_go_a_grace_period_after_they_were_written_once_their_segment_is_archived(tmp_path: Path) -> None:
+    clock = ManualClock()
+    world = World(tmp_path, start=False, clock=clock, cold__grace_ms=60_000)
+    world.append("one")
+    clock.advance(60_001)
+    world.sweep()
+    assert len(world.tails()) == 1, "old, but not archived"
+    world.engine.archive(everything=True)
+    world.append("two")
+    clock.advance(15_000)
+    world.sweep()
+    assert [int(key[-20:]) for key in world.tails()] == [65_536]
+    world.engine.archive(everything=True)
+    clock.advance(45_000)
+    world.sweep()
+    assert len(world.tails()) == 1, "archived, but not older than the grace period"
+    clock.advance(15_001)
+    world.sweep()
+    assert world.tails() == []
     world.engine.close()
 
 
