@@ -28,7 +28,7 @@ from tiering.kernels.scan import ScanRows
 from tiering.options import ColdOptions
 from tiering.paths import ColdKeys
 from tiering.randomness import SeededRandomness
-from tiering.types import Boundary, PullStatus, TimeAxis
+from tiering.types import Boundary, PullStatus, Tier, TimeAxis
 
 
 def odd_offsets(data: ByteArray, rows: ScanRows) -> NDArray[np.bool_]:
@@ -199,3 +199,18 @@ def test_a_segment_of_left_out_topics_alone() -> None:
     reader = written.reader()
     assert (list(reader.runs()), len(written.summary.queue_rows), written.summary.bounds) == ([], 0, None)
     assert reader.restore().fillers == written.summary.records == 150
+
+
+def test_a_store_of_left_out_topics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    for topic in ("orders", "noise"):
+        world.leave_out(topic)
+    world.archive()
+    assert world.engine.query(Query("orders", "k0")).coverage.complete
+    assert world.engine.query(Query("orders", None)).messages == []
+    assert world.engine.pull("orders", 0, 0, 1).status is PullStatus.OFFSET_TOO_SMALL
+    assert [file.tier for file in world.engine.files()].count(Tier.COLD) >= 3
+    assert world.engine.stats()
+    assert b"secret" not in world.restored()
+    (done,) = world.engine.append([Message("orders", b"goes on", queue_id=0)])
+    assert done.queue_offset == 50
