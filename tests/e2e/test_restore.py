@@ -152,6 +152,59 @@ def store_in(cold: Path) -> str:
     return store
 
 
+def test_what_the_bucket_acknowledged_outlives_the_ssd(tmp_path: Path) -> None:
+    cold, ssd = tmp_path / "cold", tmp_path / "ssd"
+    with served(ssd, cold) as (_, url):
+        produce(url, "orders", 0, 30)
+        messages = [{"body": f"orders {number}", "keys": [f"k{number}"]} for number in range(30, 40)]
+        call(url, "/v1/topics/orders/messages?durability=archived", {"messages": messages})
+        produce(url, "orders", 40, 45)
+    old = tmp_path / "old"
+    shutil.move(ssd, old)
+    with served(ssd, cold, "--restore") as (_, url):
+        found = consumed(url, "orders")
+        assert set(bodies("orders", range(40))) <= {*found}
+        assert by_key(url, "orders", 35) == ["orders 35"]
+        report = json.loads(tierlog("salvage", str(old), "--url", url).stdout)
+        assert report["appended"] == 45 - len(found)
+        archive(url)
+        assert sorted(consumed(url, "orders")) == bodies("orders", range(45))
+
+
+def test_nothing_to_restore_makes_nothing(tmp_path: Path) -> None:
+    root, cold = tmp_path / "ssd", tmp_path / "cold"
+    for flags, says in (
+        (["--cold", f"file://{cold}"], "nothing to restore"),
+        (["--cold", "s3://bucket/prefix", "--store-id", "NOT LEGAL"], "bad store id"),
+        ([], "--cold"),
+    ):
+        done = tierlog("serve", "--root", str(root), "--port", "0", "--restore", *flags)
+        assert done.returncode in (1, 2), done.stderr
+        assert says in done.stderr
+    cold.mkdir()
+    done = tierlog("load", "/dev/null", "--topic", "t", "--root", str(root), "--cold", f"file://{cold}", "--restore")
+    assert done.returncode == 1
+    assert "nothing to restore" in done.stderr
+    assert not root.exists()
+    assert [*cold.rglob("*head*")] == []
+
+
+def test_a_command_can_restore_as_well(tmp_path: Path) -> None:
+    cold, lines = tmp_path / "cold", tmp_path / "lines"
+    lines.write_text("one\ntwo\n")
+    load = ["load", str(lines), "--topic", "t", "--cold", f"file://{cold}", *_SIZES]
+    assert tierlog(*load, "--root", str(tmp_path / "a")).returncode == 0
+    assert tierlog("archive", "--all", "--root", str(tmp_path / "a")).returncode == 0
+    assert tierlog(*load, "--root", str(tmp_path / "b"), "--restore").returncode == 0
+    found = tierlog("query", "t", "--root", str(tmp_path / "b"), "--format", "ndjson").stdout.splitlines()
+    assert sorted(json.loads(line)["body"] for line in found if "body" in json.loads(line)) == [
+        "one",
+        "one",
+        "two",
+        "two",
+    ]
+
+
 def readiness(url: str) -> tuple[int, Json]:
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=10) as answer:
