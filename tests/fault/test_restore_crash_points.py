@@ -14,6 +14,7 @@ from tests.support.crash_fs import CrashFileSystem, PowerCut
 from tests.support.faulty_store import FaultyObjectStore
 from tests.support.power_world import CountedObjectStore
 from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send
+from tiering.cold.object_store import ObjectStore
 from tiering.errors import ObjectStoreUnavailableError
 from tiering.hot.identity import StoreIdentity
 from tiering.paths import StorePaths
@@ -62,6 +63,45 @@ def verify(engine: Engine) -> int:
     begin = engine.stats()["log_begin"]
     assert isinstance(begin, int)
     return begin
+
+
+class BreakingStore(FaultyObjectStore):
+    """Fails once, at its n-th call: with nothing done, or with the answer lost."""
+
+    def __init__(self, inner: ObjectStore, number: int, *, after: bool) -> None:
+        super().__init__(inner)
+        self._number, self._after = number, after
+
+    def _begin(self, operation: str, key: str) -> None:
+        super()._begin(operation, key)
+        if len(self.calls) == self._number and not self._after:
+            raise ObjectStoreUnavailableError("scripted failure")
+
+    def _end(self, operation: str, key: str) -> None:
+        super()._end(operation, key)
+        if len(self.calls) == self._number and self._after:
+            raise ObjectStoreUnavailableError("scripted lost answer")
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_bucket_that_fails_at_any_call(after: bool) -> None:
+    world = lost_volume()
+    archive = world.objects
+    assert isinstance(archive, CountedObjectStore)
+    number, begins = 0, set()
+    while True:
+        number += 1
+        fs, objects = CrashFileSystem(), archive.copy()
+        breaking = BreakingStore(objects, number, after=after)
+        with contextlib.suppress(ObjectStoreUnavailableError):
+            world.open("b", restore=True, fs=fs, objects=breaking)
+        if len(breaking.calls) < number:
+            break
+        fs.kill()
+        begins.add(verify(run_again(world, fs, objects)))
+    assert len(begins) == 1
+    assert number > 20
+    print(f"the bucket failed at each of {number - 1} calls, answer lost: {after}")
 
 
 def test_every_crash_point_of_a_restore(seed: int, record_property: Callable[[str, object], None]) -> None:

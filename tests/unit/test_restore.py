@@ -206,6 +206,37 @@ def test_messages_that_were_never_archived_lie_in_the_gap(world: RestoreWorld) -
     assert engine.check(deep=True) == []
 
 
+def test_gap_of_a_queue_that_was_idle_for_long_begins_where_its_messages_end(world: RestoreWorld) -> None:
+    """Its rows lie in pages far back; the state says only where it went on."""
+    engine = world.open("a")
+    send(engine, "orders", 0, 3, queue_id=1)
+    for at in range(0, 400, 10):
+        send(engine, "pays", at, at + 10)
+        engine.archive(everything=True)
+    send(engine, "orders", 3, 5, queue_id=1)
+    world.clock.advance(60_000)
+    engine.tiers_round()
+    assert world.head().log_tree
+    again = world.open("b", restore=True)
+    manifest = world.manifest()
+    assert (1, 1, 3, 5 + QUEUE_STEP) in manifest.gaps(manifest.reader(), manifest.refresh())
+    assert [again.pull("orders", 1, offset, 9).next_offset for offset in (3, 4, 5)] == [5 + QUEUE_STEP] * 3
+    assert numbers_of(read_all(again, "orders", 1)) == [0, 1, 2]
+    assert again.check(deep=True) == []
+
+
+def test_rocketmqs_own_index_begins_with_the_new_log(world: RestoreWorld) -> None:
+    filled(world).close()
+    sizes = world.settings.index.model_copy(update={"classic": True, "classic_slots": 20, "classic_items": 40})
+    world.settings = world.settings.model_copy(update={"index": sizes})
+    engine = world.open("b", restore=True)
+    send(engine, "orders", 60, 100, queue_id=0)
+    engine.flush()
+    assert engine.check() == []
+    engine.close()
+    assert world.open("b").check() == []
+
+
 def test_segment_size_is_the_archives(world: RestoreWorld) -> None:
     filled(world).close()
     other = small_settings(segment_bytes=8192)
