@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from index.from_archive import IndexSizes, index_from_archive
+from service.bucket_guard import BucketGuard
 from service.cold_engine import stores_below
 from service.opening import Surroundings, open_archive
 from tiering.cold.manifest_store import ManifestStore, Ownership
@@ -63,16 +64,27 @@ def restore_volume(
     begun = _begun(fs, paths)
     with _archive(url, around) as objects:
         store_id = begun.store_id if begun else _which_store(objects, url, validate_store_id(store_id))
-        options = around.settings.cold_options()
-        manifest = ManifestStore(objects, ColdKeys(store_id), around.randomness, options, clock=around.clock)
+        manifest = _manifest(objects, store_id, around)
         head = _head(manifest, url)
         fs.make_dirs(root)
         with fs.lock(paths.lock):
             for folder in (paths.tmp, paths.tierlog):
                 fs.make_dirs(folder)
             identity = _begin(fs, paths, around, url, manifest, head)
+            if url.startswith("s3://"):
+                guard = BucketGuard(
+                    objects, identity, fs, paths, around.clock, around.randomness,
+                    single_writer=around.settings.cold.single_writer,
+                )  # fmt: skip
+                guard.ask()
+                manifest = _manifest(guard.guarded, store_id, around)
             _restore(fs, paths, around, manifest, identity)
     return replace(around, settings=around.settings.unsized())
+
+
+def _manifest(objects: ObjectStore, store_id: str, around: Surroundings) -> ManifestStore:
+    options = around.settings.cold_options()
+    return ManifestStore(objects, ColdKeys(store_id), around.randomness, options, clock=around.clock)
 
 
 def _begun(fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:

@@ -120,6 +120,28 @@ def test_another_volume_does_not_take_over_a_bucket_for_one_writer(tmp_path: Pat
     engine.close()
 
 
+@pytest.mark.parametrize("broken", [broken_cas.IgnoresIfMatch, broken_cas.LosersWriteToo])
+def test_a_restore_from_a_broken_bucket_takes_nothing_over_unless_told(
+    broken: type[MemoryObjectStore], tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    store = broken(clock)
+    engine = opened(tmp_path / "a", store, clock, single_writer=True)
+    fill_and_archive(engine)
+    engine.close()
+    clock.advance(int(QUIET_S * 1000))
+    (head,) = [key for key in store._objects if key.endswith("/head")]
+    before = store._objects[head]
+    with pytest.raises(InvalidRequestError, match="compare-and-swap"):
+        opened(tmp_path / "b", store, clock, restore=True)
+    assert store._objects[head] == before
+    again = opened(tmp_path / "b", store, clock, single_writer=True, restore=True)
+    assert len(again.pull("t", 0, 0, 32).messages) == 5
+    fill_and_archive(again)
+    assert again.check(deep=True) == []
+    again.close()
+
+
 class _Marks:
     def __init__(self) -> None:
         self.marked = False
