@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from index.archive_check import check_archive_deep
+from index.lost_page import LostPage
 from index.rebuild import IndexRebuild
+from tiering.cold.manifest_change import ManifestChange, MendedPage
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold_check import ColdCheck
 from tiering.cold_repair import ColdRepair
 from tiering.errors import ConflictError, CorruptionError, ObjectNotFoundError
 from tiering.findings import Finding, Findings
-from tiering.format.manifest import Head, LogEntry, ObjectRef, PageNode
+from tiering.format.manifest import Entry, Head, LogEntry, ObjectRef, PageNode
 from tiering.fs import FileSystem
 from tiering.hot.store import HotStore
 from tiering.randomness import Randomness
@@ -100,6 +103,11 @@ class ArchiveRepair:
         check = ColdCheck(self._manifest, head, Findings())
         check.check_manifest()
         topic_ids = {topic.name: topic.topic_id for topic in check.state.topics}
+        for kind, node in check.lost_nodes:
+            yield _Step(
+                node.ref.key, f"page {node.ref.key}", "made again from the objects that it named",
+                partial(self._page, kind, node, check, topic_ids),
+            )  # fmt: skip
         for ref, entries in self._rows(head, check):
             if ref.key in broken:
                 yield _Step(
@@ -137,6 +145,15 @@ class ArchiveRepair:
     @staticmethod
     def _rebuilt(head: Head) -> str:
         return f"index made again from the segments, manifest version {head.version}"
+
+    def _page(self, kind: str, node: PageNode, check: ColdCheck, topic_ids: dict[str, int]) -> str:
+        begun_s = self._manifest.begin_upload()
+        found = LostPage(self._manifest, check).entries(kind, node)
+        logs = [entry for entry in found if isinstance(entry, LogEntry)]
+        entries: list[Entry] = [*self._cold.with_rows(logs, topic_ids)] if kind == "log" else list(found)
+        page = MendedPage("log" if kind == "log" else "index", node, tuple(entries))
+        self._manifest.commit_other(ManifestChange(pages=(page,), begun_s=begun_s))
+        return "made again from the objects that it named"
 
     def _state(self) -> str:
         assert self._renew_state is not None

@@ -55,6 +55,10 @@ class ColdCheck:
         """Physical ranges whose segments the manifest does not tell because a page of it cannot be read."""
         self.lost_index: list[tuple[int, int]] = []
         """The same of index objects."""
+        self.lost_nodes: list[tuple[str, PageNode]] = []
+        """The pages themselves, with their kind."""
+        self.page_names: set[str] = set()
+        """Every page that is named, as far as the manifest can be read."""
         self.state = StoreState()
         self._rows: list[tuple[tuple[int, int], ObjectRef]] = []
         self._gaps: Sequence[QueueGap] = ()
@@ -94,9 +98,11 @@ class ColdCheck:
 
     def _walk(self, kind: str, nodes: Sequence[PageNode]) -> Iterator[Any]:
         for node in nodes:
+            self.page_names.add(node.ref.key)
             items = self._read(node.ref, partial(_decode_page, kind, node.level))
             if items is None:
                 (self.lost_ranges if kind == "log" else self.lost_index).append((node.first, node.next))
+                self.lost_nodes.append((kind, node))
                 continue
             self._check_node(node, items)
             if node.rows is not None:

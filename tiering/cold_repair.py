@@ -50,6 +50,11 @@ class ColdRepair:
         self._manifest.commit_other(ManifestChange(log=new, remove=tuple(entries), begun_s=begun_s))
         return "made again under another name, from the directories of its segments"
 
+    def with_rows(self, entries: Sequence[LogEntry], topic_ids: Mapping[str, int]) -> list[LogEntry]:
+        """The entries, each with an object of queue rows of its own; raises as :meth:`rows`."""
+        derived = [self._derive(entry, topic_ids) for entry in entries]
+        return [replace(entry, rows=self._store(entry, rows)) for entry, rows in zip(entries, derived, strict=True)]
+
     def _derive(self, entry: LogEntry, topic_ids: Mapping[str, int]) -> QueueRows:
         runs = list(SegmentReader(self._reader, entry).runs())
         if not {run.topic for run in runs} <= topic_ids.keys():

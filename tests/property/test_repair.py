@@ -53,7 +53,9 @@ def repaired(world: ArchiveWorld, *, hot: bool = False, objects: ObjectStore | N
 DAMAGES: dict[str, Damage] = {"missing": remove, "a bit": changed(lambda data: flipped(data, len(data) // 2))}
 
 
-@pytest.mark.parametrize("kind", ["rows", "companion", "index object"])
+@pytest.mark.parametrize(
+    "kind", ["rows", "companion", "index object", "log page 0", "log page 1", "index page 0", "index page 1"]
+)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", [0, -1])
 def test_what_the_archive_alone_restores(
@@ -92,6 +94,20 @@ def test_a_segment_without_another_copy_is_said_to_be_lost(good: ArchiveWorld, w
     assert {name: data for name, (data, _) in world.objects._objects.items() if name in before} == {
         name: data for name, (data, _) in before.items() if name != "store/head"
     } | {"store/head": world.objects._objects["store/head"][0]}
+
+
+@pytest.mark.parametrize("kind", ["log page 0", "index page 0"])
+def test_a_page_is_made_again_only_if_it_is_certain_what_it_held(world: ArchiveWorld, kind: str) -> None:
+    manifest = world.manifest()
+    head, named = manifest.refresh(), Named.of(manifest).kinds
+    key = named[kind][0]
+    held = named["segment" if kind.startswith("log") else "index object"][0]
+    remove(world.objects, key)
+    world.objects.put(held.replace("-1-", "-9-"), world.objects.get(held)[0])
+    report = repaired(world)
+    assert report.done == []
+    assert {each.object for each in report.left} == {key}
+    assert world.manifest().refresh().version == head.version
 
 
 def test_all_at_once(good: ArchiveWorld, world: ArchiveWorld) -> None:

@@ -27,6 +27,15 @@ _E = TypeVar("_E", LogEntry, IndexEntry)
 
 
 @dataclass(frozen=True, slots=True)
+class MendedPage:
+    """A page that cannot be read, and the entries that it held, each with queue rows of its own."""
+
+    kind: Kind
+    lost: PageNode
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ManifestChange:
     """What one commit changes; watermarks and references left None stay as they are."""
 
@@ -48,6 +57,7 @@ class ManifestChange:
     close_tombstones: tuple[str, ...] = ()
     expired: tuple[TopicExpiry, ...] = ()
     """Topics whose expiry rises."""
+    pages: tuple[MendedPage, ...] = ()
     deleted: tuple[RemovedPage, ...] = ()
     """Removed pages all of whose names are deleted."""
     begun_s: float | None = None
@@ -68,6 +78,11 @@ def apply_change(head: Head, change: ManifestChange, edit: TreeEdit) -> Head:
     """
     log = tuple(replace(entry, added=edit.version) for entry in change.log)
     index = tuple(replace(entry, added=edit.version) for entry in change.index)
+    for page in change.pages:
+        if page.kind == "log":
+            head = replace(head, log_tree=edit.mend(page.kind, head.log_tree, page.lost, page.entries))
+        else:
+            head = replace(head, index_tree=edit.mend(page.kind, head.index_tree, page.lost, page.entries))
     head, log = _without(head, change.remove, log, edit)
     head = replace(
         head,

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tiering.cold.object_store import ObjectStore
+from tiering.errors import ConflictError
 from tiering.format.manifest import Entry, Head, IndexEntry, LogEntry, ObjectRef, PageNode, decode_page, encode_page
 from tiering.format.queue_rows import QUEUE_ROW, QueueRows, decode_queue_rows_head, decode_rows_page, encode_queue_rows
 from tiering.options import ColdOptions
@@ -93,6 +94,29 @@ class TreeEdit:
             return None if found == leaves else found
 
         return tuple(self._rewrite(kind, 1, tree, may_hold, edit_node))
+
+    def mend(self, kind: Kind, tree: Tree, lost: PageNode, entries: Sequence[Entry]) -> Tree:
+        """The tree with ``entries`` in the place of a page that cannot be read; each brings its own queue rows.
+
+        Raises :class:`ConflictError` if the page has left the tree.
+        """
+        leaves = [self._store(kind, 0, _Page(None, piece)) for piece in _split(entries, self._options.page_entries)]
+        for number, node in enumerate(tree):
+            if node.ref.key == lost.ref.key:
+                items = leaves
+            elif lost.level == 0 and node.first <= lost.first and lost.next <= node.next:
+                items = self._load(kind, node)
+                at = next((place for place, leaf in enumerate(items) if leaf.ref.key == lost.ref.key), None)
+                if at is None:
+                    continue
+                self._leave(lost)
+                items[at : at + 1] = leaves
+            else:
+                continue
+            self._leave(node)
+            upper = [self._store(kind, 1, _Page(None, piece)) for piece in _split(items, self._options.page_entries)]
+            return (*tree[:number], *upper, *tree[number + 1 :])
+        raise ConflictError("the page has left the manifest", path=lost.ref.key)
 
     def put(self, kind: str, data: bytes) -> tuple[ObjectRef, int]:
         """Store a manifest object under a name of this try; its reference and the server's time."""

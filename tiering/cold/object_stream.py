@@ -40,3 +40,8 @@ class ObjectStream:
         while self._read < self._size:
             self._kept.clear()
             self.take(min(_PIECE_BYTES, self._size - self._read))
+
+    @staticmethod
+    def crc_of(data: bytes) -> int:
+        """CRC-32 of some bytes."""
+        return zlib.crc32(data)
