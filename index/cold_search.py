@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
@@ -13,9 +15,10 @@ from index.index_object import DIRECTORY, IndexObjectReader
 from index.query import Query, TierCoverage
 from index.search import ALL_TIME, SearchContext, Work
 from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.reloading import newer_head
 from tiering.cold.segment_reader import DirectoryRow, SegmentReader
 from tiering.erasure import Erasures
-from tiering.errors import CorruptionError, StoreError, TopicNotFoundError
+from tiering.errors import CorruptionError, ObjectNotFoundError, StoreError, TopicNotFoundError
 from tiering.format.filler import Filler
 from tiering.format.hashing import key_hash, key_hash_high
 from tiering.format.manifest import Head, IndexEntry, LogEntry, PageNode
@@ -70,6 +73,7 @@ class ColdSearch:
         self._head = head
         self._border = border
         self._context = context
+        self._is_reloaded = False
         self._reader = manifest.reader(context.bill)
         self._scanner = manifest.reader(context.bill, scan=True)
 
@@ -81,7 +85,35 @@ class ColdSearch:
         raise TopicNotFoundError(f"no such topic {topic!r} in the archive")
 
     def plan(self, query: Query, within: TimeRange, topic_id: int) -> Iterator[Work]:
-        """Work that finds every archived message of the query inside ``within``; what has expired is counted."""
+        """Work that finds every archived message of the query inside ``within``; what has expired is counted.
+
+        Work that meets an object which is gone reads the head once more; if there is a newer one, everything is planned
+        again from it. What was found before is found again, and counts once.
+        """
+        self._plan_again = partial(self._plan, query, within, topic_id)
+        yield from map(self._despite_deletion, self._plan_again())
+
+    def _despite_deletion(self, work: Work) -> Work:
+        """The same work, with what it leads to."""
+        planned_from = self._head.version
+
+        def run() -> Iterator[StoredMessage | Work]:
+            try:
+                for item in work.run():
+                    yield self._despite_deletion(item) if isinstance(item, Work) else item
+                return
+            except ObjectNotFoundError as error:
+                if planned_from != self._head.version:
+                    return  # it is planned again already
+                if self._is_reloaded:
+                    raise
+                self._head = newer_head(self._manifest, self._head, error)
+                self._claim.manifest_version, self._is_reloaded = self._head.version, True
+            yield from map(self._despite_deletion, self._plan_again())
+
+        return replace(work, run=run)
+
+    def _plan(self, query: Query, within: TimeRange, topic_id: int) -> Iterator[Work]:
         self._present_from_ms = dict(self._head.expired).get(topic_id)
         if query.key is None:
             yield from self._by_time(query, within, topic_id, 0)

@@ -183,9 +183,10 @@ class ColdWay:
 
     def _publish_state(self, head: Head, wanted: Callable[[Head], ObjectRef | None]) -> Head:
         """Tell the archive of groups and queue ends, if it is wanted now."""
+        begun_s = self._manifest.begin_upload()
         ref = wanted(head)
         if ref is not None:
-            change = ManifestChange(state=ref)
+            change = ManifestChange(state=ref, begun_s=begun_s)
             head = self._despite_erasures(self._claim(), lambda seen: self._manifest.commit(change, seen))
             self._remember(head)
         return head

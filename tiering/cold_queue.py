@@ -7,11 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.queue_place import queue_rows_from
+from tiering.cold.reloading import despite_deletion, items_despite_deletion
 from tiering.cold.segment_reader import SegmentReader
 from tiering.erasure import Erasures
 from tiering.errors import StoreError
 from tiering.format.filler import Filler
 from tiering.format.manifest import Head, LogEntry, PageNode
+from tiering.format.record import Record
 from tiering.message import StoredMessage
 from tiering.types import Tier
 
@@ -37,6 +40,26 @@ class _Lost:
                 raise error
 
 
+def archived_record(manifest: ManifestStore, head: Head, offset: int) -> Record | None:
+    """The archived record at a physical offset; None if none begins there, or if it has expired."""
+    return despite_deletion(manifest, head, lambda newest: _record(manifest, newest, offset))
+
+
+def _record(manifest: ManifestStore, head: Head, offset: int) -> Record | None:
+    reader = manifest.reader()
+    entry = manifest.segment_of(reader, head, offset)
+    if entry is None:
+        return None
+    segment = SegmentReader(reader, entry)
+    cold_offset = segment.cold_offset(offset)
+    record = None if cold_offset is None else next(segment.records_at([cold_offset]))[1]
+    if record is not None and head.expired:
+        ids = {state.name: state.topic_id for state in manifest.state(reader, head).topics}
+        if record.store_ms < dict(head.expired).get(ids.get(record.topic, -1), _BEFORE_ALL_MS):
+            return None
+    return record
+
+
 def archived_messages(
     manifest: ManifestStore,
     store_id: str,
@@ -53,10 +76,28 @@ def archived_messages(
     Damage elsewhere in the queue is passed over; where the next offset may lie in what cannot be read, the error is
     raised.
     """
+
+    def read(newest: Head, start: int) -> Iterator[tuple[int, StoredMessage | None]]:
+        return _messages(manifest, store_id, newest, border, erased, topic_id, topic, queue_id, start)
+
+    return items_despite_deletion(manifest, head, read, offset)
+
+
+def _messages(
+    manifest: ManifestStore,
+    store_id: str,
+    head: Head,
+    border: int,
+    erased: Erasures,
+    topic_id: int,
+    topic: str,
+    queue_id: int,
+    offset: int,
+) -> Iterator[tuple[int, StoredMessage | None]]:
     reader, lost = manifest.reader(), _Lost(border)
     present_from_ms = dict(head.expired).get(topic_id, _BEFORE_ALL_MS)
     next_offset, base = offset, -1
-    for rows in manifest.queue_row_pieces(reader, head, topic_id, queue_id, lost=lost.note):
+    for rows in queue_rows_from(manifest, reader, head, topic_id, queue_id, offset, lost.note):
         wanted = (rows["first_queue_offset"] + rows["count"] > offset) & (rows["segment"] < border)
         if wanted.any() and int(rows["first_queue_offset"][wanted][0]) > next_offset:
             lost.raise_behind(base)

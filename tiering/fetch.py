@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.reloading import despite_deletion
 from tiering.cold.time_search import archived_offset_by_time
-from tiering.cold_queue import archived_messages
+from tiering.cold_queue import archived_messages, archived_record
 from tiering.declared_gaps import DeclaredGaps
 from tiering.errors import (
     BadMagicError,
@@ -255,22 +255,18 @@ class Fetcher:
         self, head: Head, border: int, topic_id: int, topic: str, queue_id: int, time_ms: int, boundary: Boundary
     ) -> int | None:
         assert self._manifest is not None
-        return archived_offset_by_time(self._manifest, head, border, topic_id, topic, queue_id, time_ms, boundary)
+        manifest = self._manifest
+        return despite_deletion(
+            manifest,
+            head,
+            lambda newest: archived_offset_by_time(
+                manifest, newest, border, topic_id, topic, queue_id, time_ms, boundary
+            ),
+        )
 
     def _archived_record(self, head: Head, offset: int) -> Record | None:
         assert self._manifest is not None
-        reader = self._manifest.reader()
-        entry = self._manifest.segment_of(reader, head, offset)
-        if entry is None:
-            return None
-        segment = SegmentReader(reader, entry)
-        cold_offset = segment.cold_offset(offset)
-        record = None if cold_offset is None else next(segment.records_at([cold_offset]))[1]
-        if record is not None and head.expired:
-            ids = {state.name: state.topic_id for state in self._manifest.state(reader, head).topics}
-            if record.store_ms < dict(head.expired).get(ids.get(record.topic, -1), _BEFORE_ALL_MS):
-                return None
-        return record
+        return archived_record(self._manifest, head, offset)
 
     def _first(self, queue: _HotQueue) -> int:
         """The least offset of both tiers; the object store's error if it cannot be learnt."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 
 from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.reloading import despite_deletion
 from tiering.cold.time_search import archived_offset_by_time
 from tiering.errors import StoreError
 from tiering.format.manifest import Head
 from tiering.types import Boundary
 
 _PATIENCE_S = 0.2
+_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 60.0
 #: What an answer depends on: ``cold_min`` and the topic's expiry.
 _Expired = tuple[int, int | None]
 
@@ -27,6 +29,7 @@ class FirstOffsets:
         self._manifest = manifest
         self._known: dict[tuple[int, int], tuple[_Expired, int]] = {}
         self._asking = threading.Lock()
+        self._pause = manifest.backoff(first_s=_PAUSE_S, most_s=_LONGEST_PAUSE_S)
 
     def find(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> int:
         """The least offset of a queue whose first offset at or above ``border`` is ``hot_first``.
@@ -37,20 +40,24 @@ class FirstOffsets:
         expired = _expired(head, topic_id)
         found = self._known.get((topic_id, queue_id))
         if found is None or found[0] != expired:
-            first = first_archived(self._manifest, head, border, topic_id, topic, queue_id)
+            manifest = self._manifest
+            first = despite_deletion(
+                manifest, head, lambda newest: first_archived(manifest, newest, border, topic_id, topic, queue_id)
+            )
             found = self._known[topic_id, queue_id] = expired, hot_first if first is None else min(hot_first, first)
         return found[1]
 
     def find_without_waiting(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> int:
         """The same, or what was known before, or ``hot_first``, until the archive has answered.
 
-        It is asked beside the caller, who waits a moment only, and by one caller at a time: a bucket that does not
-        answer delays nobody. An archive that was not even there when the store was opened is not asked.
+        It is asked beside the caller, who waits a moment only, by one caller at a time, and less and less often while
+        it fails: a bucket that does not answer delays nobody and is not stormed by those who read what is hot. An
+        archive that was not even there when the store was opened is not asked.
         """
         key, head = (topic_id, queue_id), self._manifest.head
         found = self._known.get(key)
         is_known = found is not None and head is not None and found[0] == _expired(head, topic_id)
-        if not is_known and head is not None and self._asking.acquire(blocking=False):
+        if not is_known and head is not None and self._pause.is_over and self._asking.acquire(blocking=False):
             thread = threading.Thread(
                 target=self._ask, args=(topic, *key, border, hot_first), name="tierlog-first-offset", daemon=True
             )
@@ -61,8 +68,10 @@ class FirstOffsets:
 
     def _ask(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> None:
         try:
-            with contextlib.suppress(StoreError):
-                self.find(topic, topic_id, queue_id, border, hot_first)
+            self.find(topic, topic_id, queue_id, border, hot_first)
+            self._pause.succeeded()
+        except StoreError:
+            self._pause.failed()
         finally:
             self._asking.release()
 

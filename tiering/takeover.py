@@ -87,6 +87,7 @@ def begin_log(
         takeovers=(*before.takeovers, fenced),
     )
     gaps = _merged(manifest.gaps(reader, head), [gap for plan in planned for gap in plan.gaps])
+    begun_s = manifest.begin_upload()
     data = state.encode()
     key = manifest.keys.state(randomness.token_hex(8))
     change = ManifestChange(
@@ -95,6 +96,7 @@ def begin_log(
         log_gaps=((head.archived_to, begin),),
         state=ObjectRef(key, len(data), put_verified(manifest.objects, key, data), len(data)),
         gaps=_store_gaps(manifest, head, gaps, randomness) if gaps else None,
+        begun_s=begun_s,
     )
     return manifest.commit(change, head)
 

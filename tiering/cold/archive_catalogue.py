@@ -126,7 +126,7 @@ class ArchiveCatalogue:
         for part in chain(inline, leaves()) if backwards else chain(leaves(), inline):
             ref = part.rows
             if ref is not None:
-                rows = unless_lost(part, lost, partial(self._rows_of, reader, ref, topic_id, queue_id))
+                rows = unless_lost(part, lost, partial(self.rows_of, reader, ref, topic_id, queue_id))
                 if rows is not None and len(rows):
                     yield rows
 
@@ -190,6 +190,10 @@ class ArchiveCatalogue:
             else:
                 yield from items
 
+    def leaves(self, reader: ArchiveReader, node: PageNode) -> Sequence[PageNode]:
+        """The pages of segments that a page of the head refers to."""
+        return self._page(reader, node, "log")
+
     def _page(self, reader: ArchiveReader, node: PageNode, kind: str) -> Sequence[Any]:
         ref = node.ref
         return reader.metadata(
@@ -197,7 +201,8 @@ class ArchiveCatalogue:
             lambda data: decode_page(ref.check(data), kind, node.level, path=ref.key),
         )  # fmt: skip
 
-    def _rows_of(self, reader: ArchiveReader, ref: ObjectRef, topic_id: int, queue_id: int | None) -> QueueRows:
+    def rows_of(self, reader: ArchiveReader, ref: ObjectRef, topic_id: int, queue_id: int | None) -> QueueRows:
+        """Rows of a topic, or of one of its queues, in one rows object."""
         head = reader.metadata(
             ref.key, 0, ref.head_length, "queue rows", lambda data: decode_queue_rows_head(data, path=ref.key)
         )

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tiering.backoff import Backoff
 from tiering.clock import Clock, SystemClock
 from tiering.cold.archive_catalogue import ArchiveCatalogue
 from tiering.cold.manifest_change import ManifestChange, apply_change
@@ -271,6 +272,10 @@ class ManifestStore(ArchiveCatalogue):
     def begin_upload(self) -> float:
         """What ``begun_s`` of a change is to be; asked before the first upload of what it will name."""
         return self._clock.monotonic_s()
+
+    def backoff(self, *, first_s: float, most_s: float) -> Backoff:
+        """Pauses for one who asks this archive again and again."""
+        return Backoff(self._clock, self._randomness, first_s=first_s, most_s=most_s)
 
     def _check_epoch(self, head: Head) -> None:
         if self._epoch is None or head.epoch != self._epoch:
