@@ -190,10 +190,6 @@ class ArchiveCatalogue:
             else:
                 yield from items
 
-    def leaves(self, reader: ArchiveReader, node: PageNode) -> Sequence[PageNode]:
-        """The pages of segments that a page of the head refers to."""
-        return self._page(reader, node, "log")
-
     def _page(self, reader: ArchiveReader, node: PageNode, kind: str) -> Sequence[Any]:
         ref = node.ref
         return reader.metadata(
