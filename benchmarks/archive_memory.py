@@ -2,11 +2,11 @@
 
 A segment of ``--mib`` MiB is filled with records of ``--body`` bytes of base64 text (incompressible but for that) in
 ``--queues`` queues, or, with TIERLOG_DATA and ``--logs``, with the lines of the real logs. Then a fresh process opens
-the store and archives it: against a directory, and against the store in memory, whose own copies of the object are in
-the figure. Memory is RssAnon of /proc/self/status, sampled every 2 ms: pages of the mapped log are page cache and do
-not count. A small segment is archived first, so that imports and compiled code do not count either.
+the store and archives it: against a directory, against the store in memory, whose own copies of the object are in the
+figure, or against an S3 server. Memory is RssAnon of /proc/self/status, sampled every 2 ms: pages of the mapped log are
+page cache and do not count. A small segment is archived first, so that imports and compiled code do not count either.
 
-``python benchmarks/archive_memory.py [--mib 1024] [--body 256] [--queues 64] [--logs] [--stores local memory]``
+``python benchmarks/archive_memory.py [--mib 1024] [--body 256] [--queues 64] [--logs] [--stores local memory s3]``
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tiering.cold.local import LocalObjectStore
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.object_store import ObjectStore
+from tiering.cold.s3 import S3ObjectStore
 from tiering.fs import LocalFileSystem
 from tiering.hot.store import HotStore
 from tiering.options import ColdOptions, HotOptions
@@ -122,13 +123,16 @@ def archive(root: Path, mib: int, objects: ObjectStore) -> tuple[int, float, flo
     return max(peak, anonymous_bytes()) - before, seconds, cpu_seconds, entry.raw_bytes, entry.size_bytes
 
 
-def measure(root: Path, mib: int, kind: str) -> None:
+def measure(root: Path, mib: int, kind: str, endpoint: str, bucket: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder, "small"), 1, made_up(64, 4))
         archive(Path(folder, "small"), 1, MemoryObjectStore(SystemClock()))
         objects: ObjectStore = MemoryObjectStore(SystemClock())
         if kind == "local":
             objects = LocalObjectStore(Path(folder, "cold"), SystemClock())
+        if kind == "s3":
+            objects = S3ObjectStore(bucket, "archive-memory", endpoint_url=endpoint or None)
+            archive(Path(folder, "small"), 1, objects)
         peak, seconds, cpu_seconds, raw, stored = archive(root, mib, objects)
     print(
         f"{kind:8} {peak / (1 << 20):8.0f} MiB more at its peak   {raw / seconds / 1e6:6.0f} MB/s {seconds:7.2f} s, "
@@ -144,14 +148,18 @@ def main() -> None:
     parser.add_argument("--body", type=int, default=256)
     parser.add_argument("--queues", type=int, default=64)
     parser.add_argument("--logs", action="store_true")
-    parser.add_argument("--stores", nargs="+", default=["local", "memory"])
+    parser.add_argument("--stores", nargs="+", default=["local", "memory"], choices=["local", "memory", "s3"])
+    parser.add_argument("--endpoint", default="", help="of an S3 server, whose bucket must exist")
+    parser.add_argument("--bucket", default="bench")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "store")
         count = fill(root, given.mib, real_lines() if given.logs else made_up(given.body, given.queues))
         print(f"{count / 1e6:.2f} M records in {given.mib} MiB", flush=True)
         for kind in given.stores:
-            process = multiprocessing.get_context("spawn").Process(target=measure, args=(root, given.mib, kind))
+            process = multiprocessing.get_context("spawn").Process(
+                target=measure, args=(root, given.mib, kind, given.endpoint, given.bucket)
+            )
             process.start()
             process.join()
 
