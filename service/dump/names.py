@@ -21,6 +21,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "manifest-page": "the magic of its section",
         "queue-rows": "the magic of its section",
         "state": "the magic of its section",
+        "tail": "the magic of its section",
         "checkpoint": "its name",
         "abort": "its name",
         "lock": "its name",

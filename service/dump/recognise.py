@@ -20,12 +20,14 @@ from service.dump.result import Dump, Options
 from service.dump.small_files import dump_abort, dump_checkpoint, dump_lock
 from service.dump.sorted_segment import dump_sorted_segment
 from service.dump.source import Source
+from service.dump.tails import dump_tail
 from service.dump.tiered_index import dump_chained, dump_compacted, is_compacted
 from tiering.errors import InvalidRequestError
 from tiering.format.manifest import MAGIC_HEAD, MAGIC_PAGE
 from tiering.format.queue_rows import MAGIC as MAGIC_ROWS
 from tiering.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from tiering.format.store_state import MAGIC_STATE
+from tiering.format.tail import MAGIC as MAGIC_TAIL
 
 _DUMPERS: dict[str, Callable[[Source, Options], Dump]] = {
     "commit-log": dump_log,
@@ -41,6 +43,7 @@ _DUMPERS: dict[str, Callable[[Source, Options], Dump]] = {
     "manifest-page": dump_page,
     "queue-rows": dump_queue_rows,
     "state": dump_state,
+    "tail": dump_tail,
     "checkpoint": dump_checkpoint,
     "abort": dump_abort,
     "lock": dump_lock,
@@ -54,7 +57,7 @@ def _int32(value: int) -> bytes:
 
 _SECTION_KINDS = {
     MAGIC_HEAD: "manifest-head", MAGIC_PAGE: "manifest-page", MAGIC_STATE: "state", MAGIC_ROWS: "queue-rows",
-    PAGES_MAGIC: "index-object",
+    PAGES_MAGIC: "index-object", MAGIC_TAIL: "tail",
 }  # fmt: skip
 _RECORD_MAGICS = {_int32(magic) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
 _INDEX_MAGICS = {_int32(BEGIN_MAGIC), _int32(END_MAGIC)}

@@ -192,6 +192,12 @@ def test_a_new_topic_has_the_queues_that_were_asked_for_and_never_fewer(service:
     assert [one["topic"] for one in service.json("GET", "/v1/topics")[1]["topics"]] == ["t"]
 
 
+def test_what_is_acknowledged_as_archived_is_in_the_bucket(service: Service) -> None:
+    service.produce("orders", {"body": "one"}, {"body": "two"}, query="?durability=archived")
+    _, stats = service.json("GET", "/v1/stats")
+    assert (stats["tails_written"], stats["unarchived_bytes"]) == (1, 0)
+
+
 def test_a_long_poll_returns_when_a_message_comes(service: Service) -> None:
     service.produce("t", {"body": "first", "queue_id": 0})
     answers: list[Any] = []
