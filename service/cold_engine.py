@@ -23,10 +23,11 @@ from tiering.cold.restoring import restore_segment
 from tiering.cold.segment_reader import SegmentReader
 from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, TopicNotFoundError
-from tiering.fetch import Fetcher, PullResult
+from tiering.fetch import Fetcher
 from tiering.findings import Findings
 from tiering.fs import LocalFileSystem
 from tiering.paths import ColdKeys, store_of_head
+from tiering.pull_result import PullResult
 from tiering.randomness import SystemRandomness
 from tiering.types import Boundary
 
@@ -38,6 +39,7 @@ class ColdEngine:
         """Use :meth:`open`."""
         self._objects = objects
         self._manifests = manifests
+        self._fetchers = {store_id: Fetcher(store_id, None, manifest) for store_id, manifest in manifests.items()}
         self.cold_url = cold_url
 
     @classmethod
@@ -88,8 +90,7 @@ class ColdEngine:
         return self._fetcher().offset_by_time(topic, queue_id, time_ms, boundary)
 
     def _fetcher(self) -> Fetcher:
-        store_id, manifest = self._only_store("a queue")
-        return Fetcher(store_id, None, manifest)
+        return self._fetchers[self._only_store("a queue")[0]]
 
     def _only_store(self, what: str) -> tuple[str, ManifestStore]:
         if len(self._manifests) > 1:
@@ -104,7 +105,7 @@ class ColdEngine:
         found = []
         for store_id in self.store_ids:
             manifest = self._manifests[store_id]
-            head, reader, fetcher = manifest.refresh(), manifest.reader(), Fetcher(store_id, None, manifest)
+            head, reader, fetcher = manifest.refresh(), manifest.reader(), self._fetchers[store_id]
             for state in manifest.state(reader, head).topics:
                 queues = [QueueInfo(queue, *fetcher.offsets(state.name, queue)) for queue in range(state.queues)]
                 found.append(

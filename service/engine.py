@@ -34,11 +34,11 @@ from tiering.errors import (
     MessageNotFoundError,
     ReadOnlyError,
 )
-from tiering.fetch import PullResult
 from tiering.findings import Findings
 from tiering.fs import FileSystem, LocalFileSystem
 from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
+from tiering.pull_result import PullResult
 from tiering.randomness import Randomness, SystemRandomness
 from tiering.types import Boundary, Durability
 

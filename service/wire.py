@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from service.catalogue import FileInfo, TopicInfo
     from service.engine import Appended
     from tiering.batch import Message
-    from tiering.fetch import PullResult
     from tiering.message import StoredMessage
+    from tiering.pull_result import PullResult
 
 Json = dict[str, Any]
 

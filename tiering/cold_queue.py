@@ -1,14 +1,14 @@
-"""The archived messages of one queue in order: queue rows, then directories, then frames."""
+"""The archived messages of one queue in order: queue rows lead to segments, a replay reads those."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
+from collections.abc import Generator, Iterator
 
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.queue_place import queue_rows_from
 from tiering.cold.reloading import despite_deletion, items_despite_deletion
+from tiering.cold.replay import QueueReplay
+from tiering.cold.replays import Replays
 from tiering.cold.segment_reader import SegmentReader
 from tiering.erasure import Erasures
 from tiering.errors import StoreError
@@ -62,6 +62,7 @@ def _record(manifest: ManifestStore, head: Head, offset: int) -> Record | None:
 
 def archived_messages(
     manifest: ManifestStore,
+    replays: Replays,
     store_id: str,
     head: Head,
     border: int,
@@ -70,21 +71,22 @@ def archived_messages(
     topic: str,
     queue_id: int,
     offset: int,
-) -> Iterator[tuple[int, StoredMessage | None]]:
+) -> Generator[tuple[int, StoredMessage | None]]:
     """Offsets from ``offset`` on, below ``border``, with the message there; None for one that is gone.
 
     Damage elsewhere in the queue is passed over; where the next offset may lie in what cannot be read, the error is
-    raised.
+    raised. Closed before its end, it leaves a replay to go on with.
     """
 
-    def read(newest: Head, start: int) -> Iterator[tuple[int, StoredMessage | None]]:
-        return _messages(manifest, store_id, newest, border, erased, topic_id, topic, queue_id, start)
+    def read(newest: Head, start: int) -> Generator[tuple[int, StoredMessage | None]]:
+        return _messages(manifest, replays, store_id, newest, border, erased, topic_id, topic, queue_id, start)
 
     return items_despite_deletion(manifest, head, read, offset)
 
 
 def _messages(
     manifest: ManifestStore,
+    replays: Replays,
     store_id: str,
     head: Head,
     border: int,
@@ -93,23 +95,57 @@ def _messages(
     topic: str,
     queue_id: int,
     offset: int,
-) -> Iterator[tuple[int, StoredMessage | None]]:
-    reader, lost = manifest.reader(), _Lost(border)
+) -> Generator[tuple[int, StoredMessage | None]]:
     present_from_ms = dict(head.expired).get(topic_id, _BEFORE_ALL_MS)
+
+    def begin() -> QueueReplay:
+        segments = _segments(manifest, head, border, topic_id, queue_id, offset)
+        return QueueReplay(
+            lambda scan: manifest.reader(scan=scan), segments, topic, queue_id, offset, replays.budget, replays.pool
+        )
+
+    left_at = offset
+    replay, was_left = replays.take(head.version, (topic_id, queue_id, offset), begin)
+    while True:
+        is_empty = True
+        try:
+            for item in replay.items():
+                is_empty = False
+                message = None
+                if not (isinstance(item, Filler) or erased.hides(item) or item.store_ms < present_from_ms):
+                    message = StoredMessage(item, store_id, Tier.COLD)
+                try:
+                    yield item.queue_offset, message
+                except GeneratorExit:
+                    replay.put_back(item)
+                    replays.leave(head.version, (topic_id, queue_id, left_at), replay)
+                    raise
+                left_at = item.queue_offset + 1
+        except GeneratorExit:
+            raise
+        except BaseException:
+            replay.drop()
+            raise
+        replay.drop()
+        if not (is_empty and was_left):
+            return
+        replay, was_left = begin(), False  # it went as far as the border was then
+
+
+def _segments(
+    manifest: ManifestStore, head: Head, border: int, topic_id: int, queue_id: int, offset: int
+) -> Iterator[LogEntry]:
+    """The segments below ``border`` that hold the queue from an offset on, ascending."""
+    reader, lost = manifest.reader(), _Lost(border)
     next_offset, base = offset, -1
     for rows in queue_rows_from(manifest, reader, head, topic_id, queue_id, offset, lost.note):
-        wanted = (rows["first_queue_offset"] + rows["count"] > offset) & (rows["segment"] < border)
-        if wanted.any() and int(rows["first_queue_offset"][wanted][0]) > next_offset:
-            lost.raise_behind(base)
-        for base in np.unique(rows["segment"][wanted]).tolist():
-            segment = SegmentReader(reader, manifest.entry_of_rows(reader, head, base))
-            runs = segment.directory_rows(topic, queue_id)
-            runs = [run for run in runs if run.first_queue_offset + run.records > offset]
-            for item in segment.items_of(runs):
-                if item.queue_offset >= offset:
-                    next_offset = item.queue_offset + 1
-                    if isinstance(item, Filler) or erased.hides(item) or item.store_ms < present_from_ms:
-                        yield item.queue_offset, None
-                    else:
-                        yield item.queue_offset, StoredMessage(item, store_id, Tier.COLD)
+        rows = rows[(rows["first_queue_offset"] + rows["count"] > offset) & (rows["segment"] < border)]
+        for row in rows:
+            first = int(row["first_queue_offset"])
+            if first > next_offset:
+                lost.raise_behind(base)
+            next_offset = first + int(row["count"])
+            if row["segment"] != base:
+                base = int(row["segment"])
+                yield manifest.entry_of_rows(reader, head, base)
     lost.raise_behind(base)

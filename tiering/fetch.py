@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reloading import despite_deletion
+from tiering.cold.replays import Replays
 from tiering.cold.time_search import archived_offset_by_time
 from tiering.cold_queue import archived_messages, archived_record
 from tiering.declared_gaps import DeclaredGaps
@@ -26,33 +27,16 @@ from tiering.format.store_state import TopicState
 from tiering.hot.consume_queue import QueueView
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
-from tiering.hot.tag_code import shows_tag
 from tiering.hot.time_search import offset_by_time
 from tiering.known_erasures import KnownErasures
 from tiering.message import StoredMessage, offset_in_message_id
+from tiering.pull_result import Messages, PullResult, collect, edge_of
 from tiering.tag_filter import TagFilter
-from tiering.types import Boundary, PullStatus, Tier
+from tiering.types import Boundary, Tier
 
-# What one pull looks at is bounded, so that a tag which nobody has does not read a whole queue.
-_MAX_MESSAGES = 10_000
-_MAX_FOUND_BYTES = 4 << 20
-_MAX_READ_BYTES = 16 << 20
 _HOT_STEP = 256
+_HEAD_AGE_S = 2.0
 _BEFORE_ALL_MS = -(1 << 63)
-
-#: Offsets in order with the message there, None where it is gone or the tag's hash alone rules it out.
-_Messages = Iterator[tuple[int, StoredMessage | None]]
-
-
-@dataclass(slots=True)
-class PullResult:
-    """Answer of a pull. ``min_offset`` counts both tiers; ``next_offset`` is where to go on."""
-
-    status: PullStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    messages: list[StoredMessage] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +68,7 @@ class Fetcher:
         self._hot = hot
         self._manifest = manifest
         self._firsts = FirstOffsets(manifest) if manifest else None
+        self._replays = Replays(manifest.options.read_ahead_bytes if manifest else 0)
         self._gaps = DeclaredGaps(manifest)
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
@@ -103,14 +88,14 @@ class Fetcher:
             if offset >= queue.end:
                 queue.snapshot.require_dispatched()
             head = None if is_hot else self._head_below(queue.snapshot.border)
-            edge = _edge(offset, first, queue.end, self._gaps.end_of_gap(head, queue.topic_id, queue_id, offset))
+            edge = edge_of(offset, first, queue.end, self._gaps.end_of_gap(head, queue.topic_id, queue_id, offset))
             if edge is not None:
                 return edge
             if is_hot:
                 messages, tier_end = self._hot_messages(queue, offset, wanted), queue.end
             else:
                 messages, tier_end = self._archived_messages(queue, topic, offset), queue.first
-            return _collect(messages, offset, limit, wanted, first, queue.end, tier_end)
+            return collect(messages, offset, limit, wanted, first, queue.end, tier_end)
 
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(least, next) offset of a queue over both tiers; the hot tier's least until the archive has answered."""
@@ -192,7 +177,7 @@ class Fetcher:
                 first = view.first_at_or_above(snapshot.border)
                 yield _HotQueue(topic, found.topic_id, queue_id, snapshot, view, first, max(view.next, floor))
 
-    def _hot_messages(self, queue: _HotQueue, offset: int, wanted: TagFilter | None) -> _Messages:
+    def _hot_messages(self, queue: _HotQueue, offset: int, wanted: TagFilter | None) -> Messages:
         erased = self._known.current()
         while queue.view is not None and offset < queue.view.next:
             for unit in queue.view.units(offset, offset + _HOT_STEP):
@@ -286,7 +271,7 @@ class Fetcher:
             return queue.first
         return self._firsts.find_without_waiting(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
 
-    def _archived_messages(self, queue: _HotQueue, topic: str, offset: int) -> _Messages:
+    def _archived_messages(self, queue: _HotQueue, topic: str, offset: int) -> Messages:
         assert self._manifest is not None
         border = queue.snapshot.border
         head = self._manifest.covering(border)
@@ -297,20 +282,33 @@ class Fetcher:
     def _pull_cold_only(
         self, topic: str, queue_id: int, offset: int, limit: int, wanted: TagFilter | None
     ) -> PullResult:
-        head, state = self._archived_topic(topic, queue_id)
+        head, state = self._archived_topic(topic, queue_id, offset)
         end = self._archived_end(head, state.topic_id, queue_id)
         first = _or_zero(lambda: self._archived_first(head, state, queue_id, end))
         messages = self._cold_messages(head, head.archived_to, state.topic_id, topic, queue_id, offset)
         gap_end = self._gaps.end_of_gap(head, state.topic_id, queue_id, offset)
-        return _edge(offset, first, end, gap_end) or _collect(messages, offset, limit, wanted, first, end, end)
+        return edge_of(offset, first, end, gap_end) or collect(messages, offset, limit, wanted, first, end, end)
 
-    def _archived_topic(self, topic: str, queue_id: int) -> tuple[Head, TopicState]:
+    def _archived_topic(self, topic: str, queue_id: int, offset: int | None = None) -> tuple[Head, TopicState]:
+        """The newest head and a topic there; a replay that goes on at ``offset`` takes one that was just seen."""
         assert self._manifest is not None
+        head = None if offset is None else self._manifest.recent(_HEAD_AGE_S)
+        if head is not None and offset is not None:
+            state = self._state_of(head, topic, queue_id)
+            if state is not None and self._replays.has(head.version, (state.topic_id, queue_id, offset)):
+                return head, state
         head = self._manifest.refresh()
+        state = self._state_of(head, topic, queue_id)
+        if state is None:
+            raise TopicNotFoundError(f"no such topic or queue {topic!r}/{queue_id} in the archive")
+        return head, state
+
+    def _state_of(self, head: Head, topic: str, queue_id: int) -> TopicState | None:
+        assert self._manifest is not None
         for state in self._manifest.state(self._manifest.reader(), head).topics:
             if state.name == topic and 0 <= queue_id < state.queues:
-                return head, state
-        raise TopicNotFoundError(f"no such topic or queue {topic!r}/{queue_id} in the archive")
+                return state
+        return None
 
     def _archived_end(self, head: Head, topic_id: int, queue_id: int) -> int:
         assert self._manifest is not None
@@ -332,24 +330,12 @@ class Fetcher:
 
     def _cold_messages(
         self, head: Head, border: int, topic_id: int, topic: str, queue_id: int, offset: int
-    ) -> _Messages:
+    ) -> Messages:
         assert self._manifest is not None
         return archived_messages(
-            self._manifest, self._store_id, head, border, self._known.current(), topic_id, topic, queue_id, offset
-        )
-
-
-def _edge(offset: int, first: int, end: int, gap_end: int | None) -> PullResult | None:
-    """The answer for an offset that holds nothing, or None; ``gap_end`` is that of the declared gap it lies in."""
-    if gap_end is not None:
-        return PullResult(PullStatus.NO_MATCHED_MESSAGE, gap_end, first, end)
-    if offset < first:
-        return PullResult(PullStatus.OFFSET_TOO_SMALL, first, first, end)
-    if offset > end:
-        return PullResult(PullStatus.OFFSET_TOO_LARGE, end, first, end)
-    if offset == end:
-        return PullResult(PullStatus.NO_NEW_MESSAGE, end, first, end)
-    return None
+            self._manifest, self._replays, self._store_id, head, border, self._known.current(), topic_id, topic,
+            queue_id, offset,
+        )  # fmt: skip
 
 
 def _or_zero(find: Callable[[], int]) -> int:
@@ -358,39 +344,3 @@ def _or_zero(find: Callable[[], int]) -> int:
         return find()
     except StoreError:
         return 0
-
-
-def _until_failure(messages: _Messages) -> _Messages:
-    """The messages before a failure, if there are any: a pull that goes on behind them meets it again."""
-    is_first = True
-    try:
-        for message in messages:
-            yield message
-            is_first = False
-    except StoreError:
-        if is_first:
-            raise
-
-
-def _collect(
-    messages: _Messages, offset: int, limit: int, wanted: TagFilter | None, first: int, end: int, tier_end: int
-) -> PullResult:
-    result = PullResult(PullStatus.NO_MATCHED_MESSAGE, offset, first, end)
-    found_bytes = read_bytes = 0
-    for looked_at, (at, message) in enumerate(_until_failure(messages)):
-        if len(result.messages) == limit or looked_at == _MAX_MESSAGES:
-            return result
-        if found_bytes > _MAX_FOUND_BYTES or read_bytes > _MAX_READ_BYTES:
-            return result
-        result.next_offset = at + 1
-        if message is None:
-            continue
-        read_bytes += message.record.size
-        if wanted is None or (message.tag in wanted.tags and shows_tag(message.record)):
-            result.messages.append(message)
-            result.status = PullStatus.FOUND
-            found_bytes += message.shown_bytes
-    if result.next_offset == offset:
-        # nothing lies between here and the next tier: a gap, whose end is where to go on
-        result.next_offset = max(offset, tier_end)
-    return result

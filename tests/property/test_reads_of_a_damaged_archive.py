@@ -16,8 +16,8 @@ from tests.support.archives import KEYS, TOPICS, ArchiveWorld, Named, build
 from tests.support.damage import Damage, damages
 from tests.support.faulty_store import FaultyObjectStore
 from tiering.errors import ObjectNotFoundError, StoreError
-from tiering.fetch import PullResult
 from tiering.message import StoredMessage
+from tiering.pull_result import PullResult
 from tiering.types import Boundary, Order, PullStatus, Tier, TimeAxis
 
 KINDS = (

@@ -11,7 +11,7 @@ import pytest
 from service.engine import Engine
 from tests.support.engines import tiny_settings
 from tests.support.faulty_store import FaultyObjectStore
-from tiering import fetch
+from tiering import pull_result
 from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
@@ -104,7 +104,7 @@ def test_a_queue_of_which_nothing_is_archived_is_asked_about_once(store: Store) 
 def test_a_rare_tag_ends_a_pull_where_it_has_looked_at_enough(
     store: Store, monkeypatch: pytest.MonkeyPatch, limit_name: str, start: int
 ) -> None:
-    monkeypatch.setattr(fetch, limit_name, {"_MAX_MESSAGES": 3, "_MAX_READ_BYTES": 500}[limit_name])
+    monkeypatch.setattr(pull_result, limit_name, {"_MAX_MESSAGES": 3, "_MAX_READ_BYTES": 500}[limit_name])
     looked_at = []
     found_at = []
     offset = start

@@ -14,9 +14,10 @@ from tiering.clock import ManualClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.memory import MemoryObjectStore
 from tiering.errors import InvalidRequestError, ObjectStoreUnavailableError, TopicNotFoundError
-from tiering.fetch import Fetcher, PullResult
+from tiering.fetch import Fetcher
 from tiering.options import ColdOptions
 from tiering.paths import ColdKeys
+from tiering.pull_result import PullResult
 from tiering.randomness import SeededRandomness
 from tiering.types import PullStatus, Tier
 

@@ -32,6 +32,9 @@ from tiering.format.section import PageRef
 from tiering.format.store_state import StoreState
 from tiering.types import TimeAxis, TimeRange
 
+_SMALL_BYTES = 64 << 10
+"""Queue rows of that size are fetched whole: one request in place of one for the table and one for each page."""
+
 
 class ArchiveCatalogue:
     """Answers from a head and the immutable objects below it. Thread safe."""
@@ -199,6 +202,8 @@ class ArchiveCatalogue:
 
     def rows_of(self, reader: ArchiveReader, ref: ObjectRef, topic_id: int, queue_id: int | None) -> QueueRows:
         """Rows of a topic, or of one of its queues, in one rows object."""
+        if ref.size_bytes <= _SMALL_BYTES:
+            reader = reader.together(ref.key, 0, ref.size_bytes)
         head = reader.metadata(
             ref.key, 0, ref.head_length, "queue rows", lambda data: decode_queue_rows_head(data, path=ref.key)
         )

@@ -68,6 +68,7 @@ class ManifestStore(ArchiveCatalogue):
         self.had_head = False
         self._head: Head | None = None
         self._etag: str | None = None
+        self._looked_s = float("-inf")
         self._epoch: int | None = None
 
     def reader(self, bill: ReadBill | None = None, *, scan: bool = False) -> ArchiveReader:
@@ -96,15 +97,21 @@ class ManifestStore(ArchiveCatalogue):
                 hint = "its last version must be put back; nothing else was touched"
                 raise ObjectNotFoundError("the head of the archive is gone", path=self.keys.head, hint=hint) from error
             raise
+        looked_s = self._clock.monotonic_s()
         if found is None:
             assert self._head is not None
+            self._looked_s = looked_s
             return self._head
         data, info = found
         head = Head.decode(data, path=self.keys.head)
         if head.store_id != self.keys.store_id:
             raise CorruptionError(f"this is the head of store {head.store_id}", path=self.keys.head)
-        self._head, self._etag, self.had_head = head, info.etag, True
+        self._head, self._etag, self.had_head, self._looked_s = head, info.etag, True, looked_s
         return head
+
+    def recent(self, max_age_s: float) -> Head | None:
+        """The head last seen, unless it is longer ago that somebody looked for a newer one."""
+        return self._head if self._clock.monotonic_s() - self._looked_s <= max_age_s else None
 
     def _read_head(self) -> tuple[bytes, ObjectInfo] | None:
         return self.objects.get(self.keys.head)

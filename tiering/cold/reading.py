@@ -116,6 +116,17 @@ class ArchiveReader:
         self.bill.bytes += len(data)
         return data
 
+    def fetch_once(self, key: str, start: int, end: int, stage: str) -> tuple[bytes, bool]:
+        """:meth:`fetch`, or what somebody else's that is on its way brings; whether it was this one's."""
+        data, is_mine = self._cache.flights.run((key, start, end, stage), lambda: self.fetch(key, start, end, stage))
+        if not is_mine:
+            self.bill.hit(end - start)
+        return data, is_mine
+
+    def together(self, key: str, start: int, end: int) -> ArchiveReader:
+        """This reader, which fetches ``[start, end)`` of an object whole as soon as it needs a piece of it."""
+        return _BlockReader(self, key, start, end)
+
     def fetcher(self, key: str, stage: str) -> Callable[[int, int], bytes]:
         """:meth:`fetch` with object and stage filled in."""
         return lambda start, end: self.fetch(key, start, end, stage)
@@ -206,11 +217,7 @@ class ArchiveReader:
             yield self.data(key, start, end, stage, lambda raw: decode(joined[0], raw))
         elif joined:
             begin, stop = ranges[joined[0]][0], ranges[joined[-1]][1]
-            together, is_mine = self._cache.flights.run(
-                (key, begin, stop, stage), lambda: self.fetch(key, begin, stop, stage)
-            )
-            if not is_mine:
-                self.bill.hit(stop - begin)
+            together, is_mine = self.fetch_once(key, begin, stop, stage)
             for number in joined:
                 start, end = ranges[number]
                 raw = together[start - begin : end - begin]
@@ -282,3 +289,20 @@ class ArchiveReader:
         self._cache.data.drop([place])
         if self._cache.disk is not None:
             self._cache.disk.drop(*place)
+
+
+class _BlockReader(ArchiveReader):
+    """Serves pieces of one range out of one request."""
+
+    def __init__(self, inner: ArchiveReader, key: str, start: int, end: int) -> None:
+        super().__init__(inner._objects, inner._cache, inner.bill, scan=inner._scan)
+        self._key, self._start, self._end = key, start, end
+        self._block: bytes | None = None
+
+    def fetch(self, key: str, start: int, end: int, stage: str) -> bytes:
+        """A piece of the range, or one ranged GET for what lies outside it."""
+        if key != self._key or start < self._start or end > self._end:
+            return super().fetch(key, start, end, stage)
+        if self._block is None:
+            self._block = super().fetch(key, self._start, self._end, stage)
+        return self._block[start - self._start : end - self._start]

@@ -6,7 +6,8 @@ missing object again, the archive is damaged, and the error names the object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from tiering.cold.manifest_store import ManifestStore
@@ -34,13 +35,14 @@ def despite_deletion(manifest: ManifestStore, head: Head, work: Callable[[Head],
 
 
 def items_despite_deletion(
-    manifest: ManifestStore, head: Head, read: Callable[[Head, int], Iterator[tuple[int, T]]], offset: int
-) -> Iterator[tuple[int, T]]:
+    manifest: ManifestStore, head: Head, read: Callable[[Head, int], Generator[tuple[int, T]]], offset: int
+) -> Generator[tuple[int, T]]:
     """Numbered items in order, from ``offset`` on: a reader of the new head goes on behind the last that was read."""
     try:
-        for number, item in read(head, offset):
-            offset = number + 1
-            yield number, item
+        with contextlib.closing(read(head, offset)) as items:
+            for number, item in items:
+                offset = number + 1
+                yield number, item
         return
     except ObjectNotFoundError as error:
         newer = newer_head(manifest, head, error)

@@ -79,6 +79,14 @@ class Restored:
     fillers: int
 
 
+FRAME_COLUMNS = ("frame_position", "frame_length", "frame_bytes", "frame_checksum")
+QUEUE_RUN = np.dtype(
+    [(name, np.int64) for name in (*FRAME_COLUMNS, "first_queue_offset", "records", "position", "bytes")]
+)
+#: Rows of a directory of one queue, as far as reading it in order needs them.
+QueueRuns = NDArray[np.void]
+
+
 class SegmentReader:
     """One sorted segment, read through one query's :class:`ArchiveReader`."""
 
@@ -101,15 +109,17 @@ class SegmentReader:
 
     def frames(self, places: Sequence[FramePlace]) -> Iterator[bytes]:
         """Decompressed frames, ascending; those that lie close to each other come in one request."""
-
-        def decode(at: int, data: bytes) -> bytes:
-            path, place = self._entry.key, places[at]
-            if not is_frame_of(data, place.checksum):
-                raise ChecksumMismatchError("frame differs from its checksum", path=path, position=place.position)
-            return decompress_frame(data, place.raw_bytes, path=path, position=place.position)
-
         ranges = [(place.position, place.position + place.length) for place in places]
-        return self._reader.data_of(self._entry.key, ranges, "frame", decode)
+        return self._reader.data_of(
+            self._entry.key, ranges, "frame", lambda at, data: self.decode_frame(places[at], data)
+        )
+
+    def decode_frame(self, place: FramePlace, data: bytes) -> bytes:
+        """A frame checked and decompressed."""
+        path = self._entry.key
+        if not is_frame_of(data, place.checksum):
+            raise ChecksumMismatchError("frame differs from its checksum", path=path, position=place.position)
+        return decompress_frame(data, place.raw_bytes, path=path, position=place.position)
 
     def records_at(self, cold_offsets: Iterable[int]) -> Iterator[tuple[int, Record | None]]:
         """(cold offset, record) for each offset, neighbours fetched together; None where the record was removed."""
@@ -134,21 +144,29 @@ class SegmentReader:
 
     def directory_rows(self, topic: str, queue_id: int | None = None) -> list[DirectoryRow]:
         """Rows of records in queues, of one topic or one queue, in queue order."""
+        return [row for table in self._directory_tables(topic, queue_id) for row in _rows(table)]
+
+    def queue_runs(self, topic: str, queue_id: int) -> QueueRuns:
+        """What :meth:`directory_rows` gives for one queue, as columns: a big segment has thousands of them."""
+        tables = list(self._directory_tables(topic, queue_id))
+        runs = np.empty(sum(map(len, tables)), QUEUE_RUN)
+        for name in QUEUE_RUN.names or ():
+            runs[name] = np.concatenate([table[name].to_numpy() for table in tables]) if tables else 0
+        return runs
+
+    def _directory_tables(self, topic: str, queue_id: int | None) -> Iterator[pa.Table]:
         head = self._head("directory", MAGIC_DIRECTORY)
         name = topic.encode()
         low = (name, -1 if queue_id is None else queue_id)
         high = (name, 1 << 31 if queue_id is None else queue_id)
-        rows: list[DirectoryRow] = []
         for page in head.pages:
             if _page_place(page, "last") < low or _page_place(page, "first") > high:
                 continue
-            table = self._directory_page(page)
             wanted = pc.field("topic") == topic
             wanted &= pc.field("first_queue_offset") >= 0
             if queue_id is not None:
                 wanted &= pc.field("queue_id") == queue_id
-            rows += _rows(table.filter(wanted))
-        return rows
+            yield self._directory_page(page).filter(wanted)
 
     def _directory_page(self, page: PageRef) -> pa.Table:
         start = self._entry.sections["directory"].position + page.position
@@ -263,7 +281,11 @@ def _rows(table: pa.Table) -> list[DirectoryRow]:
 
 def items_in(frame: bytes, row: DirectoryRow) -> Iterator[Record | Filler]:
     """The records of a directory row, and the fillers between them, from its decompressed frame."""
-    position, end = row.position, row.position + row.bytes
+    return items_between(frame, row.position, row.position + row.bytes)
+
+
+def items_between(frame: bytes, position: int, end: int) -> Iterator[Record | Filler]:
+    """The records and fillers of a part of a decompressed frame."""
     while position < end:
         item = _decode(frame, position)
         yield item

@@ -25,10 +25,12 @@ MAX_INFLATED_BYTES = 64 << 20
 _FORMAT_MASK = 0x700
 _FORMATS = {0x000: "zlib", 0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
 
+_COMPRESSED = int(SysFlag.COMPRESSED)
+
 
 def is_compressed(record: Record) -> bool:
     """Whether the body is not what the application sent."""
-    return bool(record.sys_flag & SysFlag.COMPRESSED) and len(record.body) > 0
+    return bool(record.sys_flag & _COMPRESSED) and len(record.body) > 0
 
 
 def inflated_body(record: Record, limit: int = MAX_INFLATED_BYTES) -> bytes | None:

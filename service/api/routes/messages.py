@@ -16,7 +16,7 @@ from service.api.deps import Stopping, TheEngine
 from service.api.schemas import MessageOut, OffsetByTimeIn, OffsetByTimeOut, PullIn, PullOut, QueryIn, QueryOut
 from service.arrow_rows import answer_stream
 from service.wire import ARROW_STREAM, NDJSON, answer_json, message_json, messages_ndjson, pull_json
-from tiering.fetch import PullResult
+from tiering.pull_result import PullResult
 from tiering.types import PullStatus
 
 router = APIRouter(prefix="/v1", tags=["messages"])

@@ -1,0 +1,297 @@
+"""Reads one archived queue in order, fetching ahead of whoever replays it.
+
+A queue's frames lie side by side in each object, so a stretch of them is one ranged GET, a *window*. The first
+window is one frame, through the caches, as a point read is. Whoever asks for more is taken to go on: windows double
+up to 8 MiB, and further ones are on their way while one is read, with the directories of the segments that
+follow. What is on its way or waits stays below twice the next window, 16 MiB and the budget that all replays
+share; so who stops early has cost about twice what was read.
+
+Nothing is fetched ahead where the budget is 0: each frame is asked for when it is wanted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from tiering.cold.fetch_pool import FetchPool, done_here
+from tiering.cold.reading import ArchiveReader
+from tiering.cold.segment_reader import FRAME_COLUMNS, QueueRuns, SegmentReader, items_between
+from tiering.format.filler import Filler
+from tiering.format.manifest import LogEntry
+from tiering.format.record import Record
+from tiering.format.sorted_segment import FramePlace
+
+_FIRST_WINDOW_BYTES = 64 << 10
+_MAX_WINDOW_BYTES = 8 << 20
+_MAX_AHEAD_BYTES = 2 * _MAX_WINDOW_BYTES
+_MAX_WINDOWS = 8
+_LAYOUTS_AHEAD = 3
+_MAX_TOGETHER_BYTES = 1 << 20
+
+
+class ReadAheadBudget:
+    """Bytes that all replays of one reader of archives may hold. Thread safe."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._used = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """What is held or on its way."""
+        return self._used
+
+    def take(self, size_bytes: int) -> bool:
+        """Take bytes if they are left."""
+        with self._lock:
+            if self._used + size_bytes > self.limit_bytes:
+                return False
+            self._used += size_bytes
+            return True
+
+    def give(self, size_bytes: int) -> None:
+        """Give bytes back."""
+        with self._lock:
+            self._used -= size_bytes
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Where the records of the queue lie in one segment; ``next_run`` is the first run that no window has."""
+
+    segment: SegmentReader
+    key: str
+    runs: QueueRuns
+    next_run: int = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.next_run == len(self.runs)
+
+    @property
+    def bytes_left(self) -> int:
+        """Of frames that no window has."""
+        if self.is_used_up:
+            return 0
+        last = self.place(-1)
+        return last.position + last.length - self.place(self.next_run).position
+
+    def place(self, run: int) -> FramePlace:
+        """Where the frame of a run lies."""
+        position, length, raw_bytes, checksum = (int(self.runs[run][name]) for name in FRAME_COLUMNS)
+        return FramePlace(position, length, raw_bytes, checksum)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A stretch of frames of one segment, on its way: runs ``[first, end)`` of the layout lie in it."""
+
+    layout: _Layout
+    first: int
+    end: int
+    start_byte: int
+    end_byte: int
+    data: Future[bytes]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_byte - self.start_byte
+
+
+class QueueReplay:
+    """The records and fillers of one queue from an offset on, in order. For one thread at a time.
+
+    ``segments`` gives the entries of the segments that hold the queue, ascending; it may raise, and what it raises
+    comes up where its segment would have come. Once anything was raised, the replay is of no more use.
+    """
+
+    def __init__(
+        self,
+        reader: Callable[[bool], ArchiveReader],
+        segments: Iterator[LogEntry],
+        topic: str,
+        queue_id: int,
+        offset: int,
+        budget: ReadAheadBudget,
+        pool: FetchPool,
+    ) -> None:
+        """``reader`` makes a reader, for a scan if it is told so."""
+        self._reader, self._scanner = reader(False), reader(True)
+        self._topic, self._queue_id, self._offset = topic, queue_id, offset
+        self._segments, self._planning = segments, threading.Lock()
+        self._planned: dict[int, LogEntry] = {}
+        self._plan_length = 0
+        self._budget, self._pool = budget, pool
+        self._layouts: deque[Future[_Layout | None]] = deque()
+        self._tickets = 0
+        self._windows: deque[_Window] = deque()
+        self._ahead_bytes = 0
+        self._window_bytes = 0
+        self._is_ahead = False
+        self._unread: Record | Filler | None = None
+        self._items = self._in_order()
+
+    def items(self) -> Iterator[Record | Filler]:
+        """Go on where it was left."""
+        self._fill()
+        if self._unread is not None:
+            item, self._unread = self._unread, None
+            yield item
+        while (each := next(self._items, None)) is not None:  # not `yield from`, which would close the other with this
+            yield each
+
+    def put_back(self, item: Record | Filler) -> None:
+        """Have the item that was given last given again."""
+        self._unread = item
+
+    def expect_more(self) -> None:
+        """Whoever reads goes on: fetch ahead from now on."""
+        self._is_ahead = self._budget.limit_bytes > 0
+
+    def drop(self) -> None:
+        """Give back what was fetched ahead and is not wanted any more."""
+        for layout in self._layouts:
+            layout.cancel()
+        for window in self._windows:
+            window.data.cancel()
+            window.data.add_done_callback(lambda _, size=window.size_bytes: self._budget.give(size))  # type: ignore[misc]
+        self._layouts.clear()
+        self._windows.clear()
+        self._items.close()
+
+    def _in_order(self) -> Generator[Record | Filler]:
+        while (window := self._next_window()) is not None:
+            layout = window.layout
+            frame, last = b"", -1
+            try:
+                data = window.data.result()
+                runs = layout.runs[window.first : window.end].tolist()
+                for start, length, raw_bytes, checksum, _, _, position, size in runs:
+                    if start != last:
+                        self._fill()
+                        piece = data[start - window.start_byte : start + length - window.start_byte]
+                        frame = layout.segment.decode_frame(FramePlace(start, length, raw_bytes, checksum), piece)
+                        last = start
+                    for item in items_between(frame, position, position + size):
+                        if item.queue_offset >= self._offset:
+                            yield item
+            finally:
+                self._budget.give(window.size_bytes)
+
+    # windows
+
+    def _next_window(self) -> _Window | None:
+        if self._window_bytes:
+            self.expect_more()
+        self._fill()
+        if not self._windows and not self._cut(is_wanted_now=True):
+            return None
+        window = self._windows.popleft()
+        self._ahead_bytes -= window.size_bytes
+        self._window_bytes = min(2 * self._window_bytes or _FIRST_WINDOW_BYTES, _MAX_WINDOW_BYTES)
+        return window
+
+    def _fill(self) -> None:
+        """Have as much on its way as may be, without waiting."""
+        while self._is_ahead and len(self._windows) < _MAX_WINDOWS:
+            if self._ahead_bytes >= min(2 * self._window_bytes, _MAX_AHEAD_BYTES) or not self._cut(is_wanted_now=False):
+                return
+
+    def _cut(self, *, is_wanted_now: bool) -> bool:
+        """Ask for the next window; False if there is none, or if that cannot be known yet, or without room for it."""
+        layout = self._layout(may_wait=is_wanted_now)
+        if layout is None:
+            return False
+        first = layout.next_run
+        end, start_byte, end_byte = self._stretch(layout, self._window_bytes if self._is_ahead else 0)
+        if not self._budget.take(end_byte - start_byte):
+            if not is_wanted_now:
+                return False
+            end, start_byte, end_byte = self._stretch(layout, 0)
+            self._budget.give(start_byte - end_byte)  # one frame that is wanted now is fetched whatever others hold
+        layout.next_run = end
+        data = self._fetch(layout, layout.place(first), start_byte, end_byte, is_wanted_now=is_wanted_now)
+        self._windows.append(_Window(layout, first, end, start_byte, end_byte, data))
+        self._ahead_bytes += end_byte - start_byte
+        return True
+
+    @staticmethod
+    def _stretch(layout: _Layout, limit_bytes: int) -> tuple[int, int, int]:
+        """The run behind neighbouring frames of about ``limit_bytes``, one at least, and their bytes in the object."""
+        starts, lengths = layout.runs["frame_position"], layout.runs["frame_length"]
+        run = layout.next_run
+        start_byte = last = int(starts[run])
+        end_byte = start_byte + int(lengths[run])
+        while run < len(layout.runs):
+            start = int(starts[run])
+            if start != last:
+                end = start + int(lengths[run])
+                if start != end_byte or end - start_byte > limit_bytes:
+                    break
+                last, end_byte = start, end
+            run += 1
+        return run, start_byte, end_byte
+
+    def _fetch(self, layout: _Layout, first: FramePlace, start: int, end: int, *, is_wanted_now: bool) -> Future[bytes]:
+        def fetch() -> bytes:
+            if end > first.position + first.length:
+                return self._scanner.fetch_once(layout.key, start, end, "frames")[0]
+            return reader.data(layout.key, start, end, "frame", checked)
+
+        def checked(data: bytes) -> bytes:
+            layout.segment.decode_frame(first, data)
+            return data
+
+        reader = self._scanner if self._window_bytes else self._reader
+        return done_here(fetch) if is_wanted_now else self._pool.submit(fetch)
+
+    # segments
+
+    def _layout(self, *, may_wait: bool) -> _Layout | None:
+        """The layout that the next window is cut from; None at the end, or if it is not there and must not wait."""
+        while True:
+            if not self._layouts:
+                self._layouts.append(self._ask_for_layout())
+            if not may_wait and not self._layouts[0].done():
+                return None
+            if not may_wait and self._layouts[0].exception() is not None:
+                return None  # it comes up when somebody wants what follows
+            layout = self._layouts[0].result()
+            if self._is_ahead and (layout is None or layout.bytes_left > _MAX_WINDOWS * self._window_bytes):
+                return layout
+            while self._is_ahead and len(self._layouts) < 1 + _LAYOUTS_AHEAD:
+                self._layouts.append(self._ask_for_layout())
+            if layout is None or not layout.is_used_up:
+                return layout
+            self._layouts.popleft()
+
+    def _ask_for_layout(self) -> Future[_Layout | None]:
+        ticket = self._tickets
+        self._tickets += 1
+        if self._is_ahead:
+            return self._pool.submit(lambda: self._make_layout(ticket))
+        return done_here(lambda: self._make_layout(ticket))
+
+    def _make_layout(self, ticket: int) -> _Layout | None:
+        """What the segment with this number of the queue's holds of it; None behind the last."""
+        with self._planning:
+            while self._plan_length <= ticket:
+                entry = next(self._segments, None)
+                if entry is None:
+                    return None
+                self._planned[self._plan_length] = entry
+                self._plan_length += 1
+            entry = self._planned.pop(ticket)
+        directory = entry.sections["directory"]
+        reader = self._scanner if ticket else self._reader
+        if directory.length <= _MAX_TOGETHER_BYTES:
+            reader = reader.together(entry.key, directory.position, directory.position + directory.length)
+        segment = SegmentReader(reader, entry)
+        runs = segment.queue_runs(self._topic, self._queue_id)
+        runs = runs[runs["first_queue_offset"] + runs["records"] > self._offset]
+        return _Layout(segment, entry.key, runs)
