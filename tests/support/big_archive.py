@@ -12,8 +12,9 @@ from tests.support.priced_store import PricedStore
 from tiering.clock import ManualClock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore, Ownership
 from tiering.cold.memory import MemoryObjectStore
-from tiering.format.manifest import IndexEntry, LogEntry, ObjectRef
-from tiering.format.queue_rows import QUEUE_ROW, encode_queue_rows
+from tiering.cold.queue_place import queue_rows_from
+from tiering.format.manifest import Head, IndexEntry, LogEntry, ObjectRef
+from tiering.format.queue_rows import QUEUE_ROW, QueueRows, encode_queue_rows
 from tiering.format.section import SectionRef
 from tiering.options import ColdOptions
 from tiering.paths import ColdKeys
@@ -22,6 +23,8 @@ from tiering.types import TimeBounds
 
 SEGMENT = 1 << 30
 KEYS = ColdKeys("0123456789abcdef")
+#: Pairs of commits whose cost is counted.
+COMMITS = 100
 _AT_ONCE = 400
 _TOPICS = 4
 _A_QUEUE = 1_000
@@ -105,7 +108,7 @@ def _bounds(base: int) -> TimeBounds:
     return TimeBounds(begin_ms, begin_ms + _SEGMENT_MS - 1, begin_ms - 700, begin_ms + _SEGMENT_MS - 9)
 
 
-def rows_of(base: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+def rows_of(base: int) -> QueueRows:
     """Every topic has one queue with as many messages in every segment."""
     number, times = base // SEGMENT, _bounds(base)
     rows = [
@@ -119,3 +122,31 @@ def rows_of(base: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
 def offset_in_the_middle(archive: BigArchive) -> int:
     """A queue offset half way through every queue."""
     return archive.head.archived_to // SEGMENT // 2 * _A_QUEUE + 7
+
+
+class Costs:
+    """What the usual actions ask of an archive."""
+
+    def __init__(self, archive: BigArchive) -> None:
+        count = archive.head.archived_to // SEGMENT
+        self.refresh_without_change = archive.ask(archive.manifest.refresh)
+        self.largest_head = 0
+        self.commits = archive.ask(lambda: self._publish(archive))
+        fresh = archive.fresh()
+        self.first_refresh = archive.ask(fresh.refresh)
+        head = fresh.refresh()
+        self.look_up = archive.ask(lambda: fresh.log_entry(fresh.reader(), head, count // 2 * SEGMENT))
+        self.pull = archive.ask(lambda: self._pull(archive, head))
+        self.kept_bytes = fresh.cache.metadata.counters().bytes
+
+    def _publish(self, archive: BigArchive) -> None:
+        for _ in range(COMMITS):
+            archive.publish(1)
+            self.largest_head = max(self.largest_head, len(archive.head.encode()))
+
+    @staticmethod
+    def _pull(archive: BigArchive, head: Head) -> None:
+        fresh, offset = archive.fresh(), offset_in_the_middle(archive)
+        rows = next(queue_rows_from(fresh, fresh.reader(), head, 2, 0, offset))
+        reached = rows["first_queue_offset"] + rows["count"]
+        assert int(rows["first_queue_offset"][0]) <= offset < int(reached[-1])
