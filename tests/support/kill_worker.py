@@ -101,7 +101,9 @@ def work_together(folder: Path, seed: int, kill_at: int, writers: int) -> None:
     countdown = Countdown(kill_at)
     engine = Engine.open(
         folder / "store",
-        settings=tiny_settings(hot__flush_interval_ms=5, hot__checkpoint_interval_ms=20, hot__retention_ms=0),
+        settings=tiny_settings(
+            hot__flush_interval_ms=5, hot__checkpoint_interval_ms=20, hot__retention_ms=0, cold__tail_interval_ms=0
+        ),
         cold_url=f"file://{folder}/cold",
         fs=Counted(LocalFileSystem(), countdown, _CHANGING),
         objects=Counted(LocalObjectStore(folder / "cold", SystemClock()), countdown, _CHANGING),
