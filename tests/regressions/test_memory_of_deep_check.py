@@ -1,0 +1,41 @@
+"""A deep check that kept what it read would not end on an archive of any size."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from tests.support.archives import ArchiveWorld, fill
+
+
+def grow(world: ArchiveWorld, messages: int) -> None:
+    engine = world.open()
+    for start in range(0, messages, 250):
+        fill(engine, world.clock, 250, start)
+        engine.archive(everything=True, drop_hot=True)
+    engine.close()
+
+
+def peak_of_check(world: ArchiveWorld) -> int:
+    cold = world.cold()
+    tracemalloc.start()
+    try:
+        assert cold.check(deep=True) == []
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_of_an_object_no_more_is_kept_than_its_entry() -> None:
+    world = ArchiveWorld()
+    grow(world, 500)
+    peak_of_check(world)  # what is compiled and imported only once
+    few, before = peak_of_check(world), segments_of(world)
+    grow(world, 2500)
+    added = segments_of(world) - before
+    assert added > 50
+    assert peak_of_check(world) - few < 8192 * added, "a segment holds 16 KiB of records, and index items beside them"
+
+
+def segments_of(world: ArchiveWorld) -> int:
+    manifest = world.manifest()
+    return len(list(manifest.log_entries(manifest.reader(), manifest.refresh())))
