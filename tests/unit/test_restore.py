@@ -138,6 +138,7 @@ def test_indexing_from_the_archive_passes_over_removed_records(world: RestoreWor
     again = world.open("b", restore=True)
     assert [by_key(again, "orders", number) for number in range(40)] == [[number] for number in range(40)]
     assert by_key(again, "secret", 4) == []
+    assert again.check(deep=True) == []
 
 
 def test_the_archive_read_alone_goes_over_the_gap_too(world: RestoreWorld) -> None:
