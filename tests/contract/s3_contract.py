@@ -134,6 +134,17 @@ class S3Contract(ObjectStoreContract, FailedStoreContract):
         assert info.size_bytes == PART_BYTES + 3
         assert backend.raw_get("k") == bytes(PART_BYTES) + b"abc"
 
+    def test_an_upload_if_absent_refuses_an_existing_object(self, server: S3Server, bucket: str) -> None:
+        store = S3ObjectStore(bucket, ROOT, endpoint_url=server.endpoint_url, part_bytes=PART_BYTES)
+        for pieces in ([bytes(PART_BYTES), b"one"], [b"small"]):
+            store.upload_if_absent("k", pieces)
+            for other in ([bytes(PART_BYTES), b"two"], [b"two"]):
+                with pytest.raises(PreconditionFailedError):
+                    store.upload_if_absent("k", other)
+            assert store.get("k")[0] == b"".join(pieces)
+            assert list(store.list_uploads("")) == []
+            store.delete("k")
+
     def test_the_path_of_large_objects(self, store: ObjectStore, seed: int) -> None:
         data = random.Random(seed).randbytes(64 << 20)
         store.put("put", data)
@@ -250,9 +261,9 @@ class StrictServerContract:
         store = S3ObjectStore(server.new_bucket(), endpoint_url=server.endpoint_url, part_bytes=PART_BYTES)
         complete = MultipartUpload.complete
 
-        def damage(upload: MultipartUpload) -> object:
+        def damage(upload: MultipartUpload, conditions: dict[str, str]) -> object:
             upload.crc32 ^= 1
-            return complete(upload)
+            return complete(upload, conditions)
 
         monkeypatch.setattr(MultipartUpload, "complete", damage)
         with pytest.raises(StoreError):

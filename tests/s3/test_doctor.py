@@ -46,7 +46,7 @@ def test_a_full_race_on_each_server(real_server: S3Server, monkeypatch: pytest.M
         (race["condition"], race["writers"], race["rounds"], race["broken"])
         for race in found["races"]  # type: ignore[attr-defined]
     ] == [("if absent", 64, 50, 0), ("if match", 64, 50, 0)]
-    assert [row["state"] for row in found["capabilities"]] == ["ok"] * 13  # type: ignore[attr-defined]
+    assert [row["state"] for row in found["capabilities"]] == ["ok"] * 14  # type: ignore[attr-defined]
 
 
 def test_a_short_race_on_moto(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

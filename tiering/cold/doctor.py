@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 from tiering.clock import Clock
-from tiering.cold.object_store import ObjectStore
+from tiering.cold.object_store import ObjectInfo, ObjectStore
 from tiering.cold.races import Condition, RaceReport, Racers, race
 from tiering.errors import ObjectNotFoundError, PreconditionFailedError, StoreError, TornRecordError
 
@@ -25,6 +26,7 @@ _SKEW_NOTE_MS = 5_000
 _SKEW_FINDING_MS = 60_000
 _LEFT_OVER_MS = 6 * 3_600_000
 _CLEANERS = 16
+_CLEANINGS = 3
 
 
 class State(StrEnum):
@@ -71,6 +73,15 @@ class Diagnosis:
         return f"not safe: {', '.join(wrong)} not as tierlog relies on"
 
 
+@runtime_checkable
+class ConditionalUploads(Protocol):
+    """A store that can make an upload in parts depend on a condition, which the contract does not ask for."""
+
+    def upload_if_absent(self, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
+        """Raises PreconditionFailedError if there is such an object."""
+        ...
+
+
 class Doctor:
     """Probes one store below ``cluster/doctor-<token>/``. Call :meth:`clean` whatever happened."""
 
@@ -102,6 +113,9 @@ class Doctor:
             ("clock", self._skew),
         ):
             self._row(capability, probe, on_row)
+        store = self._store
+        if isinstance(store, ConditionalUploads):
+            self._row("upload if absent", lambda: self._upload_if_absent(store), on_row)
         if racers is not None:
             for condition in Condition:
                 self._row(f"race {condition}", lambda: self._race(racers, condition, rounds), on_row)  # noqa: B023
@@ -114,7 +128,11 @@ class Doctor:
         prefix = f"{self.folder}/"
         self._delete_all(self._names)
         self._names.clear()
-        self._delete_all(info.key for info in self._store.list(prefix))
+        for _ in range(_CLEANINGS):  # a put whose answer was lost may still arrive
+            found = [info.key for info in self._store.list(prefix)]
+            if not found:
+                break
+            self._delete_all(found)
         for pending in self._store.list_uploads(prefix):
             self._store.abort_upload(pending)
         with contextlib.suppress(StoreError):
@@ -227,6 +245,13 @@ class Doctor:
         if self._store.head(key).crc32 is None:
             return State.NOTE, "whole; without a CRC-32 of the whole, so that every upload is read back"
         return State.OK, "whole, with a CRC-32 of the whole"
+
+    def _upload_if_absent(self, store: ConditionalUploads) -> tuple[State, str]:
+        key, pieces = self._name("upload-absent"), [bytes(_PART_BYTES), b"end"]
+        store.upload_if_absent(key, pieces)
+        if _raises(PreconditionFailedError, lambda: store.upload_if_absent(key, [bytes(_PART_BYTES), b"other"])):
+            return State.OK, "refused for an existing object"
+        return State.NOTE, "not refused for an existing object; tierlog gives every upload a name of its own"
 
     def _pending(self) -> tuple[State, str]:
         seen: list[str] = []

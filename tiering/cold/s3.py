@@ -94,16 +94,26 @@ class S3ObjectStore:
 
     def upload(self, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
         """Store the pieces in parts, or with one put if they fit into one part."""
+        return self._upload(key, pieces, {})
+
+    def upload_if_absent(self, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
+        """The same on the condition that there is no such object, which few servers took until lately.
+
+        Raises PreconditionFailedError as :meth:`put` does.
+        """
+        return self._upload(key, pieces, {"IfNoneMatch": "*"})
+
+    def _upload(self, key: str, pieces: Iterable[bytes], conditions: dict[str, str]) -> ObjectInfo:
         validate_key(key)
         parts = split_parts(pieces, self._part_bytes)
         ahead = list(islice(parts, 2))
         if len(ahead) < 2:
-            return self._put(key, ahead.pop() if ahead else b"", {})
+            return self._put(key, ahead.pop() if ahead else b"", conditions)
         upload = self._uploads.begin(key, self._full(key), self._keeping.arguments(key))
         try:
             upload.add(ahead, parts)
             try:
-                answer = upload.complete()
+                answer = upload.complete(conditions)
             except ObjectStoreUnavailableError:
                 # Perhaps only the answer was lost; a repeated request then finds the upload gone.
                 with suppress(StoreError):

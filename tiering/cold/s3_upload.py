@@ -35,9 +35,9 @@ class MultipartUpload:
             answer = self._call("upload_part", self._key, **arguments, **checksum)
             self._parts.append({"PartNumber": number, "ETag": answer["ETag"], **checksum})
 
-    def complete(self) -> Any:
+    def complete(self, conditions: dict[str, str]) -> Any:
         """Make the object appear; the server compares the checksum of the whole if it has agreed to."""
-        arguments = {"MultipartUpload": {"Parts": self._parts}, **self._upload}
+        arguments = {"MultipartUpload": {"Parts": self._parts}, **self._upload, **conditions}
         if self._checked:
             arguments |= {"ChecksumType": FULL_OBJECT, "ChecksumCRC32": crc32_text(self.crc32)}
         return self._call("complete_multipart_upload", self._key, **arguments)
