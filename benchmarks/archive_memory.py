@@ -29,7 +29,7 @@ from tiering.cold.local import LocalObjectStore
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.s3 import S3ObjectStore
+from tiering.cold.s3.store import S3ObjectStore
 from tiering.fs import LocalFileSystem
 from tiering.hot.store import HotStore
 from tiering.options import ColdOptions, HotOptions

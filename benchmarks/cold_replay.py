@@ -32,7 +32,7 @@ from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectInfo
 from tiering.cold.reading import ArchiveCache
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.message import StoredMessage
 from tiering.paths import ColdKeys
 from tiering.randomness import SystemRandomness

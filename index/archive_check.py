@@ -18,12 +18,12 @@ from index.batch import KeyBatch
 from index.layout import SECONDS_MAX, SECONDS_MIN, Items
 from index.object_check import items_of_object
 from index.object_pages import highs
+from tiering.checks.archive import ColdCheck
+from tiering.checks.findings import Findings
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.whole_segment import WholeSegment
-from tiering.cold_check import ColdCheck
+from tiering.cold.segment.whole import WholeSegment
 from tiering.errors import CorruptionError, ObjectNotFoundError, StoreError
-from tiering.findings import Findings
 from tiering.format.manifest import Head, IndexEntry, LogEntry
 from tiering.hot.store import HotStore
 

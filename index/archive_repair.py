@@ -12,13 +12,13 @@ from functools import partial
 from index.archive_check import check_archive_deep
 from index.lost_page import LostPage
 from index.rebuild import IndexRebuild
+from tiering.checks.archive import ColdCheck
+from tiering.checks.findings import Finding, Findings
+from tiering.checks.repair import ColdRepair
 from tiering.cold.manifest_change import ManifestChange, MendedPage
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold_check import ColdCheck
-from tiering.cold_repair import ColdRepair
 from tiering.errors import ConflictError, CorruptionError, ObjectNotFoundError
-from tiering.findings import Finding, Findings
 from tiering.format.manifest import Entry, Head, LogEntry, ObjectRef, PageNode
 from tiering.fs import FileSystem
 from tiering.hot.store import HotStore

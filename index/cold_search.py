@@ -16,8 +16,8 @@ from index.query import Query, TierCoverage
 from index.search import ALL_TIME, SearchContext, Work
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reloading import newer_head
-from tiering.cold.segment_reader import DirectoryRow, SegmentReader
-from tiering.erasure import Erasures
+from tiering.cold.segment.reader import DirectoryRow, SegmentReader
+from tiering.erasing.tombstones import Erasures
 from tiering.errors import CorruptionError, ObjectNotFoundError, StoreError, TopicNotFoundError
 from tiering.format.filler import Filler
 from tiering.format.hashing import key_hash, key_hash_high

@@ -21,7 +21,7 @@ from index.layout import TIERLOG
 from index.local_index import LocalIndex
 from index.publish import IndexPublisher
 from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import CorruptionError
 from tiering.format.filler import is_filler
 from tiering.format.manifest import Head, LogEntry

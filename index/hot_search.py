@@ -10,7 +10,7 @@ from index.hits import in_groups
 from index.local_index import LocalIndex
 from index.query import Query, TierCoverage
 from index.search import ALL_TIME, SearchContext, Work
-from tiering.erasure import Erasures
+from tiering.erasing.tombstones import Erasures
 from tiering.errors import UnavailableError
 from tiering.format.record import SysFlag
 from tiering.hot.consume_queue import QueueView

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 
 from index.index_object import IndexObjectReader
+from tiering.checks.archive import ColdCheck
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.object_stream import ObjectStream
-from tiering.cold.segment_entry import entry_of_segment
-from tiering.cold_check import ColdCheck
+from tiering.cold.segment.entry import entry_of_segment
 from tiering.errors import CorruptionError
 from tiering.format.manifest import Entry, IndexEntry, PageNode, decode_page
 from tiering.types import TimeBounds

@@ -19,7 +19,7 @@ from index.local_index import LocalIndex
 from index.snapshot import IndexFileEntry
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.publishing import verify_object
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import CorruptionError
 from tiering.format.manifest import Head, IndexEntry
 from tiering.randomness import Randomness

@@ -12,11 +12,11 @@ from index.query import Query, StoreCoverage, TierCoverage
 from index.search import SearchContext, StoreSearch, Work, object_of
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import BudgetSpentError
-from tiering.erasure import Erasures, ErasureSource
+from tiering.erasing.known import KnownErasures
+from tiering.erasing.tombstones import Erasures, ErasureSource
 from tiering.errors import StoreError, TopicNotFoundError
 from tiering.format.manifest import Head
 from tiering.hot.store import HotStore
-from tiering.known_erasures import KnownErasures
 from tiering.types import TimeAxis, TimeRange
 
 

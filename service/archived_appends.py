@@ -30,8 +30,8 @@ from tiering.format.manifest import Head
 from tiering.hot.store import HotStore
 from tiering.options import TailOptions
 from tiering.randomness import Randomness
-from tiering.tail_mark import TailMark
-from tiering.tails import TailWriter
+from tiering.tails.mark import TailMark
+from tiering.tails.writer import TailWriter
 
 _LOG = logging.getLogger("tierlog")
 _LOOK_S = 0.25

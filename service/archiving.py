@@ -23,12 +23,12 @@ from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore, Ownership
 from tiering.cold.sweep import Sweep
 from tiering.disk_space import DiskSpace
+from tiering.erasing.known import KnownErasures
 from tiering.errors import ClosedError, ConflictError, FencedError, ReadOnlyError, StoreMismatchError
 from tiering.format.manifest import Head, ObjectRef
 from tiering.fs import FileSystem
 from tiering.hot.identity import StoreIdentity
 from tiering.hot.store import HotStore
-from tiering.known_erasures import KnownErasures
 from tiering.options import RetentionOptions
 from tiering.paths import StorePaths
 from tiering.randomness import Randomness

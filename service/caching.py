@@ -8,7 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from service.settings import ColdSettings
-from tiering.cold.disk_cache import DiskCache
+from tiering.cold.caching.disk import DiskCache
 from tiering.cold.reading import ArchiveCache
 from tiering.errors import StoreError
 from tiering.fs import FileSystem

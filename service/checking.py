@@ -18,11 +18,11 @@ from index.kernels.classic import hash_classic_items
 from index.layout import Items
 from index.local_index import LocalIndex
 from index.snapshot import IndexReader, IndexSnapshot
-from tiering import check as tier_check
-from tiering.check import check_store, segment_rows
+from tiering.checks import store as store_checks
+from tiering.checks.findings import Findings
+from tiering.checks.store import check_store, segment_rows
 from tiering.cold.manifest_store import ManifestStore
 from tiering.errors import CorruptionError
-from tiering.findings import Findings
 from tiering.fs import LocalFileSystem
 from tiering.hot.commit_log import Segment
 from tiering.hot.snapshot import HotSnapshot
@@ -61,7 +61,7 @@ def check_archive(
     if deep:
         check_archive_deep(manifest, hot, findings, progress or (lambda done, of: None))
     else:
-        findings.extend(tier_check.check_archive(manifest, hot))
+        findings.extend(store_checks.check_archive(manifest, hot))
 
 
 def check_index(hot: HotStore, index: LocalIndex) -> list[str]:

@@ -15,16 +15,16 @@ from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
 from service.checking import check_archive
 from service.opening import open_archive
 from service.settings import Settings
+from tiering.checks.findings import Findings
 from tiering.clock import Clock, SystemClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.reading import ArchiveCache
-from tiering.cold.restoring import restore_segment
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
+from tiering.cold.segment.restoring import restore_segment
 from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, TopicNotFoundError
 from tiering.fetch import Fetcher
-from tiering.findings import Findings
 from tiering.fs import LocalFileSystem
 from tiering.paths import ColdKeys, store_of_head
 from tiering.pull_result import PullResult
@@ -153,7 +153,7 @@ class ColdEngine:
         """Put the segment that holds a physical offset back into a file; what was done.
 
         Raises :class:`NotFoundError` if it is not in the archive, and what the function of this name in
-        ``tiering.cold.restoring`` raises.
+        ``tiering.cold.segment.restoring`` raises.
         """
         store_id, manifest = self._only_store("a segment")
         head, reader = manifest.refresh(), manifest.reader(scan=True)

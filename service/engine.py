@@ -26,6 +26,7 @@ from service.settings import Settings
 from service.store_host import store_host
 from tiering.backoff import Backoff
 from tiering.batch import MAX_QUEUES, Message, MessageBatch
+from tiering.checks.findings import Findings
 from tiering.clock import Clock, SystemClock
 from tiering.cold.object_store import ObjectStore
 from tiering.errors import (
@@ -34,7 +35,6 @@ from tiering.errors import (
     MessageNotFoundError,
     ReadOnlyError,
 )
-from tiering.findings import Findings
 from tiering.fs import FileSystem, LocalFileSystem
 from tiering.hot.topics import Topic
 from tiering.message import StoredMessage

@@ -21,15 +21,15 @@ from index.query import MAX_LIMIT, Answer, Query
 from service.archiving import ColdWay
 from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
-from tiering.erasure import MAX_OPEN, Erasures, make_tombstone
-from tiering.erasure_receipt import Matched, Receipt, ReceiptStore, RewrittenSegment
+from tiering.erasing.known import KnownErasures
+from tiering.erasing.receipt import Matched, Receipt, ReceiptStore, RewrittenSegment
+from tiering.erasing.rewriting import Batch, SegmentRewriter, Unwanted
+from tiering.erasing.tombstones import MAX_OPEN, Erasures, make_tombstone
 from tiering.errors import ConflictError, CorruptionError
 from tiering.format.manifest import Head, LogEntry, Tombstone
 from tiering.hot.store import HotStore
 from tiering.hot.topics import Topic
-from tiering.known_erasures import KnownErasures
 from tiering.randomness import Randomness
-from tiering.segment_rewriting import Batch, SegmentRewriter, Unwanted
 from tiering.types import END_OF_TIME_MS, Order, Tier
 
 _LOG = logging.getLogger("tierlog")

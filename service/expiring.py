@@ -18,6 +18,7 @@ from service.archiving import ColdWay
 from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold_retention import ColdRetention
+from tiering.erasing.rewriting import SegmentRewriter
 from tiering.errors import ConflictError
 from tiering.format.manifest import Head
 from tiering.fs import FileSystem, replace_file
@@ -25,7 +26,6 @@ from tiering.hot.store import HotStore
 from tiering.json_file import read_json
 from tiering.options import RetentionOptions
 from tiering.paths import StorePaths
-from tiering.segment_rewriting import SegmentRewriter
 
 _EVERY_S = 60.0
 

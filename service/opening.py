@@ -24,12 +24,13 @@ from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.s3_client import S3Limits
-from tiering.cold.s3_keeping import S3Keeping
+from tiering.cold.s3.client import S3Limits
+from tiering.cold.s3.keeping import S3Keeping
 from tiering.cold.tail_objects import TailObjects
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.declared_gaps import DeclaredGaps
 from tiering.disk_space import DiskSpace
+from tiering.erasing.known import KnownErasures
 from tiering.errors import (
     CorruptionError,
     FencedError,
@@ -47,15 +48,14 @@ from tiering.group_offsets import GroupOffsets
 from tiering.hot.clean_stop import mark_in_use
 from tiering.hot.identity import StoreIdentity, plan_identity
 from tiering.hot.store import HotStore
-from tiering.known_erasures import KnownErasures
 from tiering.overlay import OverlayFileSystem
 from tiering.paths import ColdKeys, StorePaths
 from tiering.randomness import Randomness
 from tiering.rocketmq.adopt import adopt, is_broker_store, refuse_writing
 from tiering.rocketmq.broker import BrokerStore
 from tiering.store_state import StateWriter
-from tiering.tail_mark import TailMark
-from tiering.tail_return import LostTail
+from tiering.tails.mark import TailMark
+from tiering.tails.returning import LostTail
 
 _FIRST_LOOK_S = 3.0
 _READ_ONLY_TRIES = 3

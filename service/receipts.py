@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from tiering.cold.manifest_store import ManifestStore
-from tiering.erasure_receipt import Receipt, ReceiptStore
+from tiering.erasing.receipt import Receipt, ReceiptStore
 from tiering.hot.store import HotStore
 
 

@@ -17,17 +17,17 @@ from service.receipts import Receipts, plan_of
 from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.disk_space import DiskSpace
-from tiering.erasure import Erasures, FixedErasures
+from tiering.erasing.known import KnownErasures
+from tiering.erasing.rewriting import SegmentRewriter
+from tiering.erasing.tombstones import Erasures, FixedErasures
 from tiering.errors import InvalidRequestError, ReadOnlyError
 from tiering.fs import FileSystem
 from tiering.hot.identity import StoreIdentity
 from tiering.hot.store import HotStore
-from tiering.known_erasures import KnownErasures
 from tiering.options import RetentionOptions
 from tiering.paths import StorePaths
 from tiering.randomness import Randomness
 from tiering.retention import due_border, held_border
-from tiering.segment_rewriting import SegmentRewriter
 
 
 def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, disk: DiskSpace, now_ms: int) -> None:

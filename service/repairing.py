@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from index.from_archive import remove_tree
-from tiering.findings import Finding
+from tiering.checks.findings import Finding
 from tiering.fs import FileSystem
 from tiering.paths import StorePaths
 

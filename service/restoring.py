@@ -39,7 +39,7 @@ from tiering.hot.identity import (
 )
 from tiering.hot.topics import Topic, encode_topics
 from tiering.paths import ColdKeys, StorePaths
-from tiering.tail_recovery import recover_tails
+from tiering.tails.recovery import recover_tails
 from tiering.takeover import begin_log, begins_log, take_over
 
 _LOG = logging.getLogger("tierlog")

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from service.opening import Surroundings, open_parts
 from tiering.batch import Message
-from tiering.check import segment_rows
+from tiering.checks.store import segment_rows
 from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.segment_reader import SegmentReader
-from tiering.erasure import Erasures
+from tiering.cold.segment.reader import SegmentReader
+from tiering.erasing.tombstones import Erasures
 from tiering.errors import InvalidRequestError, NotFoundError, StoreLockedError, StoreMismatchError
 from tiering.format.filler import is_filler
 from tiering.format.manifest import Head

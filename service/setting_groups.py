@@ -10,7 +10,7 @@ from index.classic.format import check_capacity as check_classic_capacity
 from index.header import check_capacity
 from index.layout import TIERLOG
 from service.s3_settings import S3Settings, SettingGroup
-from tiering.cold.s3_keeping import S3Keeping
+from tiering.cold.s3.keeping import S3Keeping
 from tiering.errors import InvalidRequestError
 
 _DAY_MS = 86_400_000

@@ -13,10 +13,10 @@ import numpy as np
 
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.publishing import put_verified, verify_object
-from tiering.cold.segment_scan import Removal, scan_segment
-from tiering.cold.segment_writer import SegmentWriter
-from tiering.erasure import Erasures
-from tiering.erasure_mask import hidden_rows
+from tiering.cold.segment.scan import Removal, scan_segment
+from tiering.cold.segment.writer import SegmentWriter
+from tiering.erasing.mask import hidden_rows
+from tiering.erasing.tombstones import Erasures
 from tiering.errors import StoreError
 from tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
 from tiering.format.queue_rows import encode_queue_rows

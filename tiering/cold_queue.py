@@ -9,8 +9,8 @@ from tiering.cold.queue_place import queue_rows_from
 from tiering.cold.reloading import despite_deletion, items_despite_deletion
 from tiering.cold.replay import QueueReplay
 from tiering.cold.replays import Replays
-from tiering.cold.segment_reader import SegmentReader
-from tiering.erasure import Erasures
+from tiering.cold.segment.reader import SegmentReader
+from tiering.erasing.tombstones import Erasures
 from tiering.errors import StoreError
 from tiering.format.filler import Filler
 from tiering.format.manifest import Head, LogEntry, PageNode

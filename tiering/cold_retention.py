@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.segment_reader import DirectoryRow, SegmentReader
+from tiering.cold.segment.reader import DirectoryRow, SegmentReader
+from tiering.erasing.rewriting import Unwanted
 from tiering.format.manifest import Head, LogEntry, TopicExpiry
 from tiering.hot.store import HotStore
 from tiering.hot.topics import Topic
 from tiering.options import RetentionOptions
-from tiering.segment_rewriting import Unwanted
 from tiering.types import TimeRange
 
 _EVER_MS = 1 << 62

@@ -12,6 +12,7 @@ from tiering.cold.replays import Replays
 from tiering.cold.time_search import archived_offset_by_time
 from tiering.cold_queue import archived_messages, archived_record
 from tiering.declared_gaps import DeclaredGaps
+from tiering.erasing.known import KnownErasures
 from tiering.errors import (
     BadMagicError,
     MessageNotFoundError,
@@ -28,7 +29,6 @@ from tiering.hot.consume_queue import QueueView
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
 from tiering.hot.time_search import offset_by_time
-from tiering.known_erasures import KnownErasures
 from tiering.message import StoredMessage, offset_in_message_id
 from tiering.pull_result import Messages, PullResult, collect, edge_of
 from tiering.tag_filter import TagFilter

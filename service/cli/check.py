@@ -50,7 +50,7 @@ def _report(arguments: argparse.Namespace, progress: Progress) -> Json:
 
         found = broker_findings(arguments.root)
         if found is not None:
-            from tiering.findings import Findings
+            from tiering.checks.findings import Findings
 
             return Findings().extend(found).to_json()
     with open_reader(arguments, read_only=True) as target:

@@ -11,7 +11,7 @@ from service.cli.arguments import add_target
 from service.cli.errors import DONE, NOTHING, say
 from service.cli.stopping import interruptible
 from service.cli.targets import Progress, open_repairable
-from tiering.findings import Finding
+from tiering.checks.findings import Finding
 
 if TYPE_CHECKING:
     from index.archive_repair import RepairReport

@@ -12,8 +12,8 @@ import pytest
 from tests.contract.contract_base import PART_BYTES, Backend
 from tests.contract.s3_contract import S3Contract
 from tests.support.s3_server import S3Server
-from tiering.cold.s3 import S3ObjectStore
-from tiering.cold.s3_client import S3Limits
+from tiering.cold.s3.client import S3Limits
+from tiering.cold.s3.store import S3ObjectStore
 from tiering.errors import InvalidRequestError, ObjectStoreUnavailableError
 
 _REPOSITORY = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from service.engine import Engine
 from tests.support.engines import tiny_settings
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from tiering.batch import Message
-from tiering.cold.s3 import S3ObjectStore
-from tiering.cold.s3_client import S3Limits
+from tiering.cold.s3.client import S3Limits
+from tiering.cold.s3.store import S3ObjectStore
 from tiering.cold.urls import canonical_url
 from tiering.errors import StoreError
 

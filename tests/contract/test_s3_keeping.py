@@ -8,8 +8,8 @@ import pytest
 
 from service.settings import Settings
 from tests.support.s3_server import S3Server
-from tiering.cold.s3 import S3ObjectStore
-from tiering.cold.s3_keeping import S3Keeping
+from tiering.cold.s3.keeping import S3Keeping
+from tiering.cold.s3.store import S3ObjectStore
 from tiering.errors import InvalidRequestError
 from tiering.paths import ColdKeys
 

@@ -16,9 +16,9 @@ from tests.support.segments import BASE, IDS, NAMES, SEGMENT, build_segment, mix
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment_reader import SegmentReader
-from tiering.cold.segment_scan import ScannedSegment, scan_segment
-from tiering.cold.segment_writer import SegmentWriter
+from tiering.cold.segment.reader import SegmentReader
+from tiering.cold.segment.scan import ScannedSegment, scan_segment
+from tiering.cold.segment.writer import SegmentWriter
 from tiering.errors import CorruptionError
 from tiering.format.manifest import LogEntry
 from tiering.fs import ByteArray
@@ -92,7 +92,7 @@ def test_a_bit_of_the_log_flips_while_its_checksums_are_verified(monkeypatch: py
             flip(data, chance, USED)
             return found
 
-        monkeypatch.setattr("tiering.cold.segment_scan.scan", flipping)
+        monkeypatch.setattr("tiering.cold.segment.scan.scan", flipping)
         assert noticed(lambda data=data: written(scanned(data))), number  # type: ignore[misc]
 
 
@@ -133,7 +133,7 @@ def test_a_bit_of_a_compressed_frame_flips(monkeypatch: pytest.MonkeyPatch, seed
                     flip(piece, self._chance)
                 return piece.tobytes()
 
-        monkeypatch.setattr("tiering.cold.segment_writer.zstandard", SimpleNamespace(ZstdCompressor=Flipping))
+        monkeypatch.setattr("tiering.cold.segment.writer.zstandard", SimpleNamespace(ZstdCompressor=Flipping))
         strikes += noticed(lambda: written(scanned(log())))
     assert strikes > 200
 
@@ -149,11 +149,11 @@ def test_a_bit_of_what_is_kept_of_the_records_flips(kept: str, seed: int) -> Non
     assert strikes == (0 if kept == "places" else 300), "places are not read again before they are written"
 
 
-@pytest.mark.parametrize("page", ["segment_writer.encode_map_page", "segment_directory.encode_directory_page"])
+@pytest.mark.parametrize("page", ["segment.writer.encode_map_page", "segment.directory.encode_directory_page"])
 def test_a_bit_of_a_section_page_flips(monkeypatch: pytest.MonkeyPatch, page: str, seed: int) -> None:
     import tiering.format.sorted_segment as formats
 
-    encode = getattr(formats, page.split(".")[1])
+    encode = getattr(formats, page.split(".")[-1])
     for number in range(300):
         chance = random.Random(1000 * seed + number)
 

@@ -14,7 +14,7 @@ from service.engine import Engine
 from tests.support.faulty_store import FaultyObjectStore
 from tests.support.removal_world import Erased, Killed, RemovalWorld, WatchedStore, kill_at
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
-from tiering.erasure import make_tombstone
+from tiering.erasing.tombstones import make_tombstone
 from tiering.options import ColdOptions
 from tiering.paths import ColdKeys
 from tiering.randomness import SeededRandomness

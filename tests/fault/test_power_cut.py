@@ -30,7 +30,7 @@ from tests.support.power_world import (
     verify_engine,
 )
 from tiering.batch import Message
-from tiering.check import check_store
+from tiering.checks.store import check_store
 from tiering.message import StoredMessage
 
 STEPS = 70

@@ -12,10 +12,10 @@ from tests.support.hot_stores import array
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.restoring import RestoredFile, restore_segment
-from tiering.cold.segment_reader import SegmentReader
-from tiering.cold.segment_scan import scan_segment
-from tiering.cold.segment_writer import SegmentWriter
+from tiering.cold.segment.reader import SegmentReader
+from tiering.cold.segment.restoring import RestoredFile, restore_segment
+from tiering.cold.segment.scan import scan_segment
+from tiering.cold.segment.writer import SegmentWriter
 from tiering.errors import CorruptionError
 from tiering.format.manifest import LogEntry
 from tiering.format.record import BLANK, MAGIC_BLANK

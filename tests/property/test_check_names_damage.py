@@ -16,7 +16,7 @@ from tests.support.archives import ArchiveWorld, Named, build
 from tests.support.damage import Damage, bytes_of, changed, cut, flipped, overwrite, remove
 from tests.support.index_edits import changed_object, edit_head, items_of
 from tiering.cold.object_store import PendingUpload
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.format.manifest import Head, IndexEntry, LogEntry, ObjectRef, PageNode
 from tiering.format.queue_rows import QueueRows, decode_queue_rows_head, decode_rows_page, encode_queue_rows
 from tiering.format.store_state import StoreState

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.s3_contract import S3Contract, StrictServerContract
 from tests.support.real_s3 import running_server
 from tests.support.s3_server import S3Server
-from tiering.cold.s3 import S3ObjectStore
+from tiering.cold.s3.store import S3ObjectStore
 
 
 class TestMinio(S3Contract, StrictServerContract):

@@ -17,7 +17,7 @@ from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import MessageNotFoundError
 from tiering.message import StoredMessage
 from tiering.randomness import SeededRandomness

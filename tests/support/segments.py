@@ -13,9 +13,9 @@ from tests.support.hot_stores import NOW_MS, array, record
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment_reader import SegmentReader
-from tiering.cold.segment_scan import Removal, scan_segment
-from tiering.cold.segment_writer import SegmentSummary, SegmentWriter
+from tiering.cold.segment.reader import SegmentReader
+from tiering.cold.segment.scan import Removal, scan_segment
+from tiering.cold.segment.writer import SegmentSummary, SegmentWriter
 from tiering.format.manifest import LogEntry
 from tiering.format.record import BLANK, MAGIC_BLANK, Record, RecordVersion, decode_record, encode_record
 from tiering.kernels.scan import TopicTable

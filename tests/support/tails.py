@@ -11,7 +11,7 @@ from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore, Ownership
 from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.cold.tail_objects import TailObjects
 from tiering.format.manifest import Head
 from tiering.format.record import decode_record
@@ -19,8 +19,8 @@ from tiering.format.tail import Tail, TailHead, TailKind, decode_tail, payload_c
 from tiering.options import ColdOptions, TailOptions
 from tiering.paths import ColdKeys
 from tiering.randomness import SeededRandomness
-from tiering.tail_mark import TailMark
-from tiering.tails import Piece, TailWriter
+from tiering.tails.mark import TailMark
+from tiering.tails.writer import Piece, TailWriter
 
 KEYS = ColdKeys("s")
 GRACE_MS = 400_000

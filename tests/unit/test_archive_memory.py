@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.hot_stores import array, record
 from tests.support.segments import BASE, IDS, NAMES
-from tiering.cold.segment_scan import scan_segment
-from tiering.cold.segment_writer import SegmentWriter
+from tiering.cold.segment.scan import scan_segment
+from tiering.cold.segment.writer import SegmentWriter
 from tiering.format.record import BLANK, MAGIC_BLANK, encode_record
 from tiering.kernels.scan import TopicTable
 from tiering.options import ColdOptions

@@ -15,9 +15,9 @@ import pytest
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.faulty_store import FaultyObjectStore
 from tiering.clock import ManualClock
-from tiering.cold.disk_cache import DiskCache
+from tiering.cold.caching.disk import DiskCache
+from tiering.cold.caching.memory import MemoryCache, size_of
 from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.memory_cache import MemoryCache, size_of
 from tiering.cold.reading import ArchiveCache, ArchiveReader, BudgetSpentError, ReadBill
 from tiering.errors import ChecksumMismatchError, ObjectStoreUnavailableError
 

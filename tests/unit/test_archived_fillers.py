@@ -17,8 +17,8 @@ from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.segment_reader import DirectoryRow, SegmentReader
-from tiering.cold.segment_scan import scan_segment
+from tiering.cold.segment.reader import DirectoryRow, SegmentReader
+from tiering.cold.segment.scan import scan_segment
 from tiering.errors import MessageNotFoundError
 from tiering.fetch import Fetcher
 from tiering.format.filler import make_filler

@@ -7,7 +7,7 @@ import pytest
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.hot_stores import HotWorld, append, array, fill, queue_offsets, sized_body, snapshot_of
 from tiering.batch import Message
-from tiering.check import check_store
+from tiering.checks.store import check_store
 from tiering.errors import CorruptionError, StoreMismatchError
 from tiering.format.record import decode_record
 from tiering.types import Durability

@@ -7,7 +7,7 @@ import pytest
 from tests.support.crash_fs import CrashFileSystem, PowerCut
 from tests.support.hot_stores import HotWorld, append, fill, queue_offsets
 from tiering.batch import Message
-from tiering.check import check_store
+from tiering.checks.store import check_store
 from tiering.errors import StoreMismatchError
 from tiering.format.hashing import tag_hash
 from tiering.format.queue_unit import PREFILL, QueueUnit

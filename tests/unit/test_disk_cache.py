@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.crash_fs import CrashFileSystem, PowerCut
 from tests.support.faulty_fs import FaultyFileSystem
-from tiering.cold.disk_cache import DiskCache
+from tiering.cold.caching.disk import DiskCache
 from tiering.errors import DiskFailedError, DiskFullError, StoreLockedError
 from tiering.fs import ByteArray, File, FileSystem, LocalFileSystem
 

@@ -26,7 +26,7 @@ from tests.unit.test_index_object import MIXED, built  # the same objects as the
 from tiering.clock import ManualClock
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.cold.urls import open_object_store
 from tiering.errors import InvalidRequestError
 from tiering.format.manifest import Head, decode_page

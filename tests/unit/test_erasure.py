@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.hot_stores import NOW_MS, record
-from tiering.erasure import NOTHING_ERASED, Erasures, make_tombstone
+from tiering.erasing.known import KnownErasures
+from tiering.erasing.tombstones import NOTHING_ERASED, Erasures, make_tombstone
 from tiering.errors import InvalidRequestError
 from tiering.format.manifest import Head, Tombstone
 from tiering.format.properties import encode_properties
 from tiering.format.record import Record
-from tiering.known_erasures import KnownErasures
 from tiering.randomness import SeededRandomness
 from tiering.types import TimeBounds
 

@@ -16,7 +16,7 @@ from tests.support.engines import tiny_settings
 from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.hot_stores import ROOT, HotWorld, append, batch, fill, queue_offsets
 from tiering.batch import Message
-from tiering.check import check_store
+from tiering.checks.store import check_store
 from tiering.clock import ManualClock
 from tiering.errors import DiskFailedError, DiskFullError, ReadOnlyError, StoreError
 from tiering.fs import LocalFileSystem

@@ -25,7 +25,7 @@ from tests.support.hot_stores import (
     snapshot_of,
 )
 from tiering.batch import Message
-from tiering.check import check_store
+from tiering.checks.store import check_store
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.errors import (

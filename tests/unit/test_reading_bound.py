@@ -16,9 +16,9 @@ from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment_reader import SegmentReader, _rows
-from tiering.cold.segment_scan import scan_segment
-from tiering.cold.segment_writer import SegmentWriter
+from tiering.cold.segment.reader import SegmentReader, _rows
+from tiering.cold.segment.scan import scan_segment
+from tiering.cold.segment.writer import SegmentWriter
 from tiering.format.manifest import LogEntry
 from tiering.format.record import BLANK, MAGIC_BLANK, encode_record
 from tiering.format.sorted_segment import FramePlace

@@ -7,7 +7,7 @@ import pytest
 from tests.support.engines import tiny_settings
 from tests.support.hot_stores import HotWorld, append, array, record
 from tiering.batch import Message, MessageBatch
-from tiering.check import check_store
+from tiering.checks.store import check_store
 from tiering.errors import ChecksumMismatchError, InvalidRequestError, MessageTooLargeError
 from tiering.format.properties import encode_properties
 from tiering.format.record import MAX_PROPERTIES_BYTES, decode_record, encode_host, encode_record

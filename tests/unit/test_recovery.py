@@ -16,7 +16,7 @@ from tests.support.engines import tiny_settings
 from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.hot_stores import HotWorld, append, batch, fill, queue_offsets, sized_body
 from tiering.batch import Message
-from tiering.check import check_store
+from tiering.checks.store import check_store
 from tiering.errors import CorruptionError, MessageTooLargeError, StoreLockedError
 from tiering.format.checkpoint import Checkpoint
 from tiering.hot.store import HotStore

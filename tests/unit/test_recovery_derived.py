@@ -10,7 +10,7 @@ from service.settings import HotSettings, IndexSettings, Settings
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.hot_stores import ROOT, HotWorld, append, fill, queue_offsets
 from tiering.batch import Message
-from tiering.check import check_store
+from tiering.checks.store import check_store
 from tiering.clock import ManualClock
 from tiering.errors import CorruptionError
 from tiering.format.queue_unit import PREFILL, UNIT_BYTES, QueueUnit

@@ -21,7 +21,7 @@ from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.replay import ReadAheadBudget
 from tiering.cold.replays import Replays
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import ObjectStoreUnavailableError
 from tiering.pull_result import PullResult
 from tiering.types import PullStatus

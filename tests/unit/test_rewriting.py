@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.segments import BASE, Written, mixed_records, write_segment
 from tiering.cold.reading import ArchiveCache, ArchiveReader, ReadBill
-from tiering.cold.rewriting import choose_records, rewrite_segment
-from tiering.cold.segment_reader import DirectoryRow, SegmentReader
+from tiering.cold.segment.reader import DirectoryRow, SegmentReader
+from tiering.cold.segment.rewriting import choose_records, rewrite_segment
 from tiering.errors import ChecksumMismatchError, CorruptionError, ObjectNotFoundError
 from tiering.format.filler import make_filler
 from tiering.format.manifest import LogEntry

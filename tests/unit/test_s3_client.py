@@ -12,9 +12,9 @@ from tests.support.black_hole import black_hole
 from tests.support.odd_s3 import Behaviour, odd_s3
 from tests.support.s3_server import s3_environment
 from tiering.clock import ManualClock
-from tiering.cold.s3 import S3ObjectStore
-from tiering.cold.s3_body import TimedBody
-from tiering.cold.s3_client import S3Limits
+from tiering.cold.s3.body import TimedBody
+from tiering.cold.s3.client import S3Limits
+from tiering.cold.s3.store import S3ObjectStore
 from tiering.errors import ObjectStoreUnavailableError, StoreError
 
 _DATA = b"".join(zlib.crc32(b"%d" % number).to_bytes(4, "big") for number in range(300_000))

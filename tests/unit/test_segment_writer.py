@@ -14,8 +14,8 @@ import zstandard
 
 from tests.support.hot_stores import array, record
 from tests.support.segments import BASE, NAMES, SEGMENT, Written, build_segment, mixed_records, write_segment
-from tiering.cold.segment_reader import DirectoryRow, Restored
-from tiering.cold.segment_scan import scan_segment
+from tiering.cold.segment.reader import DirectoryRow, Restored
+from tiering.cold.segment.scan import scan_segment
 from tiering.errors import CorruptionError, StoreError, UnsupportedFormatError
 from tiering.format.record import BLANK, MAGIC_BLANK, Record, decode_record, encode_record
 from tiering.kernels.scan import TopicTable
@@ -189,8 +189,8 @@ def test_one_queue_and_one_topic_through_the_directory() -> None:
 
 @pytest.mark.parametrize("page_rows", [1, 3])
 def test_directory_and_map_over_many_pages(monkeypatch: pytest.MonkeyPatch, page_rows: int) -> None:
-    monkeypatch.setattr("tiering.cold.segment_directory.DIRECTORY_PAGE_ROWS", page_rows)
-    monkeypatch.setattr("tiering.cold.segment_writer.MAP_PAGE_RECORDS", 2 * page_rows)
+    monkeypatch.setattr("tiering.cold.segment.directory.DIRECTORY_PAGE_ROWS", page_rows)
+    monkeypatch.setattr("tiering.cold.segment.writer.MAP_PAGE_RECORDS", 2 * page_rows)
     test_one_queue_and_one_topic_through_the_directory()
     test_offset_map_is_the_true_bijection()
     test_directory_rows_are_complete_and_true(1)

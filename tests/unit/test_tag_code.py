@@ -9,7 +9,7 @@ from tests.support.crash_fs import CrashFileSystem
 from tests.support.engines import tiny_settings
 from tests.support.hot_stores import NOW_MS, ROOT, HotWorld, append, array, record
 from tiering.batch import Message
-from tiering.check import check_store
+from tiering.checks.store import check_store
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
 from tiering.format.hashing import tag_hash

@@ -20,7 +20,7 @@ from tiering.cold.object_store import ObjectStore
 from tiering.errors import FencedError, ObjectStoreUnavailableError, UnavailableError
 from tiering.options import ColdOptions
 from tiering.randomness import SeededRandomness
-from tiering.tail_recovery import recover_tails
+from tiering.tails.recovery import recover_tails
 
 FOLDER = Path("/restore")
 

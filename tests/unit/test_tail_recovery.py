@@ -14,11 +14,11 @@ from tiering.archive import upload_segment
 from tiering.batch import Message
 from tiering.cold.manifest_store import ManifestChange
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import ChecksumMismatchError, CorruptionError, FencedError
 from tiering.format.tail import TailKind
 from tiering.randomness import SeededRandomness
-from tiering.tail_recovery import TOPIC_ID_STEP, RecoveredTails, recover_tails
+from tiering.tails.recovery import TOPIC_ID_STEP, RecoveredTails, recover_tails
 
 FOLDER = Path("/restore")
 

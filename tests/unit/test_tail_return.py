@@ -17,7 +17,7 @@ from tiering.cold.tail_objects import TailObjects
 from tiering.errors import ReadOnlyError
 from tiering.paths import ColdKeys, StorePaths
 from tiering.randomness import SeededRandomness
-from tiering.tail_mark import TailMark
+from tiering.tails.mark import TailMark
 from tiering.types import Durability
 
 PATHS = StorePaths(ROOT)

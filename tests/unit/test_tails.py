@@ -13,7 +13,7 @@ from tiering.errors import FencedError, ObjectStoreUnavailableError, StoreMismat
 from tiering.format.record import MAGIC_BLANK
 from tiering.format.tail import TailHead, TailKind
 from tiering.options import TailOptions
-from tiering.tail_mark import TailMark
+from tiering.tails.mark import TailMark
 
 
 def is_covered(world: TailWorld, end: int) -> bool:

@@ -9,8 +9,8 @@ import pytest
 from tiering.clock import ManualClock
 from tiering.cold.local import LocalObjectStore
 from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.s3 import S3ObjectStore
-from tiering.cold.s3_client import S3Limits
+from tiering.cold.s3.client import S3Limits
+from tiering.cold.s3.store import S3ObjectStore
 from tiering.cold.urls import canonical_url, open_object_store
 from tiering.errors import InvalidRequestError
 

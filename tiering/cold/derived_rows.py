@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from tiering.cold.segment_reader import DirectoryRow
+from tiering.cold.segment.reader import DirectoryRow
 from tiering.format.queue_rows import QUEUE_ROW, QueueRows
 from tiering.types import TimeBounds
 

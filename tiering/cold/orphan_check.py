@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tiering.checks.findings import Findings
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import ArchiveReader
 from tiering.cold.sweep import NameSet
-from tiering.findings import Findings
 from tiering.format.manifest import Head
 
 _HOUR_MS = 3_600_000

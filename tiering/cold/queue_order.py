@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tiering.cold.segment_reader import DirectoryRow
-from tiering.cold.whole_segment import Find
+from tiering.cold.segment.reader import DirectoryRow
+from tiering.cold.segment.whole import Find
 from tiering.format.manifest import Head, LogEntry, QueueGap
 from tiering.format.store_state import StoreState
 

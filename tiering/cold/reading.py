@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from tiering.cold.disk_cache import DiskCache
-from tiering.cold.memory_cache import LayerCounters, MemoryCache, Range, size_of
+from tiering.cold.caching.disk import DiskCache
+from tiering.cold.caching.memory import LayerCounters, MemoryCache, Range, size_of
+from tiering.cold.caching.single_flight import PersonalError, SingleFlight
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.single_flight import PersonalError, SingleFlight
 from tiering.errors import CorruptionError, StoreError
 
 T = TypeVar("T")

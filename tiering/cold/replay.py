@@ -17,9 +17,9 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from tiering.cold.fetch_pool import FetchPool, done_here
+from tiering.cold.caching.fetch_pool import FetchPool, done_here
 from tiering.cold.reading import ArchiveReader
-from tiering.cold.segment_reader import FRAME_COLUMNS, QueueRuns, SegmentReader, items_between
+from tiering.cold.segment.reader import FRAME_COLUMNS, QueueRuns, SegmentReader, items_between
 from tiering.format.filler import Filler
 from tiering.format.manifest import LogEntry
 from tiering.format.record import Record

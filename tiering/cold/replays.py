@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from tiering.cold.fetch_pool import FetchPool
+from tiering.cold.caching.fetch_pool import FetchPool
 from tiering.cold.replay import QueueReplay, ReadAheadBudget
 
 _MAX_IDLE = 64

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.format.manifest import Head
 from tiering.types import Boundary, TimeRange
 

@@ -11,9 +11,9 @@ from tiering.clock import Clock
 from tiering.cold.local import LocalObjectStore
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.object_store import ObjectStore, validate_key
-from tiering.cold.s3 import S3ObjectStore
-from tiering.cold.s3_client import DEFAULT_LIMITS, S3Limits
-from tiering.cold.s3_keeping import DEFAULT_KEEPING, S3Keeping
+from tiering.cold.s3.client import DEFAULT_LIMITS, S3Limits
+from tiering.cold.s3.keeping import DEFAULT_KEEPING, S3Keeping
+from tiering.cold.s3.store import S3ObjectStore
 from tiering.errors import InvalidRequestError, StoreError
 
 _HINT = "use file:///directory, s3://bucket/prefix or memory://name"

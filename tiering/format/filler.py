@@ -16,7 +16,7 @@ offset size type  field           meaning
 Checksum: none of its own, the frame has one; every byte that must be zero is compared.
 Torn write: objects appear whole or not at all. A filler is no message: a commit log never holds one, and readers of
 the archive pass over it. Anything else that is no record is damage.
-Written by: ``tiering.cold.segment_writer``, ``tiering.cold.rewriting``. Read by: ``tiering.cold.segment_reader``.
+Written by: ``tiering.cold.segment.writer`` and ``.rewriting``. Read by: ``tiering.cold.segment.reader``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sorted segment: the archive object of one log segment. ``docs/formats/sorted_segment.md`` has the byte tables.
 
-This module knows the bytes; ``tiering.cold.segment_writer`` lays records out, ``tiering.cold.segment_reader`` reads.
+This module knows the bytes; ``tiering.cold.segment.writer`` lays records out, ``tiering.cold.segment.reader`` reads.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 from tiering.archive import upload_segment
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.publishing import put_verified
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.cold.tail_objects import TailObjects
 from tiering.errors import ConflictError, TornRecordError
 from tiering.format.manifest import Head, ObjectRef

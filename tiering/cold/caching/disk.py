@@ -33,7 +33,7 @@ from collections import deque
 from hashlib import blake2b
 from pathlib import Path
 
-from tiering.cold.memory_cache import ByteLru, Forgotten, LayerCounters, Range
+from tiering.cold.caching.memory import ByteLru, Forgotten, LayerCounters, Range
 from tiering.errors import StoreError
 from tiering.fs import FileSystem
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from tiering.cold.s3_answers import FULL_OBJECT, Call, crc32_text
+from tiering.cold.s3.answers import FULL_OBJECT, Call, crc32_text
 from tiering.errors import InvalidRequestError, ObjectNotFoundError
 
 

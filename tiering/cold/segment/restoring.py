@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import InvalidRequestError, StoreError, TornRecordError
 from tiering.format.filler import decode_filler, is_filler
 from tiering.format.manifest import LogEntry

@@ -17,8 +17,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from tiering.cold.segment_directory import DirectoryBuilder
-from tiering.cold.segment_scan import ScannedSegment
+from tiering.cold.segment.directory import DirectoryBuilder
+from tiering.cold.segment.scan import ScannedSegment
 from tiering.errors import ChecksumMismatchError, CorruptionError
 from tiering.format.queue_rows import QueueRows
 from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK

@@ -1,6 +1,6 @@
 """Objects in an S3 bucket, or in a server that speaks its protocol (MinIO, versitygw, moto).
 
-The SDK is known to ``tiering.cold.s3_client`` alone, and is imported when a store is made, so that a local store never
+The SDK is known to ``tiering.cold.s3.client`` alone, and is imported when a store is made, so that a local store never
 pays for it.
 """
 
@@ -23,12 +23,12 @@ from tiering.cold.object_store import (
     validate_prefix,
     validate_range,
 )
-from tiering.cold.s3_answers import crc32_text, full_object_crc32, object_info, to_ms
-from tiering.cold.s3_body import read_until
-from tiering.cold.s3_client import DEFAULT_LIMITS, S3Client, S3Limits, sdk_errors
-from tiering.cold.s3_keeping import DEFAULT_KEEPING, S3Keeping
-from tiering.cold.s3_listing import list_multipart, list_objects
-from tiering.cold.s3_upload import MultipartUpload, MultipartUploads
+from tiering.cold.s3.answers import crc32_text, full_object_crc32, object_info, to_ms
+from tiering.cold.s3.body import read_until
+from tiering.cold.s3.client import DEFAULT_LIMITS, S3Client, S3Limits, sdk_errors
+from tiering.cold.s3.keeping import DEFAULT_KEEPING, S3Keeping
+from tiering.cold.s3.listing import list_multipart, list_objects
+from tiering.cold.s3.upload import MultipartUpload, MultipartUploads
 from tiering.errors import (
     ChecksumMismatchError,
     InvalidRequestError,

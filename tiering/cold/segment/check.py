@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiering.cold.derived_rows import rows_of_directory
-from tiering.cold.segment_reader import DirectoryRow, SegmentReader
-from tiering.cold.whole_segment import Find, WholeSegment
+from tiering.cold.segment.reader import DirectoryRow, SegmentReader
+from tiering.cold.segment.whole import Find, WholeSegment
 from tiering.errors import CorruptionError
 from tiering.format.queue_rows import QueueRows
 from tiering.fs import ByteArray

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.publishing import verify_object
 from tiering.cold.reading import ArchiveReader
-from tiering.cold.segment_directory import frame_columns
-from tiering.cold.segment_reader import DirectoryRow, SegmentReader, items_in
+from tiering.cold.segment.directory import frame_columns
+from tiering.cold.segment.reader import DirectoryRow, SegmentReader, items_in
 from tiering.errors import ChecksumMismatchError, CorruptionError
 from tiering.format.filler import Filler, make_filler
 from tiering.format.manifest import LogEntry

@@ -16,7 +16,7 @@ from tiering.format.manifest import Head
 from tiering.format.tail import TailHead, TailKind
 from tiering.hot.commit_log import CommitLog
 from tiering.hot.store import HotStore
-from tiering.tail_mark import TailMark
+from tiering.tails.mark import TailMark
 
 
 class LostTail:

@@ -7,7 +7,7 @@ from functools import reduce
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.object_stream import ObjectStream
 from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import TornRecordError
 from tiering.format.manifest import LogEntry
 from tiering.format.section import HEADER, SectionRef

@@ -20,8 +20,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tiering.clock import Clock, SystemClock
-from tiering.cold.s3_answers import CREDENTIALS_HINT, answer_error
-from tiering.cold.s3_body import TimedBody
+from tiering.cold.s3.answers import CREDENTIALS_HINT, answer_error
+from tiering.cold.s3.body import TimedBody
 from tiering.errors import ChecksumMismatchError, InvalidRequestError, ObjectStoreUnavailableError
 
 _SDK_LOGGERS = ("boto3", "botocore", "s3transfer")

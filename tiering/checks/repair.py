@@ -18,7 +18,7 @@ from tiering.cold.manifest_change import ManifestChange
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.publishing import put_verified
 from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment_reader import SegmentReader
+from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import CorruptionError, ObjectNotFoundError
 from tiering.format.manifest import Head, LogEntry, ObjectRef
 from tiering.format.queue_rows import QueueRows, encode_queue_rows

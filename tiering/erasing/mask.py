@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.erasure import Erasures
+from tiering.erasing.tombstones import Erasures
 from tiering.format.record import decode_record
 from tiering.fs import ByteArray
 from tiering.kernels.scan import ScanRows

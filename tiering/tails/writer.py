@@ -24,8 +24,8 @@ from tiering.format.tail import TailHead, TailKind, payload_crc32
 from tiering.hot.store import HotStore
 from tiering.options import TailOptions
 from tiering.randomness import Randomness
-from tiering.tail_cutter import Cut, TailCutter
-from tiering.tail_mark import TailMark
+from tiering.tails.cutter import Cut, TailCutter
+from tiering.tails.mark import TailMark
 
 
 class _State(Enum):

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from tiering.checks.findings import Findings
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.orphan_check import check_orphans
 from tiering.cold.queue_order import QueueOrder
 from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment_check import compare_queue_rows, compare_segment, compare_with_hot
-from tiering.cold.segment_reader import SegmentReader
-from tiering.cold.whole_segment import WholeSegment, read_whole
+from tiering.cold.segment.check import compare_queue_rows, compare_segment, compare_with_hot
+from tiering.cold.segment.reader import SegmentReader
+from tiering.cold.segment.whole import WholeSegment, read_whole
 from tiering.errors import CorruptionError, ObjectNotFoundError
-from tiering.findings import Findings
 from tiering.format.manifest import (
     Entry,
     Head,

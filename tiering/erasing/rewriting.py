@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
-from tiering.cold.rewriting import choose_records, rewrite_segment
-from tiering.cold.segment_reader import DirectoryRow
+from tiering.cold.segment.reader import DirectoryRow
+from tiering.cold.segment.rewriting import choose_records, rewrite_segment
 from tiering.format.manifest import Head, LogEntry
 from tiering.format.record import Record
 from tiering.randomness import Randomness

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.object_stream import ObjectStream
-from tiering.cold.segment_reader import DirectoryRow, SegmentReader
+from tiering.cold.segment.reader import DirectoryRow, SegmentReader
 from tiering.errors import CorruptionError
 from tiering.format.filler import is_filler
 from tiering.format.manifest import LogEntry

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tiering.cold.object_store import ObjectInfo, PendingUpload, is_valid_key
-from tiering.cold.s3_answers import Call, to_ms
+from tiering.cold.s3.answers import Call, to_ms
 from tiering.errors import ObjectStoreUnavailableError
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from tiering.erasure import NOTHING_ERASED, Erasures
+from tiering.erasing.tombstones import NOTHING_ERASED, Erasures
 from tiering.format.manifest import Head, Tombstone
 
 

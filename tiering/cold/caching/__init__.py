@@ -1,0 +1,1 @@
+"""What is kept of the archive in memory and on the local disk."""

@@ -1,0 +1,1 @@
+"""The sorted segment: written, read, checked, written again and put back."""

@@ -1,0 +1,1 @@
+"""Erasure: what is hidden, masked and written again, and the receipt of it."""
