@@ -235,10 +235,15 @@ def archived_appends(
 ) -> ArchivedAppends:
     """Those of one open store."""
     cold, options = settings.cold, settings.tail_options()
+
+    def archived_to() -> int:
+        head = cold_way.own_head()
+        return 0 if head is None else head.archived_to
+
     writer = TailWriter(
         hot, TailObjects(manifest.objects, manifest.keys), mark, randomness, options, manifest.options.grace_ms,
-        archived_to=lambda: 0 if manifest.head is None else manifest.head.archived_to,
-        check_owner=cold_way.check_owner, local_step=cold_way.local_step,
+        archived_to=archived_to, check_owner=cold_way.check_owner,
+        local_step=cold_way.local_step,
     )  # fmt: skip
     backoff = Backoff(clock, randomness, first_s=cold.retry_interval_ms / 1000, most_s=cold.retry_max_ms / 1000)
     return ArchivedAppends(hot, writer, manifest, cold_way.claim, clock, backoff, options, stopping)

@@ -126,7 +126,7 @@ class ColdWay:
             head = self._publish_state(head, self._state.if_changed)
             head = self._publish_index(head, report)
             if drop_hot:
-                self._remove_below(safe_border(self._hot, head))
+                self._remove_below(safe_border(self._hot, self._if_own(head)))
             report.archived_to, report.indexed_to, report.border = (
                 head.archived_to, head.indexed_to, self._hot.border,
             )  # fmt: skip
@@ -157,7 +157,7 @@ class ColdWay:
                         self._roll()
                     elif self._index.covered_to() < due:
                         self._index.seal()
-            self._remove_below(min(due, safe_border(self._hot, self._manifest.head)))
+            self._remove_below(min(due, safe_border(self._hot, self.own_head())))
             self._compact()
             with self.local_step():
                 self._derive_gaps()  # there may have been no room to do so when one was made
@@ -179,7 +179,7 @@ class ColdWay:
             if is_behind:
                 head = self._publish_index(head, ArchiveReport())
                 due = due_border(self._hot, self._retention, self._clock.now_ms(), self._disk.excess_bytes())
-                self._remove_below(min(due, safe_border(self._hot, head)))
+                self._remove_below(min(due, safe_border(self._hot, self._if_own(head))))
 
     def _publish_state(self, head: Head, wanted: Callable[[Head], ObjectRef | None]) -> Head:
         """Tell the archive of groups and queue ends, if it is wanted now."""
@@ -211,6 +211,15 @@ class ColdWay:
         with contextlib.nullcontext() if self._claimed else self._lock:
             return self._claim()
 
+    def own_head(self) -> Head | None:
+        """The head last seen; None before the first contact, and once it is another's, of whose log its marks speak."""
+        return self._if_own(self._manifest.head)
+
+    def _if_own(self, head: Head | None) -> Head | None:
+        """Any reader may be the first to see a head that another volume, or a copy of this one, has written."""
+        mine = self._identity
+        return head if head and head.volume_id == mine.volume_id and head.open_id in mine.head_open_ids else None
+
     def check_owner(self) -> None:
         """Ask the head whether this store still may write; it is read-only from then on if not."""
         self._unless_lost(partial(self._manifest.check_owner, owner_of(self._identity), log_end=self._hot.log.end))
@@ -226,8 +235,11 @@ class ColdWay:
     def _claim(self) -> Head:
         self.check_going_on()
         if self._claimed:
-            assert self._manifest.head is not None
-            return self._manifest.head
+            head = self._manifest.head
+            assert head is not None
+            if self._if_own(head) is None:
+                self.check_owner()  # raises, and makes the store read-only
+            return head
         head = self._unless_lost(
             partial(
                 self._manifest.claim, owner_of(self._identity), log_begin=self._hot.log.begin, log_end=self._hot.log.end

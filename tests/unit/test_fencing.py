@@ -7,7 +7,9 @@ import pytest
 from service.engine import Engine
 from tests.support.faulty_store import FaultyObjectStore
 from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send
+from tiering.batch import Message
 from tiering.errors import FencedError, ObjectStoreUnavailableError, ReadOnlyError, StoreMismatchError
+from tiering.types import Durability
 
 WATCH_MS = 10_000
 
@@ -147,3 +149,33 @@ def test_a_restore_that_was_overtaken_by_another_gives_up(world: RestoreWorld) -
     send(third, "orders", 20, 30, queue_id=0)
     third.archive(everything=True)
     assert third.check(deep=True) == []
+
+
+def seen_by_a_reader(world: RestoreWorld) -> Engine:
+    """A fenced volume with messages of its own, whose readers have seen the head before its watch has."""
+    old = opened(world)
+    world.open("b", restore=True)
+    send(old, "orders", 20, 60, queue_id=0)
+    old._hot.roll()
+    send(old, "orders", 60, 61, queue_id=0)
+    assert old._manifest is not None
+    assert old._manifest.refresh().archived_to > old._hot.log.end
+    return old
+
+
+def test_watermarks_of_another_volume_remove_nothing_here(world: RestoreWorld) -> None:
+    old = seen_by_a_reader(world)
+    assert old._cold_way is not None
+    world.clock.advance(1000 * 86_400_000)
+    old._cold_way.local_round()
+    assert numbers_of(read_all(old, "orders", 0)) == list(range(61))
+    with pytest.raises(FencedError):
+        old.archive(drop_hot=True)
+    assert numbers_of(read_all(old, "orders", 0)) == list(range(61))
+
+
+def test_watermarks_of_another_volume_acknowledge_nothing_here(world: RestoreWorld) -> None:
+    old = seen_by_a_reader(world)
+    with pytest.raises(FencedError):
+        old.append([Message("orders", b"orders 61.", queue_id=0)], Durability.ARCHIVED)
+    assert old.read_only_reason is not None
