@@ -18,6 +18,8 @@ from tiering.checks.repair import ColdRepair
 from tiering.cold.manifest_change import ManifestChange, MendedPage
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import ArchiveCache, ArchiveReader
+from tiering.erasing.known import KnownErasures
+from tiering.erasing.tombstones import ErasureSource
 from tiering.errors import ConflictError, CorruptionError, ObjectNotFoundError
 from tiering.format.manifest import Entry, Head, LogEntry, ObjectRef, PageNode
 from tiering.fs import FileSystem
@@ -54,11 +56,14 @@ class ArchiveRepair:
         renew_state: Callable[[], object] | None,
         fs: FileSystem,
         randomness: Randomness,
+        known: ErasureSource | None = None,
     ) -> None:
-        """``renew_state`` makes the owner write the state object anew; without one it cannot be."""
+        """``known`` says what the hot tier hides, and must not come back from there. ``renew_state`` makes the owner write
+        the state object anew; without one it cannot be."""
         self._manifest = manifest
         self._hot = hot
         self._renew_state = renew_state
+        self._known = known or KnownErasures(manifest)
         self._cold = ColdRepair(manifest, randomness)
         self._index = IndexRebuild(manifest, fs, randomness)
 
@@ -133,7 +138,7 @@ class ArchiveRepair:
                 hot = self._hot
                 yield _Step(
                     entry.key, f"segment {entry.key}", "archived again from the hot copy",
-                    lambda: self._cold.segment(self._manifest.refresh(), entry, hot),
+                    lambda: self._cold.segment(self._manifest.refresh(), entry, hot, self._known.current()),
                 )  # fmt: skip
         elif not check.lost_index:
             known = [each for each in check.index if each.first < entry.next and entry.base < each.next]

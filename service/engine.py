@@ -361,7 +361,7 @@ class Engine:
             return RepairReport()
         owner = self._cold_way
         renew = None if owner is None else lambda: owner.archive()
-        repair = ArchiveRepair(self._manifest, self._hot, renew, LocalFileSystem(), SystemRandomness())
+        repair = ArchiveRepair(self._manifest, self._hot, renew, LocalFileSystem(), SystemRandomness(), self._known)
         return repair.run(dry_run=dry_run, progress=progress or (lambda done, of: None))
 
     @property

@@ -81,12 +81,12 @@ def salvage(old_root: Path, around: Surroundings, target: Writer, progress: Prog
             target.archive(until_ms=None, everything=True, drop_hot=False, progress=None)
             head = parts.manifest.refresh()
         state = parts.manifest.state(parts.manifest.reader(), head)
-        fenced = [takeover.volume_id for takeover in state.takeovers]
-        was_restored_since = parts.identity.volume_id in fenced[:-1]
+        fenced = [takeover.volume_id for takeover in state.takeovers]  # none if the state was lost and written anew
+        is_last = parts.identity.volume_id in (head.volume_id, *fenced[-1:])
         start = first_not_archived(parts.hot, parts.manifest, head)
         report = SalvageReport(parts.identity.store_id, parts.identity.volume_id, start)
         queues = {topic.name: topic.queues for topic in parts.hot.topics.all()}
-        run = _Run(target, report, queues, parts.known.current(), look_everywhere=was_restored_since)
+        run = _Run(target, report, queues, parts.known.current(), look_everywhere=not is_last)
         end = parts.hot.log.end
         for batch in _batches(_messages(parts.hot, parts.identity.store_id, start)):
             run.append(batch)

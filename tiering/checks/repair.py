@@ -19,8 +19,9 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.publishing import put_verified
 from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold.segment.reader import SegmentReader
+from tiering.erasing.tombstones import Erasures
 from tiering.errors import CorruptionError, ObjectNotFoundError
-from tiering.format.manifest import Head, LogEntry, ObjectRef
+from tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
 from tiering.format.queue_rows import QueueRows, encode_queue_rows
 from tiering.hot.store import HotStore
 from tiering.hot.topics import Topic
@@ -68,24 +69,48 @@ class ColdRepair:
         data, section = encode_queue_rows(rows, key)
         return ObjectRef(key, len(data), put_verified(self._manifest.objects, key, data), section.head_length)
 
-    def segment(self, head: Head, entry: LogEntry, hot: HotStore) -> str:
+    def segment(self, head: Head, entry: LogEntry, hot: HotStore, erased: Erasures) -> str:
         """Archive the hot copy of a segment again and put it in the place of ``entry``.
 
-        Topics that were not archived are not archived now, as far as the old directory tells. Raises
-        :class:`CorruptionError` if there is no hot copy, or it is damaged as well.
+        Topics that were not archived are not archived now, as far as the old directory or its queue rows tell; what
+        ``erased`` hides or has expired stays away. Raises :class:`CorruptionError` if there is no hot copy, or it is
+        damaged as well.
         """
         closed = [each for each in hot.log.segments() if each.base_offset == entry.base < hot.log.last_base]
         if not closed or entry.base < hot.border:
             raise CorruptionError("there is no hot copy, and no other", path=entry.key)
         begun_s = self._manifest.begin_upload()
-        topics = self._as_archived(entry, hot.topics.all())
-        new = upload_segment(self._manifest, self._randomness, topics, closed[0], head.epoch, head.tombstones)
+        topics = self._as_archived(head, entry, hot.topics.all())
+        gone = _gone(head, topics, erased, entry.next)
+        topics = [replace(topic, hold=False) for topic in topics]  # ``gone`` is without what a hold protects
+        new = upload_segment(self._manifest, self._randomness, topics, closed[0], head.epoch, gone)
         self._manifest.commit_other(ManifestChange(log=(new,), remove=(entry,), begun_s=begun_s))
         return f"archived again from the hot copy, as {new.key}"
 
-    def _as_archived(self, entry: LogEntry, topics: Sequence[Topic]) -> list[Topic]:
+    def _as_archived(self, head: Head, entry: LogEntry, topics: Sequence[Topic]) -> list[Topic]:
         try:
             held = {run.topic for run in SegmentReader(self._reader, entry).runs()}
         except (CorruptionError, ObjectNotFoundError):
-            return list(topics)
+            try:
+                held = {topic.name for topic in topics if self._has_rows(head, entry, topic)}
+            except (CorruptionError, ObjectNotFoundError):
+                return list(topics)
         return [replace(topic, archive=topic.name in held) for topic in topics]
+
+    def _has_rows(self, head: Head, entry: LogEntry, topic: Topic) -> bool:
+        pieces = self._manifest.queue_row_pieces(self._reader, head, topic.topic_id, from_offset=entry.base)
+        return any((rows["segment"] == entry.base).any() for rows in pieces)
+
+
+def _gone(head: Head, topics: Sequence[Topic], erased: Erasures, end: int) -> list[Tombstone]:
+    """What the archive may not get back: erased, or expired.
+
+    An erasure that is no longer in the head was carried out before any hold that there is now.
+    """
+    held, expired = {topic.name for topic in topics if topic.hold}, dict(head.expired)
+    waiting = {stone.tombstone_id for stone in head.tombstones}
+    gone = [stone for stone in erased.tombstones if not (stone.tombstone_id in waiting and stone.topic in held)]
+    for topic in topics:
+        if topic.topic_id in expired and not topic.hold:
+            gone.append(Tombstone("", topic.name, None, "", None, expired[topic.topic_id], end))
+    return gone

@@ -1,0 +1,74 @@
+"""A segment that is archived again from its hot copy brought back what had been removed from the archive."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.engine import Engine
+from tests.support.damage import Damage, changed, flipped, remove
+from tests.support.removal_world import RemovalWorld
+
+DAMAGES: dict[str, Damage] = {"missing": remove, "a bit": changed(lambda data: flipped(data, 40))}
+
+
+def damage_hot_segments(world: RemovalWorld, engine: Engine, damage: Damage) -> int:
+    """Damage every archived segment that is hot as well; how many there are."""
+    assert engine._manifest is not None
+    head = engine._manifest.refresh()
+    entries = [each for each in engine._manifest.log_entries(engine._manifest.reader(), head)]
+    hot = [entry for entry in entries if entry.base >= engine._hot.border]
+    for entry in hot:
+        damage(world.objects, entry.key)
+    return len(hot)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("is_held", [False, True], ids=["", "held since"])
+def test_what_was_erased_stays_away_after_its_tombstone_is_closed(damage: str, is_held: bool) -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    world.append(engine, 60)
+    engine.archive(everything=True)
+    world.erase(engine, "t", "k0")
+    world.finish(engine)
+    assert engine._manifest is not None and engine._manifest.head is not None
+    assert engine._manifest.head.tombstones == ()
+    engine.removal.configure("t", hold=is_held)
+    assert damage_hot_segments(world, engine, DAMAGES[damage]) > 1
+    assert engine.repair().left == []
+    for number, one in enumerate(world.sent):
+        assert world.bucket_holds(one.message.body) != world.is_erased(number)
+    engine.archive(everything=True, drop_hot=True)
+    world.verify(engine)
+    engine = world.open()
+    world.verify(engine)
+    assert engine.check(deep=True) == []
+
+
+def test_what_has_expired_stays_away() -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    world.append(engine, 60)
+    engine.archive(everything=True)
+    engine.removal.configure("t", cold_retention_ms=60_000)
+    world.clock.advance(61_000)
+    world.finish(engine)
+    expired = [one for one in world.sent if world.has_expired(engine, one)]
+    assert len(expired) > 20
+    assert damage_hot_segments(world, engine, remove) > 1
+    assert engine.repair().left == []
+    assert not any(world.bucket_holds(one.message.body) for one in expired)
+    world.verify(engine)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_topic_that_is_not_archived_since_keeps_its_archived_messages(damage: str) -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    world.append(engine, 60)
+    engine.archive(everything=True)
+    engine.removal.configure("t", archive=False)
+    damage_hot_segments(world, engine, DAMAGES[damage])
+    assert engine.repair().left == []
+    engine.archive(everything=True, drop_hot=True)
+    world.verify(engine)
