@@ -58,8 +58,8 @@ class ArchiveRepair:
         randomness: Randomness,
         known: ErasureSource | None = None,
     ) -> None:
-        """``known`` says what the hot tier hides, and must not come back from there. ``renew_state`` makes the owner write
-        the state object anew; without one it cannot be."""
+        """``renew_state`` makes the owner write the state object anew; without one it cannot be. ``known`` says what is
+        hidden in the hot tier, and must not come back from there."""
         self._manifest = manifest
         self._hot = hot
         self._renew_state = renew_state

@@ -13,6 +13,7 @@ from tiering.cold.time_search import archived_offset_by_time
 from tiering.cold_queue import archived_messages, archived_record
 from tiering.declared_gaps import DeclaredGaps
 from tiering.erasing.known import KnownErasures
+from tiering.erasing.tombstones import Erasures
 from tiering.errors import (
     BadMagicError,
     MessageNotFoundError,
@@ -117,7 +118,7 @@ class Fetcher:
             found = self._archived_by_time(head, head.archived_to, state.topic_id, topic, queue_id, time_ms, boundary)
             if found is None:
                 is_lower = boundary is Boundary.LOWER
-                found = self._archived_range(head, state, queue_id)[1] if is_lower else 0
+                found = self._archived_end(head, state, queue_id, 0) if is_lower else 0
             return found
         with self._hot_queue(self._hot, topic, queue_id) as queue:
             found = self._hot_by_time(queue, time_ms, boundary)
@@ -140,10 +141,11 @@ class Fetcher:
         found by key only), the object store's error if it lies in a cold tier that does not answer.
         """
         offset = offset_in_message_id(message_id)
-        record, tier = None, Tier.HOT
+        record, tier, head = None, Tier.HOT, None
         if self._hot is None:
             assert self._manifest is not None
-            record, tier = self._archived_record(self._manifest.refresh(), offset), Tier.COLD
+            head = self._manifest.refresh()
+            record, tier = self._archived_record(head, offset), Tier.COLD
         else:
             with self._hot.snapshot() as snapshot:
                 if offset >= snapshot.end:
@@ -153,11 +155,18 @@ class Fetcher:
                 else:
                     head = self._head_below(snapshot.border)
                     record, tier = self._archived_record(head, offset) if head else None, Tier.COLD
-        if record is not None and self._known.current().hides(record):
+        if record is not None and self._erased(head).hides(record):
             record = None
         if record is None or record.message_id != message_id.upper() or not record.has_queue_unit:
             raise MessageNotFoundError(f"no message has the id {message_id}")
         return StoredMessage(record, self._store_id, tier)
+
+    def _erased(self, head: Head | None) -> Erasures:
+        """What is hidden now, and what the head hides that is read with: its objects may still hold that."""
+        erased = self._known.current()
+        known = {stone.tombstone_id for stone in erased.tombstones}
+        closed = [stone for stone in (head.tombstones if head else ()) if stone.tombstone_id not in known]
+        return Erasures([*erased.tombstones, *closed]) if closed else erased
 
     # the hot tier
 
@@ -283,7 +292,7 @@ class Fetcher:
         self, topic: str, queue_id: int, offset: int, limit: int, wanted: TagFilter | None
     ) -> PullResult:
         head, state = self._archived_topic(topic, queue_id, offset)
-        end = self._archived_end(head, state.topic_id, queue_id)
+        end = self._archived_end(head, state, queue_id, offset)
         first = _or_zero(lambda: self._archived_first(head, state, queue_id, end))
         messages = self._cold_messages(head, head.archived_to, state.topic_id, topic, queue_id, offset)
         gap_end = self._gaps.end_of_gap(head, state.topic_id, queue_id, offset)
@@ -310,14 +319,22 @@ class Fetcher:
                 return state
         return None
 
-    def _archived_end(self, head: Head, topic_id: int, queue_id: int) -> int:
+    def _archived_end(self, head: Head, state: TopicState, queue_id: int, offset: int | None = None) -> int:
+        """Behind the last archived message of a queue; where none is left, behind those that were dropped.
+
+        The state object tells the latter, but may count messages that are not archived yet: then a pull's ``offset``
+        up to there stays where it is.
+        """
         assert self._manifest is not None
         reader = self._manifest.reader()
-        gaps = self._gaps.of(head, topic_id, queue_id)
+        gaps = self._gaps.of(head, state.topic_id, queue_id)
         gap_end = gaps[-1].next_present if gaps else 0
-        for late in self._manifest.queue_row_pieces(reader, head, topic_id, queue_id, backwards=True):
+        for late in self._manifest.queue_row_pieces(reader, head, state.topic_id, queue_id, backwards=True):
             return max(gap_end, int(late["first_queue_offset"][-1] + late["count"][-1]))
-        return gap_end
+        end = state.ends[queue_id] if queue_id < len(state.ends) else 0
+        if offset is not None and self._manifest.state(reader, head).log_end > head.archived_to:
+            end = min(offset, end)
+        return max(gap_end, end)
 
     def _archived_first(self, head: Head, state: TopicState, queue_id: int, end: int) -> int:
         assert self._manifest is not None
@@ -325,7 +342,7 @@ class Fetcher:
         return end if first is None else first
 
     def _archived_range(self, head: Head, state: TopicState, queue_id: int) -> tuple[int, int]:
-        end = self._archived_end(head, state.topic_id, queue_id)
+        end = self._archived_end(head, state, queue_id)
         return self._archived_first(head, state, queue_id, end), end
 
     def _cold_messages(
@@ -333,7 +350,7 @@ class Fetcher:
     ) -> Messages:
         assert self._manifest is not None
         return archived_messages(
-            self._manifest, self._replays, self._store_id, head, border, self._known.current(), topic_id, topic,
+            self._manifest, self._replays, self._store_id, head, border, self._erased(head), topic_id, topic,
             queue_id, offset,
         )  # fmt: skip
 

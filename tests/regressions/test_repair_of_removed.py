@@ -15,7 +15,7 @@ def damage_hot_segments(world: RemovalWorld, engine: Engine, damage: Damage) -> 
     """Damage every archived segment that is hot as well; how many there are."""
     assert engine._manifest is not None
     head = engine._manifest.refresh()
-    entries = [each for each in engine._manifest.log_entries(engine._manifest.reader(), head)]
+    entries = engine._manifest.log_entries(engine._manifest.reader(), head)
     hot = [entry for entry in entries if entry.base >= engine._hot.border]
     for entry in hot:
         damage(world.objects, entry.key)
@@ -31,7 +31,8 @@ def test_what_was_erased_stays_away_after_its_tombstone_is_closed(damage: str, i
     engine.archive(everything=True)
     world.erase(engine, "t", "k0")
     world.finish(engine)
-    assert engine._manifest is not None and engine._manifest.head is not None
+    assert engine._manifest is not None
+    assert engine._manifest.head is not None
     assert engine._manifest.head.tombstones == ()
     engine.removal.configure("t", hold=is_held)
     assert damage_hot_segments(world, engine, DAMAGES[damage]) > 1

@@ -272,3 +272,35 @@ def test_hot_copies_of_a_topic_on_hold_stay_where_they_are_the_only_ones(has_arc
     engine.removal.configure("t", hold=False)
     engine.tiers_round()
     assert engine._hot.border == engine._hot.log.last_base
+
+
+def test_a_queue_of_which_the_archive_has_nothing_left_ends_where_it_did() -> None:
+    world, engine = archived(retention_ms=1000)
+    engine.removal.configure("t", cold_retention_ms=1000)
+    ends = {queue.queue_id: queue.max_offset for queue in engine.topic("t").queues}
+    world.clock.advance(60_000)
+    world.append(engine, 3, ("u",))
+    engine.archive(everything=True, drop_hot=True)
+    expire(world, engine)
+    cold = world.cold_engine()
+    assert {queue.queue_id: (queue.min_offset, queue.max_offset) for queue in cold.topic("t").queues} == {
+        queue_id: (end, end) for queue_id, end in ends.items()
+    }
+    page = cold.pull("t", 0, ends[0], 10)
+    assert (page.status, page.next_offset) == (PullStatus.NO_NEW_MESSAGE, ends[0])
+    assert cold.pull("t", 0, 0, 10).status is PullStatus.OFFSET_TOO_SMALL
+
+
+def test_nobody_is_led_past_what_is_hot_in_a_queue_of_which_the_archive_has_nothing_left() -> None:
+    world, engine = archived(retention_ms=1000)
+    (end,) = {queue.max_offset for queue in engine.topic("t").queues if queue.queue_id == 0}
+    expire(world, engine)
+    world.append(engine, 6, ("t",))
+    engine.groups.commit("g", {("t", 0): end})
+    engine.tiers_round()  # the state object counts what is hot
+    cold = world.cold_engine()
+    assert cold.topic("t").queues[0].max_offset == engine.topic("t").queues[0].max_offset
+    for offset in (0, end):
+        page = cold.pull("t", 0, offset, 10)
+        assert (page.status, page.next_offset) == (PullStatus.NO_NEW_MESSAGE, offset)
+    assert cold.offset_by_time("t", 0, world.clock.now_ms(), Boundary.LOWER) == 0

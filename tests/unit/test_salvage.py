@@ -164,6 +164,25 @@ def test_salvaged_messages_that_outlived_their_mark_are_not_salvaged_again(world
     assert all_numbers(third) == list(range(60))
 
 
+def test_nothing_is_salvaged_twice_when_the_archive_has_lost_who_was_fenced(world: RestoreWorld) -> None:
+    """The state object is written anew from the hot tier, which does not know of takeovers."""
+    new = taken_over(world)
+    run(world, "a", new)
+    new.archive(everything=True)
+    new.groups.remove(f"{PROPERTY}-{run(world, 'a', new).volume_id}")
+    new.archive(everything=True)
+    new.close()
+    world.open("c", restore=True).close()
+    state = world.head().state
+    assert state is not None
+    world.objects.delete(state.key)
+    third = world.open("c")
+    third.archive(everything=True)
+    assert world.state().takeovers == ()
+    assert run(world, "a", third).appended == 0
+    assert all_numbers(third) == list(range(60))
+
+
 def test_two_volumes_one_after_the_other(world: RestoreWorld) -> None:
     """What was salvaged from the first and lost with the second comes from the second, and not twice."""
     second = taken_over(world)

@@ -110,7 +110,8 @@ def _gone(head: Head, topics: Sequence[Topic], erased: Erasures, end: int) -> li
     held, expired = {topic.name for topic in topics if topic.hold}, dict(head.expired)
     waiting = {stone.tombstone_id for stone in head.tombstones}
     gone = [stone for stone in erased.tombstones if not (stone.tombstone_id in waiting and stone.topic in held)]
-    for topic in topics:
-        if topic.topic_id in expired and not topic.hold:
-            gone.append(Tombstone("", topic.name, None, "", None, expired[topic.topic_id], end))
-    return gone
+    return gone + [
+        Tombstone("", topic.name, None, "", None, expired[topic.topic_id], end)
+        for topic in topics
+        if topic.topic_id in expired and not topic.hold
+    ]
