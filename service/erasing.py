@@ -2,7 +2,8 @@
 
 The tombstone is acknowledged when the head has it and ``head.json`` says so. Work in the background goes over the
 archived segments below its end; the receipt says how far it came. A tombstone closes when ``archived_to`` has passed
-its end and every segment below was looked at.
+its end and every segment below was looked at. A segment that cannot be read is passed over and keeps the tombstone
+open, and its messages hidden, until it is repaired or gone.
 
 Killed anywhere: before the tombstone's commit nothing happened; after it messages stay hidden, the receipt (made anew
 if it was not written yet) tells where to go on, and a batch whose commit landed is found by its names.
@@ -78,6 +79,11 @@ class Eraser:
         self._rewriter = rewriter
         self._receipts = ReceiptStore(manifest.objects, manifest.keys)
         self._open: dict[str, Receipt] = {}
+        self._ahead: dict[str, int] = {}
+        """How far an erasure was looked at behind a segment that cannot be read, at which its receipt stays."""
+        self._unreadable: dict[int, str] = {}
+        """Bases and names of such segments: looked at again once they are replaced, and after a restart."""
+        self._looked_in = 0
         self._lock = threading.Lock()
 
     def count(self, query: Query) -> Receipt:
@@ -115,6 +121,8 @@ class Eraser:
             head = self._manifest.head
             if head is None or not head.tombstones:
                 self._open.clear()
+                self._ahead.clear()
+                self._unreadable.clear()
                 return False
             try:
                 return self._step(head, progress)
@@ -124,7 +132,10 @@ class Eraser:
 
     def _step(self, head: Head, progress: Progress | None) -> bool:
         stones = [stone for stone in head.tombstones if not self._is_held(stone.topic)]
-        done_to = {stone.tombstone_id: self._receipt_of(stone).done_to for stone in stones}
+        if self._is_replaced(head):
+            self._ahead.clear()
+            self._unreadable.clear()
+        done_to = {stone.tombstone_id: self._reached(stone) for stone in stones}
         due = [stone for stone in stones if done_to[stone.tombstone_id] < min(stone.end, head.archived_to)]
         if due:
             first = min(done_to[stone.tombstone_id] for stone in due)
@@ -135,7 +146,7 @@ class Eraser:
             if progress is not None:
                 progress(batch.reached, end)
             return True
-        closing = [s.tombstone_id for s in stones if s.end <= min(head.archived_to, done_to[s.tombstone_id])]
+        closing = [s.tombstone_id for s in stones if s.end <= min(head.archived_to, self._receipt_of(s).done_to)]
         if closing:
             self._cold_way.commit_beside(ManifestChange(close_tombstones=tuple(closing)))
             for tombstone_id in closing:
@@ -154,9 +165,9 @@ class Eraser:
         """Say in the receipts what will be replaced, replace it, and say that it was."""
         touched: list[tuple[Receipt, tuple[RewrittenSegment, ...]]] = []
         for stone in due:
-            receipt = self._receipt_of(stone)
-            if receipt.done_to < batch.reached:
-                mine = [each for each in batch.replacements if receipt.done_to <= each.old.base < stone.end]
+            receipt, reached = self._receipt_of(stone), self._reached(stone)
+            if reached < batch.reached:
+                mine = [each for each in batch.replacements if reached <= each.old.base < stone.end]
                 rows = tuple(RewrittenSegment(each.old.base, each.old.key, each.new.key, each.records) for each in mine)
                 touched.append((receipt, rows))
         at_ms = None
@@ -169,7 +180,33 @@ class Eraser:
                 self._cold_way.commit_beside(batch.change())
             at_ms = self._manifest.objects.now_ms()
         for receipt, rows in touched:
-            self._save(receipt.with_rows(tuple(replace(row, at_ms=at_ms) for row in rows), batch.reached))
+            done_to = self._done_to(receipt, batch)
+            self._save(receipt.with_rows(tuple(replace(row, at_ms=at_ms) for row in rows), done_to))
+            if done_to < batch.reached:
+                self._ahead[receipt.tombstone.tombstone_id] = batch.reached
+        self._unreadable |= {entry.base: entry.key for entry in batch.unreadable}
+
+    # segments that cannot be read
+
+    def _reached(self, stone: Tombstone) -> int:
+        return self._ahead.get(stone.tombstone_id, self._receipt_of(stone).done_to)
+
+    def _done_to(self, receipt: Receipt, batch: Batch) -> int:
+        """What the receipt may say after a batch: not beyond a segment that was passed over."""
+        stone = receipt.tombstone
+        if stone.tombstone_id in self._ahead:
+            return receipt.done_to
+        passed = [entry.base for entry in batch.unreadable if receipt.done_to < entry.next and entry.base < stone.end]
+        return min(passed, default=batch.reached)
+
+    def _is_replaced(self, head: Head) -> bool:
+        """Whether a segment that could not be read left the manifest since; asked once a version."""
+        if not self._unreadable or head.version == self._looked_in:
+            return False
+        self._looked_in = head.version
+        reader = self._manifest.reader()
+        entries = {base: self._manifest.log_entry(reader, head, base) for base in self._unreadable}
+        return any(entry is None or entry.key != self._unreadable[base] for base, entry in entries.items())
 
     # receipts
 

@@ -7,17 +7,21 @@ names the new objects, and going over them again finds fillers only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
+from tiering.cold.reading import ArchiveReader
 from tiering.cold.segment.reader import DirectoryRow
 from tiering.cold.segment.rewriting import choose_records, rewrite_segment
+from tiering.errors import CorruptionError, ObjectNotFoundError
 from tiering.format.manifest import Head, LogEntry
 from tiering.format.record import Record
 from tiering.randomness import Randomness
 
+_LOG = logging.getLogger("tierlog")
 _MOST_REWRITTEN = 8
 _MOST_LOOKED_AT = 64
 _MOST_S = 5.0
@@ -48,6 +52,8 @@ class Batch:
     reached: int
     begun_s: float
     replacements: list[Replacement] = field(default_factory=list)
+    unreadable: list[LogEntry] = field(default_factory=list)
+    """Segments that are damaged or missing, which were passed over."""
 
     def change(self) -> ManifestChange:
         """The commit that puts the new objects in the place of the old ones."""
@@ -73,7 +79,8 @@ class SegmentRewriter:
     def batch(self, head: Head, first: int, end: int, unwanted_in: Callable[[LogEntry], Unwanted | None]) -> Batch:
         """Look at published segments of ``[first, end)`` in ascending order: 64, or 8 written again, or 5 s at most.
 
-        ``unwanted_in`` gives None for a segment that need not be read.
+        ``unwanted_in`` gives None for a segment that need not be read. A segment that is damaged stays as it is and
+        keeps no other from being written again.
         """
         manifest = self._manifest
         reader = manifest.reader()
@@ -89,13 +96,23 @@ class SegmentRewriter:
             unwanted = unwanted_in(entry)
             if unwanted is not None:
                 looked_at += 1
-                chosen = choose_records(reader, entry, unwanted.may_hold, unwanted.is_meant)
-                if chosen.records:
-                    key = manifest.keys.segment(entry.base, head.epoch, self._randomness.token_hex(4))
-                    new = rewrite_segment(
-                        manifest.objects, reader, entry, chosen, key, manifest.options.compression_level
-                    )
-                    batch.replacements.append(Replacement(entry, new, chosen.records))
+                try:
+                    batch.replacements += self._replacement(reader, head, entry, unwanted)
+                except (CorruptionError, ObjectNotFoundError) as error:
+                    if error.path != entry.key:
+                        raise
+                    _LOG.error("an archived segment cannot be read and is not written again: %s", error)
+                    batch.unreadable.append(entry)
             batch.reached = entry.next
         batch.reached = max(first, end)
         return batch
+
+    def _replacement(
+        self, reader: ArchiveReader, head: Head, entry: LogEntry, unwanted: Unwanted
+    ) -> Iterator[Replacement]:
+        manifest = self._manifest
+        chosen = choose_records(reader, entry, unwanted.may_hold, unwanted.is_meant)
+        if chosen.records:
+            key = manifest.keys.segment(entry.base, head.epoch, self._randomness.token_hex(4))
+            new = rewrite_segment(manifest.objects, reader, entry, chosen, key, manifest.options.compression_level)
+            yield Replacement(entry, new, chosen.records)
