@@ -313,7 +313,7 @@ class Engine:
             "manifest_version": head.version if head else None,
             "hot_bytes": hot.log.end - hot.border,
             "unflushed_bytes": hot.log.end - hot.log.flushed,
-            "unarchived_bytes": hot.log.end - (tails.covered_to or head.archived_to) if head else None,
+            "unarchived_bytes": hot.log.end - (tails.covered_to or head.archived_of(hot.log.end)) if head else None,
             "tailed_to": tails.covered_to,
             "tail_lag_bytes": tails.lag_bytes,
             "tails_written": tails.written_count,

@@ -6,7 +6,7 @@ import pytest
 
 from service.engine import Engine
 from tests.support.faulty_store import FaultyObjectStore
-from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send
+from tests.support.restore_world import COLD_URL, RestoreWorld, numbers_of, read_all, send
 from tiering.batch import Message
 from tiering.errors import FencedError, ObjectStoreUnavailableError, ReadOnlyError, StoreMismatchError
 from tiering.types import Durability
@@ -76,6 +76,21 @@ def test_a_commit_that_was_on_its_way_is_refused(world: RestoreWorld) -> None:
         old.archive(everything=True)
     assert world.head() == before
     assert numbers_of(read_all(new, "orders", 0)) == list(range(20))
+
+
+def test_what_it_never_archived_is_counted_below_the_gap_in_which_its_log_ends(world: RestoreWorld) -> None:
+    old = opened(world)
+    end = old._hot.log.end
+    send(old, "orders", 20, 40, queue_id=0)
+    old.close()
+    new = world.open("b", restore=True)
+    send(new, "orders", 100, 110, queue_id=0)
+    new.archive(everything=True)
+    again = Engine.open(
+        world.root("a"), settings=world.settings, cold_url=COLD_URL, clock=world.clock, fs=world.fs, read_only=True,
+        objects=world.objects,
+    )  # fmt: skip
+    assert again.stats()["unarchived_bytes"] == again._hot.log.end - end > 0
 
 
 def test_a_fenced_volume_does_not_open_again(world: RestoreWorld) -> None:

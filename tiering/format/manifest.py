@@ -282,6 +282,11 @@ class Head:
                 offset = following
         return offset
 
+    def archived_of(self, log_end: int) -> int:
+        """Below which offset a log that ends at ``log_end`` is archived: one that was taken over ends in a gap."""
+        first = next((first for first, following in self.log_gaps if first <= log_end < following), self.archived_to)
+        return min(first, log_end)
+
     def encode(self) -> bytes:
         """The head object."""
         body = {
