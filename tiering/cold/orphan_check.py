@@ -45,7 +45,7 @@ def check_orphans(
                 findings.note(pending.key, text)
             else:
                 findings.add(pending.key, text + ": the sweep should have aborted it")
-    places = (*keys.swept, f"{keys.store_id}/tail/")
+    places = (*keys.swept, keys.tails, keys.receipts)
     for info in objects.list(f"{keys.store_id}/"):
         if info.key != keys.head and not info.key.startswith(places):
             findings.note(info.key, "is no object of tierlog")
