@@ -23,7 +23,7 @@ from tiering.cold.reading import ArchiveCache
 from tiering.cold.segment.reader import SegmentReader
 from tiering.cold.segment.restoring import restore_segment
 from tiering.cold.urls import canonical_url
-from tiering.errors import InvalidRequestError, NotFoundError, TopicNotFoundError
+from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, TopicNotFoundError
 from tiering.fetch import Fetcher
 from tiering.fs import LocalFileSystem
 from tiering.paths import ColdKeys, store_of_head
@@ -68,8 +68,13 @@ class ColdEngine:
             found: ManifestStore(objects, ColdKeys(found), SystemRandomness(), settings.cold_options(), cache, clock)
             for found in store_ids
         }
-        for manifest in manifests.values():
-            manifest.refresh()
+        for found, manifest in manifests.items():
+            try:
+                manifest.refresh()
+            except ObjectNotFoundError as error:
+                if next(iter(objects.list(f"{found}/")), None) is None:
+                    raise NotFoundError(f"no archive of store {found!r} here", path=url) from error
+                raise  # the head of a store that is there is lost
         return cls(objects, manifests, url)
 
     @property

@@ -57,7 +57,7 @@ class StoreError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        where = "" if self.path is None else f" [{self.path}"
+        where = f" [{self.path}" if self.path else ""
         if where:
             where += "]" if self.position is None else f" at {self.position}]"
         return self.message + where + (f"; {self.hint}" if self.hint else "")

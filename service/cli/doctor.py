@@ -54,8 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     store = open_archive(url, settings, clock)
     doctor = Doctor(store, clock, SystemRandomness().token_hex(8))
     table = chosen_format(arguments.format) == "table"
+    rows: list[Row] = []
 
     def told(row: Row) -> None:
+        rows.append(row)
         if table:
             print(f"{row.state:8} {row.capability:18} {row.detail}", flush=True)
 
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
                     found = doctor.examine(processes, rounds=arguments.rounds, samples=_SAMPLES, on_row=told)
         finally:
             with _undisturbed():
-                cleaned = _clean(doctor)
+                cleaned = _clean(doctor, is_asked=bool(rows))
                 store.close()
     if table:
         print(f"\n{found.verdict}")
@@ -83,13 +85,15 @@ def run(arguments: argparse.Namespace) -> int:
     return NOTHING if found.findings else DONE
 
 
-def _clean(doctor: Doctor) -> bool:
+def _clean(doctor: Doctor, *, is_asked: bool) -> bool:
+    """Whether nothing is left; a store that answered not even the first request is told of once, by what asked."""
     from tiering.errors import StoreError
 
     try:
         doctor.clean()
     except StoreError as error:
-        say(f"could not remove everything below {doctor.folder}: {error}")
+        if is_asked:
+            say(f"could not remove everything below {doctor.folder}: {error}")
         return False
     return True
 

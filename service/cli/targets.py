@@ -310,7 +310,8 @@ def _check_store(root: Path) -> None:
     from tiering.rocketmq.adopt import is_broker_store
 
     paths = StorePaths(root)
-    if not paths.store_json.is_file() and not is_broker_store(LocalFileSystem(), paths):
+    is_store = root.is_dir() and (paths.store_json.is_file() or is_broker_store(LocalFileSystem(), paths))
+    if not is_store:
         raise InvalidRequestError(
             "there is no store in this directory",
             path=str(root),

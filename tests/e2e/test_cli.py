@@ -312,6 +312,16 @@ def test_a_command_that_looks_makes_no_store(shell: Shell, tmp_path: Path) -> No
     assert not (tmp_path / "none").exists()
 
 
+def test_what_is_no_store_is_said_to_be_none(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    shell("topics", "--root", str(tmp_path / "file"), code=WRONG_USE)
+    assert "no store in this directory" in shell.err
+    (tmp_path / "cold").mkdir()
+    for command in (["query", "t"], ["topics"], ["check", "--deep"]):
+        shell(*command, "--cold", f"file://{tmp_path}/cold", "--store-id", "other", code=NOTHING)
+        assert "no archive of store 'other' here" in shell.err
+
+
 def test_a_port_in_use_is_refused_before_the_store_is_touched(shell: Shell, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

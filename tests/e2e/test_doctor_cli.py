@@ -9,7 +9,9 @@ import pytest
 
 from service.cli.main import main
 from tests.support.broken_cas import IgnoresIfMatch
+from tests.support.faulty_store import FaultyObjectStore
 from tiering.clock import ManualClock
+from tiering.cold.memory import MemoryObjectStore
 
 Captured = pytest.CaptureFixture[str]
 _SHORT = ("--writers", "6", "--processes", "2", "--rounds", "3")
@@ -42,6 +44,14 @@ def test_findings_are_exit_code_one(monkeypatch: pytest.MonkeyPatch, capsys: Cap
     assert found["safe"] is False
     assert "put if match" in found["verdict"]
     assert store._objects == {}
+
+
+def test_a_store_that_does_not_answer_is_told_of_once(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    dead = FaultyObjectStore(MemoryObjectStore(ManualClock()))
+    dead.die()
+    monkeypatch.setattr("service.opening.open_archive", lambda *_: dead)
+    assert main(["doctor", "--cold", "memory://dead", *_SHORT]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", [("--writers", "0"), ("--rounds", "0"), ("--processes", "7", "--writers", "6")])
