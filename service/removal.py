@@ -126,6 +126,7 @@ class Removal:
                     archive=changes.get("archive", topic.archive),
                     cold_retention_ms=changes.get("cold_retention_ms", topic.cold_retention_ms),
                     hold=changes.get("hold", topic.hold),
+                    log_end=self._hot.log.end,
                 )
 
     def _check_writable(self) -> None:

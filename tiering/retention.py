@@ -26,13 +26,15 @@ def held_border(hot: HotStore, *, has_archive: bool) -> int:
     """The border that must not be passed because of topics on hold whose hot copies are the only ones."""
     border = hot.log.last_base
     for topic in hot.topics.all():
-        if not topic.hold or (has_archive and topic.archive):
+        only_copies_below = topic.archived_from if has_archive and topic.archive else border
+        if not topic.hold or only_copies_below <= hot.border:
             continue
         for view in hot.queue_views(topic).values():
             first = view.first_at_or_above(hot.border)
             for unit in view.units(first, first + 1):
                 offset = int(unit["physical_offset"])
-                border = min(border, offset - offset % hot.log.segment_bytes)
+                if offset < only_copies_below:
+                    border = min(border, offset - offset % hot.log.segment_bytes)
     return border
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from index.query import Query
 from service.engine import Engine
-from tests.support.removal_world import URL, RemovalWorld, WatchedStore
+from tests.support.removal_world import URL, RemovalWorld, WatchedStore, bodies, by_queue, pulled
 from tiering.errors import MessageNotFoundError
 from tiering.format.manifest import Head
 from tiering.types import Boundary, PullStatus
@@ -271,6 +271,29 @@ def test_hot_copies_of_a_topic_on_hold_stay_where_they_are_the_only_ones(has_arc
     assert engine._hot.border == first - first % 4096 > 0
     engine.removal.configure("t", hold=False)
     engine.tiers_round()
+    assert engine._hot.border == engine._hot.log.last_base
+
+
+@pytest.mark.parametrize("is_held_first", [False, True])
+def test_hot_copies_on_hold_stay_after_their_topic_is_archived_again(is_held_first: bool) -> None:
+    world = RemovalWorld(hot_retention_ms=1000)
+    engine = world.open()
+    engine.create_topic("t", 2)
+    engine.removal.configure("t", archive=False)
+    world.append(engine, 60)
+    engine.archive(everything=True)
+    engine.removal.configure("t", hold=is_held_first)
+    engine.removal.configure("t", archive=True)
+    engine.removal.configure("t", hold=True)
+    world.append(engine, 20)
+    engine = world.open()
+    engine.archive(everything=True, drop_hot=True)
+    assert engine._hot.border == 0
+    world.append(engine, 60)
+    engine.archive(everything=True, drop_hot=True)
+    assert bodies(pulled(engine, "t")) == by_queue([one for one in world.sent if one.message.topic == "t"])
+    engine.removal.configure("t", hold=False)
+    engine.archive(everything=True, drop_hot=True)
     assert engine._hot.border == engine._hot.log.last_base
 
 

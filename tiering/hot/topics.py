@@ -7,7 +7,7 @@ offset, made durable before the last segment that could tell goes away, so that 
 
     {"format": 1, "next_id": 3, "first_offset": 0,
      "topics": [{"id": 1, "name": "orders", "queues": 4, "floors": {"0": 17}, "starts": {},
-     "archive": true, "cold_retention_ms": null, "hold": false}]}
+     "archive": true, "cold_retention_ms": null, "hold": false, "archived_from": 0}]}
 
 ``starts`` and ``first_offset`` come from a restore: where a queue that an earlier volume may have written to, and any
 other queue, begins on this volume.
@@ -50,6 +50,8 @@ class Topic:
     starts: dict[int, int] = field(default_factory=dict)
     first_offset: int = 0
     """Where a queue begins that has no start of its own."""
+    archived_from: int = 0
+    """Physical offset where ``archive`` was last turned on: of what lies before the archive may have only fillers."""
 
     def floor(self, queue_id: int) -> int:
         """A lower bound of the queue's next offset."""
@@ -79,6 +81,7 @@ def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0) 
                 "archive": topic.archive,
                 "cold_retention_ms": topic.cold_retention_ms,
                 "hold": topic.hold,
+                "archived_from": topic.archived_from,
             }
             for topic in topics
         ],
@@ -134,6 +137,7 @@ class TopicRegistry:
                 int(entry["id"]), entry["name"], int(entry["queues"]), _numbers(entry["floors"]),
                 bool(entry.get("archive", True)), None if retention_ms is None else int(retention_ms),
                 bool(entry.get("hold", False)), _numbers(entry.get("starts", {})), self.first_offset,
+                int(entry.get("archived_from", 0)),
             )  # fmt: skip
 
     def _save(self) -> None:
@@ -188,17 +192,21 @@ class TopicRegistry:
                     topic.queues = before
                     raise
 
-    def set_options(self, topic: Topic, *, archive: bool, cold_retention_ms: int | None, hold: bool) -> None:
-        """Replace what an operator may choose for a topic."""
+    def set_options(
+        self, topic: Topic, *, archive: bool, cold_retention_ms: int | None, hold: bool, log_end: int = 0
+    ) -> None:
+        """Replace what an operator may choose for a topic; ``log_end``: of the log as it is now."""
         if cold_retention_ms is not None and cold_retention_ms <= 0:
             raise InvalidRequestError(f"cold_retention_ms is {cold_retention_ms}, which keeps nothing")
         with self._lock:
-            before = topic.archive, topic.cold_retention_ms, topic.hold
+            before = topic.archive, topic.cold_retention_ms, topic.hold, topic.archived_from
+            if archive and not topic.archive:
+                topic.archived_from = log_end
             topic.archive, topic.cold_retention_ms, topic.hold = archive, cold_retention_ms, hold
             try:
                 self._save()
             except BaseException:
-                topic.archive, topic.cold_retention_ms, topic.hold = before
+                topic.archive, topic.cold_retention_ms, topic.hold, topic.archived_from = before
                 raise
 
     def raise_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
