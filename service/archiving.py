@@ -127,16 +127,16 @@ class ColdWay:
             head = self._publish_index(head, report)
             if drop_hot:
                 self._remove_below(safe_border(self._hot, self._if_own(head)))
-            report.archived_to, report.indexed_to, report.border = (
-                head.archived_to, head.indexed_to, self._hot.border,
-            )  # fmt: skip
+            report.archived_to, report.indexed_to, report.border = head.archived_to, head.indexed_to, self._hot.border
             return report
 
-    def stop(self) -> None:
-        """After ``stopping`` is set: return once no local change is under way; later ones are refused.
+    def renew_state(self) -> None:
+        """Write the state object anew; what a cache still has of a lost one is kept."""
+        self._state.doubt()
+        self.archive()
 
-        Waits for a local step, never for the object store.
-        """
+    def stop(self) -> None:
+        """After ``stopping`` is set: wait for a local step, never for the object store; later ones are refused."""
         if self._local.acquire(timeout=_LOCAL_STEP_S):
             self._local.release()
 

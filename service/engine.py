@@ -360,7 +360,7 @@ class Engine:
         if self._manifest is None:
             return RepairReport()
         owner = self._cold_way
-        renew = None if owner is None else lambda: owner.archive()
+        renew = None if owner is None else owner.renew_state
         repair = ArchiveRepair(self._manifest, self._hot, renew, LocalFileSystem(), SystemRandomness(), self._known)
         return repair.run(dry_run=dry_run, progress=progress or (lambda done, of: None))
 

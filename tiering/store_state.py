@@ -42,8 +42,13 @@ class StateWriter:
         self._clock = clock
         self._randomness = randomness
         self._look_at_s = 0.0
+        self._is_doubted = False
         #: The last state object seen and what it says, so that a look costs no request.
         self._known: tuple[ObjectRef | None, StoreState] = (None, StoreState())
+
+    def doubt(self) -> None:
+        """Have the next state object written although nothing has changed: the last one is not sound in the bucket."""
+        self._is_doubted = True
 
     def with_topics(self, head: Head) -> ObjectRef | None:
         """A new state object if a topic is not in the last one as it is now."""
@@ -64,9 +69,12 @@ class StateWriter:
         """A new state object if anything has changed; a store that has nothing to tell needs none."""
         known = self._last(head)
         current = self._current(known)
-        if current.tells_as_much(known) or not (known.topics or current.topics or current.groups):
+        is_new = self._is_doubted or not current.tells_as_much(known)
+        if not is_new or not (known.topics or current.topics or current.groups):
             return None
-        return self._store(current)
+        ref = self._store(current)
+        self._is_doubted = False
+        return ref
 
     def _last(self, head: Head) -> StoreState:
         if self._known[0] != head.state:

@@ -188,7 +188,9 @@ def _scan(whole: WholeSegment, find: Find) -> ScanRows:
                 find(f"the record at {base + scanned.position} is damaged ({reason})")
                 number = int(np.searchsorted(position, scanned.position))
                 at = int(position[number] + size[number])
-                pieces.append(scanned.rows[scanned.rows["position"] < scanned.position])
+                # the last row of a scan that met an unknown topic tells that topic and nothing else
+                is_known = scanned.stop is not ScanStop.UNKNOWN_TOPIC
+                pieces.append(scanned.rows if is_known else scanned.rows[:-1])
             else:
                 at = scanned.position
                 pieces.append(scanned.rows)
