@@ -9,6 +9,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 RUN_ARGS ?=
 BENCH ?=
+# Processes that share the tests; 0 keeps them in the first.
+WORKERS ?= 2
 SEED ?=
 
 VENV := .venv
@@ -46,6 +48,7 @@ else
   TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) and not s3
 endif
 
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 TEST_STAMPS := $(VENV)/dev.stamp
 TEST_MARKS := not slow and not s3 and not java
 ifeq ($(SPARK),yes)
@@ -59,7 +62,7 @@ endif
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  BENCH=benchmarks/name.py"
+	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  WORKERS=4  BENCH=benchmarks/name.py"
 
 run: $(VENV)/runtime.stamp ## start the service on a store of its own in .tierlog/, with a sample loaded
 	@$(BIN)/python -m service.demo $(RUN_ARGS)
@@ -69,7 +72,7 @@ ifeq ($(SPARK),no-java)
 	@echo "skipped: tests/spark (no Java runtime found)"
 	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
 endif
-	@$(BIN)/python -m pytest -m "$(TEST_MARKS)" $(PYTEST_ARGS)
+	@$(PYTEST) -m "$(TEST_MARKS)" $(PYTEST_ARGS)
 
 test-all: $(TEST_STAMPS) ## run the slow tests and those that need real servers (Go) or Maven
 ifeq ($(ROCKETMQ_TOOLS),)
@@ -82,7 +85,7 @@ ifeq ($(GO),)
 else
 	@$(BIN)/python -m tests.tools.s3_servers
 endif
-	@$(BIN)/python -m pytest -m "$(TEST_ALL_MARKS)" $(PYTEST_ARGS)
+	@$(PYTEST) -m "$(TEST_ALL_MARKS)" $(PYTEST_ARGS)
 
 check: $(VENV)/dev.stamp ## lint, format, types, import contracts, bans
 	@echo "check: ruff"

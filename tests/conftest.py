@@ -7,6 +7,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fix the session's seed (``TIERLOG_SEED``, else drawn) before Hypothesis looks for its own."""
     given = os.environ.get("TIERLOG_SEED", "")
     seed = int(given) if given else random.SystemRandom().randrange(2**32)
+    os.environ["TIERLOG_SEED"] = str(seed)  # the processes that share the tests have one seed
     config.stash[_session_seed] = seed
     config.stash[_skips] = {}
     if getattr(config.option, "hypothesis_seed", None) is None:
@@ -118,9 +120,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Turn a green session with skips red."""
+    """Turn a green session with skips red; one of several processes tells the first of its own."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["skips"] = session.config.stash[_skips]
     if session.config.stash[_skips] and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a process has skipped: files skipped whole are in no test's report."""
+    node.config.stash[_skips].update(getattr(node, "workeroutput", {}).get("skips", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -173,15 +173,24 @@ def compare_answers(good: Good, key: str, name: str, expected: Answer, got: Answ
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_damaged_object(good: Good, kind: str, seed: int) -> None:
+    damage_some(good, kind, seed, objects=1, positions=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_damaged_object_in_many_ways(good: Good, kind: str, seed: int) -> None:
+    damage_some(good, kind, seed, objects=3, positions=12)
+
+
+def damage_some(good: Good, kind: str, seed: int, *, objects: int, positions: int) -> None:
     chance = random.Random(f"{seed} {kind}")
     keys = good.named.kinds[kind]
-    chosen = chance.sample(keys, min(2, len(keys)))
-    for key in chosen:
+    for key in chance.sample(keys, min(objects, len(keys))):
         same = [other for other in keys if other != key]
         foreign = chance.choice([name for name, names in good.named.kinds.items() if name != kind])
         others = [*chance.sample(same, min(2, len(same))), good.named.kinds[foreign][0]]
         size = len(good.world.objects._objects[key][0])
-        for name, damage in damages(chance, size, others, 6).items():
+        for name, damage in damages(chance, size, others, positions).items():
             read_all(good, key, damage, f"{kind} {key}: {name}", hot=name == "missing")
 
 

@@ -13,7 +13,9 @@ from service.dump.result import Dump, Json, Options
 from service.dump.source import open_source
 from tests.support.golden import unpack
 from tests.support.index_puts import PUTS_A11, T, batch_of
+from tests.support.tails import data_head
 from tests.support.written_stores import WrittenStore
+from tiering.format.tail import encode_tail
 from tiering.fs import LocalFileSystem
 
 
@@ -87,6 +89,8 @@ def samples(folder: Path) -> dict[str, Path]:
     for name, text in BROKER_JSON.items():
         (folder / "config" / name).write_text(text)
     (broker / "abort").write_text("4711")
+    tail = folder / f"{4096:020d}"
+    tail.write_bytes(encode_tail(data_head(4096, b"records"), b"records"))
     cold, root = folder / "ours" / "cold", store.root
     found = {
         "commit-log": broker / "commitlog" / f"{0:020d}",
@@ -107,6 +111,7 @@ def samples(folder: Path) -> dict[str, Path]:
         "manifest-page.references": _first(cold, "*/manifest/log1-*"),
         "queue-rows": _first(cold, "*/manifest/rows-*"),
         "state": _first(cold, "*/state/*"),
+        "tail": tail,
         "checkpoint": broker / "checkpoint",
         "abort": broker / "abort",
         "lock": root / "lock",
