@@ -19,7 +19,7 @@ from service.settings import Settings
 def create_app(engine: Engine, settings: Settings, stopping: threading.Event | None = None) -> FastAPI:
     """The application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early."""
     # no /docs: its page would load scripts from another site
-    app = FastAPI(title="tierlog", version=_version(), docs_url=None, redoc_url=None)
+    app = FastAPI(title="tierlog", version=_version(), docs_url=None, redoc_url=None, responses=errors.PROBLEMS)
     app.state.engine = engine
     app.state.settings = settings
     app.state.metrics = Metrics(engine)

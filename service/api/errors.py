@@ -52,6 +52,37 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.ClosedError: 503,
 }
 
+_PROBLEM_BODY = {
+    "application/problem+json": {
+        "schema": {
+            "type": "object",
+            "required": ["type", "title", "status", "detail"],
+            "properties": {
+                "type": {"type": "string", "description": "URI of the class of the failure"},
+                "title": {"type": "string"},
+                "status": {"type": "integer"},
+                "detail": {"type": "string"},
+                "hint": {"type": "string", "description": "what to do about it"},
+                "path": {"type": "string", "description": "the file or object that it is about"},
+                "position": {"type": "integer", "description": "a byte in it"},
+            },
+        }
+    }
+}
+#: What any call may answer instead, for its description in OpenAPI.
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {
+        "description": "400 bad argument, 404 no such thing, 409 conflict, hold or fenced, 413 too large, "
+        "422 unprocessable body, 429 over the limit of requests",
+        "content": _PROBLEM_BODY,
+    },
+    "5XX": {
+        "description": "500 damage or an error of the service, 503 archive or store not available "
+        "(Retry-After), 507 disk full",
+        "content": _PROBLEM_BODY,
+    },
+}
+
 
 def problem(
     status: int, title: str, detail: str, *, uri: str = "about:blank", hint: str | None = None, **extra: object

@@ -336,7 +336,12 @@ def test_health_files_and_stats_answer(service: Service) -> None:
     files = service.json("GET", "/v1/files")[1]["files"]
     assert {(one["kind"], one["tier"]) for one in files} >= {("segment", "hot"), ("index", "hot")}
     assert service.json("GET", "/v1/stats")[1]["store_id"] == service.engine.store_id
-    assert "/v1/topics/{topic}/messages" in service.json("GET", "/openapi.json")[1]["paths"]
+    paths = service.json("GET", "/openapi.json")[1]["paths"]
+    assert "/v1/topics/{topic}/messages" in paths
+    for path, calls in paths.items():
+        for call in calls.values():
+            assert {"200", "4XX", "5XX"} <= set(call["responses"]), path
+            assert call["description"], path
 
 
 def test_a_store_that_cannot_write_is_alive_but_not_ready(tmp_path: Path) -> None:

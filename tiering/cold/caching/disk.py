@@ -7,7 +7,7 @@ offset size type   field      meaning
 ====== ==== ====== ========== ========================================================
 0      8    bytes  magic      ``TLCACHE1``
 8      4    uint32 crc        CRC-32 of everything behind it
-12     2    int16  key_length of the object's key in UTF-8, which follows, then the range
+12     2    uint16 key_length of the object's key in UTF-8, which follows, then the range
 ====== ==== ====== ========== ========================================================
 
 Total 14. Magic, checksum, key and length are compared on every read; what differs is removed and counts as not there.
