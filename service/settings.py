@@ -21,6 +21,7 @@ from pydantic_settings import (
     EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from service.setting_groups import ColdSettings, HotSettings, IndexSettings, ServeSettings
@@ -168,7 +169,12 @@ def _read_toml(path: Path) -> dict[str, object]:
 
 def _read_environment() -> dict[str, object]:
     source = EnvSettingsSource(Settings)
-    values = dict(source())
+    try:
+        values = dict(source())
+    except SettingsError as error:  # TIERLOG_COLD, say: a group as a whole, where pydantic would take JSON
+        raise InvalidRequestError(
+            f"the environment: {error}", hint="each setting has a variable of its own; docs/configuration.md lists them"
+        ) from error
     for name, variable in ENV_ALIASES.items():
         value = source.env_vars.get(variable.lower())
         if value:
@@ -194,6 +200,8 @@ def _describe(error: ValidationError) -> str:
         if problem["type"] == "extra_forbidden":
             found.append(f"there is no setting {name!r}")
         else:
-            text = problem["msg"][:1].lower() + problem["msg"][1:]
-            found.append(f"setting {name} = {problem['input']!r}: {text}")
+            text = problem["msg"].removeprefix("Value error, ")
+            is_of_group = problem["type"] == "value_error" and isinstance(problem["input"], dict)
+            value = "" if is_of_group else f" = {problem['input']!r}"
+            found.append(f"setting{'s' if is_of_group else ''} {name}{value}: {text[:1].lower() + text[1:]}")
     return "; ".join(found)

@@ -60,5 +60,6 @@ def test_nothing_is_said_unless_told() -> None:
     ],
 )
 def test_what_cannot_work_is_refused(settings: dict[str, object]) -> None:
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(InvalidRequestError, match=r"settings? cold.{,80}: ") as refused:
         Settings.load(overrides=settings)
+    assert len(str(refused.value)) < 250, "not every setting of the group"

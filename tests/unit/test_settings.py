@@ -38,6 +38,12 @@ def test_the_endpoint_of_s3_has_its_short_name(monkeypatch: pytest.MonkeyPatch) 
     assert Settings.load().cold.s3_endpoint == "http://127.0.0.1:9000"
 
 
+def test_a_group_as_a_variable_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERLOG_COLD", "s3://bucket/prefix")
+    with pytest.raises(InvalidRequestError, match="the environment: .*cold"):
+        Settings.load()
+
+
 def test_making_settings_directly_does_not_read_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERLOG_HOT_RETENTION_MS", "1")
     assert Settings().hot.retention_ms == 72 * 3_600_000
