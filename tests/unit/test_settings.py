@@ -40,7 +40,7 @@ def test_the_endpoint_of_s3_has_its_short_name(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_group_as_a_variable_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERLOG_COLD", "s3://bucket/prefix")
-    with pytest.raises(InvalidRequestError, match="the environment: .*cold"):
+    with pytest.raises(InvalidRequestError, match=r"the environment: .*cold"):
         Settings.load()
 
 
