@@ -1,4 +1,4 @@
-"""Manifest objects: heads, pages, queue rows and the state."""
+"""Manifest objects: heads, pages, queue rows, the state, names that left, declared gaps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from service.dump.source import Source
 from service.dump.tiered_index import describe_bounds
 from tiering.errors import CorruptionError
 from tiering.format.manifest import (
+    MAGIC_GAPS,
     MAGIC_HEAD,
     MAGIC_PAGE,
+    MAGIC_REMOVED,
     VERSION,
     Head,
     IndexEntry,
     LogEntry,
     ObjectRef,
     PageNode,
+    QueueGap,
+    decode_gaps,
     decode_page,
+    decode_removed,
 )
 from tiering.format.queue_rows import MAGIC as MAGIC_ROWS
 from tiering.format.queue_rows import QUEUE_ROW, decode_rows_page
@@ -95,6 +100,30 @@ def dump_state(source: Source, options: Options) -> Dump:
                 for topic in state.topics
             ]
         dump.rows = cut(topics, options)
+    return dump
+
+
+def dump_removed(source: Source, options: Options) -> Dump:
+    """The names that left the manifest together."""
+    dump = Dump("removed-names", {"bytes": source.size}, "names", columns_of("key:text"))
+    with dump.surviving():
+        data = _whole(source, MAGIC_REMOVED, VERSION)
+        with decoding():
+            rows: list[Json] = [{"key": text_of(name)} for name in decode_removed(data, path=source.name)]
+        dump.rows = cut(rows, options)
+    return dump
+
+
+def dump_gaps(source: Source, options: Options) -> Dump:
+    """The declared gaps of a store's queues."""
+    dump = Dump("queue-gaps", {"bytes": source.size}, "gaps", columns_of(" ".join(QueueGap._fields)))
+    with dump.surviving():
+        data = _whole(source, MAGIC_GAPS, VERSION)
+        with decoding():
+            rows: list[Json] = [
+                dict(zip(QueueGap._fields, map(int, gap), strict=True)) for gap in decode_gaps(data, path=source.name)
+            ]
+        dump.rows = cut(rows, options)
     return dump
 
 

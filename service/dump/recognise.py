@@ -13,17 +13,25 @@ from service.dump.commit_log import dump_log, dump_tiered_log
 from service.dump.documents import dump_json
 from service.dump.frames import SEEKABLE_MAGIC, ZSTD_MAGIC
 from service.dump.index_object import dump_index_object
-from service.dump.manifest import dump_head, dump_page, dump_queue_rows, dump_state
+from service.dump.manifest import (
+    dump_gaps,
+    dump_head,
+    dump_page,
+    dump_queue_rows,
+    dump_removed,
+    dump_state,
+)
 from service.dump.names import KINDS, PARTS
 from service.dump.queues import dump_queue, dump_tiered_queue
 from service.dump.result import Dump, Options
-from service.dump.small_files import dump_abort, dump_checkpoint, dump_lock
+from service.dump.small_files import dump_abort, dump_cached_range, dump_checkpoint, dump_lock
 from service.dump.sorted_segment import dump_sorted_segment
 from service.dump.source import Source
 from service.dump.tails import dump_tail
 from service.dump.tiered_index import dump_chained, dump_compacted, is_compacted
+from tiering.cold.caching.disk import MAGIC as MAGIC_CACHED
 from tiering.errors import InvalidRequestError
-from tiering.format.manifest import MAGIC_HEAD, MAGIC_PAGE
+from tiering.format.manifest import MAGIC_GAPS, MAGIC_HEAD, MAGIC_PAGE, MAGIC_REMOVED
 from tiering.format.queue_rows import MAGIC as MAGIC_ROWS
 from tiering.format.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from tiering.format.store_state import MAGIC_STATE
@@ -44,6 +52,9 @@ _DUMPERS: dict[str, Callable[[Source, Options], Dump]] = {
     "queue-rows": dump_queue_rows,
     "state": dump_state,
     "tail": dump_tail,
+    "removed-names": dump_removed,
+    "queue-gaps": dump_gaps,
+    "cached-range": dump_cached_range,
     "checkpoint": dump_checkpoint,
     "abort": dump_abort,
     "lock": dump_lock,
@@ -57,7 +68,8 @@ def _int32(value: int) -> bytes:
 
 _SECTION_KINDS = {
     MAGIC_HEAD: "manifest-head", MAGIC_PAGE: "manifest-page", MAGIC_STATE: "state", MAGIC_ROWS: "queue-rows",
-    PAGES_MAGIC: "index-object", MAGIC_TAIL: "tail",
+    PAGES_MAGIC: "index-object", MAGIC_TAIL: "tail", MAGIC_REMOVED: "removed-names", MAGIC_GAPS: "queue-gaps",
+    MAGIC_CACHED: "cached-range",
 }  # fmt: skip
 _RECORD_MAGICS = {_int32(magic) for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)}
 _INDEX_MAGICS = {_int32(BEGIN_MAGIC), _int32(END_MAGIC)}

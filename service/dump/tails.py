@@ -18,7 +18,7 @@ def dump_tail(source: Source, options: Options) -> Dump:
             said = TailHead.of_table(head.table, path=source.name)
             dump.head.update(
                 store_id=text_of(said.store_id), volume_id=text_of(said.volume_id), epoch=said.epoch,
-                nonce=text_of(said.nonce), kind=said.kind.value, first=said.first, end=said.end,
+                nonce=text_of(said.nonce), tail_kind=said.kind.value, first=said.first, end=said.end,
                 segment_bytes=said.segment_bytes, raw_bytes=said.payload_bytes,
             )  # fmt: skip
             rows = [{"topic": text_of(name), "queues": int(queues)} for name, queues in said.topics.items()]

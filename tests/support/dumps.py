@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.support.golden import unpack
 from tests.support.index_puts import PUTS_A11, T, batch_of
 from tests.support.tails import data_head
 from tests.support.written_stores import WrittenStore
+from tiering.format.manifest import QueueGap, encode_gaps, encode_removed
 from tiering.format.tail import encode_tail
 from tiering.fs import LocalFileSystem
 
@@ -91,6 +93,11 @@ def samples(folder: Path) -> dict[str, Path]:
     (broker / "abort").write_text("4711")
     tail = folder / f"{4096:020d}"
     tail.write_bytes(encode_tail(data_head(4096, b"records"), b"records"))
+    removed, gaps, cached = (folder / name for name in ("removed-1", "gaps-1", "cached"))
+    removed.write_bytes(encode_removed(["one/log/a", "one/log/b"]))
+    gaps.write_bytes(encode_gaps([QueueGap(1, 0, 5, 1 << 32)]))
+    behind = len(b"one/log/a").to_bytes(2, "big") + b"one/log/a" + b"range"
+    cached.write_bytes(b"TLCACHE1" + zlib.crc32(behind).to_bytes(4, "big") + behind)
     cold, root = folder / "ours" / "cold", store.root
     found = {
         "commit-log": broker / "commitlog" / f"{0:020d}",
@@ -112,6 +119,9 @@ def samples(folder: Path) -> dict[str, Path]:
         "queue-rows": _first(cold, "*/manifest/rows-*"),
         "state": _first(cold, "*/state/*"),
         "tail": tail,
+        "removed-names": removed,
+        "queue-gaps": gaps,
+        "cached-range": cached,
         "checkpoint": broker / "checkpoint",
         "abort": broker / "abort",
         "lock": root / "lock",

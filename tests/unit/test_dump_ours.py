@@ -29,7 +29,7 @@ from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold.segment.reader import SegmentReader
 from tiering.cold.urls import open_object_store
 from tiering.errors import InvalidRequestError
-from tiering.format.manifest import Head, decode_page
+from tiering.format.manifest import Head, QueueGap, decode_page
 from tiering.format.queue_rows import QUEUE_ROW, decode_queue_rows_head, decode_rows_page
 from tiering.format.queue_unit import UNIT_DTYPE
 from tiering.format.store_state import StoreState
@@ -415,3 +415,15 @@ def test_ranges_of_a_large_object_are_what_it_holds(tmp_path: Path) -> None:
         assert source.read(start, end) == data[start:end]
     assert source.read(-5, 3) == data[:3]
     assert source.read(len(data) + 5, len(data) + 9) == b""
+
+
+def test_names_that_left_gaps_and_cached_ranges_are_shown(tmp_path: Path) -> None:
+    found = samples(tmp_path)
+    assert column(dumped(found["removed-names"]), "key") == [("one/log/a",), ("one/log/b",)]
+    assert column(dumped(found["queue-gaps"]), *QueueGap._fields) == [(1, 0, 5, 1 << 32)]
+    cached = found["cached-range"]
+    assert (dumped(cached).head["key"], dumped(cached).head["range_bytes"]) == ("one/log/a", 5)
+    for cut_off in (1, 10):
+        data = cached.read_bytes()[:-cut_off]
+        (tmp_path / "damaged").write_bytes(data)
+        assert "counts as not there" in str(dumped(tmp_path / "damaged", "cached-range").findings)

@@ -29,7 +29,7 @@ def written(folder: Path, data: bytes) -> Path:
 def test_range_owner_and_topics(tmp_path: Path) -> None:
     head = replace(data_head(4096, b"records"), topics={"orders": 8})
     said, rows, findings = shown(written(tmp_path, encode_tail(head, b"records")))
-    assert (said["kind"], said["first"], said["end"], said["volume_id"], said["raw_bytes"]) == (
+    assert (said["tail_kind"], said["first"], said["end"], said["volume_id"], said["raw_bytes"]) == (
         "data",
         4096,
         4103,
@@ -43,7 +43,7 @@ def test_range_owner_and_topics(tmp_path: Path) -> None:
 def test_fence(tmp_path: Path) -> None:
     fence = replace(data_head(4096, b""), kind=TailKind.FENCE, end=4096)
     said, rows, findings = shown(written(tmp_path, encode_tail(fence)))
-    assert (said["kind"], rows, findings) == ("fence", [], [])
+    assert (said["tail_kind"], rows, findings) == ("fence", [], [])
 
 
 @pytest.mark.parametrize("at", [-1, -9])

@@ -39,7 +39,7 @@ from tiering.fs import FileSystem
 
 MAGIC = b"TLCACHE1"
 HEAD = struct.Struct(">8sIH")
-_CRC_FROM = 12
+CRC_FROM = 12
 _NAME = re.compile(r"([0-9a-f]{32})-(\d{1,19})-(\d{1,19})")
 _BLOCK_BYTES = 4096
 _QUEUE_BYTES = 8 << 20
@@ -116,7 +116,7 @@ class DiskCache:
         if len(file) == HEAD.size + len(key) + size:
             magic, crc, length = HEAD.unpack_from(file)
             is_ours = magic == MAGIC and length == len(key) and file[HEAD.size : HEAD.size + length] == key
-            if is_ours and zlib.crc32(memoryview(file)[_CRC_FROM:]) == crc:
+            if is_ours and zlib.crc32(memoryview(file)[CRC_FROM:]) == crc:
                 return file[HEAD.size + length :]
         if self._writing.acquire(blocking=False):  # else the next writer or reader meets it again
             with contextlib.ExitStack() as held:
