@@ -9,10 +9,6 @@ from service.dump.result import Json, Options, columns_of, text_of
 from tiering.format.body import inflated_body, is_compressed
 from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
 from tiering.format.record import (
-    MAGIC_BLANK,
-    MAGIC_FILLER,
-    MAGIC_V1,
-    MAGIC_V2,
     TRANSACTION_MASK,
     Record,
     SysFlag,
@@ -22,7 +18,6 @@ from tiering.format.record_checksum import has_checksum, is_intact
 
 #: A longer record is taken for damage: RocketMQ's and our limits are far below.
 MAX_RECORD_BYTES = 64 << 20
-MAGIC_NAMES = {MAGIC_V1: "v1", MAGIC_V2: "v2", MAGIC_BLANK: "blank", MAGIC_FILLER: "filler"}
 
 RECORD_COLUMNS = columns_of(
     "position physical_offset size_bytes kind:text version topic:text queue_id queue_offset store_ms born_ms "
