@@ -146,21 +146,28 @@ class ArchiveReader:
         def keep(value: T, _: bytes) -> None:
             kept.put(place, value, size_of(value), scan=self._scan)
 
-        return self._through(place, stage, decode, look, keep)
+        return self._through(place, stage, decode, look, keep)[0]
 
     def data(self, key: str, start: int, end: int, stage: str, decode: Decode[T]) -> T:
-        """What ``decode`` makes of a range of data, whose bytes are kept as they are stored."""
+        """What ``decode`` makes of a range of data, whose bytes are kept as they are stored.
+
+        Who waits for what another is fetching gets its bytes: the other may make something else of them.
+        """
         place = key, start, end
         kept = self._cache.data
 
-        def look(*, again: bool) -> tuple[T] | None:
-            raw = kept.get(place, scan=self._scan, again=again)
-            return None if raw is None else (decode(raw),)
+        def both(raw: bytes) -> tuple[T, bytes]:
+            return decode(raw), raw
 
-        def keep(_: T, raw: bytes) -> None:
+        def look(*, again: bool) -> tuple[tuple[T, bytes]] | None:
+            raw = kept.get(place, scan=self._scan, again=again)
+            return None if raw is None else (both(raw),)
+
+        def keep(_: object, raw: bytes) -> None:
             kept.put(place, raw, len(raw), scan=self._scan)
 
-        return self._through(place, stage, decode, look, keep)
+        (value, raw), is_mine = self._through(place, stage, both, look, keep)
+        return value if is_mine else decode(raw)
 
     def kept_data(self, key: str, start: int, end: int, decode: Decode[T]) -> tuple[T] | None:
         """What ``decode`` makes of a range of data if that is kept, without asking the store."""
@@ -234,13 +241,13 @@ class ArchiveReader:
         decode: Decode[T],
         look: _Look[T],
         keep: Callable[[T, bytes], None],
-    ) -> T:
-        """Memory, then disk, then the store, once for all who ask at the same time."""
+    ) -> tuple[T, bool]:
+        """Memory, then disk, then the store, once for all who ask at the same time; whether it was decoded here."""
         size_bytes = place[2] - place[1]
         found = self._trusted(place, look, again=False)
         if found is not None:
             self.bill.hit(size_bytes)
-            return found[0]
+            return found[0], True
         is_paid = False
 
         def work() -> T:
@@ -256,10 +263,10 @@ class ArchiveReader:
                 self._to_disk(place, raw)
             return found[0]
 
-        value, _ = self._cache.flights.run((*place, stage), work)
+        value, is_mine = self._cache.flights.run((*place, stage), work)
         if not is_paid:
             self.bill.hit(size_bytes)
-        return value
+        return value, is_mine
 
     def _trusted(self, place: Range, look: _Look[T], *, again: bool) -> tuple[T] | None:
         try:
