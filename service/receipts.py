@@ -7,6 +7,7 @@ from typing import Any
 
 from tiering.cold.manifest_store import ManifestStore
 from tiering.erasing.receipt import Receipt, ReceiptStore
+from tiering.errors import CorruptionError
 from tiering.hot.store import HotStore
 
 
@@ -20,10 +21,19 @@ class Receipts:
         self.store_id = manifest.keys.store_id
 
     def all(self) -> list[dict[str, Any]]:
-        """Every erasure that was ever begun, the oldest first."""
+        """Every erasure that was ever begun, the oldest first; behind them, receipts that cannot be read."""
         store = ReceiptStore(self._manifest.objects, self._manifest.keys)
-        found = sorted((store.load(name) for name in list(store.ids())), key=lambda receipt: receipt.asked_ms)
-        return [self.describe(receipt) for receipt in found]
+        found: list[Receipt] = []
+        damaged: list[dict[str, Any]] = []
+        for name in list(store.ids()):
+            try:
+                found.append(store.load(name))
+            except CorruptionError as error:
+                damaged.append(
+                    {"tombstone_id": name, "store_id": self.store_id, "state": "damaged", "error": str(error)}
+                )
+        found.sort(key=lambda receipt: receipt.asked_ms)
+        return [*map(self.describe, found), *damaged]
 
     def get(self, tombstone_id: str) -> dict[str, Any]:
         """One; :class:`NotFoundError` if there is none with this id."""

@@ -375,13 +375,11 @@ def lines_of(world: ArchiveWorld) -> Iterator[str]:
 def test_what_is_young_is_no_finding(world: ArchiveWorld) -> None:
     world.objects.put("store/log/young", b"x")
     world.objects.put("store/somebody-else", b"x")
-    world.objects.put("store/receipts/0123456789abcdef.json", b"x")
     world.objects._uploads["1"] = PendingUpload("store/log/upload", "1", world.clock.now_ms())
     assert findings(world) == []
     notes = "\n".join(lines_of(world))
     assert "store/log/young: is named by nobody" in notes
     assert "store/somebody-else: is no object of tierlog" in notes
-    assert "store/receipts" not in notes
     assert "store/log/upload: an upload of it has been pending" in notes
 
 

@@ -286,6 +286,19 @@ def test_caches_forget_what_was_replaced_and_again_when_the_tombstone_is_closed(
     assert {key: forgotten.count(key) for key in replaced} == dict.fromkeys(replaced, 2)
 
 
+def test_a_damaged_receipt_is_named_and_hides_no_other() -> None:
+    world = filled()
+    engine = world.open()
+    first, second = (world.erase(engine, "t", key)["tombstone_id"] for key in ("k0", "k1"))
+    assert not [note for note in engine.check_report(deep=True).notes if "receipts" in str(note)]
+    key = f"store/receipts/{first}.json"
+    world.objects.put(key, world.objects.get(key)[0][:-9])
+    assert [(row["tombstone_id"], row["state"]) for row in engine.removal.receipts()] == [
+        (second, "hidden"), (first, "damaged"),
+    ]  # fmt: skip
+    assert [line for line in engine.check(deep=True) if line.startswith(f"{key}: the receipt is damaged")]
+
+
 def test_a_damaged_receipt_does_not_stop_an_erasure() -> None:
     world = filled()
     engine = world.open()
@@ -293,7 +306,7 @@ def test_a_damaged_receipt_does_not_stop_an_erasure() -> None:
     world.objects.put(f"store/receipts/{receipt['tombstone_id']}.json", b"{")
     engine = world.open()
     with pytest.raises(CorruptionError, match="damaged"):
-        engine.removal.receipts()
+        engine.removal.receipt(receipt["tombstone_id"])
     world.finish(engine)
     assert not world.bucket_holds(world.sent[0].message.body)
     (again,) = engine.removal.receipts()

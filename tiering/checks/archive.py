@@ -20,6 +20,7 @@ from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold.segment.check import compare_queue_rows, compare_segment, compare_with_hot
 from tiering.cold.segment.reader import SegmentReader
 from tiering.cold.segment.whole import WholeSegment, read_whole
+from tiering.erasing.receipt import ReceiptStore
 from tiering.errors import CorruptionError, ObjectNotFoundError
 from tiering.format.manifest import (
     Entry,
@@ -228,7 +229,13 @@ class ColdCheck:
     # the bucket
 
     def check_bucket(self) -> None:
-        """Objects that nobody names."""
+        """Receipts, and objects that nobody names."""
+        receipts = ReceiptStore(self.manifest.objects, self.manifest.keys)
+        for name in list(receipts.ids()):
+            try:
+                receipts.find(name)
+            except CorruptionError as error:
+                self.findings.add(self.manifest.keys.receipt(name), error.message)
         if self._is_manifest_damaged:
             self.findings.note(self.manifest.keys.head, "orphans are not looked for while the manifest is damaged")
             return
