@@ -179,7 +179,7 @@ def test_one_damaged_object(good: Good, kind: str, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_damaged_object_in_many_ways(good: Good, kind: str, seed: int) -> None:
-    damage_some(good, kind, seed, objects=3, positions=12)
+    damage_some(good, kind, seed, objects=2, positions=6)
 
 
 def damage_some(good: Good, kind: str, seed: int, *, objects: int, positions: int) -> None:
