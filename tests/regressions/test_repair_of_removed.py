@@ -46,6 +46,29 @@ def test_what_was_erased_stays_away_after_its_tombstone_is_closed(damage: str, i
     assert engine.check(deep=True) == []
 
 
+def test_what_was_erased_stays_away_although_its_topic_is_on_hold_before_the_erasure_is_done() -> None:
+    """The erasure does not come back to segments that it has been through."""
+    world = RemovalWorld()
+    engine = world.open()
+    world.append(engine, 60)
+    engine.archive(everything=True)
+    world.append(engine, 10)
+    world.erase(engine, "t", "k0")
+    while engine.removal.round():
+        pass
+    assert engine._manifest is not None
+    assert engine._manifest.head is not None
+    assert len(engine._manifest.head.tombstones) == 1
+    engine.removal.configure("t", hold=True)
+    damage_hot_segments(world, engine, remove)
+    assert engine.repair().left == []
+    engine.removal.configure("t", hold=False)
+    world.finish(engine)
+    assert engine._manifest.refresh().tombstones == ()
+    for number, one in enumerate(world.sent):
+        assert world.bucket_holds(one.message.body) != world.is_erased(number)
+
+
 def test_what_has_expired_stays_away() -> None:
     world = RemovalWorld()
     engine = world.open()

@@ -19,6 +19,7 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.publishing import put_verified
 from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold.segment.reader import SegmentReader
+from tiering.erasing.receipt import ReceiptStore
 from tiering.erasing.tombstones import Erasures
 from tiering.errors import CorruptionError, ObjectNotFoundError
 from tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
@@ -81,7 +82,7 @@ class ColdRepair:
             raise CorruptionError("there is no hot copy, and no other", path=entry.key)
         begun_s = self._manifest.begin_upload()
         topics = self._as_archived(head, entry, hot.topics.all())
-        gone = _gone(head, topics, erased, entry.next)
+        gone = self._gone(head, topics, erased, entry)
         topics = [replace(topic, hold=False) for topic in topics]  # ``gone`` is without what a hold protects
         new = upload_segment(self._manifest, self._randomness, topics, closed[0], head.epoch, gone)
         self._manifest.commit_other(ManifestChange(log=(new,), remove=(entry,), begun_s=begun_s))
@@ -101,17 +102,27 @@ class ColdRepair:
         pieces = self._manifest.queue_row_pieces(self._reader, head, topic.topic_id, from_offset=entry.base)
         return any((rows["segment"] == entry.base).any() for rows in pieces)
 
+    def _gone(self, head: Head, topics: Sequence[Topic], erased: Erasures, entry: LogEntry) -> list[Tombstone]:
+        """What the archive may not get back: erased, or expired.
 
-def _gone(head: Head, topics: Sequence[Topic], erased: Erasures, end: int) -> list[Tombstone]:
-    """What the archive may not get back: erased, or expired.
+        A hold protects what an erasure had not come to; one that is no longer in the head was carried out before.
+        """
+        held, expired = {topic.name for topic in topics if topic.hold}, dict(head.expired)
+        waiting = {stone.tombstone_id for stone in head.tombstones}
+        gone = [
+            stone
+            for stone in erased.tombstones
+            if stone.topic not in held or stone.tombstone_id not in waiting or self._was_carried_out(stone, entry)
+        ]
+        return gone + [
+            Tombstone("", topic.name, None, "", None, expired[topic.topic_id], entry.next)
+            for topic in topics
+            if topic.topic_id in expired and not topic.hold
+        ]
 
-    An erasure that is no longer in the head was carried out before any hold that there is now.
-    """
-    held, expired = {topic.name for topic in topics if topic.hold}, dict(head.expired)
-    waiting = {stone.tombstone_id for stone in head.tombstones}
-    gone = [stone for stone in erased.tombstones if not (stone.tombstone_id in waiting and stone.topic in held)]
-    return gone + [
-        Tombstone("", topic.name, None, "", None, expired[topic.topic_id], end)
-        for topic in topics
-        if topic.topic_id in expired and not topic.hold
-    ]
+    def _was_carried_out(self, stone: Tombstone, entry: LogEntry) -> bool:
+        try:
+            receipt = ReceiptStore(self._manifest.objects, self._manifest.keys).find(stone.tombstone_id)
+        except CorruptionError:
+            return False  # it is begun anew, and all segments are looked at once more
+        return receipt is not None and receipt.done_to >= entry.next
