@@ -25,7 +25,9 @@ async def readyz(engine: TheEngine) -> JSONResponse:
     reads go on without it.
     """
     if engine.read_only_reason is not None:
-        return problem(503, "not ready", f"read-only: {engine.read_only_reason}", hint="see to what the reason names, then restart")
+        return problem(
+            503, "not ready", f"read-only: {engine.read_only_reason}", hint="see to what the reason names, then restart"
+        )
     if engine.disk_full_reason is not None:
         return problem(503, "not ready", engine.disk_full_reason, hint="free space; appends go on by themselves")
     return JSONResponse({"status": "ready", "cold_error": engine.cold_error})
