@@ -45,7 +45,8 @@ class IndexRebuild:
         """
         if old.level or old.layout != TIERLOG.name:
             raise CorruptionError("a merged object is made again by merging", path=old.key)
-        return self._commit(head, old.first, old.next, old.slots, old.items + 2, (old,))
+        first = max(old.first, head.cold_min)  # what lies below has expired, and its segments are gone
+        return self._commit(head, first, old.next, old.slots, old.items + 2, (old,))
 
     def fill(self, head: Head, segment: LogEntry, known: list[IndexEntry]) -> Head:
         """Objects for what no object covers of a segment; :class:`CorruptionError` if all of it is covered."""

@@ -96,3 +96,21 @@ def test_a_topic_that_is_not_archived_since_keeps_its_archived_messages(damage: 
     assert engine.repair().left == []
     engine.archive(everything=True, drop_hot=True)
     world.verify(engine)
+
+
+def test_an_index_object_that_reaches_into_what_was_dropped_is_made_again_for_the_rest() -> None:
+    world = RemovalWorld(cold={"retention_ms": 60_000})
+    engine = world.open()
+    world.append(engine, 20)
+    engine._hot.roll()
+    world.append(engine, 10)
+    engine.archive(everything=True, drop_hot=True)
+    world.clock.advance(51_000)
+    assert engine._manifest is not None
+    while engine.removal.round():
+        pass
+    head = engine._manifest.refresh()
+    (old,) = [each for each in head.index if each.first < head.cold_min < each.next]
+    remove(world.objects, old.key)
+    assert engine.repair().left == []
+    world.verify(engine)
