@@ -65,7 +65,10 @@ def verify_expired(world: RemovalWorld, engine: Engine) -> None:
         assert not world.bucket_holds(one.message.body)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+# killed after a request is much like killed before the next one
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.slow)]
+)
 def test_killed_at_every_request(after: bool) -> None:
     total = requests_of_expiry()
     assert total > 20

@@ -8,9 +8,13 @@ from tests.support.archived_world import ArchivedWorld
 
 _GROUPS = 20
 _SEEDS = 5
+#: Groups of them in `make test`.
+_QUICK = 8
 
 
-@pytest.mark.parametrize("group", range(_GROUPS))
+@pytest.mark.parametrize(
+    "group", [*range(_QUICK), *(pytest.param(group, marks=pytest.mark.slow) for group in range(_QUICK, _GROUPS))]
+)
 def test_every_message_acknowledged_as_archived_is_there_once_after_the_volume_is_lost(group: int) -> None:
     for seed in range(group * _SEEDS, (group + 1) * _SEEDS):
         world = ArchivedWorld(seed)
