@@ -75,6 +75,7 @@ def test_every_crash_point_of_a_short_workload(seed: int, record_property: Calla
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # thousands of crashes with two recoveries each
 @pytest.mark.parametrize("run", range(3))
 def test_every_crash_point_of_longer_workloads(
     run: int, seed: int, record_property: Callable[[str, object], None]
