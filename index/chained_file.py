@@ -53,6 +53,7 @@ class ChainedIndexFile:
         self._pending = np.empty(PENDING_BYTES, np.uint8)
         self._offsets = layout.kernel_offsets
         self._trailer: Trailer | None = None
+        self._is_sealed = False
         self._flushed_items = 0
         self._flush_guard = FlushGuard(str(path))
         self.path = path
@@ -62,6 +63,7 @@ class ChainedIndexFile:
         self.first = first
         #: Tells this file from another of the same name while it is written (``index.checkpoint``).
         self.generation = generation
+        #: End of the covered range; None while the file takes keys.
         self.next: int | None = None
         self.bounds: TimeBounds | None = None
         self.begin_ms = self.header.begin_ms
@@ -97,11 +99,18 @@ class ChainedIndexFile:
 
     @classmethod
     def open_writing(
-        cls, fs: FileSystem, path: Path, state: WritingFile, *, layouts: Mapping[int, ItemLayout] = LAYOUTS
+        cls,
+        fs: FileSystem,
+        path: Path,
+        state: WritingFile,
+        *,
+        is_full: bool = False,
+        layouts: Mapping[int, ItemLayout] = LAYOUTS,
     ) -> ChainedIndexFile:
         """Go on with a file of which ``state`` is known to be durable; everything after its items is forgotten.
 
-        Raises :class:`CorruptIndexError` if this is not that file.
+        One that ``is_full`` takes no more keys and waits to be sealed; that may have begun. Raises
+        :class:`CorruptIndexError` if this is not that file.
         """
         layout = layouts.get(state.layout)
         name = str(path)
@@ -111,7 +120,7 @@ class ChainedIndexFile:
             layout is None
             or not layout.covered
             or len(data) != chained_bytes(layout, state.slots, state.items) + TRAILER_BYTES
-            or bytes(data[at : at + 8]) != state.generation.to_bytes(8)
+            or not _is_named_by(state, bytes(data[at : at + COVER_BYTES]), is_full=is_full)
             or not 1 <= state.item_count < state.items
         ):
             raise CorruptIndexError("not the index file that was being written", path=name)
@@ -125,16 +134,31 @@ class ChainedIndexFile:
         data[:HEADER_BYTES] = np.frombuffer(header.encode(), np.uint8)
         file = cls(fs, path, data, layout, state.slots, state.items, state.first, state.generation)
         file.bounds, file._flushed_items = state.bounds, state.item_count
+        if is_full:
+            file.finish(state.next)
         return file
 
-    def flush_items(self, count: int) -> None:
-        """Make the file's name and its items up to number ``count`` durable; slots can be made again from items."""
+    def written(self, next_physical: int) -> WritingFile:
+        """What a checkpoint says of the file once its items are flushed; it holds all below ``next_physical``."""
+        assert self.bounds is not None
+        return WritingFile(
+            self.begin_ms, self.generation, self.first, next_physical, self.slots, self.items, self.layout.number,
+            self.item_count, self.bounds,
+        )  # fmt: skip
+
+    def flush_items(self, fs: FileSystem, count: int) -> None:
+        """Make the file's name and its items up to number ``count`` durable; slots can be made again from items.
+
+        Through ``fs``: the last checkpoint comes when nothing else may change the disk any more.
+        """
+        if count <= self._flushed_items:
+            return
         at, width = items_position(self.slots), self.layout.chained_bytes
         start = at + width * (self._flushed_items + 1) if self._flushed_items else at  # item 0 goes with the first
         with self._flush_guard.flushing():
-            self._fs.flush_mapped(self.path, self._data, start, at + width * (count + 1))
+            fs.flush_mapped(self.path, self._data, start, at + width * (count + 1))
             if not self._flushed_items:
-                self._fs.flush_dir(self.path.parent)
+                fs.flush_dir(self.path.parent)
         self._flushed_items = count
 
     @classmethod
@@ -164,7 +188,7 @@ class ChainedIndexFile:
         ):
             raise CorruptIndexError("header of a sealed index file contradicts its cover record", path=name)
         file = cls(fs, path, data, layout, cover.slots, cover.items, cover.first)
-        file._trailer, file.next, file.bounds = trailer, cover.next, trailer.bounds
+        file._trailer, file.next, file.bounds, file._is_sealed = trailer, cover.next, trailer.bounds, True
         if verify:
             file.verify()
         return file
@@ -176,13 +200,18 @@ class ChainedIndexFile:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the file takes no further key because it was sealed."""
-        return self.next is not None
+        """Whether the contents are complete and durable."""
+        return self._is_sealed
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a flush failed, after which nobody knows what the disk holds."""
+        return self._flush_guard.has_failed
 
     @property
     def room(self) -> int:
         """Keys that still fit."""
-        return 0 if self.is_sealed else self.items - 1 - self.item_count
+        return 0 if self.next is not None else self.items - 1 - self.item_count
 
     @property
     def data(self) -> ByteArray:
@@ -203,10 +232,10 @@ class ChainedIndexFile:
         """Put the keys ``[start, end)`` of a batch, all or none.
 
         An item can be found once this returns, and not before it is complete. Raises :class:`CapacityError`
-        if they do not fit and :class:`InvalidRequestError` on a sealed file.
+        if they do not fit and :class:`InvalidRequestError` on a finished file.
         """
-        if self.is_sealed:
-            raise InvalidRequestError("index file is sealed", path=str(self.path))
+        if self.next is not None:
+            raise InvalidRequestError("index file takes no more keys", path=str(self.path))
         if not 0 <= start <= end <= len(batch):
             raise InvalidRequestError(f"keys {start} to {end} of {len(batch)}")
         if end - start > self.room:
@@ -229,7 +258,7 @@ class ChainedIndexFile:
     def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
         """Compacted-form items with these hashes, newest first; ``hash_high`` None matches any."""
         # In a file being written a chain may lead above the count that was read: there the capacity bounds.
-        limit = self.item_count if self.is_sealed else self.items - 1
+        limit = self.items - 1 if self.next is None else self.item_count
         capacity = _FIRST_GUESS
         while True:
             numbers = np.empty(capacity, np.int32)
@@ -256,25 +285,44 @@ class ChainedIndexFile:
             compacted[name] = items[name]
         return compacted
 
-    def seal(self, next_physical: int) -> None:
-        """Close the file for ``[first, next_physical)`` and make it durable, name excepted; idempotent.
+    def finish(self, next_physical: int) -> None:
+        """Take no more keys: the file covers ``[first, next_physical)``. In memory only; idempotent.
 
         Raises :class:`InvalidRequestError` for a file without items: an empty file is never sealed.
         """
         if self.bounds is None or next_physical <= self.first:
             raise InvalidRequestError("an index file is sealed with items and a range only", path=str(self.path))
-        if self.is_sealed:
+        if self.next is None:
+            self.next = next_physical
+
+    def seal(self, next_physical: int | None = None) -> None:
+        """Make the file and what it covers durable, name excepted; finishes it if need be. Idempotent.
+
+        One thread seals; looking up goes on beside it. After a failure the file is :attr:`is_doubtful` for good.
+        """
+        if next_physical is not None:
+            self.finish(next_physical)
+        if self.next is None or self.bounds is None:
+            raise InvalidRequestError("an index file is finished before it is sealed", path=str(self.path))
+        if self._is_sealed:
             return
+        self._flush_guard.check()
         data = self._data
         header = self.header
         sealed = FileHeader(END_MAGIC, header.begin_ms, header.end_ms, header.used_slots, header.item_count)
         data[:HEADER_BYTES] = np.frombuffer(sealed.encode(), np.uint8)
         if self.layout.covered:
-            cover = Cover(self.first, next_physical, self.slots, self.items, self.layout.number)
+            cover = Cover(self.first, self.next, self.slots, self.items, self.layout.number)
             at = items_position(self.slots)
             data[at : at + COVER_BYTES] = np.frombuffer(cover.encode(), np.uint8)
             self._trailer = Trailer(cover, self.bounds, crc_of(data[:-TRAILER_BYTES]))
             data[-TRAILER_BYTES:] = np.frombuffer(self._trailer.encode(), np.uint8)
         with self._flush_guard.flushing():
             flush_file(self._fs, self.path)
-        self.next = next_physical
+        self._is_sealed = True
+
+
+def _is_named_by(state: WritingFile, item_0: bytes, *, is_full: bool) -> bool:
+    """Whether item 0 is that of the file that a checkpoint names; sealing, which begins after that, writes over it."""
+    cover = Cover(state.first, state.next, state.slots, state.items, state.layout)
+    return item_0[:8] == state.generation.to_bytes(8) or (is_full and item_0 == cover.encode())

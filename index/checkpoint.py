@@ -2,18 +2,22 @@
 
 ::
 
-    {"format": 1, "generation": 7, "blank": [[0, 4096]],
+    {"format": 1, "generation": 7, "blank": [[0, 4096]], "full": [],
      "writing": null | {"begin_ms": 1700000000000, "generation": 7, "first": 4096, "next": 8192, "slots": 100,
                         "items": 400, "layout": 2, "item_count": 12,
                         "bounds": [min_store_ms, max_store_ms, min_born_ms, max_born_ms]}}
 
 ``blank`` are stretches of the log without items. ``writing`` is the file being written with the items that were
 flushed: they never change and are put in order, so a file in ``index/writing`` is as good as its first ``item_count``
-items; slots and chains are linked again. ``generation`` tells the file from another of the same name: every file made
-has a higher one, in the first eight bytes of item 0 until it is sealed.
+items; slots and chains are linked again. ``full``, which may be missing, are files in the same form that take no more
+keys and are not sealed yet; they lie in the same folder, and all their items are flushed. ``generation`` tells a file
+from another of the same name: every file made has a higher one, in the first eight bytes of item 0 until it is sealed.
 
 Written after what it speaks of was flushed. Killed before that: the one before stands, and a little more of the log
-is derived again. Missing or unreadable: all of it that no sealed file covers.
+is derived again. Missing or unreadable: all of it that no sealed file covers. Sealing writes over item 0, and so over
+the generation: it begins after the file stands here under ``full``, and a file of that name whose item 0 says just what
+sealing would have written is the one. Killed before the sealed file has its new name: its chains are linked again and
+it is sealed again, with nothing derived. Killed after it: the name here leads nowhere, and the sealed file counts.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ Stretch = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class WritingFile:
-    """The file being written, as far as it is durable: items 1 to ``item_count`` of records in ``[first, next)``."""
+    """A file that is not sealed, as far as it is durable: items 1 to ``item_count`` of records in ``[first, next)``."""
 
     begin_ms: int
     generation: int
@@ -58,6 +62,7 @@ class IndexCheckpoint:
     generation: int = 0
     blank: tuple[Stretch, ...] = ()
     writing: WritingFile | None = None
+    full: tuple[WritingFile, ...] = ()
 
     @classmethod
     def read(cls, fs: FileSystem, path: Path) -> IndexCheckpoint:
@@ -72,12 +77,11 @@ class IndexCheckpoint:
 
     def save(self, fs: FileSystem, path: Path, tmp_dir: Path) -> None:
         """Make this the durable one."""
-        writing = None
-        if self.writing is not None:
-            bounds = self.writing.bounds
-            times = [bounds.min_store_ms, bounds.max_store_ms, bounds.min_born_ms, bounds.max_born_ms]
-            writing = {**asdict(self.writing), "bounds": times}
-        document = {"format": _FORMAT, "generation": self.generation, "blank": self.blank, "writing": writing}
+        document = {
+            "format": _FORMAT, "generation": self.generation, "blank": self.blank,
+            "full": [_encode(file) for file in self.full],
+            "writing": None if self.writing is None else _encode(self.writing),
+        }  # fmt: skip
         replace_file(fs, path, (json.dumps(document) + "\n").encode(), tmp_dir)
 
 
@@ -85,8 +89,19 @@ def _decode(document: Any, path: str) -> IndexCheckpoint:
     if document["format"] != _FORMAT:
         raise UnsupportedFormatError("index.json is of a newer format", path=path)
     blank = tuple((int(first), int(end)) for first, end in document["blank"])
-    generation, writing = int(document["generation"]), document["writing"]
-    if writing is None:
-        return IndexCheckpoint(generation, blank)
-    bounds = TimeBounds(*map(int, writing.pop("bounds")))
-    return IndexCheckpoint(generation, blank, WritingFile(**{k: int(v) for k, v in writing.items()}, bounds=bounds))
+    writing = document["writing"]
+    return IndexCheckpoint(
+        int(document["generation"]), blank, None if writing is None else _decode_file(writing),
+        tuple(_decode_file(file) for file in document.get("full", [])),
+    )  # fmt: skip
+
+
+def _encode(file: WritingFile) -> dict[str, Any]:
+    bounds = file.bounds
+    times = [bounds.min_store_ms, bounds.max_store_ms, bounds.min_born_ms, bounds.max_born_ms]
+    return {**asdict(file), "bounds": times}
+
+
+def _decode_file(document: dict[str, Any]) -> WritingFile:
+    bounds = TimeBounds(*map(int, document.pop("bounds")))
+    return WritingFile(**{k: int(v) for k, v in document.items()}, bounds=bounds)

@@ -1,4 +1,12 @@
-"""Makes a compacted file of a sealed chained one and trusts it only after an independent comparison."""
+"""Makes a compacted file of a sealed chained one and trusts it only after an independent comparison.
+
+Chains are walked side by side in slot order into a small buffer (``index.slot_pieces``); then the items are taken by
+number, without a look at the chains, and looked for in the result. Beside the two maps that takes the buffers and
+4 bytes a slot, however many items there are.
+
+Crash argument: until the rename there is a file in ``tmp/``, which the next compaction begins anew; after it the
+compacted file is whole, and the next open removes the sealed one of the same name.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +14,23 @@ import contextlib
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from index.chained_file import ChainedIndexFile
-from index.compacted_file import SLOT_ENTRY
-from index.cover import TRAILER_BYTES, Trailer, crc_of
+from index.cover import TRAILER_BYTES, Trailer, crc_of, joined_crc
 from index.errors import CorruptIndexError
-from index.header import END_MAGIC, HEADER_BYTES, FileHeader, compacted_bytes, items_position
-from index.kernels.chains import compare_compacted
-from index.layout import Items
+from index.header import END_MAGIC, MAX_FILE_BYTES, FileHeader, compacted_bytes
+from index.kernels.slots import COMPARE_SCRATCH_BYTES, compare_slots
+from index.slot_pieces import PIECE_BYTES, slot_pieces
 from tiering.errors import InvalidRequestError, StoreError
 from tiering.fs import ByteArray, FileSystem, flush_file
 
-#: Items gathered for one write.
-PIECE_ITEMS = 1 << 17
 
-
-def compact(fs: FileSystem, source: ChainedIndexFile, target: Path, tmp_dir: Path) -> None:
+def compact(
+    fs: FileSystem, source: ChainedIndexFile, target: Path, tmp_dir: Path, *, piece_bytes: int = PIECE_BYTES
+) -> None:
     """Write the compacted form of a sealed file to ``target``, durable with its name when this returns.
 
-    Items are sorted by number; the result is then compared with the chains, slot by slot. Raises
+    It is accepted only if each slot holds the items of the source that belong there, newest first. Raises
     :class:`CorruptIndexError` if the source is damaged or the two differ: the source is never touched, and
     ``target`` does not come to be.
     """
@@ -35,79 +40,52 @@ def compact(fs: FileSystem, source: ChainedIndexFile, target: Path, tmp_dir: Pat
     fs.make_dirs(tmp_dir)
     temporary = tmp_dir / f"compact-{target.name}"
     try:
-        _write(fs, source, temporary)
+        _write(fs, source, temporary, piece_bytes)
         _compare(source, fs.map_read(temporary))
-    except CorruptIndexError:
+        flush_file(fs, temporary)
+        fs.rename(temporary, target)
+    except StoreError:
         with contextlib.suppress(StoreError):
-            fs.unlink(temporary)
+            fs.unlink(temporary)  # at once: it may hold what is left of the disk
         raise
-    flush_file(fs, temporary)
-    fs.rename(temporary, target)
     fs.flush_dir(target.parent)
     fs.flush_dir(tmp_dir)
 
 
-def slots_of(source: ChainedIndexFile, items: Items) -> NDArray[np.int32]:
-    """The slot of each item; :class:`CorruptIndexError` for a hash that has none."""
-    hashes = items["hash"].astype(np.int64)
-    if len(hashes) and hashes.min() < 0:
-        raise CorruptIndexError("an index item has a negative hash", path=str(source.path))
-    slot_of: NDArray[np.int32] = (hashes % source.slots).astype(np.int32)
-    return slot_of
-
-
-def sorted_by_slot(slot_of: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Order of items 1.. (as indexes from 0) by slot, and by falling number inside a slot."""
-    order = np.argsort(slot_of[::-1], kind="stable")
-    np.subtract(len(slot_of) - 1, order, out=order)
-    return order
-
-
-def _write(fs: FileSystem, source: ChainedIndexFile, path: Path) -> None:
-    layout, slots, count = source.layout, source.slots, source.item_count
-    items = source.all_items()[1 : count + 1]
-    slot_of = slots_of(source, items)
-    order = sorted_by_slot(slot_of)
-    lengths = np.bincount(slot_of, minlength=slots) * layout.compacted_bytes
-    table = np.empty(slots, SLOT_ENTRY)
-    table["position"] = items_position(slots) + np.cumsum(lengths) - lengths
-    table["length"] = lengths
-    total = compacted_bytes(layout, slots, count)
+def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: int) -> None:
+    total = compacted_bytes(source.layout, source.slots, source.item_count)
+    if total > MAX_FILE_BYTES:
+        raise CorruptIndexError("compacted index file would not fit 32-bit positions", path=str(source.path))
     fs.create(path, total + (TRAILER_BYTES if source.trailer else 0), prewrite=False)
     old = source.header
-    header = FileHeader(END_MAGIC, old.begin_ms, old.end_ms, old.used_slots, count)
+    header = FileHeader(END_MAGIC, old.begin_ms, old.end_ms, old.used_slots, source.item_count).encode()
     file = fs.open(path)
     try:
-        position, crc = 0, 0
-
-        def append(data: ByteArray) -> None:
-            nonlocal position, crc
-            file.write_at(position, data)
-            position += len(data)
-            crc = crc_of(data, crc)
-
-        append(np.frombuffer(header.encode(), np.uint8))
-        append(table.view(np.uint8))
-        for start in range(0, count, PIECE_ITEMS):
-            piece = source.compacted_form(items[order[start : start + PIECE_ITEMS]])
-            append(piece.view(np.uint8))
+        file.write_at(0, header)
+        slots_crc, items_crc, items_bytes = crc_of(np.frombuffer(header, np.uint8)), 0, 0
+        for piece in slot_pieces(source, piece_bytes):
+            if len(piece.items):
+                file.write_at(piece.items_position, piece.items)
+            if len(piece.slots):
+                file.write_at(piece.slots_position, piece.slots)
+            slots_crc, items_crc = crc_of(piece.slots, slots_crc), crc_of(piece.items, items_crc)
+            items_bytes += len(piece.items)
         if source.trailer is not None:
-            trailer = Trailer(source.trailer.cover, source.trailer.bounds, crc)
-            append(np.frombuffer(trailer.encode(), np.uint8))
+            crc = joined_crc(slots_crc, items_crc, items_bytes)
+            file.write_at(total, Trailer(source.trailer.cover, source.trailer.bounds, crc).encode())
     finally:
         file.close()
 
 
 def _compare(source: ChainedIndexFile, compacted: ByteArray) -> None:
-    layout, slots = source.layout, source.slots
-    pairs = layout.kernel_pairs
-    bad = compare_compacted(
-        source.data.ctypes.data, len(source.data), slots, source.item_count,
-        layout.kernel_offsets.ctypes.data, pairs.ctypes.data, len(pairs), compacted.ctypes.data,
-        len(compacted), layout.compacted_bytes,
+    cursors = np.empty(source.slots, np.int32)
+    scratch = np.empty(COMPARE_SCRATCH_BYTES, np.uint8)
+    used = compare_slots(
+        source.data.ctypes.data, len(source.data), source.slots, source.item_count,
+        source.layout.kernel_offsets.ctypes.data, compacted.ctypes.data, len(compacted), cursors.ctypes.data,
+        scratch.ctypes.data,
     )  # fmt: skip
-    used = int(np.count_nonzero(compacted[HEADER_BYTES : items_position(slots)].view(SLOT_ENTRY)["length"]))
-    if bad >= 0 or used != source.header.used_slots:
-        raise CorruptIndexError(
-            f"compaction and chains differ from slot {bad if bad >= 0 else 'count'} on", path=str(source.path)
-        )
+    if used < 0:
+        raise CorruptIndexError(f"compaction and its source differ in slot {-1 - used}", path=str(source.path))
+    if used != source.header.used_slots:
+        raise CorruptIndexError(f"header of an index file does not say {used} slots in use", path=str(source.path))

@@ -7,3 +7,7 @@ from tiering.errors import CorruptionError
 
 class CorruptIndexError(CorruptionError):
     """An index file or object contradicts itself. It is derived data: discard it and derive it again."""
+
+
+class DamagedFilterError(CorruptIndexError):
+    """The key filter of an index object is damaged. Nothing is lost: look into the object itself, as without one."""

@@ -147,16 +147,6 @@ class ItemLayout:
         """Positions in a chained item in the order of ``index.kernels.chains``, -1 = absent; its bytes."""
         return np.array([*(self._chained_at(name) for name in _CODES), self.chained_bytes], np.int64)
 
-    @cached_property
-    def kernel_pairs(self) -> NDArray[np.int64]:
-        """(chained position, compacted position, bytes) of every field that compaction keeps."""
-        fields = self.compacted.fields
-        assert fields is not None
-        return np.array(
-            [(self._chained_at(name), fields[name][1], fields[name][0].itemsize) for name in self.compacted_fields],
-            np.int64,
-        )
-
     def _chained_at(self, name: str) -> int:
         fields = self.chained.fields
         assert fields is not None

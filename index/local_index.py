@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from contextlib import AbstractContextManager
+from pathlib import Path
 
 from index.chained_file import ChainedIndexFile
-from index.checkpoint import IndexCheckpoint, Stretch, WritingFile
-from index.compacted_file import CompactedIndexFile
-from index.compactor import compact
+from index.checkpoint import IndexCheckpoint, Stretch
 from index.errors import CorruptIndexError
 from index.file_set import IndexFileSet
 from index.header import check_capacity
 from index.layout import LAYOUTS, ItemLayout
-from index.opening import load_entries, take_up_writing
+from index.opening import load_entries, take_up_unsealed, unsealed_to_keep
 from index.range_writer import RangeWriter
 from index.ranges import uncovered
 from index.snapshot import Candidates, IndexFileEntry, IndexSnapshot
 from index.states import IndexFolders, IndexState
+from index.upkeep import IndexUpkeep
 from tiering.errors import InvalidRequestError
 from tiering.fs import FileSystem
+from tiering.gated_fs import Gate, GatedFileSystem
 from tiering.hot.dispatch import LogRange
 from tiering.paths import StorePaths
 from tiering.types import TimeAxis, TimeRange
 
 
 class LocalIndex:
-    """Index files of one store. One thread dispatches, one compacts; readers take no lock.
+    """Index files of one store. One thread writes, one at a time keeps the files, and readers take no lock.
+
+    Writing never waits for what happens to full files: sealing, compaction, publishing and removal change the disk
+    beside it, and meet it at the lock of :class:`IndexFileSet`, which nobody holds while the disk is busy.
 
     The index is derived data: what was not durable at the last :meth:`checkpoint` is derived again after every
     stop. Sealed, compacted and uploaded files are durable before their names are. Subscribes to the log's dispatcher.
@@ -41,24 +45,26 @@ class LocalIndex:
         items: int,
         layout: ItemLayout,
         indexed_to: int,
+        step: Gate,
     ) -> None:
         if not layout.covered:
             raise InvalidRequestError(f"layout {layout.name!r} is for import and export only")
         check_capacity(layout, slots, items)
         self._fs = fs
+        self._step = step
+        beside = GatedFileSystem(fs, step)
         self._tmp = paths.tmp
         self._layouts = {**LAYOUTS, layout.number: layout}
-        folders = IndexFolders(fs, paths.index)
         self._json = paths.index_json
         self._checkpoint = IndexCheckpoint.read(fs, paths.index_json)
         self._set = IndexFileSet(
-            fs, folders, slots=slots, items=items, layout=layout, indexed_to=indexed_to, found=self._checkpoint
+            IndexFolders(beside, paths.index), slots=slots, items=items, layout=layout, indexed_to=indexed_to,
+            found=self._checkpoint,
         )  # fmt: skip
         self._start = 0
-        self._lock = threading.RLock()
-        self._compacting = threading.Lock()
         self._checkpointing = threading.Lock()
-        self._writer = RangeWriter(self._set, 0)
+        self._writer = RangeWriter(self._set, fs, 0)
+        self._upkeep = IndexUpkeep(self._set, beside, self._tmp, self._layouts, self.checkpoint, step)
 
     @classmethod
     def open(
@@ -72,29 +78,28 @@ class LocalIndex:
         border: int,
         indexed_to: int,
         log_start: int,
+        step: Gate = contextlib.nullcontext,
     ) -> LocalIndex:
         """Open after any stop: drop what is unfinished, damaged, double or straddles ``indexed_to``.
 
-        ``slots``, ``items`` and ``layout`` hold for new files. Follow with :meth:`discard_above`, then derive
-        each of :meth:`gaps`; the dispatcher goes on from :meth:`next_offset`.
+        ``slots``, ``items`` and ``layout`` hold for new files. ``step`` surrounds every change of the disk that is not
+        the writer's own, and raises once the store was stopped. Follow with :meth:`discard_above`, then derive each of
+        :meth:`gaps`; the dispatcher goes on from :meth:`next_offset`.
         """
-        index = cls(fs, paths, slots=slots, items=items, layout=layout, indexed_to=indexed_to)
+        index = cls(fs, paths, slots=slots, items=items, layout=layout, indexed_to=indexed_to, step=step)
         index._start = max(border, log_start)
-        index._set.show(load_entries(fs, index._set.folders, index._layouts, indexed_to))
-        index._set.settle()
+        files = index._set
+        files.show(load_entries(fs, files.folders, index._layouts, index._start, indexed_to))
+        full, writing = unsealed_to_keep(index._checkpoint, files.covered(), index._start, indexed_to)
+        full_files, file = take_up_unsealed(fs, files.folders, index._layouts, full, writing)
+        for each in full_files:
+            files.show_writing(each)
         index._restart_writer()
-        index._take_up_writing()
-        return index
-
-    def _take_up_writing(self) -> None:
-        state, files = self._checkpoint.writing, self._set
-        reached = max((entry.next or 0 for entry in files.view.files), default=0)
-        if state is not None and (state.next < self._start or state.first < max(reached, files.indexed_to)):
-            state = None  # the border has passed it, or it would overlap what is complete or straddle the watermark
-        file = take_up_writing(self._fs, files.folders, self._layouts, state)
-        if file is not None and state is not None:
+        if file is not None and writing is not None:
             files.show_writing(file)
-            self._writer.go_on(file, state.next)
+            index._writer.go_on(file, writing.next)
+        index._upkeep.settle()
+        return index
 
     # -------------------------------------------------------------------------------------- following the log
 
@@ -102,146 +107,179 @@ class LocalIndex:
         """First physical offset not yet seen."""
         return self._writer.next
 
+    @property
+    def open_from(self) -> int:
+        """First physical offset of the stretch that is being written: what lies below is in full or complete files."""
+        return self._writer.first
+
     def on_records(self, records: LogRange) -> None:
         """Index the records not yet seen; they can be found when this returns.
 
-        Raises :class:`DiskFullError` when a new file finds no room; the call can then be repeated.
+        Raises :class:`DiskFullError`, or whatever else the disk says, when a new file cannot be made; the call can
+        then be repeated, and nothing is lost or put twice.
         """
-        with self._lock:
-            self._writer.write(records)
+        self._writer.write(records)
+
+    def put_aside(self, before_ms: int | None = None) -> bool:
+        """End the current stretch, in memory only; returns whether there is a file to be sealed now.
+
+        With ``before_ms`` only a file that has an item stored before that time. An empty file is never sealed.
+        """
+        with self._set.lock:
+            file = self._writer.file
+            if before_ms is not None and (file is None or file.bounds is None or file.bounds.min_store_ms >= before_ms):
+                return False
+            self._writer.finish_stretch()
+            return file is not None and file.bounds is not None
 
     def seal(self) -> bool:
-        """Seal the current file, durable at return, or move on over a stretch without items.
+        """Put the current file aside and seal all that are full, durable at return; move on over one without items.
 
-        Returns whether there was a file. :meth:`covered_to` is :meth:`next_offset` afterwards, gaps apart.
+        Returns whether there was a current file. :meth:`covered_to` is :meth:`next_offset` afterwards, gaps apart.
         """
-        with self._lock:
-            sealed = self._writer.file is not None
-            self._writer.finish_stretch()
-            return sealed
+        had_file = self.put_aside()
+        self.seal_full()
+        return had_file
 
     def set_indexed_to(self, indexed_to: int) -> None:
-        """Take note of a risen watermark: files end there from now on, and those below count as uploaded.
+        """Take note of a risen watermark: files end there from now on, and those below are published.
 
-        It should be at most :meth:`published_to`. A file that straddles it is dropped and becomes a gap.
+        It should be at most :meth:`published_to`. A file that straddles it is dropped and becomes a gap. In memory
+        only; :meth:`keep_house` moves the files.
         """
-        with self._lock:
+        with self._set.lock:
             if indexed_to <= self._set.indexed_to:
                 return
             self._set.indexed_to = indexed_to
             writer = self._writer
             if writer.first < indexed_to < writer.next and writer.file is not None:
-                file, writer.file, writer.first = writer.file, None, writer.next  # before readers lose sight of it
-                self._set.discard_writing(file)
+                writer.give_up()
             elif writer.first < indexed_to <= writer.next:
                 writer.finish_stretch()
-            self._set.drop_straddling()
-            self._set.settle()
+            self._set.hide_straddling()
 
     # ----------------------------------------------------------------------------------------------- recovery
 
     def discard_above(self, end: int) -> None:
         """Drop files that cover anything at or above ``end``, where the log now ends, durably."""
-        with self._lock:
-            self._set.remove([entry for entry in self._set.view.files if entry.next is None or entry.next > end])
+        with self._set.lock:
+            self._set.hide(entry for entry in self._set.finished if entry.next is None or entry.next > end)
             self._set.forget_blank_above(end)
             if self._writer.file is None or self._writer.next > end:
-                if self._writer.file is not None:
-                    self._set.discard_writing(self._writer.file)
+                self._writer.give_up()
                 self._restart_writer()
+        self._upkeep.unlink_hidden()
         self.checkpoint()
 
     def gaps(self, border: int, end: int) -> list[tuple[int, int]]:
         """Half-open ranges in ``[border, end)``, ascending, that no file and no open stretch covers."""
-        with self._lock:
+        with self._set.lock:
             return uncovered(self._set.covered(), max(border, self._start), min(end, self._writer.first))
 
     def derive(self, first: int, next: int) -> DerivedRange:
         """A temporary subscriber that indexes exactly ``[first, next)``, a gap or part of one."""
-        with self._lock:
+        with self._set.lock:
             is_gap = uncovered(self._set.covered(), first, next) == [(first, next)]
             if not first < next <= self._writer.first or not is_gap:
                 raise InvalidRequestError(f"range {first} to {next} is not a gap of the index")
-            return DerivedRange(self._lock, self._set, RangeWriter(self._set, first, next))
+            # not a gated file system: a checkpoint flushes the file, at the end of the store too
+            return DerivedRange(
+                self._set, RangeWriter(self._set, self._fs, first, next, self._step), self._upkeep
+            )  # fmt: skip
 
     def discard(self, file: IndexFileEntry) -> None:
         """Drop a damaged file, which makes its range a gap; one already gone is no error."""
-        with self._lock:
-            self._set.remove([entry for entry in self._set.view.files if entry.begin_ms == file.begin_ms])
+        self._set.hide(entry for entry in self._set.finished if entry.begin_ms == file.begin_ms)
 
-    def discard_damaged(self) -> int:
-        """Read every sealed, compacted and uploaded file and drop the damaged ones, which become gaps; how many."""
+    def discard_damaged(self, suspect: CorruptIndexError | None = None) -> int:
+        """Read every full and complete file and drop the damaged ones, which become gaps; how many.
+
+        The file that ``suspect`` names goes too: what was damaged before it was sealed has a checksum that agrees.
+        """
+        named = Path(suspect.path).name if suspect is not None and suspect.path is not None else None
         dropped = 0
-        for entry in self._set.view.files:
+        for entry in self._set.finished:
             try:
                 entry.reader.verify()
+                is_damaged = entry.name == named
             except CorruptIndexError:
+                is_damaged = True
+            if is_damaged:
                 self.discard(entry)
                 dropped += 1
+        self._upkeep.unlink_hidden()
         return dropped
 
     def covered_to(self) -> int:
-        """The physical offset below which every item lies in a sealed, compacted or uploaded file."""
-        with self._lock:
-            missing = uncovered(self._set.covered(), self._start, self._writer.first)
+        """The physical offset below which every item lies in a sealed, compacted or uploaded file.
+
+        Below :attr:`open_from` by gaps and by files that are full and not sealed yet.
+        """
+        with self._set.lock:
+            missing = uncovered(self._set.sealed(), self._start, self._writer.first)
             return missing[0][0] if missing else self._writer.first
 
     def checkpoint(self) -> None:
         """Make durable how far the index is, so that the next open goes on from there; cheap when nothing changed."""
         with self._checkpointing:
-            with self._lock:
-                file, state = self._writer.file, self._durable_state()
+            with self._set.lock:
+                state, files = self._durable_state()
             if state == self._checkpoint:
                 return
-            if file is not None and state.writing is not None:
-                file.flush_items(state.writing.item_count)
+            for file, item_count in files:
+                file.flush_items(self._fs, item_count)
             state.save(self._fs, self._json, self._tmp)
             self._checkpoint = state
 
-    def _durable_state(self) -> IndexCheckpoint:
-        writer, blank, writing = self._writer, self._set.blank(), None
-        file = writer.file
-        if file is None and writer.first < writer.next:
+    def _durable_state(self) -> tuple[IndexCheckpoint, list[tuple[ChainedIndexFile, int]]]:
+        """What a checkpoint says now, and up to which item the files it names have to be durable."""
+        writer, blank = self._writer, self._set.blank()
+        files = [entry.reader for entry in self._set.full if isinstance(entry.reader, ChainedIndexFile)]
+        full = tuple(file.written(file.next or 0) for file in files)
+        writing = None
+        if writer.file is None and writer.first < writer.next:
             blank.append((writer.first, writer.next))
-        elif file is not None and file.bounds is not None:
-            writing = WritingFile(
-                file.begin_ms, file.generation, file.first, writer.next, file.slots, file.items,
-                file.layout.number, file.item_count, file.bounds,
-            )  # fmt: skip
-        return IndexCheckpoint(self._set.generation, tuple(blank), writing)
+        elif writer.file is not None and writer.file.bounds is not None:
+            writing = writer.file.written(writer.next)
+            files.append(writer.file)
+        state = IndexCheckpoint(self._set.generation, tuple(blank), writing, full)
+        return state, [(file, file.item_count) for file in files]
 
     def _restart_writer(self) -> None:
         reached = max((end for _, end in self._set.covered()), default=0)
-        self._writer = RangeWriter(self._set, max(self._start, reached))
+        self._writer = RangeWriter(self._set, self._fs, max(self._start, reached))
 
-    # ------------------------------------------------------------------------- compaction, upload and removal
+    # ---------------------------------------------------------------------------- upkeep, publishing and removal
+
+    def keep_house(self) -> None:
+        """Whatever waits: unlink what was dropped, seal what is full, compact it, move on what is published.
+
+        Raises what the disk says, and :class:`CorruptIndexError` for a damaged source, which is kept: :meth:`discard`
+        it and derive its range again. What is left to do is done by the next call.
+        """
+        self._upkeep.unlink_hidden()
+        self._upkeep.seal_full()
+        self._upkeep.compact_sealed()
+        self._upkeep.settle()
+
+    def seal_full(self) -> int:
+        """See :meth:`IndexUpkeep.seal_full`."""
+        return self._upkeep.seal_full()
 
     def compact_sealed(self) -> int:
-        """Compact every sealed file, oldest range first; returns how many.
-
-        Raises :class:`CorruptIndexError` for a damaged source, which is kept: :meth:`discard` it and derive
-        its range again.
-        """
-        done = 0
-        with self._compacting:
-            for entry in self._set.view.files:
-                if entry.state is IndexState.SEALED:
-                    done += self._compact(entry)
+        """See :meth:`IndexUpkeep.compact_sealed`; what lies below the watermark was published before."""
+        done = self._upkeep.compact_sealed()
+        self._upkeep.settle()
         return done
 
-    def _compact(self, entry: IndexFileEntry) -> bool:
-        assert isinstance(entry.reader, ChainedIndexFile)
-        target = self._set.folders.path(IndexState.COMPACTED, entry.begin_ms)
-        compact(self._fs, entry.reader, target, self._tmp)
-        reader = CompactedIndexFile.open(self._fs, target, layouts=self._layouts, verify=False)
-        with self._lock:
-            if entry not in self._set.view.files:  # removed meanwhile
-                self._set.folders.remove(IndexState.COMPACTED, entry.begin_ms)
-                return False
-            self._set.replace(entry, IndexState.COMPACTED, reader)
-            self._set.folders.remove(IndexState.SEALED, entry.begin_ms)
-            self._set.settle()
-        return True
+    def settle(self) -> int:
+        """See :meth:`IndexUpkeep.settle`."""
+        return self._upkeep.settle()
+
+    def waiting(self) -> int:
+        """How many files are full or sealed, and not compacted."""
+        files = self._set.finished
+        return sum(entry.state in (IndexState.WRITING, IndexState.SEALED) for entry in files)
 
     def pending(self) -> list[IndexFileEntry]:
         """Compacted files to upload, in the order to publish them.
@@ -258,12 +296,12 @@ class LocalIndex:
         return self._unpublished()[1]
 
     def _unpublished(self) -> tuple[list[IndexFileEntry], int]:
-        with self._lock:
+        with self._set.lock:
             reached = max(self._set.indexed_to, self._start)
             published = reached
             found: list[IndexFileEntry] = []
             blank = self._set.blank()
-            for entry in self._set.view.files:
+            for entry in self._set.finished:
                 assert entry.next is not None
                 if entry.next <= reached:
                     continue
@@ -284,19 +322,12 @@ class LocalIndex:
                 published = missing[0][0] if missing else max(reached, self._writer.first)
             return found, published
 
-    def mark_uploaded(self, file: IndexFileEntry) -> None:
-        """Note that a compacted file was published; a file already marked or removed is no error."""
-        with self._lock:
-            for entry in self._set.view.files:
-                if entry.begin_ms == file.begin_ms and entry.state is IndexState.COMPACTED:
-                    self._set.upload(entry)
-
     def remove_below(self, border: int) -> int:
-        """Unlink files that cover nothing at or above the border; returns how many."""
-        with self._lock:
+        """Hide files that cover nothing at or above the border; returns how many. :meth:`keep_house` unlinks them."""
+        with self._set.lock:
             self._start = max(self._start, border)
-            old = [entry for entry in self._set.view.files if entry.next is not None and entry.next <= border]
-            self._set.remove(old)
+            old = [entry for entry in self._set.finished if entry.next is not None and entry.next <= border]
+            self._set.hide(old)
             self._set.forget_blank_below(border)
             return len(old)
 
@@ -314,14 +345,14 @@ class LocalIndex:
         while True:
             open_from = self._writer.first
             view = self._set.view
-            missing = uncovered(self._set.covered_by(view), border, min(end, open_from))
+            missing = uncovered(self._set.covered(view), border, min(end, open_from))
             if self._writer.first == open_from:  # what lies above was in the view, and not moved on meanwhile
                 return view, missing
 
     def files(self) -> list[IndexFileEntry]:
-        """Every file for a listing, the one being written last."""
-        view = self._set.view
-        return [*view.files, *view.writing]
+        """Every file for a listing, by ascending range; those that take keys last."""
+        with self._set.lock:
+            return [*self._set.finished, *(entry for entry in self._set.view.writing if entry.next is None)]
 
     @staticmethod
     def candidates(
@@ -338,21 +369,23 @@ class LocalIndex:
 class DerivedRange:
     """Subscriber that indexes one gap; :attr:`done` once it has seen everything below the gap's end."""
 
-    def __init__(self, lock: AbstractContextManager[object], files: IndexFileSet, writer: RangeWriter) -> None:
-        self._lock = lock
+    def __init__(self, files: IndexFileSet, writer: RangeWriter, upkeep: IndexUpkeep) -> None:
         self._files = files
         self._writer = writer
+        self._upkeep = upkeep
 
     def abandon(self) -> None:
-        """Give up a file that was begun and not sealed; nothing happens once the gap is done."""
-        with self._lock:
-            file, self._writer.file = self._writer.file, None
-            if file is not None:
-                self._files.discard_writing(file)
+        """Give up a file that was begun and not finished; nothing happens once the gap is done."""
+        with self._files.lock:
+            is_begun = self._writer.file is not None
+            if is_begun:
+                self._writer.give_up()
+        if is_begun:
+            self._upkeep.unlink_hidden()
 
     @property
     def done(self) -> bool:
-        """Whether the whole gap is sealed."""
+        """Whether the whole gap lies in full files."""
         return self._writer.done
 
     def next_offset(self) -> int:
@@ -360,6 +393,5 @@ class DerivedRange:
         return self._writer.next
 
     def on_records(self, records: LogRange) -> None:
-        """Index the records of the gap not yet seen; at its end its files are sealed and visible."""
-        with self._lock:
-            self._writer.write(records)
+        """Index the records of the gap not yet seen; at its end its files are full and wait to be sealed."""
+        self._writer.write(records)

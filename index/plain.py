@@ -1,4 +1,4 @@
-"""Key extraction and the chained file in plain Python: the oracle of ``index.kernels``."""
+"""Key extraction, the chained file and its compaction in plain Python: the oracle of ``index.kernels``."""
 
 from __future__ import annotations
 
@@ -89,3 +89,18 @@ class PlainChainedFile:
                 found.append(item)
             above, number = number, item.previous
         return found
+
+    def compacted(self) -> bytes:
+        """The compacted form without trailer."""
+        header = self.header
+        runs: list[list[IndexItem]] = [[] for _ in range(self.slots)]
+        for number in range(header.item_count, 0, -1):
+            item = self.layout.decode_chained(self.data, self._item_at(number))
+            runs[item.hash % self.slots].append(item)
+        position, slots, items = items_position(self.slots), b"", b""
+        for run in runs:
+            encoded = b"".join(self.layout.encode_compacted(item) for item in run)
+            slots += position.to_bytes(4, "big") + len(encoded).to_bytes(4, "big")
+            position, items = position + len(encoded), items + encoded
+        end = FileHeader(END_MAGIC, header.begin_ms, header.end_ms, header.used_slots, header.item_count)
+        return end.encode() + slots + items

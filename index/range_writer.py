@@ -1,49 +1,44 @@
-"""Turns scanned records of a physical range into chained files whose ranges abut."""
+"""Turns scanned records of a physical range into chained files whose ranges abut, without waiting for what follows."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import contextlib
 
 import numpy as np
 
 from index.batch import KeyBatch
 from index.chained_file import ChainedIndexFile
-from tiering.errors import InvalidRequestError, ReadOnlyError, StoreError
+from index.file_set import IndexFileSet
+from tiering.errors import InvalidRequestError
+from tiering.fs import FileSystem
+from tiering.gated_fs import Gate
 from tiering.hot.dispatch import LogRange
 
-
-class IndexFileHost(Protocol):
-    """What a writer needs of the index it writes for."""
-
-    def begin_file(self, store_ms: int, first: int, key_count: int) -> ChainedIndexFile:
-        """Make a file that holds at least ``key_count`` keys and show it to readers."""
-        ...
-
-    def file_sealed(self, file: ChainedIndexFile) -> None:
-        """Move a sealed and flushed file on."""
-        ...
-
-    def range_without_items(self, first: int, end: int) -> None:
-        """Remember that nothing in ``[first, end)`` has a key."""
-        ...
-
-    def cut(self) -> int:
-        """The physical offset that no file may straddle."""
-        ...
+#: Most keys put while the lock is held, unless one message has more: about 2 ms.
+_PIECE_KEYS = 1 << 14
 
 
 class RangeWriter:
     """Writes the items of ``[first, limit)``; records come in ascending order and ranges before are no-ops.
 
-    Not thread-safe: the owner holds a lock. All keys of one message lie in one file. A failed call can be
-    repeated, except after a seal failed: what the disk holds is then unknown, and :class:`ReadOnlyError` is
-    all there is.
+    One thread writes. Any thread may end the current stretch: what is written is changed under the lock of the file
+    set only, for the time of one piece, and a new file is made outside of it. A full file is put aside and the next
+    one begins at once. All keys of one message lie in one file. A failed call can be repeated, and puts nothing twice.
     """
 
-    def __init__(self, host: IndexFileHost, first: int, limit: int | None = None) -> None:
-        self._host = host
+    def __init__(
+        self,
+        files: IndexFileSet,
+        fs: FileSystem,
+        first: int,
+        limit: int | None = None,
+        step: Gate = contextlib.nullcontext,
+    ) -> None:
+        """New files are made with ``fs``, inside ``step()``."""
+        self._files = files
+        self._fs = fs
+        self._step = step
         self._limit = limit
-        self._failure: StoreError | None = None
         self.file: ChainedIndexFile | None = None
         #: Start of the stretch that the current file covers or the next one will.
         self.first = first
@@ -56,7 +51,7 @@ class RangeWriter:
 
     @property
     def done(self) -> bool:
-        """Whether the whole range was written and sealed."""
+        """Whether the whole range was written; its last file is full by then."""
         return self._limit is not None and self.first >= self._limit
 
     def write(self, records: LogRange) -> None:
@@ -66,54 +61,65 @@ class RangeWriter:
             return
         if records.start > self.next:
             raise InvalidRequestError(f"range starts at {records.start}, but {self.next} was not seen yet")
-        self._check_usable()
-        while self.next < end:
-            cut = self._host.cut()
-            self._take(records, cut if self.next < cut < end else end)
-            if self.first < cut <= self.next or self.next == self._limit:
-                self.finish_stretch()
-
-    def finish_stretch(self) -> None:
-        """End the stretch ``[first, next)``: seal its file, or note that it has no items."""
-        if self.file is not None:
-            self._seal()
-        elif self.first < self.next:
-            self._host.range_without_items(self.first, self.next)
-            self.first = self.next
-
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise ReadOnlyError("an index file could not be sealed") from self._failure
-
-    def _take(self, records: LogRange, stop: int) -> None:
         physical = np.ascontiguousarray(records.rows["physical_offset"])
-        low, high = np.searchsorted(physical, [self.next, stop])
+        low, high = np.searchsorted(physical, [self.next, end])
         batch = KeyBatch.of(records.data, records.rows[low:high], records.topic_ids)
         at = 0
-        while at < len(batch):
-            if self.file is None:
-                keys = batch.message_end(at) - at
-                self.file = self._host.begin_file(batch.store_ms(at), self.first, keys)
-            end = batch.fit(at, self.file.room)
-            if end == at:
-                self.next = batch.physical_offset(at)
-                self._seal()
-                continue
-            self.file.put(batch, at, end)
-            at = end
-            # Noted at once, so that a full disk at the next file leaves nothing to be put twice.
-            self.next = batch.physical_offset(at) if at < len(batch) else stop
-        self.next = stop
+        while self.next < end:
+            with self._files.lock:
+                at, needs_file = self._put_piece(batch, at, end)
+            if needs_file:
+                with self._step():
+                    made = self._files.make_file(
+                        self._fs, batch.store_ms(at), self.first, batch.message_end(at) - at
+                    )  # fmt: skip
+                with self._files.lock:
+                    made.first = self.first  # somebody may have ended a stretch without items meanwhile
+                    self.file = made
+                    self._files.show_writing(made)
 
-    def _seal(self) -> None:
-        self._check_usable()
+    def _put_piece(self, batch: KeyBatch, at: int, end: int) -> tuple[int, bool]:
+        """Put some keys from ``at`` on; the first key not put, and whether a file has to be made before it is."""
+        cut = self._files.indexed_to
+        stop = cut if self.next < cut < end else end
+        last = len(batch) if stop == end else batch.first_key_from(stop)
+        if at < last:
+            if self.file is None:
+                return at, True
+            upto = min(batch.fit(at, min(self.file.room, max(_PIECE_KEYS, batch.message_end(at) - at))), last)
+            if upto == at:
+                self.next = max(self.next, batch.physical_offset(at))
+                self.finish_stretch()
+                return at, False
+            self.file.put(batch, at, upto)
+            at = upto
+        # Noted at once, so that a full disk at the next file leaves nothing to be put twice.
+        self.next = batch.physical_offset(at) if at < last else stop
+        if self.first < cut <= self.next or self.next == self._limit:
+            self.finish_stretch()
+        return at, False
+
+    def finish_stretch(self) -> None:
+        """End the stretch ``[first, next)``: put its file aside to be sealed, or note that there are no items.
+
+        In memory only. The caller holds the file set's lock.
+        """
         file = self.file
-        assert file is not None
-        try:
-            file.seal(self.next)
-            self._host.file_sealed(file)
-        except StoreError as error:
-            self._failure = error
-            raise
-        self.file = None
-        self.first = self.next
+        if file is not None and file.bounds is not None:
+            self.file = None
+            file.finish(self.next)
+            self._files.show_again(file)
+            self._files.hide_straddling()  # the watermark may have risen into it while a gap was derived
+        elif self.first < self.next:
+            self._files.range_without_items(self.first, self.next)
+            if file is not None:  # it was just made, and goes on empty
+                file.first = self.next
+                self._files.show_again(file)
+        self.first = self.next  # last: a reader without the lock has seen all below it
+
+    def give_up(self) -> None:
+        """Throw the current file away, whose stretch becomes a gap. The caller holds the file set's lock."""
+        file, self.file = self.file, None
+        self.first = self.next  # before readers lose sight of the file
+        if file is not None:
+            self._files.discard_writing(file)

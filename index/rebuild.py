@@ -6,13 +6,14 @@ names; after it, the archive has the new ones. No watermark moves.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from index.from_archive import archived_ranges
 from index.layout import TIERLOG
 from index.local_index import LocalIndex
-from index.publish import upload_file
+from index.publish import Workbench, upload_file
 from index.ranges import uncovered
 from tiering.cold.manifest_change import ManifestChange
 from tiering.cold.manifest_store import ManifestStore
@@ -82,7 +83,10 @@ class IndexRebuild:
             index.on_records(records)
         index.seal()
         index.compact_sealed()
-        return tuple(upload_file(self._manifest, self._randomness, entry, head, names) for entry in index.pending())
+        workbench = Workbench(fs, paths.tmp, contextlib.nullcontext)
+        return tuple(
+            upload_file(self._manifest, self._randomness, entry, head, names, workbench) for entry in index.pending()
+        )
 
 
 def _until(end: int, ranges: Iterator[LogRange]) -> Iterator[LogRange]:

@@ -1,6 +1,7 @@
 """The folder an index file lies in is its state; this module is the only one that moves a file on.
 
-``writing`` -> ``sealed`` -> ``compacted`` -> ``uploaded``. Names are begin times in ms, decimal.
+``writing`` -> ``sealed`` -> ``compacted`` -> ``uploaded``. Names are begin times in ms, decimal. A file that is full
+stays in ``writing`` until it is sealed.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class IndexFolders:
         self._fs = fs
         self._root = root
         self._guard = threading.Lock()
+        self._last_claim = (-1, -1)
         for state in IndexState:
             fs.make_dirs(root / state)
         self._used = {begin for state in IndexState for begin in self.list(state)}
@@ -50,9 +52,12 @@ class IndexFolders:
     def claim(self, store_ms: int) -> int:
         """A begin time no other file has: ``store_ms`` floored to a second, plus seconds until free."""
         with self._guard:
-            begin_ms = min(max(store_ms, 0), MAX_BEGIN_MS) // _SECOND_MS * _SECOND_MS
+            wanted = begin_ms = min(max(store_ms, 0), MAX_BEGIN_MS) // _SECOND_MS * _SECOND_MS
+            if wanted == self._last_claim[0]:  # where thousands begin in one second, most of them are taken
+                begin_ms = self._last_claim[1]
             while begin_ms in self._used:
                 begin_ms += _SECOND_MS
+            self._last_claim = (wanted, begin_ms)
             self._used.add(begin_ms)
             return begin_ms
 
@@ -64,12 +69,15 @@ class IndexFolders:
     def move(self, begin_ms: int, source: IndexState, target: IndexState) -> Path:
         """Move a file whose contents are durable on to another state, its new name durable at return."""
         path = self.path(target, begin_ms)
-        self._fs.rename(self.path(source, begin_ms), path)
+        if self._fs.exists(self.path(source, begin_ms)):  # or a call that failed had come as far as the rename
+            self._fs.rename(self.path(source, begin_ms), path)
         self._fs.flush_dir(path.parent)
         self._fs.flush_dir(self._root / source)
         return path
 
     def remove(self, state: IndexState, begin_ms: int) -> None:
-        """Unlink a file durably; one already gone is no error."""
-        self._fs.unlink(self.path(state, begin_ms))
-        self._fs.flush_dir(self._root / state)
+        """Unlink a file durably; one already gone is no error, and costs no flush."""
+        path = self.path(state, begin_ms)
+        if self._fs.exists(path):
+            self._fs.unlink(path)
+            self._fs.flush_dir(path.parent)

@@ -54,6 +54,7 @@ def validate_key(key: str) -> str:
     """Return a key that can be indexed or raise :class:`InvalidRequestError`."""
     if not key or _KEY_FORBIDDEN.search(key):
         raise InvalidRequestError(f"bad key {key[:100]!r}", hint="a key is not empty and has no space, 0x01 or 0x02")
+    _encode(key)
     return key
 
 

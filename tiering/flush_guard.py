@@ -15,6 +15,11 @@ class FlushGuard:
         self._path = path
         self._failure: StoreError | None = None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a flush has failed."""
+        return self._failure is not None
+
     def check(self) -> None:
         """Raise :class:`DiskFailedError` if a flush has failed."""
         if self._failure is not None:

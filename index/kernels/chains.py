@@ -20,7 +20,6 @@ from tiering.kernels.primitives import (
     load_be64,
     load_i32,
     load_i64,
-    load_u8,
     load_u32,
     prefetch,
     store_be32,
@@ -248,51 +247,3 @@ def walk_chain(
                 store_i32(out + 4 * found, above)
             found += 1
     return found
-
-
-@kernel
-def compare_compacted(
-    chained: int, chained_bytes: int, slots: int, count: int, offsets: int, pairs: int, pair_count: int,
-    compacted: int, compacted_bytes: int, compacted_item_bytes: int,
-) -> Any:  # fmt: skip
-    """Walk every chain beside the compacted file: -1 if all slots hold the same, else the first bad slot.
-
-    A chain must fall, stay in ``1..count`` and hold only items of its slot; all chains together hold
-    ``count`` items.
-    """
-    hash_at = load_i64(offsets)
-    previous_at = load_i64(offsets + 48)
-    item_bytes = load_i64(offsets + 64)
-    first_item = 28 + 8 * slots
-    if (
-        slots < 1
-        or first_item + item_bytes * (count + 1) > chained_bytes
-        or first_item + compacted_item_bytes * count > compacted_bytes
-    ):
-        return 0
-    position = first_item
-    end = first_item + compacted_item_bytes * count
-    for slot in range(slots):
-        start = position
-        number = load_be32(chained + 28 + 8 * slot)
-        above = count + 1
-        while number != 0:
-            if number < 0 or number >= above or position + compacted_item_bytes > end:
-                return slot
-            item = chained + first_item + item_bytes * number
-            low = load_be32(item + hash_at)
-            if low < 0 or low % slots != slot:
-                return slot
-            for pair in range(pair_count):
-                left = item + load_i64(pairs + 24 * pair)
-                right = compacted + position + load_i64(pairs + 24 * pair + 8)
-                for byte in range(load_i64(pairs + 24 * pair + 16)):
-                    if load_u8(left + byte) != load_u8(right + byte):
-                        return slot
-            position += compacted_item_bytes
-            above = number
-            number = load_be32(item + previous_at)
-        entry = compacted + 28 + 8 * slot
-        if load_be32(entry) != start or load_be32(entry + 4) != position - start:
-            return slot
-    return -1 if position == end else slots

@@ -222,6 +222,24 @@ class CommitLog:
         finally:
             file.close()
 
+    def check_end(self, end: int, durable: int, published_below: int) -> None:
+        """Refuse a log that ends where no crash explains it.
+
+        A torn tail lies above the checkpoint, and a segment is flushed before the next gets its first byte. Raises
+        :class:`CorruptionError`, or :class:`StoreMismatchError` for an end below what was archived.
+        """
+        if end < durable:
+            raise CorruptionError("the log is damaged below its checkpoint", path="commitlog", position=end)
+        if any(segment.data[:8].any() for segment in self.segments() if segment.base_offset > end):
+            raise CorruptionError("the log is damaged, and goes on behind the damage", path="commitlog", position=end)
+        if end < published_below:
+            raise StoreMismatchError(
+                f"the log ends at {end}, below {published_below}, up to which it was archived",
+                path=str(self._paths.root),
+                hint="the volume has lost data that the archive holds: make a new one with --restore, then `tierlog "
+                "salvage` this one",
+            )
+
     def flush_files(self, start: int) -> None:
         """Flush every segment from the one that holds ``start`` on, whatever is in it."""
         for base in self._segments:

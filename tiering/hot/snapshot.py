@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiering.errors import ReadOnlyError
+from tiering.errors import ReadOnlyError, UnavailableError
 from tiering.format.record import Record, decode_record
 from tiering.hot.commit_log import Segment
 
@@ -23,6 +23,8 @@ class HotSnapshot:
     segments: dict[int, Segment]
     segment_bytes: int
     times_rise: bool = True
+    dispatch_error: str | None = None
+    """Why dispatching failed, if it is tried again."""
 
     @property
     def undispatched(self) -> int:
@@ -30,12 +32,15 @@ class HotSnapshot:
         return max(0, self.flushed - self.end)
 
     def require_dispatched(self) -> None:
-        """Raise :class:`ReadOnlyError` if there are records that the snapshot cannot show."""
+        """Raise if there are records that the snapshot cannot show.
+
+        :class:`UnavailableError` while dispatching is tried again, :class:`ReadOnlyError` once it is not.
+        """
         if self.undispatched:
-            raise ReadOnlyError(
-                f"{self.undispatched} bytes not dispatched: flushed records from {self.end} on cannot be read",
-                hint="repair the cause and restart",
-            )
+            text = f"{self.undispatched} bytes not dispatched: flushed records from {self.end} on cannot be read"
+            if self.dispatch_error is not None:
+                raise UnavailableError(f"{text} yet: {self.dispatch_error}", hint="it is tried again; see to the disk")
+            raise ReadOnlyError(text, hint="repair the cause and restart")
 
     def record(self, physical_offset: int) -> Record:
         """Decode and check one record."""

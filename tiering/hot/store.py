@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from tiering.batch import MessageBatch
 from tiering.clock import Clock
 from tiering.errors import (
-    CapacityError,
     ClosedError,
     CorruptionError,
     InvalidRequestError,
     ReadOnlyError,
     StoreError,
-    StoreMismatchError,
 )
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.record import decode_record
@@ -31,6 +29,8 @@ from tiering.hot.batch_writer import AppendResult, BatchWriter
 from tiering.hot.commit_log import CommitLog, PutBack, Segment
 from tiering.hot.consume_queue import ConsumeQueues, QueueView
 from tiering.hot.dispatch import ClassicFiles, Dispatcher, LogSubscriber
+from tiering.hot.following import Following
+from tiering.hot.pins import Pins
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.options import HotOptions
@@ -38,7 +38,6 @@ from tiering.paths import StorePaths
 from tiering.types import Durability
 
 _LOG = logging.getLogger("tierlog")
-_PIN_WAIT_S = 60.0
 
 
 class HotStore:
@@ -62,9 +61,10 @@ class HotStore:
         self._append_lock = threading.Lock()
         self._dispatch_lock = threading.RLock()
         self._state = threading.Condition()
-        self._pins: dict[int, int] = {}
+        self._pins = Pins(self._state, clock)
         self._read_only_reason: str | None = None
         self._closed = False
+        self._following = Following(clock)
         self._checkpointed: Checkpoint | None = None
         self._classic: ClassicFiles | None = None
         for folder in (paths.tmp, paths.commitlog, paths.consumequeue, paths.tierlog):
@@ -113,7 +113,7 @@ class HotStore:
         end = self._dispatcher.recover(self.log.last_base + self.log.segment_bytes)
         if put_back is not None and put_back(self.log, end):
             end = self._dispatcher.recover(self.log.last_base + self.log.segment_bytes)
-        self._check_end(end)
+        self.log.check_end(end, self._durable, self._published_below)
         self.log.start_at(end, tail_is_zero=self._stopped_cleanly and end == self._durable)
         self._writer.last_store_ms = self.queues.last_store_ms
         for key, next_offset in self.queues.next_offsets().items():
@@ -121,24 +121,13 @@ class HotStore:
         replace_file(self._fs, self._paths.abort, str(os.getpid()).encode(), self._paths.tmp)
         self.checkpoint()
 
-    def _check_end(self, end: int) -> None:
-        """A torn tail lies above the checkpoint, and a segment is flushed before the next gets its first byte."""
-        if end < self._durable:
-            raise CorruptionError("the log is damaged below its checkpoint", path="commitlog", position=end)
-        if any(segment.data[:8].any() for segment in self.log.segments() if segment.base_offset > end):
-            raise CorruptionError("the log is damaged, and goes on behind the damage", path="commitlog", position=end)
-        if end < self._published_below:
-            raise StoreMismatchError(
-                f"the log ends at {end}, below {self._published_below}, up to which it was archived",
-                path=str(self._paths.root),
-                hint="the volume has lost data that the archive holds: make a new one with --restore, then `tierlog "
-                "salvage` this one",
-            )
-
     def derive(self, subscriber: LogSubscriber, start: int, end: int) -> None:
-        """Hand the records of ``[start, end)`` to one more subscriber, which says it is at ``start``."""
+        """Hand the records of ``[start, end)`` to one more subscriber, which says it is at ``start``.
+
+        The dispatcher goes on beside it; what is hot is pinned as for a reader.
+        """
         if start < end:
-            with self._dispatch_lock:
+            with self._pinned():
                 Dispatcher(self.log, self.topics, [subscriber]).run(end)
 
     def close(self) -> None:
@@ -267,14 +256,21 @@ class HotStore:
     def dispatch(self) -> int:
         """Derive everything up to the flushed position; returns the position reached.
 
-        A log that is damaged there makes the store read-only; reading what is known goes on.
+        Where something cannot be written, on a full disk for example, deriving stops and :attr:`dispatch_error` says
+        why; later calls try again, with pauses that grow to 30 s. A log that is damaged there makes the store
+        read-only; reading what is known goes on.
         """
         with self._dispatch_lock:
             try:
-                self._dispatcher.run(self.log.flushed)
-            except (CorruptionError, ReadOnlyError, CapacityError) as error:
+                self._following.turn(lambda: self._dispatcher.run(self.log.flushed))
+            except (CorruptionError, ReadOnlyError) as error:
                 self.turn_read_only(f"dispatch failed: {error}")
             return self._dispatcher.position()
+
+    @property
+    def dispatch_error(self) -> str | None:
+        """Why queues and index do not follow the log, to be tried again; None if they do, or the store is read-only."""
+        return self._following.error if self._read_only_reason is None else None
 
     def checkpoint(self) -> None:
         """Flush the queues, move the recovery point to what they hold, and raise their floors there.
@@ -305,18 +301,20 @@ class HotStore:
         """Pin what is hot now: every record flushed before the call and not yet behind the border."""
         flushed = self.log.flushed
         end = self.dispatch()
+        with self._pinned() as (border, segments):
+            yield HotSnapshot(
+                border, end, flushed, segments, self.log.segment_bytes, self.queues.times_rise, self.dispatch_error
+            )  # fmt: skip
+
+    @contextlib.contextmanager
+    def _pinned(self) -> Iterator[tuple[int, dict[int, Segment]]]:
+        """The border and what lies above it, kept from removal."""
         with self._state:
             border = self.border
             segments = {segment.base_offset: segment for segment in self.log.segments()}
-            self._pins[border] = self._pins.get(border, 0) + 1
-        try:
-            yield HotSnapshot(border, end, flushed, segments, self.log.segment_bytes, self.queues.times_rise)
-        finally:
-            with self._state:
-                self._pins[border] -= 1
-                if not self._pins[border]:
-                    del self._pins[border]
-                self._state.notify_all()
+            release = self._pins.pin(border)
+        with release:
+            yield border, segments
 
     def queue_views(self, topic: Topic) -> dict[int, QueueView]:
         """The topic's queues that have units; taken inside a snapshot, it holds all units from its border on."""
@@ -384,10 +382,7 @@ class HotStore:
             if border > self.log.last_base:
                 raise StoreError("the active segment never goes")
             self.border = border
-            deadline = self._clock.monotonic_s() + _PIN_WAIT_S
-            while not self._closed and any(pinned < border for pinned in self._pins):
-                if not self._state.wait(max(0.0, deadline - self._clock.monotonic_s())):
-                    break
+            self._pins.wait_below(border, give_up=lambda: self._closed)
         with self._dispatch_lock, self.writing("removal"):
             self._check_open()  # closing waits for this lock, and nothing may change on the disk after it
             self.checkpoint()

@@ -1,0 +1,103 @@
+"""Sorts items inside their slots; ``index.object_order.plain_order`` is the oracle.
+
+Field positions are those of compacted items: hash, hash_high (-1 = absent), offset, bytes of an item.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import int64
+
+from tiering.kernels.primitives import called, kernel, load_be32, load_be64, load_i32, store_i32
+
+#: Up to this many items are sorted by insertion; slots are short, but for a hot key's.
+_RUN = 16
+
+
+@called
+def _is_before(left: int, right: int, hash_at: int, high_at: int, offset_at: int) -> Any:
+    """Whether an item goes strictly before another of its slot: lower hashes, then the higher offset."""
+    low, other = load_be32(left + hash_at), load_be32(right + hash_at)
+    if low != other:
+        return low < other
+    if high_at >= 0:
+        low, other = load_be32(left + high_at) & 0xFFFFFFFF, load_be32(right + high_at) & 0xFFFFFFFF
+        if low != other:
+            return low < other
+    return load_be64(left + offset_at) > load_be64(right + offset_at)
+
+
+@called
+def _insert(
+    items: int, width: int, hash_at: int, high_at: int, offset_at: int, order: int, start: int, end: int
+) -> Any:
+    """Sort the numbers ``[start, end)``, which the order holds as they come."""
+    for at in range(start + 1, end):
+        number = load_i32(order + 4 * at)
+        place = at
+        while place > start:
+            earlier = load_i32(order + 4 * (place - 1))
+            if not _is_before(items + width * number, items + width * earlier, hash_at, high_at, offset_at):
+                break
+            store_i32(order + 4 * place, earlier)
+            place -= 1
+        store_i32(order + 4 * place, number)
+    return int64(0)
+
+
+@called
+def _merge(
+    items: int, width: int, hash_at: int, high_at: int, offset_at: int, source: int, target: int, start: int,
+    middle: int, end: int,
+) -> Any:  # fmt: skip
+    """Merge two sorted runs of numbers into another array; of equal items the earlier one comes first."""
+    left, right = start, middle
+    for place in range(start, end):
+        take_right = left >= middle
+        if not take_right and right < end:
+            take_right = _is_before(
+                items + width * load_i32(source + 4 * right), items + width * load_i32(source + 4 * left),
+                hash_at, high_at, offset_at,
+            )  # fmt: skip
+        if take_right:
+            store_i32(target + 4 * place, load_i32(source + 4 * right))
+            right += 1
+        else:
+            store_i32(target + 4 * place, load_i32(source + 4 * left))
+            left += 1
+    return int64(0)
+
+
+@kernel
+def sort_slots(
+    items: int, count: int, width: int, hash_at: int, high_at: int, offset_at: int, slots: int, order: int, scratch: int
+) -> Any:
+    """Fill ``order`` (int32) with the numbers of ``count`` items whose slots ascend, sorted inside each slot.
+
+    ``scratch`` is another array of int32 of that length.
+    """
+    start = int64(0)
+    while start < count:
+        slot = (load_be32(items + width * start + hash_at) & 0x7FFFFFFF) % slots
+        end = start
+        while end < count and (load_be32(items + width * end + hash_at) & 0x7FFFFFFF) % slots == slot:
+            store_i32(order + 4 * end, end)
+            end += 1
+        for run in range(start, end, _RUN):
+            _insert(items, width, hash_at, high_at, offset_at, order, run, min(run + _RUN, end))
+        length = int64(_RUN)
+        source, target = order, scratch
+        while length < end - start:
+            for run in range(start, end, 2 * length):
+                middle = min(run + length, end)
+                _merge(
+                    items, width, hash_at, high_at, offset_at, source, target, run, middle, min(middle + length, end)
+                )
+            source, target = target, source
+            length *= 2
+        if source != order:
+            for at in range(start, end):
+                store_i32(order + 4 * at, load_i32(source + 4 * at))
+        start = end
+    return int64(0)
