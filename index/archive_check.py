@@ -7,7 +7,7 @@ the segment are read again to tell which. Memory: one segment's keys, a page, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.batch import KeyBatch
-from index.layout import SECONDS_MAX, SECONDS_MIN, Items
+from index.layout import LAYOUTS, SECONDS_MAX, SECONDS_MIN, ItemLayout, Items
 from index.object_check import items_of_object
-from index.object_pages import highs
 from tiering.checks.archive import ColdCheck
 from tiering.checks.findings import Findings
 from tiering.cold.manifest_store import ManifestStore
@@ -29,6 +28,7 @@ from tiering.hot.store import HotStore
 
 #: One item, or one key of one record, which ``offset`` says by its cold offset; ``second`` is of the store time.
 _NAMES = ("offset", "hash", "high", "topic_id", "queue_id", "size", "second")
+_FIELDS = ("offset", "hash", "hash_high", "topic_id", "queue_id", "size", "seconds")
 _KEY = np.dtype([(name, "<i8") for name in _NAMES])
 #: A second of an item that was cut to 32 bits, so that it says nothing.
 _UNKNOWN = -(1 << 62)
@@ -56,9 +56,18 @@ class IndexCheck:
     def __init__(
         self, objects: ObjectStore, store_id: str, log: Sequence[LogEntry], index: Sequence[IndexEntry],
         head: Head, lost_log: Sequence[tuple[int, int]], lost_index: Sequence[tuple[int, int]],
-        topic_ids: dict[str, int], findings: Findings,
+        topic_ids: dict[str, int], findings: Findings, layouts: Mapping[int, ItemLayout] = LAYOUTS,
     ) -> None:  # fmt: skip
-        """``lost_log`` and ``lost_index`` are physical ranges whose segments, or index objects, are not known."""
+        """``lost_log`` and ``lost_index`` are physical ranges whose segments, or index objects, are not known.
+
+        What the items of one object lack, because their layout does, is compared of none.
+        """
+        self._layouts = layouts
+        used = {entry.layout for entry in index}
+        self._unsaid = [
+            name for name, field in zip(_NAMES, _FIELDS, strict=True)
+            if any(field not in layout.fields for layout in layouts.values() if layout.name in used)
+        ]  # fmt: skip
         self._objects = objects
         self._store_id = store_id
         self._bases = {entry.base for entry in log}
@@ -81,8 +90,8 @@ class IndexCheck:
             find = partial(self._findings.add, entry.key)
             nowhere: set[int] = set()
             try:
-                for items in items_of_object(self._objects, self._store_id, entry, find):
-                    nowhere |= self._sum_up(entry, _keys_of_items(items, entry.begin_ms))
+                for items in items_of_object(self._objects, self._store_id, entry, find, self._layouts):
+                    nowhere |= self._sum_up(entry, self._keys_of_items(items, entry.begin_ms))
             except (CorruptionError, ObjectNotFoundError) as error:
                 find(error.message)
             if nowhere:
@@ -126,6 +135,8 @@ class IndexCheck:
         keys["hash"], keys["high"] = found["hash"], found["hash_high"]
         keys["topic_id"], keys["queue_id"] = ids[rows["topic_number"]], rows["queue_id"]
         keys["size"], keys["second"] = rows["size"], rows["store_ms"] // 1000
+        for name in self._unsaid:
+            keys[name] = 0
         self._check_bounds(whole.entry.base, rows)
         return keys, rows["physical_offset"].astype(np.int64)
 
@@ -151,8 +162,8 @@ class IndexCheck:
             extra: list[_Keys] = []
             wrong: list[_Keys] = []
             try:
-                for items in items_of_object(self._objects, self._store_id, entry, lambda _: None):
-                    keys = _keys_of_items(items, entry.begin_ms)
+                for items in items_of_object(self._objects, self._store_id, entry, lambda _: None, self._layouts):
+                    keys = self._keys_of_items(items, entry.begin_ms)
                     keys = keys[(keys["offset"] >= base) & (keys["offset"] < base + self._segment_bytes)]
                     keys = keys[~np.isin(keys["offset"], passed_over) & ~whole.is_lost(keys["offset"])]
                     at = _places(wanted[order], keys)
@@ -190,16 +201,15 @@ class IndexCheck:
             first = f"the first of the record at {physical.min()}"
             self._findings.add(whole.entry.key, f"{len(physical)} keys are in no index object, {first}")
 
-
-def _keys_of_items(items: Items, begin_ms: int) -> _Keys:
-    keys = np.empty(len(items), _KEY)
-    for name in ("offset", "hash", "topic_id", "queue_id", "size"):
-        keys[name] = items[name]
-    keys["high"] = highs(items)
-    seconds = items["seconds"].astype(np.int64)
-    keys["second"] = begin_ms // 1000 + seconds
-    keys["second"][(seconds == SECONDS_MIN) | (seconds == SECONDS_MAX)] = _UNKNOWN
-    return keys
+    def _keys_of_items(self, items: Items, begin_ms: int) -> _Keys:
+        keys = np.zeros(len(items), _KEY)
+        for name, field in zip(_NAMES, _FIELDS, strict=True):
+            if name not in self._unsaid:
+                keys[name] = items[field]
+        seconds = items["seconds"].astype(np.int64)
+        keys["second"] = begin_ms // 1000 + seconds
+        keys["second"][(seconds == SECONDS_MIN) | (seconds == SECONDS_MAX)] = _UNKNOWN
+        return keys
 
 
 def _fingerprint(keys: _Keys) -> int:
@@ -236,7 +246,11 @@ def _differ(wanted: _Keys, keys: _Keys) -> NDArray[np.bool_]:
 
 
 def check_archive_deep(
-    manifest: ManifestStore, hot: HotStore | None, findings: Findings, progress: Callable[[int, int], None]
+    manifest: ManifestStore,
+    hot: HotStore | None,
+    findings: Findings,
+    progress: Callable[[int, int], None],
+    layouts: Mapping[int, ItemLayout] = LAYOUTS,
 ) -> None:
     """Every object of an archive, every byte of it, and what they say of each other; see ``docs/checking.md``."""
     try:
@@ -252,7 +266,7 @@ def check_archive_deep(
     topic_ids = {topic.name: topic.topic_id for topic in cold.state.topics}
     index = IndexCheck(
         manifest.objects, manifest.keys.store_id, cold.log, cold.index, head, cold.lost_ranges, cold.lost_index,
-        topic_ids, findings,
+        topic_ids, findings, layouts,
     )  # fmt: skip
     total = len(cold.index) + len(cold.log)
     index.read_objects(lambda done, _: progress(done, total))

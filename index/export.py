@@ -16,15 +16,25 @@ from numpy.typing import NDArray
 
 from index.chained_file import ChainedIndexFile
 from index.compacted_file import SLOT_ENTRY, CompactedIndexFile
-from index.compactor import PIECE_ITEMS, slots_of, sorted_by_slot
 from index.errors import CorruptIndexError
-from index.header import END_MAGIC, MAX_FILE_BYTES, SLOT_BYTES, FileHeader, compacted_bytes, items_position
+from index.header import (
+    END_MAGIC,
+    HEADER_BYTES,
+    MAX_FILE_BYTES,
+    SLOT_BYTES,
+    FileHeader,
+    compacted_bytes,
+    items_position,
+)
 from index.index_object import IndexObjectReader
 from index.layout import ROCKETMQ, Items
+from index.slot_pieces import slot_pieces
 from tiering.errors import InvalidRequestError
 from tiering.fs import FileSystem
 
 _FIELDS = ROCKETMQ.compacted_fields
+#: Items of a compacted source for one write.
+_PIECE_ITEMS = 1 << 17
 
 
 def export_rocketmq(fs: FileSystem, source: ChainedIndexFile | CompactedIndexFile, target: Path, tmp_dir: Path) -> None:
@@ -42,11 +52,13 @@ def export_rocketmq(fs: FileSystem, source: ChainedIndexFile | CompactedIndexFil
 
 
 def export_object(
-    fs: FileSystem, reader: IndexObjectReader, end_ms: int, item_count: int, target: Path, tmp_dir: Path
-) -> None:
+    fs: FileSystem, reader: IndexObjectReader, end_ms: int, item_count: int, target: Path, tmp_dir: Path,
+    *, slot_range: tuple[int, int] | None = None,
+) -> None:  # fmt: skip
     """Write the RocketMQ form of an index object; promises and errors as :func:`export_rocketmq`.
 
-    ``end_ms`` and ``item_count`` are the greatest store time and the items that the object's meta states. Inside a slot
+    ``end_ms``, ``item_count`` and ``slot_range`` are what the object's meta states: greatest store time, items, and the
+    slots of a part, all others being empty. Inside a slot
     items lie by falling seconds; those of one key in equal seconds stay newest first. Offsets are the object's, cold
     ones. Items of one slot are in memory at a time.
     """
@@ -54,8 +66,9 @@ def export_object(
     size = compacted_bytes(ROCKETMQ, directory.slots, item_count)
     if item_count < 1 or not 0 < size <= MAX_FILE_BYTES:
         raise CorruptIndexError(f"{directory.slots} slots and {item_count} items do not make an index file")
-    if directory.slots > len(directory) * directory.page_bytes // SLOT_BYTES:
-        raise CorruptIndexError(f"{len(directory)} pages do not hold {directory.slots} slots")
+    slot_from, slot_end = slot_range or (0, directory.slots)
+    if slot_end - slot_from > len(directory) * directory.page_bytes // SLOT_BYTES:
+        raise CorruptIndexError(f"{len(directory)} pages do not hold {slot_end - slot_from} slots")
     counts = np.zeros(directory.slots, np.int64)
     old = FileHeader(END_MAGIC, directory.begin_ms, end_ms)
     _write(fs, target, tmp_dir, old, counts, _from_pages(reader, counts, item_count))
@@ -78,8 +91,8 @@ def _write(
     try:
         position = items_position(slots)
         for items in pieces:
-            piece = np.empty(len(items), ROCKETMQ.compacted)
-            for name in _FIELDS:
+            piece = np.zeros(len(items), ROCKETMQ.compacted)  # what the source's layout lacks is 0
+            for name in set(_FIELDS).intersection(items.dtype.names or ()):
                 piece[name] = items[name]
             file.write_at(position, piece.view(np.uint8))
             position += piece.nbytes
@@ -98,12 +111,18 @@ def _write(
 
 
 def _from_chains(source: ChainedIndexFile) -> tuple[NDArray[np.int64], Iterator[Items]]:
-    """Items of each slot, counted and in pieces in slot order."""
-    items = source.all_items()[1 : source.item_count + 1]
-    slot_of = slots_of(source, items)
-    order = sorted_by_slot(slot_of)
-    counts = np.bincount(slot_of, minlength=source.slots)
-    return counts, (items[order[at : at + PIECE_ITEMS]] for at in range(0, len(order), PIECE_ITEMS))
+    """Items of each slot, counted while they are taken, and in pieces in slot order."""
+    counts = np.zeros(source.slots, np.int64)
+
+    def pieces() -> Iterator[Items]:
+        for piece in slot_pieces(source):
+            at = (piece.slots_position - HEADER_BYTES) // SLOT_BYTES
+            lengths = piece.slots.view(SLOT_ENTRY)["length"]
+            counts[at : at + len(lengths)] = lengths // source.layout.compacted_bytes
+            if len(piece.items):
+                yield piece.items.view(source.layout.compacted)
+
+    return counts, pieces()
 
 
 def _from_slots(source: CompactedIndexFile) -> tuple[NDArray[np.int64], Iterator[Items]]:
@@ -116,7 +135,7 @@ def _from_slots(source: CompactedIndexFile) -> tuple[NDArray[np.int64], Iterator
     if not is_whole or (table["position"] != starts).any():
         raise CorruptIndexError("slots of a compacted index file do not abut", path=str(source.path))
     items = source.all_items()
-    return lengths // width, (items[at : at + PIECE_ITEMS] for at in range(0, len(items), PIECE_ITEMS))
+    return lengths // width, (items[at : at + _PIECE_ITEMS] for at in range(0, len(items), _PIECE_ITEMS))
 
 
 def _from_pages(reader: IndexObjectReader, counts: NDArray[np.int64], item_count: int) -> Iterator[Items]:

@@ -57,7 +57,7 @@ def index_from_archive(
         fs, paths, slots=sizes.slots, items=sizes.items, layout=TIERLOG,
         border=head.indexed_to, indexed_to=head.indexed_to, log_start=head.indexed_to,
     )  # fmt: skip
-    publisher = IndexPublisher(index, manifest, randomness, contextlib.nullcontext)
+    publisher = IndexPublisher(index, manifest, randomness, fs, paths.tmp, contextlib.nullcontext)
     names = {topic.topic_id: topic.name for topic in manifest.state(manifest.reader(), head).topics}
     for records in archived_ranges(manifest, head, head.indexed_to, names, fs, paths.tmp):
         index.on_records(records)
@@ -70,7 +70,7 @@ def index_from_archive(
 
 
 def _publish(index: LocalIndex, publisher: IndexPublisher, head: Head, names: dict[int, str]) -> Head:
-    index.compact_sealed()
+    index.keep_house()
     return publisher.publish(head, names)[0]
 
 

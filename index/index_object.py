@@ -1,10 +1,10 @@
 """The index object of the archive: a compacted file in pages, found through a directory. Big-endian.
 
-Sections follow each other: pages, page directory, filter (empty for now), meta; then the tail.
+Sections follow each other: pages, page directory, key filter (may be missing), meta; then the tail.
 
-The table is empty (pages), the directory (``index.object_pages``) or the JSON text (meta). Pages are covered
-by the CRCs of the directory. Tail: int32 length of the meta section, int32 CRC-32 of it, magic ``TLIDXTAI``.
-Written by: the uploader and the merge. Read by: ``IndexObjectReader``.
+The table is empty (pages), the directory (``index.object_pages``), the filter (``index.key_filter``) or the JSON text
+(meta). Pages are covered by the CRCs of the directory. Tail: int32 length of the meta section, uint32 CRC-32 of it,
+magic ``TLIDXTAI``. Written by: ``index.object_builder``. Read by: ``IndexObjectReader``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from index.errors import CorruptIndexError
+from index.errors import CorruptIndexError, DamagedFilterError
+from index.key_filter import KeyFilter
 from index.layout import LAYOUTS, ItemLayout, Items
-from index.object_pages import IndexPage, PageDirectory, encode_pages, highs
+from index.object_pages import IndexPage, PageDirectory
 from index.object_sections import (
     DIRECTORY,
     FILTER,
@@ -31,28 +30,10 @@ from index.object_sections import (
     TAIL_BYTES,
     TAIL_MAGIC,
     Sections,
-    encode_section,
     open_section,
 )
 from tiering.errors import BadMagicError, ChecksumMismatchError, InvalidRequestError
 from tiering.format.section import SectionRef
-from tiering.types import TimeBounds
-
-__all__ = [
-    "DEFAULT_PAGE_BYTES",
-    "DIRECTORY",
-    "FILTER",
-    "META",
-    "PAGES",
-    "Fetch",
-    "IndexMeta",
-    "IndexObject",
-    "IndexObjectReader",
-    "Sections",
-    "build_index_object",
-]
-
-DEFAULT_PAGE_BYTES = 64 << 10
 
 #: Bytes ``[start, end)`` of one object.
 Fetch = Callable[[int, int], bytes]
@@ -60,136 +41,11 @@ _T = TypeVar("_T")
 
 
 class CheckedRead(Protocol):
-    """Reads a half-open range and returns what ``decode`` makes of its bytes; ``decode`` checks them."""
+    """Reads ranges of one object, and perhaps keeps what became of them."""
 
-    def __call__(self, start: int, end: int, decode: Callable[[bytes], _T]) -> _T: ...
-
-
-@dataclass(frozen=True, slots=True)
-class IndexMeta:
-    """What the builder cannot read off the compacted file."""
-
-    store_id: str
-    segment_bytes: int
-    topics: Mapping[int, str]
-    """Topic names by id, of every topic that has items."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexObject:
-    """One object ready to be stored, and what the manifest says about it."""
-
-    data: bytes
-    sections: Sections
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-
-class CompactedSource(Protocol):
-    """What the builder reads: ``CompactedIndexFile``, or a merge that looks like one."""
-
-    @property
-    def layout(self) -> ItemLayout: ...
-    @property
-    def slots(self) -> int: ...
-    @property
-    def begin_ms(self) -> int: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def next(self) -> int: ...
-    @property
-    def bounds(self) -> TimeBounds | None: ...
-
-    def verify(self) -> None:
-        """Check all bytes."""
+    def __call__(self, start: int, end: int, decode: Callable[[bytes], _T]) -> _T:
+        """What ``decode`` makes of the bytes ``[start, end)``; it checks them."""
         ...
-
-    def all_items(self) -> Items:
-        """All items, in compacted form."""
-        ...
-
-
-def _cold_offsets(
-    physical: NDArray[np.int64], to_cold: Callable[[NDArray[np.int64]], NDArray[np.int64]], segment_bytes: int
-) -> NDArray[np.int64]:
-    distinct, place = np.unique(physical, return_inverse=True)
-    cold = np.asarray(to_cold(distinct), np.int64)
-    if cold.shape != distinct.shape or len(np.unique(cold)) != len(cold):
-        raise CorruptIndexError("offset map is not one to one")
-    if (cold // segment_bytes != distinct // segment_bytes).any():
-        raise CorruptIndexError("offset map leaves the segment")
-    return cold[place]
-
-
-def build_index_object(
-    reader: CompactedSource,
-    to_cold: Callable[[NDArray[np.int64]], NDArray[np.int64]],
-    meta: IndexMeta,
-    page_bytes: int = DEFAULT_PAGE_BYTES,
-) -> IndexObject:
-    """Sort a compacted file's items, rewrite their offsets with ``to_cold`` and pack them into pages.
-
-    ``to_cold`` turns distinct physical offsets into cold ones. Raises :class:`CorruptIndexError` if the
-    file's checksum differs, or if the map is not one to one or leaves a segment.
-    """
-    reader.verify()
-    layout, slots, bounds = reader.layout, reader.slots, reader.bounds
-    source = reader.all_items()
-    if bounds is None or not len(source):
-        raise InvalidRequestError("an index object is built from a file with items and a trailer")
-    hashes = source["hash"].astype(np.int64)
-    physical = source["offset"].astype(np.int64)
-    if hashes.min() < 0 or physical.min() < 0:
-        raise CorruptIndexError("an index item has a negative hash or offset")
-    items = source[np.lexsort((-physical, highs(source), (hashes % slots) << 31 | hashes))]
-    cold = _cold_offsets(items["offset"].astype(np.int64), to_cold, meta.segment_bytes)
-    segments = np.unique(physical // meta.segment_bytes) * meta.segment_bytes
-    items["offset"] = cold
-    pages, directory = encode_pages(items, slots, page_bytes, reader.begin_ms, layout)
-
-    parts: list[bytes] = []
-    sections: dict[str, SectionRef] = {}
-    position = 0
-
-    def append(name: str, table: bytes, rest: list[bytes]) -> None:
-        nonlocal position
-        added = encode_section(name, table, rest)
-        crc = 0
-        for part in added:
-            crc = zlib.crc32(part, crc)
-        length = sum(len(part) for part in added)
-        sections[name] = SectionRef(position, length, length, crc)
-        parts.extend(added)
-        position += length
-
-    append(PAGES, b"", pages)
-    append(DIRECTORY, directory.encode(), [])
-    sections[FILTER] = SectionRef(position, 0, 0, 0)
-    described = {
-        "store_id": meta.store_id,
-        "layout": layout.name,
-        "slots": slots,
-        "slot_range": [0, slots],
-        "items": len(items),
-        "pages": len(pages),
-        "page_bytes": page_bytes,
-        "begin_ms": reader.begin_ms,
-        "min_store_ms": bounds.min_store_ms,
-        "max_store_ms": bounds.max_store_ms,
-        "min_born_ms": bounds.min_born_ms,
-        "max_born_ms": bounds.max_born_ms,
-        "first": reader.first,
-        "next": reader.next,
-        "segment_bytes": meta.segment_bytes,
-        "segments": segments.tolist(),
-        "topics": {str(number): name for number, name in sorted(meta.topics.items())},
-        "sections": {
-            name: {"position": ref.position, "length": ref.length, "crc": ref.crc32} for name, ref in sections.items()
-        },
-    }
-    append(META, json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode(), [])
-    parts.append(TAIL.pack(sections[META].length, sections[META].crc32, TAIL_MAGIC))
-    return IndexObject(b"".join(parts), sections, described)
 
 
 class IndexObjectReader:
@@ -259,21 +115,35 @@ class IndexObjectReader:
             self._directory = self._read(ref.position, ref.position + ref.length, decode)
         return self._directory
 
+    def key_filter(self) -> KeyFilter | None:
+        """The key filter, fetched anew; None for an object without one.
+
+        Raises :class:`DamagedFilterError`, then the object is to be read as one without it.
+        """
+        ref = self.sections.get(FILTER)
+        if ref is None or not ref.length:
+            return None
+        return self._read(ref.position, ref.position + ref.length, lambda data: decode_filter(data, ref))
+
     def page(self, number: int) -> IndexPage:
         """One page by its number: one ranged read."""
-        directory = self.page_directory()
-        start, end = directory.span(number)
+        return self._read(*self.page_range(number), lambda compressed: self.decode_page(number, compressed))
+
+    def page_range(self, number: int) -> tuple[int, int]:
+        """Where a page lies in the object, half-open."""
+        start, end = self.page_directory().span(number)
         base = self._section_ref(PAGES).position + SECTION_HEAD_BYTES
+        return base + start, base + end
 
-        def decode(compressed: bytes) -> IndexPage:
-            _check_length(compressed, base + start, base + end)
-            directory.check(number, compressed)
-            page = IndexPage.decode(compressed, directory.layout, directory.page_bytes)
-            if page.first_slot != int(directory.rows["slot"][number]):
-                raise CorruptIndexError("index page starts with another slot than its directory says")
-            return page
-
-        return self._read(base + start, base + end, decode)
+    def decode_page(self, number: int, compressed: bytes) -> IndexPage:
+        """A page checked and decoded."""
+        directory = self.page_directory()
+        _check_length(compressed, *self.page_range(number))
+        directory.check(number, compressed)
+        page = IndexPage.decode(compressed, directory.layout, directory.page_bytes)
+        if page.first_slot != int(directory.rows["slot"][number]):
+            raise CorruptIndexError("index page starts with another slot than its directory says")
+        return page
 
     def runs(self, hash_low: int, hash_high: int) -> Iterator[Items]:
         """Items of a key page by page, newest first; a page is read only when it is asked for."""
@@ -294,7 +164,7 @@ class IndexObjectReader:
             count += len(items)
             if limit is not None and count >= limit:
                 break
-        hits: Items = np.concatenate(found)
+        hits: Items = np.concatenate(found) if found else np.empty(0, self.page_directory().layout.compacted)
         return hits
 
     def _section_ref(self, name: str) -> SectionRef:
@@ -302,6 +172,13 @@ class IndexObjectReader:
         if ref is None or ref.position < 0 or ref.length < SECTION_HEAD_BYTES:
             raise CorruptIndexError(f"index object has no {name} section")
         return ref
+
+
+def decode_filter(data: bytes, ref: SectionRef) -> KeyFilter:
+    """The key filter of a section's bytes; :class:`DamagedFilterError` unless they are those that ``ref`` is about."""
+    if len(data) != ref.length or zlib.crc32(data) != ref.crc32:
+        raise DamagedFilterError("checksum of a key filter differs", position=ref.position)
+    return KeyFilter.decode(data)
 
 
 def _exactly(fetch: Fetch, start: int, end: int) -> bytes:

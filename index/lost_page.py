@@ -80,7 +80,8 @@ class LostPage:
         stream.take_rest()
         bounds = TimeBounds(*(meta[f"{end}_{axis}_ms"] for axis in ("store", "born") for end in ("min", "max")))
         level = int(key.split("/index/L")[1].split("/")[0])
+        slot_from, slot_end = meta["slot_range"]
         return IndexEntry(
             key, level, meta["first"], meta["next"], meta["begin_ms"], size, stream.crc32, meta["items"],
-            meta["slots"], meta["layout"], bounds, dict(reader.sections), self._head.version,
+            meta["slots"], slot_from, slot_end, meta["layout"], bounds, dict(reader.sections), self._head.version,
         )  # fmt: skip

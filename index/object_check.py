@@ -1,29 +1,38 @@
 """Reads one index object from its first to its last byte and checks it against its manifest entry and itself.
 
-After it a look-up of any item's key comes to the item: slots, pages and page directory lead there.
+After it a look-up of any item's key comes to the item: slots, pages and page directory lead there, and the key filter
+does not rule it out. In memory are a page and, where there is one, the filter twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from index.errors import CorruptIndexError
+from index.errors import CorruptIndexError, DamagedFilterError
 from index.header import SLOT_BYTES
-from index.index_object import DIRECTORY, META, PAGES, IndexObjectReader
-from index.layout import Items
-from index.object_pages import PAGE_HEAD_BYTES, IndexPage, PageDirectory, highs
-from index.object_sections import SECTION_HEAD_BYTES, open_section
+from index.index_object import IndexObjectReader
+from index.key_filter import KeyFilter
+from index.layout import LAYOUTS, ItemLayout, Items
+from index.object_order import highs, keys_of
+from index.object_pages import PAGE_HEAD_BYTES, IndexPage, PageDirectory
+from index.object_sections import DIRECTORY, FILTER, META, PAGES, SECTION_HEAD_BYTES, open_section
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.object_stream import ObjectStream
-from tiering.errors import CorruptionError
+from tiering.errors import CorruptionError, UnsupportedFormatError
 from tiering.format.manifest import IndexEntry
 
 Find = Callable[[str], None]
 
 
-def items_of_object(objects: ObjectStore, store_id: str, entry: IndexEntry, find: Find) -> Iterator[Items]:
+def items_of_object(
+    objects: ObjectStore,
+    store_id: str,
+    entry: IndexEntry,
+    find: Find,
+    layouts: Mapping[int, ItemLayout] = LAYOUTS,
+) -> Iterator[Items]:
     """The items of each page that can be read, in the object's order.
 
     Damage inside the object is told; raises what makes all of it unreadable, and the object store's errors.
@@ -31,10 +40,13 @@ def items_of_object(objects: ObjectStore, store_id: str, entry: IndexEntry, find
     size = objects.head(entry.key).size_bytes
     if size != entry.size_bytes:
         raise CorruptIndexError(f"is {size} bytes long, the manifest says {entry.size_bytes}")
-    reader = IndexObjectReader(lambda start, end: objects.get_range(entry.key, start, end), entry.sections)
+    reader = IndexObjectReader(
+        lambda start, end: objects.get_range(entry.key, start, end), entry.sections, layouts=layouts
+    )
     directory = reader.page_directory()
     if (directory.slots, directory.begin_ms, directory.layout.name) != (entry.slots, entry.begin_ms, entry.layout):
         find("its page directory and the manifest disagree")
+    against = _FilterCheck(_filter_of(reader, find))
     stream = ObjectStream(objects, entry.key, size)
     head = stream.take(entry.sections[PAGES].position + SECTION_HEAD_BYTES)
     damaged, count = 0, 0
@@ -50,11 +62,13 @@ def items_of_object(objects: ObjectStore, store_id: str, entry: IndexEntry, find
             directory.check(number, data)
             page = IndexPage.decode(data, directory.layout, directory.page_bytes)
             _check_page(directory, number, page)
+            _check_range(directory, number, page, entry)
         except CorruptionError as error:
             damaged += 1
             find(f"page {number} is damaged ({error.message}); {_slots_of(directory, number)}")
             continue
         count += len(page.items)
+        against.add(page.items)
         yield page.items
     stream.take_rest()
     try:
@@ -64,8 +78,47 @@ def items_of_object(objects: ObjectStore, store_id: str, entry: IndexEntry, find
         find(error.message)
     if not damaged and count != entry.items:
         find(f"holds {count} items, the manifest says {entry.items}")
+    against.tell(find, all_seen=not damaged)
     if not damaged and stream.crc32 != entry.crc32:
         find("its checksum differs from the manifest")
+
+
+def _filter_of(reader: IndexObjectReader, find: Find) -> KeyFilter | None:
+    try:
+        return reader.key_filter()
+    except (DamagedFilterError, UnsupportedFormatError) as error:
+        find(f"{error.message}: every look-up reads a page of it")
+        return None
+
+
+class _FilterCheck:
+    """Compares a key filter with the items, which come in the object's order."""
+
+    def __init__(self, given: KeyFilter | None) -> None:
+        self._given = given
+        self._again = given.empty_like() if given is not None else None
+        self._keys = self._ruled_out = 0
+        self._last = -1
+
+    def add(self, items: Items) -> None:
+        if self._given is None or self._again is None or not len(items):
+            return
+        low, high, keys = items["hash"].astype(np.int64), highs(items), keys_of(items)
+        self._again.add(low, high)
+        self._ruled_out += int(np.count_nonzero(~self._given.may_contain_each(low, high)))
+        self._keys += int(np.count_nonzero(np.diff(keys))) + (int(keys[0]) != self._last)
+        self._last = int(keys[-1])
+
+    def tell(self, find: Find, *, all_seen: bool) -> None:
+        """Say what is wrong; whether the filter is that of the items, and no more, only if all of them were seen."""
+        if self._given is None or self._again is None:
+            return
+        if self._ruled_out:
+            find(f"its key filter rules out {self._ruled_out} items that it holds")
+        elif all_seen and not self._given.has_same_bits(self._again):
+            find("its key filter has bits of keys that it does not hold")
+        if all_seen and self._keys != self._given.keys:
+            find(f"its key filter says {self._given.keys} keys, it holds {self._keys}")
 
 
 def _slots_of(directory: PageDirectory, number: int) -> str:
@@ -101,6 +154,18 @@ def _check_page(directory: PageDirectory, number: int, page: IndexPage) -> None:
         raise CorruptIndexError("its last key belongs to the next page")
 
 
+def _check_range(directory: PageDirectory, number: int, page: IndexPage, entry: IndexEntry) -> None:
+    """Pages follow each other from the first slot of the object to the last."""
+    end = page.first_slot + len(page.entries)
+    following = _row(directory, number + 1)
+    if number == 0 and page.first_slot != entry.slot_from:
+        raise CorruptIndexError(f"it starts with slot {page.first_slot}, the object with {entry.slot_from}")
+    if following is None and end != entry.slot_end:
+        raise CorruptIndexError(f"it ends with slot {end - 1}, the object with {entry.slot_end - 1}")
+    if following is not None and following[0] not in (end, end - 1):
+        raise CorruptIndexError(f"slots between it and slot {following[0]} are missing")
+
+
 def _row(directory: PageDirectory, number: int) -> tuple[int, int, int] | None:
     if number >= len(directory):
         return None
@@ -112,14 +177,14 @@ def _check_meta(objects: ObjectStore, store_id: str, entry: IndexEntry) -> None:
     found, meta = IndexObjectReader.from_tail(
         lambda start, end: objects.get_range(entry.key, start, end), entry.size_bytes
     )
-    for name in (PAGES, DIRECTORY, META):
-        if found.sections[name] != entry.sections[name]:
+    for name in (PAGES, DIRECTORY, FILTER, META):
+        if found.sections.get(name) != entry.sections.get(name):
             raise CorruptIndexError(f"its meta and the manifest have different places for the {name} section")
-    said = {name: meta.get(name) for name in ("store_id", "layout", "slots", "items", "begin_ms", "first", "next")}
     known = {
         "store_id": store_id, "layout": entry.layout, "slots": entry.slots, "items": entry.items,
         "begin_ms": entry.begin_ms, "first": entry.first, "next": entry.next,
+        "slot_range": [entry.slot_from, entry.slot_end],
     }  # fmt: skip
     for name, value in known.items():
-        if said[name] != value:
-            raise CorruptIndexError(f"its meta says {name} is {said[name]}, the manifest {value}")
+        if meta.get(name) != value:
+            raise CorruptIndexError(f"its meta says {name} is {meta.get(name)}, the manifest {value}")

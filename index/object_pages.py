@@ -30,7 +30,7 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,85 +41,18 @@ from index.compacted_file import SLOT_ENTRY
 from index.errors import CorruptIndexError
 from index.header import SLOT_BYTES
 from index.layout import LAYOUTS, ItemLayout, Items
-from tiering.errors import ChecksumMismatchError, InvalidRequestError
+from index.object_order import highs
+from tiering.errors import ChecksumMismatchError
 
 PAGE_HEAD_BYTES = 8
-_PAGE_HEAD = struct.Struct(">ii")
+PAGE_HEAD = struct.Struct(">ii")
 _PREAMBLE = struct.Struct(">iiqhhi")
 _END = struct.Struct(">I")
 PAGE_ROW = np.dtype([("slot", ">i4"), ("hash", ">i4"), ("hash_high", ">u4"), ("crc", ">u4"), ("position", ">u4")])
-_MAX_SECTION_BYTES = (1 << 32) - 1
-_LEVEL = 3
-
-
-def _transpose(rows: NDArray[np.uint8]) -> bytes:
-    return np.ascontiguousarray(rows.T).tobytes()
 
 
 def _untranspose(data: bytes, width: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(width, -1).T)
-
-
-def highs(items: Items) -> NDArray[np.int64]:
-    """``hash_high`` of items, 0 where the layout has none."""
-    if items.dtype.names is not None and "hash_high" in items.dtype.names:
-        return items["hash_high"].astype(np.int64)
-    return np.zeros(len(items), np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class PageSpan:
-    """Slots ``[slot, slot_end)`` and items ``[item, item_end)`` of one page."""
-
-    slot: int
-    slot_end: int
-    item: int
-    item_end: int
-
-
-def plan_pages(
-    starts: NDArray[np.int64], run_starts: NDArray[np.int64], item_bytes: int, page_bytes: int
-) -> Iterator[PageSpan]:
-    """Cut sorted items into pages of at most ``page_bytes`` before compression.
-
-    ``starts`` is the first item of each slot and the number of items; ``run_starts`` the first item of each
-    run of equal keys.
-    """
-    room = (page_bytes - PAGE_HEAD_BYTES - SLOT_BYTES) // item_bytes
-    if room < 1:
-        raise InvalidRequestError(f"a page of {page_bytes} bytes holds no item")
-    slots, count = len(starts) - 1, int(starts[-1])
-    cost = SLOT_BYTES * np.arange(slots + 1, dtype=np.int64) + item_bytes * starts
-    slot, item = 0, 0
-    while slot < slots:
-        limit = page_bytes - PAGE_HEAD_BYTES + SLOT_BYTES * slot + item_bytes * item
-        slot_end = int(np.searchsorted(cost, limit, "right")) - 1
-        if slot_end > slot:
-            yield PageSpan(slot, slot_end, item, int(starts[slot_end]))
-            slot, item = slot_end, int(starts[slot_end])
-            continue
-        # The slot alone is longer than a page: cut it between runs, a run too long for a page anywhere.
-        cut = int(run_starts[int(np.searchsorted(run_starts, item + room, "right")) - 1])
-        cut = cut if cut > item else min(item + room, count)
-        yield PageSpan(slot, slot + 1, item, cut)
-        item = cut
-
-
-def encode_page(span: PageSpan, starts: NDArray[np.int64], items: Items) -> bytes:
-    """One compressed page; ``items`` are all items of the object, sorted."""
-    edges = np.clip(starts[span.slot : span.slot_end + 1], span.item, span.item_end)
-    width = items.dtype.itemsize
-    count = span.slot_end - span.slot
-    entries = np.empty(count, SLOT_ENTRY)
-    entries["position"] = PAGE_HEAD_BYTES + SLOT_BYTES * count + width * (edges[:-1] - span.item)
-    entries["length"] = width * np.diff(edges)
-    chosen = np.ascontiguousarray(items[span.item : span.item_end])
-    raw = (
-        _PAGE_HEAD.pack(span.slot, count)
-        + _transpose(entries.view(np.uint8).reshape(count, SLOT_BYTES))
-        + _transpose(chosen.view(np.uint8).reshape(len(chosen), width))
-    )
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +73,7 @@ class IndexPage:
             raw = zstandard.ZstdDecompressor().decompress(compressed)
         except zstandard.ZstdError as error:
             raise CorruptIndexError("index page cannot be decompressed") from error
-        first_slot, slots = _PAGE_HEAD.unpack_from(raw)
+        first_slot, slots = PAGE_HEAD.unpack_from(raw)
         items_at = PAGE_HEAD_BYTES + SLOT_BYTES * slots
         if first_slot < 0 or slots < 1 or items_at > len(raw) or (len(raw) - items_at) % layout.compacted_bytes:
             raise CorruptIndexError("index page contradicts its own lengths")
@@ -211,8 +144,13 @@ class PageDirectory:
         return start, int(self.rows["position"][page + 1]) if page + 1 < len(self.rows) else self.end
 
     def pages_of(self, hash_low: int, hash_high: int) -> range:
-        """The pages that may hold a key, in item order: one, or all those of a run longer than a page."""
+        """The pages that may hold a key, in item order: one, or all those of a run longer than a page.
+
+        None for a slot below those of the object.
+        """
         target = (hash_low % self.slots, hash_low, hash_high)
+        if target[0] < int(self.rows["slot"][0]):
+            return range(0)
         first = bisect_left(range(len(self.rows)), target, key=self._key)
         if first < len(self.rows) and self._key(first) == target:
             end = first + 1
@@ -230,28 +168,3 @@ class PageDirectory:
         start, end = self.span(page)
         if len(compressed) != end - start or zlib.crc32(compressed) != int(self.rows["crc"][page]):
             raise ChecksumMismatchError("checksum of an index page differs", position=start)
-
-
-def encode_pages(
-    items: Items, slots: int, page_bytes: int, begin_ms: int, layout: ItemLayout
-) -> tuple[list[bytes], PageDirectory]:
-    """All pages of items that are sorted by slot, hash, hash_high and newest first, with their directory."""
-    hashes = items["hash"].astype(np.int64)
-    high = highs(items)
-    starts = np.searchsorted(hashes % slots, np.arange(slots + 1))
-    changes = (np.diff(hashes) != 0) | (np.diff(high) != 0)
-    run_starts = np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
-    pages: list[bytes] = []
-    rows = []
-    position = 0
-    for span in plan_pages(starts, run_starts, layout.compacted_bytes, page_bytes):
-        page = encode_page(span, starts, items)
-        occupied = span.item < min(span.item_end, int(starts[span.slot + 1]))
-        key = (int(hashes[span.item]), int(high[span.item])) if occupied else (0, 0)
-        rows.append((span.slot, *key, zlib.crc32(page), position))
-        pages.append(page)
-        position += len(page)
-        if position > _MAX_SECTION_BYTES:
-            raise InvalidRequestError("an index object has at most 4 GiB of pages", hint="cut it by slot range")
-    directory = PageDirectory(slots, page_bytes, begin_ms, layout, np.array(rows, PAGE_ROW), position)
-    return pages, directory

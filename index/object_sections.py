@@ -1,7 +1,7 @@
 """Names of an index object's sections, and its tail. Big-endian.
 
-Sections start as ``tiering.format.section`` says. Their tables: none (pages), the page directory, the JSON text
-(meta). Tail, 16 bytes: int32 length of the meta section, uint32 CRC-32 of it, magic ``TLIDXTAI``.
+Sections start as ``tiering.format.section`` says. Their tables: none (pages), the page directory, the filter table, the
+JSON text (meta). Tail, 16 bytes: int32 length of the meta section, uint32 CRC-32 of it, magic ``TLIDXTAI``.
 Torn write: objects are stored whole or not at all.
 """
 
@@ -17,7 +17,7 @@ PAGES, DIRECTORY, FILTER, META = "pages", "directory", "filter", "meta"
 
 #: Of the first section, and so of the object.
 PAGES_MAGIC = b"TLIDXPAG"
-_MAGICS = {PAGES: PAGES_MAGIC, DIRECTORY: b"TLIDXDIR", META: b"TLIDXMET"}
+_MAGICS = {PAGES: PAGES_MAGIC, DIRECTORY: b"TLIDXDIR", FILTER: b"TLIDXFLT", META: b"TLIDXMET"}
 SECTION_HEAD_BYTES = HEADER.size
 TAIL = struct.Struct(">iI8s")
 TAIL_BYTES = TAIL.size
@@ -28,9 +28,14 @@ TAIL_MAGIC = b"TLIDXTAI"
 Sections = Mapping[str, SectionRef]
 
 
-def encode_section(name: str, table: bytes, rest: list[bytes]) -> list[bytes]:
-    """The parts of a section: header with table, and the rest."""
-    return [encode_head(_MAGICS[name], VERSION, table, sum(len(part) for part in rest)), *rest]
+def encode_section(name: str, table: bytes, rest_bytes: int = 0) -> bytes:
+    """Header and table of a section that ``rest_bytes`` more follow: all of it if none do."""
+    return encode_head(_MAGICS[name], VERSION, table, rest_bytes)
+
+
+def name_of(magic: bytes) -> str | None:
+    """The section that a magic begins, if any."""
+    return next((name for name, known in _MAGICS.items() if known == magic), None)
 
 
 def open_section(name: str, data: bytes) -> bytes:

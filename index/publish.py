@@ -1,28 +1,82 @@
 """Publishes compacted index files as index objects and raises ``indexed_to`` (invariant I5).
 
-Killed before the commit: an object nobody names. Killed after it: the watermark says that the file is published, and
-the local file moves to its folder at the next open.
+An object is put together in a file of ``tmp/`` and uploaded from there. Killed before the commit: that file, which the
+next try writes anew, and perhaps an object nobody names. Killed after it: the watermark says that the file is
+published, and the local file moves to its folder at the next open.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from index.compacted_file import CompactedIndexFile
-from index.index_object import IndexMeta, build_index_object
 from index.local_index import LocalIndex
+from index.object_builder import IndexMeta, write_index_object
+from index.object_sections import FILTER
+from index.resident_filters import ResidentFilters
 from index.snapshot import IndexFileEntry
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.publishing import verify_object
 from tiering.cold.segment.reader import SegmentReader
-from tiering.errors import CorruptionError
+from tiering.errors import CorruptionError, StoreError
 from tiering.format.manifest import Head, IndexEntry
+from tiering.fs import File, FileSystem
 from tiering.randomness import Randomness
+
+#: What one upload sends at a time.
+_PIECE_BYTES = 1 << 20
+LocalStep = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """Where objects are put together before they are uploaded."""
+
+    fs: FileSystem
+    tmp_dir: Path
+    local_step: LocalStep
+    """Surrounds every change of a file."""
+
+    @contextlib.contextmanager
+    def file(self, name: str) -> Iterator[_Draft]:
+        """An empty file that is gone afterwards; if the store is closed meanwhile, when its name is used again."""
+        path = self.tmp_dir / name
+        with self.local_step():
+            self.fs.make_dirs(self.tmp_dir)
+            self.fs.unlink(path)
+            file = self.fs.open(path)
+        try:
+            yield _Draft(file, self.local_step)
+        finally:
+            file.close()
+            with contextlib.suppress(StoreError), self.local_step():
+                self.fs.unlink(path)
+
+
+class _Draft:
+    """The bytes of an object that is put together."""
+
+    def __init__(self, file: File, local_step: LocalStep) -> None:
+        self._file = file
+        self._local_step = local_step
+
+    def write_at(self, position: int, data: bytes | memoryview) -> None:
+        with self._local_step():
+            self._file.write_at(position, data)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return self._file.read_at(position, length)
+
+    def pieces(self, size_bytes: int) -> Iterator[bytes]:
+        for start in range(0, size_bytes, _PIECE_BYTES):
+            yield self._file.read_at(start, min(_PIECE_BYTES, size_bytes - start))
 
 
 class IndexPublisher:
@@ -33,9 +87,17 @@ class IndexPublisher:
         index: LocalIndex,
         manifest: ManifestStore,
         randomness: Randomness,
-        local_step: Callable[[], AbstractContextManager[None]],
+        fs: FileSystem,
+        tmp_dir: Path,
+        local_step: LocalStep,
+        filters: ResidentFilters | None = None,
     ) -> None:
-        """``local_step`` surrounds every change of local files, and refuses it once the store is closing."""
+        """``local_step`` surrounds every change of local files, and refuses it once the store is closing.
+
+        ``filters`` are given those of the objects that are published.
+        """
+        self._filters = filters
+        self._workbench = Workbench(fs, tmp_dir, local_step)
         self._local_step = local_step
         self._index = index
         self._manifest = manifest
@@ -56,11 +118,12 @@ class IndexPublisher:
             if entry.next > head.archived_to:
                 break
             begun_s = self._manifest.begin_upload()
-            indexed = upload_file(self._manifest, self._randomness, entry, head, topic_names)
+            indexed = upload_file(
+                self._manifest, self._randomness, entry, head, topic_names, self._workbench, self._filters
+            )  # fmt: skip
             change = ManifestChange(index=(indexed,), indexed_to=entry.next, begun_s=begun_s)
             head = self._manifest.commit(change, head)
             with self._local_step():
-                self._index.mark_uploaded(entry)
                 self._index.set_indexed_to(head.indexed_to)
             published += 1
         reached = min(self._index.published_to(), head.archived_to)
@@ -72,22 +135,26 @@ class IndexPublisher:
 
 
 def upload_file(
-    manifest: ManifestStore, randomness: Randomness, entry: IndexFileEntry, head: Head, topic_names: dict[int, str]
-) -> IndexEntry:
+    manifest: ManifestStore, randomness: Randomness, entry: IndexFileEntry, head: Head, topic_names: dict[int, str],
+    workbench: Workbench, filters: ResidentFilters | None = None,
+) -> IndexEntry:  # fmt: skip
     """Store a compacted file as an object under a name of this attempt, verified; who commits the entry names it."""
     assert isinstance(entry.reader, CompactedIndexFile)
     assert entry.next is not None
     segments = _SegmentMaps(manifest, head)
     meta = IndexMeta(manifest.keys.store_id, segments.segment_bytes, topic_names)
-    built = build_index_object(entry.reader, segments.to_cold, meta)
-    key = manifest.keys.index(0, entry.begin_ms, entry.first, head.epoch, randomness.token_hex(4))
-    manifest.objects.upload(key, [built.data])
-    crc = zlib.crc32(built.data)
-    verify_object(manifest.objects, key, len(built.data), crc)
+    with workbench.file(f"object-{entry.begin_ms}") as draft:
+        written = write_index_object(draft, entry.reader, segments.to_cold, meta)
+        key = manifest.keys.index(0, entry.begin_ms, entry.first, head.epoch, randomness.token_hex(4))
+        manifest.objects.upload(key, draft.pieces(written.size_bytes))
+        verify_object(manifest.objects, key, written.size_bytes, written.crc32)
+        if filters is not None:  # of an object that nobody will name it stays unused, and goes first
+            ref = written.sections[FILTER]
+            filters.offer(key, ref, lambda: draft.read_at(ref.position, ref.length))
     return IndexEntry(
-        key, 0, entry.first, entry.next, entry.begin_ms, len(built.data), crc, entry.items,
-        entry.reader.slots, entry.reader.layout.name, entry.bounds,
-        dict(built.sections),
+        key, 0, entry.first, entry.next, entry.begin_ms, written.size_bytes, written.crc32, written.items,
+        entry.reader.slots, written.slot_from, written.slot_end, entry.reader.layout.name, entry.bounds,
+        dict(written.sections),
     )  # fmt: skip
 
 

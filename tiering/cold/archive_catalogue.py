@@ -162,6 +162,10 @@ class ArchiveCatalogue:
         """What a level-1 page of segments refers to."""
         return list(self._page(reader, node, "log"))
 
+    def index_page(self, reader: ArchiveReader, node: PageNode) -> Sequence[Any]:
+        """What a page of index objects holds: entries (level 0), or references to pages."""
+        return self._page(reader, node, "index")
+
     def pages(self, reader: ArchiveReader, head: Head) -> Iterator[ObjectRef]:
         """Every object of the manifest itself that the head leads to: pages, companions, rows, state, gaps, removed."""
         yield from (ref for ref in (head.state, head.gaps) if ref is not None)

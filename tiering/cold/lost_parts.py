@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tiering.cold.reading import BudgetSpentError
+from tiering.cold.bill import BudgetSpentError
 from tiering.errors import StoreError
 from tiering.format.manifest import LogEntry, PageNode
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from tiering.backoff import Backoff
 from tiering.clock import Clock, SystemClock
 from tiering.cold.archive_catalogue import ArchiveCatalogue
+from tiering.cold.bill import ReadBill, RequestChain
 from tiering.cold.manifest_change import ManifestChange, apply_change
 from tiering.cold.manifest_tree import TreeEdit
 from tiering.cold.object_store import ObjectInfo, ObjectStore
-from tiering.cold.reading import ArchiveCache, ArchiveReader, ReadBill
+from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.errors import (
     ConflictError,
     CorruptionError,
@@ -71,7 +72,7 @@ class ManifestStore(ArchiveCatalogue):
         self._looked_s = float("-inf")
         self._epoch: int | None = None
 
-    def reader(self, bill: ReadBill | None = None, *, scan: bool = False) -> ArchiveReader:
+    def reader(self, bill: ReadBill | RequestChain | None = None, *, scan: bool = False) -> ArchiveReader:
         """A reader of this archive's objects on a bill of its own; ``scan`` for one that reads much once."""
         return ArchiveReader(self.objects, self.cache, bill, scan=scan)
 
@@ -85,7 +86,7 @@ class ManifestStore(ArchiveCatalogue):
     def refresh(self, bill: ReadBill | None = None) -> Head:
         """The newest head; :class:`ObjectNotFoundError` if this store has no archive yet."""
         if bill is not None:
-            bill.charge(self.keys.head)
+            bill.charge((self.keys.head, 0, 0), "head")
         with self._lock:
             return self._refresh()
 

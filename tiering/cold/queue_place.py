@@ -11,8 +11,9 @@ from functools import partial
 from itertools import accumulate
 
 from tiering.cold.archive_catalogue import ArchiveCatalogue
+from tiering.cold.bill import BudgetSpentError
 from tiering.cold.lost_parts import Lost, unless_lost
-from tiering.cold.reading import ArchiveReader, BudgetSpentError
+from tiering.cold.reading import ArchiveReader
 from tiering.errors import StoreError
 from tiering.format.manifest import Head, LogEntry, PageNode
 from tiering.format.queue_rows import QueueRows

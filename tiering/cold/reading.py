@@ -6,15 +6,16 @@ layers keep such ranges: decoded metadata in memory, raw data in memory, both ra
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from tiering.cold.bill import ReadBill, RequestChain
 from tiering.cold.caching.disk import DiskCache
 from tiering.cold.caching.memory import LayerCounters, MemoryCache, Range, size_of
-from tiering.cold.caching.single_flight import PersonalError, SingleFlight
+from tiering.cold.caching.single_flight import SingleFlight
 from tiering.cold.object_store import ObjectStore
-from tiering.errors import CorruptionError, StoreError
+from tiering.errors import CorruptionError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -32,33 +33,20 @@ class _Look(Protocol[T_co]):
     def __call__(self, *, again: bool) -> tuple[T_co] | None: ...
 
 
-class BudgetSpentError(StoreError, PersonalError):
-    """The next request would exceed what the query may ask for."""
+class CacheLayer(Protocol):
+    """Something else that is kept of objects, by rules of its own. Thread safe."""
 
+    def forget(self, key: str) -> None:
+        """Drop everything of an object for good; :class:`DiskFailedError` if some of it stays on disk."""
+        ...
 
-@dataclass(slots=True)
-class ReadBill:
-    """What one query or pull asked of the object store; what a cache or another reader's request gave is a hit."""
+    def counters(self) -> LayerCounters:
+        """All numbers at one moment."""
+        ...
 
-    requests: int = 0
-    bytes: int = 0
-    max_requests: int | None = None
-    stages: set[str] = field(default_factory=set)
-    """Kinds of objects that needed at least one request: with each kind depending on the one before, their number is
-    the depth of the round trips."""
-    hits: int = 0
-    hit_bytes: int = 0
-
-    def charge(self, key: str) -> None:
-        """Count a request that is about to be made; :class:`BudgetSpentError` instead of one too many."""
-        if self.max_requests is not None and self.requests >= self.max_requests:
-            raise BudgetSpentError(f"the budget of {self.max_requests} requests is spent", path=key)
-        self.requests += 1
-
-    def hit(self, size_bytes: int) -> None:
-        """Count a range that needed no request of this reader's."""
-        self.hits += 1
-        self.hit_bytes += size_bytes
+    def close(self) -> None:
+        """Keep nothing more, and wait for nothing."""
+        ...
 
 
 class ArchiveCache:
@@ -71,6 +59,8 @@ class ArchiveCache:
         self.metadata: MemoryCache[object] = MemoryCache(limit_bytes - limit_bytes // _DATA_SHARE)
         self.data: MemoryCache[bytes] = MemoryCache(limit_bytes // _DATA_SHARE)
         self.disk = disk
+        self.others: dict[str, CacheLayer] = {}
+        """Further layers by name; added before anybody reads."""
         self.flights = SingleFlight()
 
     def forget(self, key: str) -> None:
@@ -80,47 +70,59 @@ class ArchiveCache:
         """
         self.metadata.forget(key)
         self.data.forget(key)
-        if self.disk is not None:
-            self.disk.forget(key)
+        with contextlib.ExitStack() as all_of_them:  # one that fails keeps no other from forgetting
+            for layer in self.others.values():
+                all_of_them.callback(layer.forget, key)
+            if self.disk is not None:
+                all_of_them.callback(self.disk.forget, key)
 
     def counters(self) -> dict[str, LayerCounters]:
         """The layers by name."""
         found = {"metadata": self.metadata.counters(), "data": self.data.counters()}
-        return found if self.disk is None else {**found, "disk": self.disk.counters()}
+        if self.disk is not None:
+            found["disk"] = self.disk.counters()
+        return found | {name: layer.counters() for name, layer in self.others.items()}
 
     def close(self) -> None:
         """Write nothing more to disk."""
+        for layer in self.others.values():
+            layer.close()
         if self.disk is not None:
             self.disk.close()
 
 
 class ArchiveReader:
-    """Reads objects for one query or pull and keeps its bill.
+    """Reads objects for one query or pull and keeps its bill, as one chain of requests.
 
     ``scan`` is for those who read much once: they use what is kept, and what they bring pushes out no other's.
     """
 
     def __init__(
-        self, objects: ObjectStore, cache: ArchiveCache, bill: ReadBill | None = None, *, scan: bool = False
+        self,
+        objects: ObjectStore,
+        cache: ArchiveCache,
+        bill: ReadBill | RequestChain | None = None,
+        *,
+        scan: bool = False,
     ) -> None:
         self._objects = objects
         self._cache = cache
         self._scan = scan
-        self.bill = bill or ReadBill()
+        self._chain = bill if isinstance(bill, RequestChain) else RequestChain(bill or ReadBill())
+        self.bill = self._chain.bill
 
     def fetch(self, key: str, start: int, end: int, stage: str) -> bytes:
         """One ranged GET past the caches; :class:`BudgetSpentError` instead of one too many."""
-        self.bill.charge(key)
-        self.bill.stages.add(stage)
+        self._chain.charge((key, start, end), stage)
         data = self._objects.get_range(key, start, end)
-        self.bill.bytes += len(data)
+        self.bill.arrived(len(data))
         return data
 
     def fetch_once(self, key: str, start: int, end: int, stage: str) -> tuple[bytes, bool]:
         """:meth:`fetch`, or what somebody else's that is on its way brings; whether it was this one's."""
         data, is_mine = self._cache.flights.run((key, start, end, stage), lambda: self.fetch(key, start, end, stage))
         if not is_mine:
-            self.bill.hit(end - start)
+            self._chain.hit((key, start, end))
         return data, is_mine
 
     def together(self, key: str, start: int, end: int) -> ArchiveReader:
@@ -172,21 +174,28 @@ class ArchiveReader:
     def kept_data(self, key: str, start: int, end: int, decode: Decode[T]) -> tuple[T] | None:
         """What ``decode`` makes of a range of data if that is kept, without asking the store."""
         place = key, start, end
-        raw = self._cache.data.get(place, scan=self._scan)
-        is_from_disk = raw is None
-        if is_from_disk and self._cache.disk is not None:
-            raw = self._cache.disk.get(*place)
-        if raw is None:
-            return None
-        try:
-            value = decode(raw)
-        except CorruptionError:
-            self._drop(place)
-            return None
-        if is_from_disk:
+
+        def look(*, again: bool) -> tuple[T] | None:
+            raw = self._cache.data.get(place, scan=self._scan, again=again)
+            return None if raw is None else (decode(raw),)
+
+        def keep(_: object, raw: bytes) -> None:
             self._cache.data.put(place, raw, len(raw), scan=self._scan)
-        self.bill.hit(end - start)
-        return (value,)
+
+        found = self._kept(place, decode, look, keep, again=False)
+        if found is not None:
+            self._chain.hit(place)
+        return found
+
+    def holds_data(self, key: str, start: int, end: int) -> bool:
+        """Whether a range of data is kept now, in memory or on disk; it may be gone when it is read."""
+        place = key, start, end
+        return place in self._cache.data or (self._cache.disk is not None and place in self._cache.disk)
+
+    def holds_metadata(self, key: str, start: int, end: int) -> bool:
+        """The same of a piece of metadata."""
+        place = key, start, end
+        return place in self._cache.metadata or (self._cache.disk is not None and place in self._cache.disk)
 
     def data_of(
         self, key: str, ranges: Sequence[tuple[int, int]], stage: str, decode: Callable[[int, bytes], T]
@@ -243,18 +252,15 @@ class ArchiveReader:
         keep: Callable[[T, bytes], None],
     ) -> tuple[T, bool]:
         """Memory, then disk, then the store, once for all who ask at the same time; whether it was decoded here."""
-        size_bytes = place[2] - place[1]
         found = self._trusted(place, look, again=False)
         if found is not None:
-            self.bill.hit(size_bytes)
+            self._chain.hit(place)
             return found[0], True
         is_paid = False
 
         def work() -> T:
             nonlocal is_paid
-            found = self._trusted(place, look, again=True)  # somebody may have brought it since
-            if found is None:
-                found = self._from_disk(place, decode, keep)
+            found = self._kept(place, decode, look, keep, again=True)  # somebody may have brought it since
             if found is None:
                 is_paid = True
                 raw = self.fetch(*place, stage)
@@ -265,8 +271,15 @@ class ArchiveReader:
 
         value, is_mine = self._cache.flights.run((*place, stage), work)
         if not is_paid:
-            self.bill.hit(size_bytes)
+            self._chain.hit(place)
         return value, is_mine
+
+    def _kept(
+        self, place: Range, decode: Decode[T], look: _Look[T], keep: Callable[[T, bytes], None], *, again: bool
+    ) -> tuple[T] | None:
+        """What memory has of a range, or the disk, which memory then has too."""
+        found = self._trusted(place, look, again=again)
+        return self._from_disk(place, decode, keep) if found is None else found
 
     def _trusted(self, place: Range, look: _Look[T], *, again: bool) -> tuple[T] | None:
         try:
@@ -302,7 +315,7 @@ class _BlockReader(ArchiveReader):
     """Serves pieces of one range out of one request."""
 
     def __init__(self, inner: ArchiveReader, key: str, start: int, end: int) -> None:
-        super().__init__(inner._objects, inner._cache, inner.bill, scan=inner._scan)
+        super().__init__(inner._objects, inner._cache, inner._chain, scan=inner._scan)
         self._key, self._start, self._end = key, start, end
         self._block: bytes | None = None
 

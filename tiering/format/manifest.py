@@ -119,7 +119,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """A published index object covering items of records in ``[first, next)``."""
+    """A published index object: items of records in ``[first, next)`` whose slots are in ``[slot_from, slot_end)``."""
 
     key: str
     level: int
@@ -130,6 +130,9 @@ class IndexEntry:
     crc32: int
     items: int
     slots: int
+    slot_from: int
+    slot_end: int
+    """``0`` and ``slots`` unless the object is a part of a merge that was cut by slot range."""
     layout: str
     bounds: TimeBounds | None
     sections: dict[str, SectionRef]
@@ -140,8 +143,8 @@ class IndexEntry:
         return {
             "key": self.key, "level": self.level, "first": self.first, "next": self.next,
             "begin_ms": self.begin_ms, "bytes": self.size_bytes, "crc32": self.crc32, "items": self.items,
-            "slots": self.slots, "layout": self.layout, "bounds": _bounds_to_json(self.bounds),
-            "sections": _sections_to_json(self.sections), "added": self.added,
+            "slots": self.slots, "slot_from": self.slot_from, "slot_end": self.slot_end, "layout": self.layout,
+            "bounds": _bounds_to_json(self.bounds), "sections": _sections_to_json(self.sections), "added": self.added,
         }  # fmt: skip
 
     @classmethod
@@ -149,8 +152,8 @@ class IndexEntry:
         """Inverse of :meth:`to_json`."""
         return cls(
             value["key"], value["level"], value["first"], value["next"], value["begin_ms"], value["bytes"],
-            value["crc32"], value["items"], value["slots"], value["layout"], _bounds_from_json(value["bounds"]),
-            _sections_from_json(value["sections"]), value["added"],
+            value["crc32"], value["items"], value["slots"], value["slot_from"], value["slot_end"], value["layout"],
+            _bounds_from_json(value["bounds"]), _sections_from_json(value["sections"]), value["added"],
         )  # fmt: skip
 
 
@@ -286,6 +289,12 @@ class Head:
         """Below which offset a log that ends at ``log_end`` is archived: one that was taken over ends in a gap."""
         first = next((first for first, following in self.log_gaps if first <= log_end < following), self.archived_to)
         return min(first, log_end)
+
+    @property
+    def newest_ms(self) -> int:
+        """Store time of the newest archived message, -1 if there is none."""
+        parts = [node.bounds for node in self.log_tree] + [entry.bounds for entry in self.log]
+        return max((bounds.max_store_ms for bounds in parts if bounds is not None), default=-1)
 
     def encode(self) -> bytes:
         """The head object."""

@@ -30,6 +30,7 @@ import struct
 import threading
 import zlib
 from collections import deque
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -95,6 +96,10 @@ class DiskCache:
 
     # reading
 
+    def __contains__(self, place: Range) -> bool:
+        with self._lock:
+            return not self._closed and _file_name(*place) in self._lru
+
     def get(self, key: str, start: int, end: int) -> bytes | None:
         """The bytes of a range, or None; whatever is wrong with a file, it is as if it were not there."""
         name = _file_name(key, start, end)
@@ -108,21 +113,44 @@ class DiskCache:
                 self._hits += 1
         return data
 
+    def kept(self) -> Iterator[tuple[Range, bytes]]:
+        """Every range that is there now, read one after the other; what is wrong is left out."""
+        with self._lock:
+            names = [] if self._closed else [(name, self._lru.get(name, touch=False)) for name in self._lru]
+        for name, size in names:
+            match = _NAME.fullmatch(name)
+            assert match is not None
+            found = self._open(name, size or 0)
+            if found is not None:
+                yield (found[0].decode(), int(match[2]), int(match[3])), found[1]
+
     def _read(self, name: str, key: bytes, size: int) -> bytes | None:
+        found = self._open(name, size)
+        if found is not None and found[0] == key:
+            return found[1]
+        if found is not None:
+            self._remove_unless_busy(name)
+        return None
+
+    def _open(self, name: str, size: int) -> tuple[bytes, bytes] | None:
+        """Key and content of a file, None for one that is not as it was written."""
         try:
             file = self._fs.read(self._ranges / name)
         except StoreError:
             file = b""
-        if len(file) == HEAD.size + len(key) + size:
+        if len(file) >= HEAD.size:
             magic, crc, length = HEAD.unpack_from(file)
-            is_ours = magic == MAGIC and length == len(key) and file[HEAD.size : HEAD.size + length] == key
-            if is_ours and zlib.crc32(memoryview(file)[CRC_FROM:]) == crc:
-                return file[HEAD.size + length :]
+            is_whole = magic == MAGIC and len(file) == HEAD.size + length + size
+            if is_whole and zlib.crc32(memoryview(file)[CRC_FROM:]) == crc:
+                return file[HEAD.size : HEAD.size + length], file[HEAD.size + length :]
+        self._remove_unless_busy(name)
+        return None
+
+    def _remove_unless_busy(self, name: str) -> None:
         if self._writing.acquire(blocking=False):  # else the next writer or reader meets it again
             with contextlib.ExitStack() as held:
                 held.callback(self._writing.release)
                 self._remove(name)
-        return None
 
     # writing
 
@@ -147,14 +175,19 @@ class DiskCache:
                 self._queued_bytes -= len(data)
             self.put(key, start, end, data)
 
-    def put(self, key: str, start: int, end: int, data: bytes) -> bool:
-        """Write a range now; False if it was not kept. Never raises for what the disk does."""
+    def put(self, key: str, start: int, end: int, data: bytes, *, replace: bool = True) -> bool:
+        """Write a range now; False if it was not kept. Never raises for what the disk does.
+
+        Without ``replace`` nothing else goes for it.
+        """
         name, key_bytes = _file_name(key, start, end), key.encode()
         cost = _blocks(len(data))
         with self._writing:
             with self._lock:
                 self._pause = max(0, self._pause - 1)
                 if self._closed or self._pause or name in self._lru or key in self._forgotten:
+                    return False
+                if not replace and cost > self._lru.limit_bytes - self._lru.used_bytes - self._lost_bytes:
                     return False
             try:
                 if not self._is_roomy(cost) or not self._make_room(cost):

@@ -1,4 +1,4 @@
-"""Threads that fetch ahead: a bounded number, none while there is nothing to do, and nobody waits for them to end."""
+"""Threads that fetch for others: a bounded number, none while nothing is to be done, and nobody waits for their end."""
 
 from __future__ import annotations
 
@@ -14,22 +14,38 @@ T = TypeVar("T")
 class FetchPool:
     """Runs work in the order it was given, at most ``threads`` pieces at once. Thread safe."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, name: str = "tierlog-read-ahead") -> None:
         self._threads = threads
+        self._name = name
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Future[Any], Callable[[], object]]] = deque()
         self._running = 0
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """The result to come; cancelling it keeps work that has not begun from beginning."""
+        """The result to come; cancelling it keeps work that has not begun from beginning.
+
+        Where no further thread can be started, those that run do it later; :class:`RuntimeError` if there is none.
+        """
         result: Future[T] = Future()
         with self._lock:
             self._waiting.append((result, work))
             if self._running == self._threads:
                 return result
             self._running += 1
-        threading.Thread(target=self._work, name="tierlog-read-ahead", daemon=True).start()
+        try:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._running -= 1
+                if not self._running and (result, work) in self._waiting:
+                    self._waiting.remove((result, work))
+                    raise
         return result
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there is work that waits for a thread."""
+        return bool(self._waiting)
 
     def _work(self) -> None:
         while True:

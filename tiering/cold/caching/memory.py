@@ -137,6 +137,10 @@ class MemoryCache(Generic[V]):
             self._scanned.pop(place)
             self._keep(self._scanned if scan else self._main, place, value, size_bytes + _ENTRY_BYTES)
 
+    def __contains__(self, place: Range) -> bool:
+        with self._lock:
+            return place in self._main or place in self._scanned
+
     def drop(self, places: Iterable[Range]) -> None:
         """Let these ranges go."""
         with self._lock:

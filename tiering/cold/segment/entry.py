@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from functools import reduce
 
 from tiering.cold.object_store import ObjectStore
@@ -34,7 +35,7 @@ def entry_of_segment(objects: ObjectStore, key: str, added: int) -> LogEntry:
     sections = {
         "offset_map": offset_map,
         "directory": directory,
-        "seek_table": SectionRef(size - seek_bytes, len(table), len(table), stream.crc_of(table)),
+        "seek_table": SectionRef(size - seek_bytes, len(table), len(table), zlib.crc32(table)),
     }
     entry = LogEntry(key, 0, 0, size, stream.crc32, int(seek.decompressed[-1]), 0, None, sections, None, added)
     segment = SegmentReader(ArchiveReader(objects, ArchiveCache(0), scan=True), entry)
@@ -53,4 +54,4 @@ def _section(objects: ObjectStore, key: str, size: int, position: int) -> Sectio
     if magic not in (MAGIC_OFFSET_MAP, MAGIC_DIRECTORY) or position + max(length, HEADER.size + table_length) > size:
         raise TornRecordError("no section where the frames end", path=key, position=position)
     head = objects.get_range(key, position, position + HEADER.size + table_length)
-    return SectionRef(position, length, len(head), ObjectStream.crc_of(head))
+    return SectionRef(position, length, len(head), zlib.crc32(head))

@@ -130,7 +130,7 @@ class SegmentReader:
         frames = self.frames([table.place(number) for number, _ in groups])
         for frame, (number, group) in zip(frames, groups, strict=True):
             for _, offset in group:
-                item = _decode(frame, offset - base - int(table.decompressed[number]))
+                item = item_at(frame, offset - base - int(table.decompressed[number]))
                 yield offset, None if isinstance(item, Filler) else item
 
     # directory
@@ -287,12 +287,13 @@ def items_in(frame: bytes, row: DirectoryRow) -> Iterator[Record | Filler]:
 def items_between(frame: bytes, position: int, end: int) -> Iterator[Record | Filler]:
     """The records and fillers of a part of a decompressed frame."""
     while position < end:
-        item = _decode(frame, position)
+        item = item_at(frame, position)
         yield item
         position += item.size
 
 
-def _decode(frame: bytes, position: int) -> Record | Filler:
+def item_at(frame: bytes, position: int) -> Record | Filler:
+    """The record or filler at a position of a decompressed frame."""
     return decode_filler(frame, position) if is_filler(frame, position) else decode_record(frame, position)
 
 

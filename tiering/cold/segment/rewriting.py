@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-import numpy as np
 import zstandard
-from numpy.typing import NDArray
 
 from tiering.cold.object_store import ObjectStore
+from tiering.cold.object_stream import ObjectStream
 from tiering.cold.publishing import verify_object
 from tiering.cold.reading import ArchiveReader
 from tiering.cold.segment.directory import frame_columns
 from tiering.cold.segment.reader import DirectoryRow, SegmentReader, items_in
-from tiering.errors import ChecksumMismatchError, CorruptionError
+from tiering.errors import ChecksumMismatchError
 from tiering.format.filler import Filler, make_filler
 from tiering.format.manifest import LogEntry
 from tiering.format.record import Record
@@ -41,8 +40,6 @@ from tiering.format.sorted_segment import (
     frame_checksum,
     skippable,
 )
-
-_READ_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ def rewrite_segment(
     Memory: one read of 8 MiB, the directory, and what an upload takes. Raises :class:`CorruptionError`, and stores
     nothing, if the old object is not what its entry says.
     """
-    writer = _Rewriter(reader, entry, chosen, level)
+    writer = _Rewriter(objects, reader, entry, chosen, level)
     objects.upload(key, writer.pieces())
     verify_object(objects, key, writer.size_bytes, writer.crc32)
     return replace(entry, key=key, size_bytes=writer.size_bytes, crc32=writer.crc32, sections=writer.sections)
@@ -97,7 +94,9 @@ def rewrite_segment(
 class _Rewriter:
     """The new object's bytes in order; sizes and sections are known once all were taken."""
 
-    def __init__(self, reader: ArchiveReader, entry: LogEntry, chosen: ChosenRecords, level: int) -> None:
+    def __init__(
+        self, objects: ObjectStore, reader: ArchiveReader, entry: LogEntry, chosen: ChosenRecords, level: int
+    ) -> None:
         self.size_bytes = 0
         self.crc32 = 0
         self.sections: dict[str, SectionRef] = {}
@@ -105,16 +104,16 @@ class _Rewriter:
         self._entry = entry
         self._chosen = chosen
         self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
-        self._read = 0
-        self._read_crc = 0
+        self._old = ObjectStream(objects, entry.key, entry.size_bytes)
 
     def pieces(self) -> Iterator[bytes]:
         """Frames, the two sections as they were, and a new seek table."""
         segment = SegmentReader(self._reader, self._entry)
         old = segment.seek_table()
         places: list[FramePlace] = []
-        for number, data in self._frames(old.compressed):
-            place, piece = old.place(number), data
+        for number, end in enumerate(old.compressed[1:].tolist()):
+            data = piece = self._old.take_until(end)
+            place = old.place(number)
             if number in self._chosen.frames:
                 raw = bytearray(decompress_frame(data, place.raw_bytes, path=self._entry.key, position=place.position))
                 for position in self._chosen.frames[number]:
@@ -127,14 +126,14 @@ class _Rewriter:
         seek = [place[1:] for place in places]
         for name in ("offset_map", "directory"):
             ref = self._entry.sections[name]
-            data = self._fetch(self._read, ref.position + ref.length)
+            data = self._old.take_until(ref.position + ref.length)
             if name == "directory":
                 data, ref = self._directory(data[SKIPPABLE.size :], places)
             self.sections[name] = ref.at(self.size_bytes + SKIPPABLE.size)
             seek.append((len(data), 0, frame_checksum(b"")))
             yield self._written(data)
-        self._fetch(self._read, self._entry.size_bytes)
-        if self._read_crc != self._entry.crc32:
+        self._old.take_rest()
+        if self._old.crc32 != self._entry.crc32:
             raise ChecksumMismatchError("archive object differs from its checksum", path=self._entry.key)
         table = encode_seek_table(seek)
         self.sections["seek_table"] = SectionRef(self.size_bytes, len(table), len(table), zlib.crc32(table))
@@ -152,26 +151,6 @@ class _Rewriter:
             pages.append((encode_directory_page(rows), info))
         content, ref = encode_section(MAGIC_DIRECTORY, VERSION, table, pages)
         return skippable(SKIPPABLE_DIRECTORY, content), ref
-
-    def _frames(self, starts: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
-        """Every frame with its number, read in ranges of about 8 MiB."""
-        first = 0
-        while first < len(starts) - 1:
-            last = int(np.searchsorted(starts, starts[first] + _READ_BYTES, side="right")) - 1
-            last = max(last, first + 1)
-            data = self._fetch(int(starts[first]), int(starts[last]))
-            for number in range(first, last):
-                yield number, data[int(starts[number] - starts[first]) : int(starts[number + 1] - starts[first])]
-            first = last
-
-    def _fetch(self, start: int, end: int) -> bytes:
-        """The next bytes of the old object: all are read once and in order, so that its checksum is seen to fit."""
-        if start != self._read:
-            raise CorruptionError("parts of the object do not follow one another", path=self._entry.key, position=start)
-        data = self._reader.fetch(self._entry.key, start, end, "rewriting")
-        self._read = end
-        self._read_crc = zlib.crc32(data, self._read_crc)
-        return data
 
     def _written(self, piece: bytes) -> bytes:
         self.size_bytes += len(piece)

@@ -1,0 +1,129 @@
+"""The items of a compacted file in the order of an index object, some at a time.
+
+A file's slots ascend already; what is sorted is what lies inside each: by hash, hash_high, then newest physical offset
+first. A slot that is longer than a piece is sorted as a whole, for 8 bytes an item of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.errors import CorruptIndexError
+from index.kernels.order import sort_slots
+from index.layout import Items
+
+#: Items that are sorted and translated together.
+PIECE_ITEMS = 1 << 17
+
+
+def highs(items: Items) -> NDArray[np.int64]:
+    """``hash_high`` of items, 0 where the layout has none."""
+    if items.dtype.names is not None and "hash_high" in items.dtype.names:
+        return items["hash_high"].astype(np.int64)
+    return np.zeros(len(items), np.int64)
+
+
+def keys_of(items: Items) -> NDArray[np.int64]:
+    """One number for both hashes of each item, in the order of an object inside a slot."""
+    return items["hash"].astype(np.int64) << 32 | highs(items)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The next items: of whole slots, or of a part of the one that is longer than a piece."""
+
+    items: Items
+    slot_end: int
+    """Slots below it have come, the last of them perhaps not to its end."""
+
+
+class SlotOrder:
+    """Reads the items of one slot range of a source; each reading checks that they lie slot by slot."""
+
+    def __init__(self, items: Items, slots: int, slot_from: int, slot_end: int, piece_items: int = PIECE_ITEMS) -> None:
+        self._items = items
+        self._slots = slots
+        self._start = self._first_of(slot_from) if slot_from else 0
+        self._end = self._first_of(slot_end) if slot_end < slots else len(items)
+        self._slot_from, self._slot_end = slot_from, slot_end
+        self._most = piece_items
+
+    def __len__(self) -> int:
+        return max(0, self._end - self._start)
+
+    def whole_slots(self) -> Iterator[Items]:
+        """The items as the source has them; runs of whole slots, views."""
+        for start, end in self._cuts():
+            yield self._items[start:end]
+
+    def sorted(self) -> Iterator[Piece]:
+        """The items in the object's order, copies; slots that are longer than a piece come in several."""
+        for start, end in self._cuts():
+            items = self._items[start:end]
+            slot_end = int(items["hash"][-1]) % self._slots + 1
+            if end - start <= self._most:
+                yield Piece(items[self._order(items)], slot_end)
+                continue
+            order = self._order(items)
+            for at in range(0, end - start, self._most):
+                yield Piece(items[order[at : at + self._most]], slot_end)
+
+    def _cuts(self) -> Iterator[tuple[int, int]]:
+        """Half-open runs of whole slots, at most a piece long unless one slot alone is longer."""
+        start, reached = self._start, self._slot_from
+        while start < self._end:
+            stop = min(start + self._most, self._end)
+            slots = self._slots_in(start, stop, reached)
+            last = int(slots[-1])
+            if stop < self._end and int(self._items["hash"][stop]) % self._slots == last:
+                stop = start + int(np.searchsorted(slots, last))
+                last -= 1
+                if stop == start:
+                    last = int(slots[0])
+                    stop = self._end_of_slot(start, last)
+            yield start, stop
+            start, reached = stop, last + 1
+
+    def _slots_in(self, start: int, stop: int, reached: int) -> NDArray[np.int64]:
+        hashes = self._items["hash"][start:stop].astype(np.int64)
+        if hashes.min() < 0:
+            raise CorruptIndexError("an index item has a negative hash")
+        slots: NDArray[np.int64] = hashes % self._slots
+        if slots[0] < reached or slots[-1] >= self._slot_end or (np.diff(slots) < 0).any():
+            raise CorruptIndexError("items of an index file do not lie slot by slot")
+        return slots
+
+    def _end_of_slot(self, start: int, slot: int) -> int:
+        stop = max(start + 1, min(self._first_of(slot + 1), self._end))
+        for at in range(start, stop, self._most):
+            if self._slots_in(at, min(at + self._most, stop), slot)[-1] != slot:
+                raise CorruptIndexError("items of an index file do not lie slot by slot")
+        return stop
+
+    def _first_of(self, slot: int) -> int:
+        """The first item of a slot, or where it would be."""
+        hashes = self._items["hash"]
+        return bisect_left(range(len(self._items)), slot, key=lambda at: int(hashes[at]) % self._slots)
+
+    def _order(self, items: Items) -> NDArray[np.int32]:
+        """The object's order of items of whole slots."""
+        fields = items.dtype.fields
+        assert fields is not None
+        order, scratch = np.empty(len(items), np.int32), np.empty(len(items), np.int32)
+        at = [int(fields[name][1]) if name in fields else -1 for name in ("hash", "hash_high", "offset")]
+        sort_slots(
+            items.ctypes.data, len(items), items.dtype.itemsize, *at, self._slots, order.ctypes.data,
+            scratch.ctypes.data,
+        )  # fmt: skip
+        return order
+
+
+def plain_order(items: Items, slots: int) -> NDArray[np.int64]:
+    """The order of an index object: slot, hash, hash_high, newest physical offset; equal items stay as they are."""
+    hashes = items["hash"].astype(np.int64)
+    return np.lexsort((-items["offset"].astype(np.int64), highs(items), hashes, hashes % slots))
