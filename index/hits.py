@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.layout import SECONDS_MAX, SECONDS_MIN
-from index.search import ALL_TIME
+from index.work import ALL_TIME
 from tiering.types import TimeAxis, TimeRange
 
 #: Every comparison with the time of a hit is wider by the second that truncation may have taken.
@@ -23,7 +23,7 @@ _GROUP = 64
 def may_lie_in(time_range: TimeRange, second_ms: NDArray[np.int64], seconds: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Whether hits may lie in a range of store times."""
     is_inside = (second_ms > time_range.from_ms - WIDEN_MS) & (second_ms < time_range.to_ms + WIDEN_MS)
-    kept: NDArray[np.bool_] = is_inside | _is_saturated(seconds)
+    kept: NDArray[np.bool_] = is_inside | is_saturated(seconds)
     return kept
 
 
@@ -34,7 +34,7 @@ def in_groups(
 
     Hits whose seconds say nothing of the time asked for come before the others and may lie anywhere.
     """
-    is_unknown = np.full(len(offsets), True) if axis is TimeAxis.BORN else _is_saturated(seconds)
+    is_unknown = np.full(len(offsets), True) if axis is TimeAxis.BORN else is_saturated(seconds)
     for unknown in (True, False):
         chosen = np.flatnonzero(is_unknown == unknown)
         chosen = chosen[np.lexsort((offsets[chosen], second_ms[chosen]))][::-1]
@@ -44,6 +44,7 @@ def in_groups(
             yield ALL_TIME if unknown else bounds, offsets[group].tolist()
 
 
-def _is_saturated(seconds: NDArray[np.integer]) -> NDArray[np.bool_]:
+def is_saturated(seconds: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Which seconds stand for any time beyond them."""
     saturated: NDArray[np.bool_] = (seconds == SECONDS_MIN) | (seconds == SECONDS_MAX)
     return saturated

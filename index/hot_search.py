@@ -6,10 +6,13 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+import numpy as np
+from numpy.typing import NDArray
+
 from index.hits import in_groups
 from index.local_index import LocalIndex
 from index.query import Query, TierCoverage
-from index.search import ALL_TIME, SearchContext, Work
+from index.work import ALL_TIME, Fate, SearchContext, Work
 from tiering.erasing.tombstones import Erasures
 from tiering.errors import UnavailableError
 from tiering.format.record import SysFlag
@@ -22,6 +25,8 @@ from tiering.types import Order, Tier, TimeAxis, TimeRange
 _STEP = 256
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
+_OFFSET_AT, _BORN_MS_AT = 28, 40
+"""Where a record says its physical offset and its born time (``tiering.format.record``)."""
 
 
 class HotSearch:
@@ -43,23 +48,30 @@ class HotSearch:
         self._files, self._missing = index.searchable(snapshot.border, snapshot.end)
         self._snapshot = snapshot
 
-    def plan(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
+    def plan(self, query: Query, within: TimeRange) -> Iterator[Work]:
         """Work that finds every hot message of the query inside ``within``, or fails to if some are not dispatched."""
         if self._snapshot.undispatched:
             yield self._work(ALL_TIME, "hot", self._undispatched)
         if query.key is not None:
             if self._missing:
                 yield self._work(ALL_TIME, "index", self._not_indexed, counter="index_unreachable")
-            run = partial(self._by_key, query, within, context)
+            run = partial(self._by_key, query, within)
             yield self._work(ALL_TIME, "index", run, counter="index_unreachable")
         else:
-            yield from self._by_time(query, within, context)
+            yield from self._by_time(query, within)
 
-    def _undispatched(self) -> Iterator[Work]:
+    @property
+    def first_ms(self) -> int | None:
+        """A store time that everything below the border is at or before; None if that is not known."""
+        if self._snapshot.border >= self._snapshot.end or not self._snapshot.times_rise:
+            return None
+        return self._store_ms(self._snapshot.border)
+
+    def _undispatched(self, context: SearchContext) -> Iterator[Work]:
         self._snapshot.require_dispatched()
         yield from ()
 
-    def _not_indexed(self) -> Iterator[Work]:
+    def _not_indexed(self, context: SearchContext) -> Iterator[Work]:
         stretches = ", ".join(f"{first} to {end}" for first, end in self._missing)
         raise UnavailableError(f"the key index is being derived again from {stretches}")
 
@@ -67,37 +79,41 @@ class HotSearch:
 
     def _by_key(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
         entries = self._files.select(within, query.axis)
-        context.coverage.index_considered += len(entries)
-        context.coverage.index_searched += len(entries)
+        for entry in entries:
+            context.index_file((f"{self._store_id}/hot", 0), str(entry.begin_ms), Fate.SEARCHED)
         assert query.key is not None
         hits = self._files.candidates(query.topic, query.key, within, query.axis)
         offsets = hits["physical_offset"]
         hits = hits[(offsets >= self._snapshot.border) & (offsets < self._snapshot.end)]
         for bounds, group in in_groups(query.axis, hits["second_ms"], hits["seconds"], hits["physical_offset"]):
-            run = partial(self._messages, group, query, context)
+            run = partial(self._messages, group, query)
             yield self._work(bounds, "commitlog", run)
 
     # by time
 
-    def _by_time(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
+    def _by_time(self, query: Query, within: TimeRange) -> Iterator[Work]:
         topic = self._hot.topics.get(query.topic)
         for view in self._hot.queue_views(topic).values():
             first, last = view.first_at_or_above(self._snapshot.border), view.until(self._snapshot.end).next
             if self._rises_on(query.axis):
                 first = self._by_store_time(view, first, last, within.from_ms)
                 last = self._by_store_time(view, first, last, within.to_ms)
-            if first < last:
-                step = min(_STEP, query.limit + 1)
-                yield self._stretch(view, first, last, step, query, context)
+            if first >= last:
+                continue
+            if query.axis is TimeAxis.BORN:
+                run = partial(self._by_born_time, _offsets(view, first, last), query, within)
+                yield self._work(ALL_TIME, "commitlog", run)
+            else:
+                yield self._stretch(view, first, last, min(_STEP, query.limit + 1), query)
 
-    def _stretch(self, view: QueueView, first: int, last: int, step: int, query: Query, context: SearchContext) -> Work:
+    def _stretch(self, view: QueueView, first: int, last: int, step: int, query: Query) -> Work:
         """The messages ``[first, last)`` of a queue: it yields those next in the order, the rest as another stretch."""
         bounds = ALL_TIME  # where times may step back, all have to be read anyway
         if self._rises_on(query.axis):
             ends = _offsets(view, first, first + 1) + _offsets(view, last - 1, last)
             bounds = self._store_ms(ends[0]), self._store_ms(ends[1])
 
-        def run() -> Iterator[StoredMessage | Work]:
+        def run(context: SearchContext) -> Iterator[StoredMessage | Work]:
             if query.order is Order.NEWEST:
                 cut = max(first, last - step)
                 rest, chunk = (first, cut), (cut, last)
@@ -105,10 +121,43 @@ class HotSearch:
                 cut = min(last, first + step)
                 chunk, rest = (first, cut), (cut, last)
             if rest[0] < rest[1]:  # first of all, so that one bad record does not hide it
-                yield self._stretch(view, *rest, min(_STEP, 2 * step), query, context)
+                yield self._stretch(view, *rest, min(_STEP, 2 * step), query)
             yield from self._messages(_offsets(view, *chunk), query, context)
 
         return self._work(bounds, "commitlog", run)
+
+    def _by_born_time(
+        self, offsets: list[int], query: Query, within: TimeRange, context: SearchContext
+    ) -> Iterator[Work]:
+        """Messages in groups by born time, which is read off each record without decoding it.
+
+        What is not where a record should be is read in any case, and fails there.
+        """
+        born_ms, is_record = self._born_ms(np.array(offsets, np.int64))
+        places = np.array(offsets, np.int64)
+        if not is_record.all():
+            yield self._work(ALL_TIME, "commitlog", partial(self._messages, places[~is_record].tolist(), query))
+        wanted = is_record & (born_ms >= within.from_ms) & (born_ms < within.to_ms)
+        born_ms, places = born_ms[wanted], places[wanted]
+        order = np.lexsort((places, born_ms))
+        step = min(_STEP, query.limit + 1)
+        for chosen in np.split(order, range(step, len(order), step)):
+            if len(chosen):
+                bounds = int(born_ms[chosen[0]]), int(born_ms[chosen[-1]])
+                yield self._work(bounds, "commitlog", partial(self._messages, places[chosen].tolist(), query))
+
+    def _born_ms(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Born times by physical offset, and whether the record there says that it is the one at this offset."""
+        born_ms, is_record = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
+        bases = offsets - offsets % self._snapshot.segment_bytes
+        for base in np.unique(bases).tolist():
+            mine = np.flatnonzero(bases == base)
+            data = np.frombuffer(self._snapshot.segments[base].data, np.uint8)
+            mine = mine[offsets[mine] - base + _BORN_MS_AT + 8 <= len(data)]
+            position = (offsets[mine] - base)[:, None] + np.arange(8)
+            is_record[mine] = data[position + _OFFSET_AT].view(">i8")[:, 0] == offsets[mine]
+            born_ms[mine] = data[position + _BORN_MS_AT].view(">i8")[:, 0]
+        return born_ms, is_record
 
     def _rises_on(self, axis: TimeAxis) -> bool:
         """Whether the times of a queue's messages never step back."""
@@ -141,11 +190,11 @@ class HotSearch:
         self,
         bounds: tuple[int, int],
         name: str,
-        run: Callable[[], Iterable[StoredMessage | Work]],
+        run: Callable[[SearchContext], Iterable[StoredMessage | Work]],
         *,
         counter: str = "segments_unreachable",
     ) -> Work:
-        return Work(bounds, f"{self._store_id}/{name}", counter, self._claim, run)
+        return Work(bounds, f"{self._store_id}/{name}", counter, self._claim, run, is_local=True)
 
     def _messages(self, offsets: list[int], query: Query, context: SearchContext) -> Iterator[StoredMessage]:
         segments = {offset // self._snapshot.segment_bytes for offset in offsets}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass, field
 
+from index.estimate import Estimate
 from tiering.batch import validate_key, validate_topic
 from tiering.errors import InvalidRequestError
 from tiering.message import Place, StoredMessage
@@ -30,6 +30,10 @@ class Query:
     cursor: str | None = None
     max_requests: int | None = None
     """Stop before asking the object store more often than this."""
+    timeout_ms: int | None = None
+    """Answer after so long with what is known then; None = when the answer is there."""
+    dry_run: bool = False
+    """Answer what the query may cost, and read no more than the manifest for it."""
 
     def __post_init__(self) -> None:
         validate_topic(self.topic)
@@ -41,6 +45,8 @@ class Query:
             raise InvalidRequestError(f"limit {self.limit} is not between 1 and {MAX_LIMIT}")
         if self.max_requests is not None and self.max_requests < 0:
             raise InvalidRequestError("max_requests is negative")
+        if self.timeout_ms is not None and self.timeout_ms <= 0:
+            raise InvalidRequestError(f"timeout_ms {self.timeout_ms} is not positive")
         if self.cursor is not None:
             self.after  # noqa: B018  a bad cursor is refused before anything is read
 
@@ -67,7 +73,7 @@ def decode_cursor(cursor: str, axis: TimeAxis, order: Order) -> Place:
         raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         version, for_axis, for_order, time_ms, store_id, offset = json.loads(raw)
         place = (int(time_ms), str(store_id), int(offset))
-    except (ValueError, binascii.Error, TypeError) as error:
+    except (ValueError, OverflowError, RecursionError, TypeError) as error:
         raise InvalidRequestError("bad cursor", hint="pass next_cursor of an earlier answer unchanged") from error
     if (version, for_axis, for_order) != (1, axis.value, order.value):
         raise InvalidRequestError("the cursor belongs to another time axis, order or version")
@@ -94,6 +100,10 @@ class TierCoverage:
         else:
             self.to_ms = min(self.to_ms, time_ms + 1)
 
+    def end_before(self, time_ms: int) -> None:
+        """Claim nothing of this time or a newer one."""
+        self.to_ms = min(self.to_ms, time_ms)
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing is claimed."""
@@ -102,7 +112,10 @@ class TierCoverage:
 
 @dataclass(slots=True)
 class StoreCoverage:
-    """What was searched of one store; a tier that holds nothing to search, or of which nothing was, is None."""
+    """What was searched of one store; a tier that holds nothing to search, or of which nothing was, is None.
+
+    So is an archive that was not looked at because everything newer in the order was found above it.
+    """
 
     store_id: str
     hot: TierCoverage | None = None
@@ -112,7 +125,8 @@ class StoreCoverage:
     def drop_empty_claims(self) -> None:
         """Make None what nothing is left of."""
         self.hot = None if self.hot is None or self.hot.is_empty else self.hot
-        self.cold = None if self.cold is None or self.cold.is_empty else self.cold
+        if self.cold is not None and (self.cold.is_empty or self.cold.manifest_version is None):
+            self.cold = None
 
 
 @dataclass(slots=True)
@@ -128,6 +142,15 @@ class Coverage:
     """What an answer covers. ``complete``: all that ``stores`` claim was searched in full for the page returned.
 
     With a hot tier that is the range asked for; an archive read alone knows nothing of what is newer than it.
+    ``cut_by``: ``limit``, ``budget``, ``timeout``, or ``dry_run`` where nothing was meant to be searched.
+
+    Index files and objects that overlap the range are each counted once as considered, and once as filtered (what is in
+    memory proved that the key is not there), searched, expired, unreachable or skipped (not asked, because the page was
+    certain without it, or because budget or time were over). ``requests``, ``bytes`` and ``cost_usd`` are those of all
+    requests that were begun, whether their answers were needed or not; ``manifest_requests`` of them read the manifest.
+    ``round_trips`` and ``waves`` count from the plan on, with the manifest loaded: the longest chain of requests each
+    of which needed the one before, and in how many rounds of at most as many parallel requests as the query may make
+    they fit (for each depth of the chains the requests there, divided by that number and rounded up).
     """
 
     complete: bool = True
@@ -138,15 +161,17 @@ class Coverage:
     index_searched: int = 0
     index_expired: int = 0
     index_unreachable: int = 0
+    index_skipped: int = 0
     segments_read: int = 0
     segments_expired: int = 0
     segments_erased: int = 0
     segments_unreachable: int = 0
     round_trips: int = 0
-    waves: int | None = None
+    waves: int = 0
     requests: int = 0
+    manifest_requests: int = 0
     bytes: int = 0
-    cost_usd: float | None = None
+    cost_usd: float = 0.0
     failures: list[Failure] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
@@ -174,6 +199,7 @@ class Coverage:
                 "searched": self.index_searched,
                 "expired": self.index_expired,
                 "unreachable": self.index_unreachable,
+                "skipped": self.index_skipped,
             },
             "segments": {
                 "read": self.segments_read,
@@ -184,6 +210,7 @@ class Coverage:
             "round_trips": self.round_trips,
             "waves": self.waves,
             "requests": self.requests,
+            "manifest_requests": self.manifest_requests,
             "bytes": self.bytes,
             "cost_usd": self.cost_usd,
             "failures": [{"object": failure.object, "error": failure.error} for failure in self.failures],
@@ -197,3 +224,5 @@ class Answer:
     messages: list[StoredMessage]
     next_cursor: str | None
     coverage: Coverage
+    estimate: Estimate | None = None
+    """Of a dry run."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from index.cold_search import ColdSearch
+from index.cold_index import ColdIndex
+from index.cold_search import ColdSearch, topic_id_of
+from index.cold_segments import COUNTER
 from index.hot_search import HotSearch
 from index.local_index import LocalIndex
 from index.query import Query, StoreCoverage, TierCoverage
-from index.search import SearchContext, StoreSearch, Work, object_of
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.reading import BudgetSpentError
+from index.search import StoreSearch
+from index.work import ALL_TIME, SearchContext, Work
+from tiering.cold.bill import BudgetSpentError
 from tiering.erasing.known import KnownErasures
 from tiering.erasing.tombstones import Erasures, ErasureSource
 from tiering.errors import StoreError, TopicNotFoundError
-from tiering.format.manifest import Head
 from tiering.hot.store import HotStore
 from tiering.types import TimeAxis, TimeRange
 
@@ -23,41 +24,51 @@ from tiering.types import TimeAxis, TimeRange
 class TieredStoreSearch(StoreSearch):
     """A store with a hot tier, and an archive if it has one."""
 
+    looks_at_head = False
+
     def __init__(
         self,
         store_id: str,
         hot: HotStore,
         index: LocalIndex,
-        manifest: ManifestStore | None,
+        cold: ColdIndex | None,
         known: ErasureSource | None = None,
     ) -> None:
         """``known``: what the store has to hide beside what its archive's head says."""
         self.store_id = store_id
-        self._known = known or KnownErasures(manifest)
+        self._known = known or KnownErasures(cold.manifest if cold else None)
         self._hot = hot
         self._index = index
-        self._manifest = manifest
+        self._cold = cold
 
-    def plan(self, query: Query, within: TimeRange, context: SearchContext, covered: StoreCoverage) -> Iterator[Work]:
-        """Pin the hot tier, then read the archive below its border at a version that covers it."""
-        snapshot = context.stack.enter_context(self._hot.snapshot())
-        topic = self._hot.topics.get(query.topic)
+    def plan(
+        self, query: Query, within: TimeRange, stack: contextlib.ExitStack, covered: StoreCoverage
+    ) -> Iterator[Work]:
+        """Pin the hot tier; the archive below its border is read at a version that covers it."""
+        snapshot = stack.enter_context(self._hot.snapshot())
+        topic_id = self._hot.topics.get(query.topic).topic_id
         erased = self._known.current()
+        bounds = ALL_TIME
         if max(snapshot.end, snapshot.flushed) > snapshot.border:
             covered.hot = claim = TierCoverage(within.from_ms, within.to_ms)
             hot = HotSearch(self.store_id, self._hot, self._index, snapshot, claim, erased)
-            yield from hot.plan(query, within, context)
-        manifest = self._manifest
-        if manifest is None or snapshot.border == 0:
+            yield from hot.plan(query, within)
+            if query.axis is TimeAxis.STORE and hot.first_ms is not None:
+                bounds = ALL_TIME[0], hot.first_ms
+        if self._cold is None or snapshot.border == 0:
             return
-        with _telling_failures(covered, context, manifest):
-            head = manifest.covering(snapshot.border, context.bill)
-            if head.cold_min < snapshot.border:
-                claim = TierCoverage(within.from_ms, within.to_ms, head.version)
-                cold = ColdSearch(self.store_id, manifest, head, snapshot.border, context, claim, erased)
-                work = list(cold.plan(query, within, topic.topic_id))
-                covered.cold = claim
-                yield from work
+        manifest = self._cold.manifest
+        covered.cold = claim = TierCoverage(within.from_ms, within.to_ms)
+        search = ColdSearch(self.store_id, self._cold, query, within, claim)
+
+        def run(context: SearchContext) -> Iterator[Work]:
+            with _telling_failures(covered, context):
+                head = manifest.covering(snapshot.border, context.chain.bill)
+                if head.cold_min < snapshot.border:
+                    yield from search.plan(head, snapshot.border, topic_id, erased, context)
+                # an archive that holds nothing below the border has no version to claim anything at
+
+        yield Work(bounds, manifest.keys.head, COUNTER, claim, run)
 
 
 class ArchiveSearch(StoreSearch):
@@ -68,39 +79,43 @@ class ArchiveSearch(StoreSearch):
     speaks of what is claimed: ``hot`` being None says that the hot tier was not searched.
     """
 
-    def __init__(self, store_id: str, manifest: ManifestStore) -> None:
+    looks_at_head = True
+
+    def __init__(self, store_id: str, cold: ColdIndex) -> None:
         self.store_id = store_id
-        self._manifest = manifest
+        self._cold = cold
 
-    def plan(self, query: Query, within: TimeRange, context: SearchContext, covered: StoreCoverage) -> Iterator[Work]:
+    def plan(
+        self, query: Query, within: TimeRange, stack: contextlib.ExitStack, covered: StoreCoverage
+    ) -> Iterator[Work]:
         """Search everything published."""
-        manifest = self._manifest
-        with _telling_failures(covered, context, manifest):
-            head = manifest.refresh(context.bill)
-            to_ms = within.to_ms
-            if query.axis is TimeAxis.STORE:
-                to_ms = min(to_ms, _newest_ms(head) + 1)
-            claim = TierCoverage(within.from_ms, to_ms, head.version)
-            erased = Erasures(head.tombstones)
-            cold = ColdSearch(self.store_id, manifest, head, head.archived_to, context, claim, erased)
-            work = list(cold.plan(query, within, cold.topic_id(query.topic)))
-            covered.cold = claim
-            yield from work
+        manifest = self._cold.manifest
+        covered.cold = claim = TierCoverage(within.from_ms, within.to_ms)
+        search = ColdSearch(self.store_id, self._cold, query, within, claim)
 
+        def run(context: SearchContext) -> Iterator[Work]:
+            with _telling_failures(covered, context):
+                head = manifest.refresh(context.chain.bill)
+                if query.axis is TimeAxis.STORE:
+                    context.when_counted(lambda: claim.end_before(head.newest_ms + 1))
+                topic_id = topic_id_of(manifest, manifest.reader(context.chain.for_manifest()), head, query.topic)
+                yield from search.plan(head, head.archived_to, topic_id, Erasures(head.tombstones), context)
 
-def _newest_ms(head: Head) -> int:
-    """Store time of the newest archived message, -1 if there is none."""
-    parts = [node.bounds for node in head.log_tree] + [entry.bounds for entry in head.log]
-    return max((bounds.max_store_ms for bounds in parts if bounds is not None), default=-1)
+        yield Work(ALL_TIME, manifest.keys.head, COUNTER, claim, run)
 
 
 @contextlib.contextmanager
-def _telling_failures(covered: StoreCoverage, context: SearchContext, manifest: ManifestStore) -> Iterator[None]:
-    """An archive that cannot be read makes the answer incomplete instead of ending the query."""
+def _telling_failures(covered: StoreCoverage, context: SearchContext) -> Iterator[None]:
+    """Why an archive cannot be read at all is said of the store too."""
     try:
         yield
     except (TopicNotFoundError, BudgetSpentError):
         raise
     except StoreError as error:
-        covered.error = str(error)
-        context.failed(object_of(error) or manifest.keys.head, "segments_unreachable", error)
+        text = str(error)
+
+        def tell() -> None:
+            covered.error = text
+
+        context.when_counted(tell)
+        raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.queue_place import queue_rows_from
@@ -60,92 +62,75 @@ def _record(manifest: ManifestStore, head: Head, offset: int) -> Record | None:
     return record
 
 
-def archived_messages(
-    manifest: ManifestStore,
-    replays: Replays,
-    store_id: str,
-    head: Head,
-    border: int,
-    erased: Erasures,
-    topic_id: int,
-    topic: str,
-    queue_id: int,
-    offset: int,
-) -> Generator[tuple[int, StoredMessage | None]]:
-    """Offsets from ``offset`` on, below ``border``, with the message there; None for one that is gone.
+@dataclass(frozen=True, slots=True)
+class ColdQueue:
+    """One queue of an archive, below ``border``."""
 
-    Damage elsewhere in the queue is passed over; where the next offset may lie in what cannot be read, the error is
-    raised. Closed before its end, it leaves a replay to go on with.
-    """
+    manifest: ManifestStore
+    replays: Replays
+    store_id: str
+    border: int
+    erased: Erasures
+    topic_id: int
+    topic: str
+    queue_id: int
 
-    def read(newest: Head, start: int) -> Generator[tuple[int, StoredMessage | None]]:
-        return _messages(manifest, replays, store_id, newest, border, erased, topic_id, topic, queue_id, start)
+    def messages(self, head: Head, offset: int) -> Generator[tuple[int, StoredMessage | None]]:
+        """Offsets from ``offset`` on with the message there; None for one that is gone.
 
-    return items_despite_deletion(manifest, head, read, offset)
+        Damage elsewhere in the queue is passed over; where the next offset may lie in what cannot be read, the error is
+        raised. Closed before its end, it leaves a replay to go on with.
+        """
+        return items_despite_deletion(self.manifest, head, self._messages, offset)
 
-
-def _messages(
-    manifest: ManifestStore,
-    replays: Replays,
-    store_id: str,
-    head: Head,
-    border: int,
-    erased: Erasures,
-    topic_id: int,
-    topic: str,
-    queue_id: int,
-    offset: int,
-) -> Generator[tuple[int, StoredMessage | None]]:
-    present_from_ms = dict(head.expired).get(topic_id, _BEFORE_ALL_MS)
-
-    def begin() -> QueueReplay:
-        segments = _segments(manifest, head, border, topic_id, queue_id, offset)
-        return QueueReplay(
-            lambda scan: manifest.reader(scan=scan), segments, topic, queue_id, offset, replays.budget, replays.pool
-        )
-
-    left_at = offset
-    replay, was_left = replays.take(head.version, (topic_id, queue_id, offset), begin)
-    while True:
-        is_empty = True
-        try:
-            for item in replay.items():
-                is_empty = False
-                message = None
-                if not (isinstance(item, Filler) or erased.hides(item) or item.store_ms < present_from_ms):
-                    message = StoredMessage(item, store_id, Tier.COLD)
-                try:
-                    yield item.queue_offset, message
-                except GeneratorExit:
-                    replay.put_back(item)
-                    replays.leave(head.version, (topic_id, queue_id, left_at), replay)
-                    raise
-                left_at = item.queue_offset + 1
-        except GeneratorExit:
-            raise
-        except BaseException:
+    def _messages(self, head: Head, offset: int) -> Generator[tuple[int, StoredMessage | None]]:
+        present_from_ms = dict(head.expired).get(self.topic_id, _BEFORE_ALL_MS)
+        begin = partial(self._begin, head, offset)
+        left_at = offset
+        replay, was_left = self.replays.take(head.version, (self.topic_id, self.queue_id, offset), begin)
+        while True:
+            is_empty = True
+            try:
+                for item in replay.items():
+                    is_empty = False
+                    message = None
+                    if not (isinstance(item, Filler) or self.erased.hides(item) or item.store_ms < present_from_ms):
+                        message = StoredMessage(item, self.store_id, Tier.COLD)
+                    try:
+                        yield item.queue_offset, message
+                    except GeneratorExit:
+                        replay.put_back(item)
+                        self.replays.leave(head.version, (self.topic_id, self.queue_id, left_at), replay)
+                        raise
+                    left_at = item.queue_offset + 1
+            except GeneratorExit:
+                raise
+            except BaseException:
+                replay.drop()
+                raise
             replay.drop()
-            raise
-        replay.drop()
-        if not (is_empty and was_left):
-            return
-        replay, was_left = begin(), False  # it went as far as the border was then
+            if not (is_empty and was_left):
+                return
+            replay, was_left = begin(), False  # it went as far as the border was then
 
+    def _begin(self, head: Head, offset: int) -> QueueReplay:
+        return QueueReplay(
+            lambda scan: self.manifest.reader(scan=scan), self._segments(head, offset), self.topic, self.queue_id,
+            offset, self.replays.budget, self.replays.pool,
+        )  # fmt: skip
 
-def _segments(
-    manifest: ManifestStore, head: Head, border: int, topic_id: int, queue_id: int, offset: int
-) -> Iterator[LogEntry]:
-    """The segments below ``border`` that hold the queue from an offset on, ascending."""
-    reader, lost = manifest.reader(), _Lost(border)
-    next_offset, base = offset, -1
-    for rows in queue_rows_from(manifest, reader, head, topic_id, queue_id, offset, lost.note):
-        rows = rows[(rows["first_queue_offset"] + rows["count"] > offset) & (rows["segment"] < border)]
-        for row in rows:
-            first = int(row["first_queue_offset"])
-            if first > next_offset:
-                lost.raise_behind(base)
-            next_offset = first + int(row["count"])
-            if row["segment"] != base:
-                base = int(row["segment"])
-                yield manifest.entry_of_rows(reader, head, base)
-    lost.raise_behind(base)
+    def _segments(self, head: Head, offset: int) -> Iterator[LogEntry]:
+        """The segments that hold the queue from an offset on, ascending."""
+        reader, lost = self.manifest.reader(), _Lost(self.border)
+        next_offset, base = offset, -1
+        for rows in queue_rows_from(self.manifest, reader, head, self.topic_id, self.queue_id, offset, lost.note):
+            rows = rows[(rows["first_queue_offset"] + rows["count"] > offset) & (rows["segment"] < self.border)]
+            for row in rows:
+                first = int(row["first_queue_offset"])
+                if first > next_offset:
+                    lost.raise_behind(base)
+                next_offset = first + int(row["count"])
+                if row["segment"] != base:
+                    base = int(row["segment"])
+                    yield self.manifest.entry_of_rows(reader, head, base)
+        lost.raise_behind(base)

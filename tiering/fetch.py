@@ -10,7 +10,7 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reloading import despite_deletion
 from tiering.cold.replays import Replays
 from tiering.cold.time_search import archived_offset_by_time
-from tiering.cold_queue import archived_messages, archived_record
+from tiering.cold_queue import ColdQueue, archived_record
 from tiering.declared_gaps import DeclaredGaps
 from tiering.erasing.known import KnownErasures
 from tiering.erasing.tombstones import Erasures
@@ -70,7 +70,8 @@ class Fetcher:
         self._manifest = manifest
         self._firsts = FirstOffsets(manifest) if manifest else None
         self._replays = Replays(manifest.options.read_ahead_bytes if manifest else 0)
-        self._gaps = DeclaredGaps(manifest)
+        #: What the archive declares that no queue has.
+        self.gaps = DeclaredGaps(manifest)
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Up to ``limit`` messages from ``offset`` on, in order, about 4 MiB at most; ``tag`` is a tag expression.
@@ -89,7 +90,7 @@ class Fetcher:
             if offset >= queue.end:
                 queue.snapshot.require_dispatched()
             head = None if is_hot else self._head_below(queue.snapshot.border)
-            edge = edge_of(offset, first, queue.end, self._gaps.end_of_gap(head, queue.topic_id, queue_id, offset))
+            edge = edge_of(offset, first, queue.end, self.gaps.end_of_gap(head, queue.topic_id, queue_id, offset))
             if edge is not None:
                 return edge
             if is_hot:
@@ -182,9 +183,11 @@ class Fetcher:
             if view is None:
                 yield _HotQueue(topic, found.topic_id, queue_id, snapshot, None, floor, floor)
             else:
-                view = view.until(snapshot.end)
-                first = view.first_at_or_above(snapshot.border)
-                yield _HotQueue(topic, found.topic_id, queue_id, snapshot, view, first, max(view.next, floor))
+                shown = view.until(snapshot.end)
+                first = shown.first_at_or_above(snapshot.border)
+                # a floor may count units above what is shown: who is sent there has skipped them
+                end = max(shown.next, floor) if shown.next == view.next else shown.next
+                yield _HotQueue(topic, found.topic_id, queue_id, snapshot, shown, first, end)
 
     def _hot_messages(self, queue: _HotQueue, offset: int, wanted: TagFilter | None) -> Messages:
         erased = self._known.current()
@@ -295,7 +298,7 @@ class Fetcher:
         end = self._archived_end(head, state, queue_id, offset)
         first = _or_zero(lambda: self._archived_first(head, state, queue_id, end))
         messages = self._cold_messages(head, head.archived_to, state.topic_id, topic, queue_id, offset)
-        gap_end = self._gaps.end_of_gap(head, state.topic_id, queue_id, offset)
+        gap_end = self.gaps.end_of_gap(head, state.topic_id, queue_id, offset)
         return edge_of(offset, first, end, gap_end) or collect(messages, offset, limit, wanted, first, end, end)
 
     def _archived_topic(self, topic: str, queue_id: int, offset: int | None = None) -> tuple[Head, TopicState]:
@@ -327,7 +330,7 @@ class Fetcher:
         """
         assert self._manifest is not None
         reader = self._manifest.reader()
-        gaps = self._gaps.of(head, state.topic_id, queue_id)
+        gaps = self.gaps.of(head, state.topic_id, queue_id)
         gap_end = gaps[-1].next_present if gaps else 0
         for late in self._manifest.queue_row_pieces(reader, head, state.topic_id, queue_id, backwards=True):
             return max(gap_end, int(late["first_queue_offset"][-1] + late["count"][-1]))
@@ -349,10 +352,9 @@ class Fetcher:
         self, head: Head, border: int, topic_id: int, topic: str, queue_id: int, offset: int
     ) -> Messages:
         assert self._manifest is not None
-        return archived_messages(
-            self._manifest, self._replays, self._store_id, head, border, self._erased(head), topic_id, topic,
-            queue_id, offset,
-        )  # fmt: skip
+        erased = self._erased(head)
+        queue = ColdQueue(self._manifest, self._replays, self._store_id, border, erased, topic_id, topic, queue_id)
+        return queue.messages(head, offset)
 
 
 def _or_zero(find: Callable[[], int]) -> int:

@@ -1,0 +1,119 @@
+"""What a piece of work that was not done may cost: bounds from what the manifest says, without a request of its own.
+
+The upper bounds hold while nothing fails and the caches keep what the query brings. They do not guess how often a key
+occurs: where no page says it, every item of an object may be the key's, and lie in a frame of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from index.object_pages import PAGE_ROW
+from index.object_sections import DIRECTORY, PAGES
+from tiering.cold.reading import ArchiveReader
+from tiering.format.manifest import IndexEntry, LogEntry
+from tiering.format.section import SectionRef
+from tiering.format.sorted_segment import SEEK_ROW
+
+_LEAST_DIRECTORY_PAGE_BYTES = 64
+"""An Arrow stream, compressed, is never as short."""
+
+
+class Kind(Enum):
+    """What a piece would have asked first."""
+
+    OBJECT = "object"
+    SEGMENT_OF_HITS = "segment of hits"
+    SEGMENT_BY_TIME = "segment by time"
+    FRAMES = "frames"
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What a piece, and all that it leads to, may ask beside the manifest."""
+
+    kind: Kind
+    likely: int
+    most: int
+    bytes: int
+    depth: int
+    results: int
+    """Messages that it may be expected to give."""
+    has_filter: bool = False
+    has_directory: bool = False
+
+
+def guess_of_object(
+    entry: IndexEntry,
+    segments: Iterable[LogEntry],
+    reader: ArchiveReader,
+    *,
+    pages: list[tuple[int, int]] | None,
+    items_a_page: int | None,
+    has_filter: bool,
+) -> Guess:
+    """A look-up in an index object whose hits lie in ``segments``.
+
+    ``pages`` are the places of those that may hold the key, None if the directory is not at hand. With a filter that
+    does not rule the key out it is expected there once, without one it is expected to be absent.
+    """
+    directory, in_pages = entry.sections[DIRECTORY], entry.sections[PAGES]
+    known = list(segments)
+    tables = [ref for ref in (_missing_table(segment, reader) for segment in known) if ref is not None]
+    count, missing, items, ask = max(1, directory.length // PAGE_ROW.itemsize), 0, entry.items, 1
+    page_bytes = -(-in_pages.length // count)
+    if pages is None:
+        missing = count
+    else:
+        count, ask = len(pages), 0
+        missing = sum(not reader.holds_data(entry.key, *place) for place in pages)
+        items = min(entry.items, count * (items_a_page or entry.items))
+    first = min(1, missing)
+    likely, size = ask + first, ask * directory.length + first * page_bytes
+    if has_filter:
+        likely += min(1, len(tables)) + 1
+        size += (tables[0].length if tables else 0) + max(map(_frame_bytes, known), default=0)
+    most = ask + missing + min(len(tables), items) + min(items, count * sum(map(_frames, known)))
+    return Guess(Kind.OBJECT, likely, most, size, likely, int(has_filter), has_filter, pages is not None)
+
+
+def guess_of_hits(segment: LogEntry, hits: int, enough: int) -> Guess:
+    """Records at so many places of a segment whose seek table is not at hand."""
+    table, frames = segment.sections["seek_table"], _frames(segment)
+    likely = min(hits, frames, enough)
+    return Guess(
+        Kind.SEGMENT_OF_HITS, 1 + likely, 1 + hits, table.length + likely * _frame_bytes(segment), 2, hits,
+    )  # fmt: skip
+
+
+def guess_of_segment(segment: LogEntry, queues: int, records: int, enough: int, *, expects: bool) -> Guess:
+    """A segment of which a topic's records are read by time: so many in so many queues."""
+    directory, frames = segment.sections["directory"], _frames(segment)
+    rest = directory.length - directory.head_length
+    pages = max(1, rest // _LEAST_DIRECTORY_PAGE_BYTES)
+    in_a_frame = max(1, segment.records // max(1, frames))
+    likely = min(frames, max(min(queues, records), -(-min(records, enough) // in_a_frame)))
+    return Guess(
+        Kind.SEGMENT_BY_TIME, 2 + likely, 1 + pages + min(records, frames),
+        directory.length + likely * _frame_bytes(segment), 3, records if expects else 0,
+    )  # fmt: skip
+
+
+def guess_of_frames(missing: list[int], expects: int) -> Guess:
+    """Frames at known places, of these sizes, that are read together."""
+    return Guess(Kind.FRAMES, 1, max(1, len(missing)), sum(missing), 1, expects)
+
+
+def _missing_table(segment: LogEntry, reader: ArchiveReader) -> SectionRef | None:
+    ref = segment.sections["seek_table"]
+    return None if reader.holds_metadata(segment.key, ref.position, ref.position + ref.length) else ref
+
+
+def _frames(segment: LogEntry) -> int:
+    return max(1, segment.sections["seek_table"].length // SEEK_ROW.itemsize)
+
+
+def _frame_bytes(segment: LogEntry) -> int:
+    return -(-segment.size_bytes // _frames(segment))
