@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -17,6 +17,9 @@ from typing import TypeVar
 from index.errors import CorruptIndexError
 from index.local_index import LocalIndex
 from index.publish import IndexPublisher
+from index.resident_filters import ResidentFilters
+from service.index_keeping import IndexKeeping
+from service.local_steps import LocalSteps
 from service.seen_head import save_seen_head
 from tiering.archive import Archiver
 from tiering.clock import Clock
@@ -24,7 +27,7 @@ from tiering.cold.manifest_store import ManifestChange, ManifestStore, Ownership
 from tiering.cold.sweep import Sweep
 from tiering.disk_space import DiskSpace
 from tiering.erasing.known import KnownErasures
-from tiering.errors import ClosedError, ConflictError, FencedError, ReadOnlyError, StoreMismatchError
+from tiering.errors import ConflictError, FencedError, StoreMismatchError
 from tiering.format.manifest import Head, ObjectRef
 from tiering.fs import FileSystem
 from tiering.hot.identity import StoreIdentity
@@ -37,7 +40,6 @@ from tiering.store_state import StateWriter
 
 _LOG = logging.getLogger("tierlog")
 _HEAD_WATCH_S = 10.0
-_LOCAL_STEP_S = 3.0
 #: A store that was just opened has better things to do.
 _FIRST_SWEEP_S = 600.0
 T = TypeVar("T")
@@ -69,6 +71,7 @@ class ColdWay:
         self,
         hot: HotStore,
         index: LocalIndex,
+        keeping: IndexKeeping,
         manifest: ManifestStore,
         identity: StoreIdentity,
         fs: FileSystem,
@@ -77,12 +80,14 @@ class ColdWay:
         randomness: Randomness,
         retention: RetentionOptions,
         disk: DiskSpace,
-        stopping: threading.Event,
+        steps: LocalSteps,
         known: KnownErasures,
         state: StateWriter,
+        filters: ResidentFilters | None = None,
     ) -> None:
         self._hot = hot
         self._index = index
+        self._keeping = keeping
         self._manifest = manifest
         self._identity = identity
         self._fs = fs
@@ -90,13 +95,16 @@ class ColdWay:
         self._clock = clock
         self._retention = retention
         self._disk = disk
-        self._stopping = stopping
+        #: Raises if no further step is to be taken.
+        self.check_going_on = steps.check
+        #: Surrounds a change of local files; none happens after the store was stopped.
+        self.local_step = steps.step
         self._known = known
         self._archiver = Archiver(hot, manifest, randomness, state)
         self._state = state
-        self._publisher = IndexPublisher(index, manifest, randomness, self.local_step)
+        self._publisher = IndexPublisher(index, manifest, randomness, fs, paths.tmp, self.local_step, filters)
         self._lock = threading.Lock()
-        self._local = threading.RLock()
+        self._remembering = threading.Lock()
         self._claimed = False
         self._remembered = 0
         self._look_again_s = 0.0
@@ -135,18 +143,8 @@ class ColdWay:
         self._state.doubt()
         self.archive()
 
-    def stop(self) -> None:
-        """After ``stopping`` is set: wait for a local step, never for the object store; later ones are refused."""
-        if self._local.acquire(timeout=_LOCAL_STEP_S):
-            self._local.release()
-
-    def round(self) -> None:
-        """Both halves of a turn."""
-        self.local_round()
-        self.archive_round()
-
     def local_round(self) -> None:
-        """What needs no archive, so that a dead one does not hold it up: roll and seal by age, remove what is due."""
+        """What needs no archive: roll by age, remove what is due."""
         with self._lock:
             excess_bytes = self._disk.excess_bytes()
             due = due_border(self._hot, self._retention, self._clock.now_ms(), excess_bytes)
@@ -155,12 +153,9 @@ class ColdWay:
                 if self._hot.border < due:
                     if excess_bytes and self._waits_for_active(due):
                         self._roll()
-                    elif self._index.covered_to() < due:
-                        self._index.seal()
+                    elif self._index.open_from < due:
+                        self._index.put_aside()
             self._remove_below(min(due, safe_border(self._hot, self.own_head())))
-            self._compact()
-            with self.local_step():
-                self._derive_gaps()  # there may have been no room to do so when one was made
 
     def archive_round(self) -> None:
         """Archive what waits and remove what is due and safe by then.
@@ -172,9 +167,9 @@ class ColdWay:
             self._watch_head()
             head = self._manifest.head
             is_behind = head is None or bool(self._archiver.waiting(head)) or self._publisher.has_work(head)
-            if head is None or is_behind:
-                head = self._claim()
-                head = self._archive_segments(head, ArchiveReport(), None, None)
+            if is_behind:
+                head = self._archive_segments(self._claim(), ArchiveReport(), None, None)
+            assert head is not None
             head = self._publish_state(head, self._state.if_due)  # not held up by an index that cannot be published
             if is_behind:
                 head = self._publish_index(head, ArchiveReport())
@@ -249,32 +244,9 @@ class ColdWay:
             self._identity = self._identity.published()
             self._identity.save(self._fs, self._paths)
             self._index.set_indexed_to(head.indexed_to)
-            self._derive_gaps()
             self._remember(head)
             self._claimed = True
         return head
-
-    @contextlib.contextmanager
-    def local_step(self) -> Iterator[None]:
-        """A change of local files; none happens after :meth:`stop`, when another process may hold the store."""
-        with self._local:
-            self.check_going_on()
-            yield
-
-    def _derive_gaps(self) -> None:
-        for first, end in self._index.gaps(self._hot.border, self._hot.log.end):
-            derived = self._index.derive(first, end)
-            try:
-                self._hot.derive(derived, first, end)
-            finally:
-                derived.abandon()  # tried again from the start of what is missing
-
-    def check_going_on(self) -> None:
-        """Raise :class:`ClosedError` or :class:`ReadOnlyError` if no further step is to be taken."""
-        if self._stopping.is_set():
-            raise ClosedError("the store is closing")
-        if self._hot.read_only_reason is not None:
-            raise ReadOnlyError(f"the store is read-only: {self._hot.read_only_reason}")
 
     def _archive_segments(
         self, head: Head, report: ArchiveReport, until_ms: int | None, progress: Progress | None
@@ -293,28 +265,12 @@ class ColdWay:
                 progress(number + 1, len(waiting))
         return head
 
-    def _compact(self) -> None:
-        """Compact what is sealed. A damaged file is thrown away and derived again from the log, once."""
-        with self.local_step():
-            try:
-                self._index.compact_sealed()
-            except CorruptIndexError as error:
-                self._derive_damaged(error)
-                self._index.compact_sealed()
-
-    def _derive_damaged(self, error: CorruptIndexError) -> None:
-        _LOG.warning("an index file is damaged and is derived again: %s", error)
-        self._index.discard_damaged()
-        self._derive_gaps()
-
     def _publish_index(self, head: Head, report: ArchiveReport) -> Head:
-        self._compact()
+        self._keeping.keep()
         try:
             return self._publish(head, report)
         except CorruptIndexError as error:
-            with self.local_step():
-                self._derive_damaged(error)
-            self._compact()
+            self._keeping.derive_damaged(error)
             return self._publish(self._manifest.head or head, report)
 
     def _publish(self, head: Head, report: ArchiveReport) -> Head:
@@ -322,6 +278,7 @@ class ColdWay:
         head, objects = self._despite_erasures(head, lambda seen: self._publisher.publish(seen, names))
         report.index_objects += objects
         self._remember(head)
+        self._index.settle()
         return head
 
     def _unless_lost(self, step: Callable[[], T]) -> T:
@@ -362,7 +319,7 @@ class ColdWay:
     def _remember(self, head: Head) -> None:
         if head.version <= self._remembered:
             return
-        with self.local_step():
+        with self.local_step(), self._remembering:
             if head.version > self._remembered:
                 tombstones = self._known.to_save(head, self._hot.log.begin)
                 save_seen_head(self._fs, self._paths, head, tombstones)
@@ -378,7 +335,7 @@ class ColdWay:
         with self.local_step():
             self._hot.roll()
             self._hot.dispatch()
-            self._index.seal()
+            self._index.put_aside()
 
     def _waits_for_active(self, due: int) -> bool:
         """Whether segments below ``due`` cannot go before the active one is rolled, for which there is room.

@@ -39,8 +39,8 @@ def message_batch(messages: Sequence[Json], schema: pa.Schema = MESSAGE_SCHEMA) 
 
 
 def answer_stream(page: Json) -> bytes:
-    """A query's answer as an IPC stream; cursor and coverage are JSON in the schema's metadata."""
-    schema = MESSAGE_SCHEMA.with_metadata({name: json.dumps(page[name]) for name in ("next_cursor", "coverage")})
+    """A query's answer as an IPC stream; what stands beside the messages is JSON in the schema's metadata."""
+    schema = MESSAGE_SCHEMA.with_metadata({name: json.dumps(page[name]) for name in page if name != "messages"})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(message_batch(page["messages"], schema))

@@ -1,9 +1,9 @@
 """What runs beside requests: flushing, dispatching, checkpoints, and the way from tier to tier.
 
 Daemon threads, one for each thing that must not wait for another: flushing, which bounds what a crash may lose;
-deriving queues and index, with the checkpoints; preparing the next segment; archiving and removal, where a bucket may
-be dead; sweeping the bucket. Those who wait for messages have a further one (``service.arrivals``). A failure is
-logged once until it changes, and shown by readiness.
+deriving queues and index, with the checkpoints; keeping the index's files; preparing the next segment; archiving and
+removal, where a bucket may be dead; sweeping the bucket. Those who wait for messages have a further one
+(``service.arrivals``). A failure is logged once until it changes, and shown by readiness.
 """
 
 from __future__ import annotations
@@ -33,15 +33,18 @@ class Background:
         self,
         hot: HotStore,
         checkpoint: Callable[[], None],
+        keeping: Repeated,
         tiers: Sequence[Repeated],
         sweep: Repeated | None,
         settings: Settings,
         clock: Clock,
         stopping: threading.Event,
     ) -> None:
-        """``tiers`` are the steps of the way from tier to tier, taken in turn; ``sweep`` goes beside them."""
+        """``keeping`` keeps the index's files; ``tiers`` are the steps of the way from tier to tier, taken in turn;
+        ``sweep`` goes beside them."""
         self._hot = hot
         self._checkpoint = checkpoint
+        self._keeping = keeping
         self._tiers = tiers
         self._sweep = sweep
         self._settings = settings
@@ -60,11 +63,16 @@ class Background:
         """The last failure on the way to the archive; None once it went well again."""
         return next((step.error for step in self._tiers if step.error is not None), None)
 
+    @property
+    def index_error(self) -> str | None:
+        """The last failure to keep the index's files; None once it went well again."""
+        return self._keeping.error
+
     def start(self) -> None:
         """Start the threads."""
         loops = {
             "flush": self._flush_loop, "derive": self._derive_loop, "segments": self._segments_loop,
-            "tiers": self._tiers_loop,
+            "index": self._keeping_loop, "tiers": self._tiers_loop,
         }  # fmt: skip
         if self._sweep is not None:
             loops["sweep"] = self._sweep_loop
@@ -153,22 +161,26 @@ class Background:
             else:
                 _LOG.warning("the clock has caught up with the newest message")
 
+    def _keeping_loop(self) -> None:
+        self._until_closed(self._keeping.turn)
+
     def _tiers_loop(self) -> None:
+        self._until_closed(self._tiers_turn)
+
+    def _sweep_loop(self) -> None:
+        self._until_closed(self._sweep_turn)
+
+    def _until_closed(self, turn: Callable[[], None]) -> None:
         while not self._stopping.is_set():
             try:
-                for step in self._tiers:
-                    step.turn()
+                turn()
             except ClosedError:
                 return
             self._clock.wait(self._stopping, _ROUND_S)
 
-    def _sweep_loop(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._sweep_turn()
-            except ClosedError:
-                return
-            self._clock.wait(self._stopping, _ROUND_S)
+    def _tiers_turn(self) -> None:
+        for step in self._tiers:
+            step.turn()
 
     def _sweep_turn(self) -> None:
         if self._sweep is not None and self.cold_error is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from index.chained_file import ChainedIndexFile
 from index.classic.index import ClassicIndex
 from index.errors import CorruptIndexError
 from index.kernels.classic import hash_classic_items
-from index.layout import Items
+from index.layout import LAYOUTS, ItemLayout, Items
 from index.local_index import LocalIndex
 from index.snapshot import IndexReader, IndexSnapshot
 from tiering.checks import store as store_checks
@@ -56,10 +56,11 @@ def check_archive(
     *,
     deep: bool,
     progress: Callable[[int, int], None] | None = None,
+    layouts: Mapping[int, ItemLayout] = LAYOUTS,
 ) -> None:
     """Manifest and sizes; ``deep`` reads every byte and compares everything with everything."""
     if deep:
-        check_archive_deep(manifest, hot, findings, progress or (lambda done, of: None))
+        check_archive_deep(manifest, hot, findings, progress or (lambda done, of: None), layouts)
     else:
         findings.extend(store_checks.check_archive(manifest, hot))
 
@@ -70,7 +71,7 @@ def check_index(hot: HotStore, index: LocalIndex) -> list[str]:
     with hot.snapshot() as snapshot:
         files = index.snapshot()
         held = _Index([_items_of(entry.reader) for entry in (*files.files, *files.writing)])
-        for wanted, have in _by_segment(hot, snapshot, held, _keys_of):
+        for wanted, have in _by_segment(hot, snapshot, held, _keys_of if held.has_high else _low_keys_of):
             offsets, keys_of_each, items_of_each = _counted(wanted, have)
             missing.add(offsets[items_of_each == 0])
             extra.add(offsets[keys_of_each == 0])
@@ -134,6 +135,8 @@ class _Index:
 
     def __init__(self, pieces: list[Items]) -> None:
         self._pieces = [(items["offset"].min(), items["offset"].max(), items) for items in pieces if len(items)]
+        #: Whether every layout has the second hash; otherwise no item is asked for it.
+        self.has_high = all("hash_high" in (items.dtype.names or ()) for _, _, items in self._pieces)
 
     def keys(self, start: int, end: int) -> _Keys:
         """What is there of the records in ``[start, end)``."""
@@ -141,8 +144,7 @@ class _Index:
         for least, greatest, items in self._pieces:
             if least < end and start <= greatest:
                 chosen = items[(items["offset"] >= start) & (items["offset"] < end)]
-                names = chosen.dtype.names or ()
-                high = chosen["hash_high"] if "hash_high" in names else np.zeros(len(chosen), np.int64)
+                high = chosen["hash_high"] if self.has_high else np.zeros(len(chosen), np.int64)
                 found.append(_keys(chosen["offset"], chosen["hash"], high))
         return np.concatenate(found)
 
@@ -170,6 +172,11 @@ def _keys_of(hot: HotStore, segment: Segment, rows: ScanRows) -> _Keys:
     topic_ids = np.array([topic.topic_id for topic in hot.topics.all()], np.int32)
     batch = KeyBatch.of(segment.data, rows, topic_ids)
     return _keys(batch.rows["physical_offset"][batch.keys["row"]], batch.keys["hash"], batch.keys["hash_high"])
+
+
+def _low_keys_of(hot: HotStore, segment: Segment, rows: ScanRows) -> _Keys:
+    keys = _keys_of(hot, segment, rows)
+    return _keys(keys["offset"], keys["hashes"] >> 32, np.zeros(len(keys), np.int64))
 
 
 def _keys(offsets: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> _Keys:

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from index.archive_repair import ArchiveRepair, RepairReport
+from index.cold_index import ColdIndex
 from index.query import Answer, Query
-from index.search import search
+from index.resident_filters import ResidentFilters
+from index.search import Searcher
 from index.store_search import ArchiveSearch
 from service.archiving import Progress
-from service.caching import cache_stats, open_disk_cache
+from service.caching import cache_stats, open_caches
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
 from service.checking import check_archive
 from service.opening import open_archive
+from service.querying import answer, make_searcher
 from service.settings import Settings
 from tiering.checks.findings import Findings
 from tiering.clock import Clock, SystemClock
@@ -35,10 +38,23 @@ from tiering.types import Boundary
 class ColdEngine:
     """The stores of one archive, read only. Thread safe."""
 
-    def __init__(self, objects: ObjectStore, manifests: dict[str, ManifestStore], cold_url: str) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        manifests: dict[str, ManifestStore],
+        filters: ResidentFilters,
+        cold_url: str,
+        searcher: Searcher,
+        settings: Settings,
+    ) -> None:
         """Use :meth:`open`."""
         self._objects = objects
+        self._searcher = searcher
+        self._settings = settings
         self._manifests = manifests
+        self._indexes = {
+            store_id: ColdIndex(manifest, SystemRandomness(), filters) for store_id, manifest in manifests.items()
+        }
         self._fetchers = {store_id: Fetcher(store_id, None, manifest) for store_id, manifest in manifests.items()}
         self.cold_url = cold_url
 
@@ -62,8 +78,8 @@ class ColdEngine:
         store_ids = [store_id] if store_id else list(stores_below(objects))
         if not store_ids:
             raise NotFoundError("no archive of any store here", path=url)
-        disk = open_disk_cache(LocalFileSystem(), settings.cold, url, None)
-        cache = ArchiveCache(settings.cold.cache_bytes, disk)
+        cache = ArchiveCache(settings.cold.cache_bytes)
+        filters = open_caches(cache, objects, clock, LocalFileSystem(), settings.cold, url, None)
         manifests = {
             found: ManifestStore(objects, ColdKeys(found), SystemRandomness(), settings.cold_options(), cache, clock)
             for found in store_ids
@@ -75,7 +91,7 @@ class ColdEngine:
                 if next(iter(objects.list(f"{found}/")), None) is None:
                     raise NotFoundError(f"no archive of store {found!r} here", path=url) from error
                 raise  # the head of a store that is there is lost
-        return cls(objects, manifests, url)
+        return cls(objects, manifests, filters, url, make_searcher(settings, clock), settings)
 
     @property
     def store_ids(self) -> list[str]:
@@ -84,7 +100,8 @@ class ColdEngine:
 
     def query(self, query: Query) -> Answer:
         """Search every store's archive; what is still hot is not searched and not claimed."""
-        return search([ArchiveSearch(store_id, self._manifests[store_id]) for store_id in self.store_ids], query)
+        stores = [ArchiveSearch(store_id, self._indexes[store_id]) for store_id in self.store_ids]
+        return answer(self._searcher, stores, query, self._settings)
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Read a queue of the one store that has it; several need a store id at :meth:`open`."""

@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from index.archive_repair import ArchiveRepair, RepairReport
+from index.layout import LAYOUTS
 from index.query import Answer, Query
-from index.search import search
 from index.store_search import TieredStoreSearch
 from service.archived_appends import TailNumbers
 from service.archiving import ArchiveReport, Progress
-from service.background import Background
+from service.background_steps import make_background
 from service.caching import cache_stats
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from service.checking import check_archive, check_classic, check_index, check_store
 from service.opening import StoreParts, Surroundings, open_parts
+from service.querying import answer
 from service.removal import remove_due
-from service.repeated import Repeated
 from service.restoring import restore_volume
 from service.settings import Settings
 from service.store_host import store_host
-from tiering.backoff import Backoff
 from tiering.batch import MAX_QUEUES, Message, MessageBatch
 from tiering.checks.findings import Findings
 from tiering.clock import Clock, SystemClock
@@ -65,6 +64,7 @@ class Engine:
         self.volume_id = parts.identity.volume_id
         self._hot, self._index, self._classic = parts.hot, parts.index, parts.classic
         self._manifest, self._cold_way, self._known = parts.manifest, parts.cold_way, parts.known
+        self._cold_index, self._searcher = parts.cold_index, parts.searcher
         self._archived = parts.archived
         self._meter = parts.meter
         self._broker = parts.broker
@@ -78,9 +78,8 @@ class Engine:
         self._store_host = store_host(settings)
         #: Erasures, their receipts, and the options of topics that say what may go.
         self.removal = parts.removal
-        self._background = Background(
-            self._hot, self._checkpoint, *self._steps(randomness, parts.first_contact), settings, clock, parts.stopping
-        )
+        self._keeping, self._local_steps = parts.keeping, parts.steps
+        self._background = make_background(parts, self._checkpoint, self._remove_due, settings, clock, randomness)
 
     @classmethod
     def open(
@@ -117,6 +116,8 @@ class Engine:
 
     def start(self) -> None:
         """Run flushing, dispatching, checkpoints, archiving and removal in the background."""
+        if self._cold_index is not None:
+            self._cold_index.warm()
         if not self._read_only:
             self._background.start()
             if self._archived is not None:
@@ -197,34 +198,17 @@ class Engine:
     def tiers_round(self) -> None:
         """One turn of archiving and removal as :meth:`start` runs it, for a caller with a loop of its own."""
         self._check_writable()
-        if self._cold_way is not None:
-            self._cold_way.round()
-            self.removal.round()
-        else:
+        if self._cold_way is None:
             self._remove_due()
+            self._keeping.round()
+        else:
+            self._cold_way.local_round()
+            self._keeping.round()
+            self._cold_way.archive_round()
+            self.removal.round()
 
     def _remove_due(self) -> None:
         remove_due(self._hot, self._index, self._settings.retention_options(), self._disk, self._clock.now_ms())
-
-    def _sweep_round(self) -> None:
-        assert self._cold_way is not None
-        assert self._archived is not None
-        self._cold_way.sweep_round()
-        self._archived.sweep_round()
-
-    def _steps(self, randomness: Randomness, first_contact: str | None) -> tuple[list[Repeated], Repeated | None]:
-        """The way from tier to tier as the background takes it, and the sweep."""
-
-        def repeated(step: Callable[[], object], error: str | None = None) -> Repeated:
-            cold = self._settings.cold
-            first_s, most_s = cold.retry_interval_ms / 1000, cold.retry_max_ms / 1000
-            return Repeated(step, Backoff(self._clock, randomness, first_s=first_s, most_s=most_s), error)
-
-        if self._cold_way is None:
-            return [repeated(self._remove_due, first_contact)], None
-        archive_round = repeated(self._cold_way.archive_round, first_contact)
-        tiers = [repeated(self._cold_way.local_round), archive_round, repeated(self.removal.round)]
-        return tiers, repeated(self._sweep_round)
 
     def _check_writable(self) -> None:
         if self._read_only:
@@ -234,7 +218,8 @@ class Engine:
 
     def query(self, query: Query) -> Answer:
         """Find messages by key or time over both tiers."""
-        return search([TieredStoreSearch(self.store_id, self._hot, self._index, self._manifest, self._known)], query)
+        store = TieredStoreSearch(self.store_id, self._hot, self._index, self._cold_index, self._known)
+        return answer(self._searcher, [store], query, self._settings)
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Read a queue in order; see :meth:`Fetcher.pull`."""
@@ -311,6 +296,9 @@ class Engine:
             "cold_held_at": self.removal.held_at,
             "open_erasures": len(head.tombstones) if head else None,
             "manifest_version": head.version if head else None,
+            "index_behind_bytes": max(0, hot.log.flushed - self._index.next_offset()),
+            "index_sealed_to": self._index.covered_to(),
+            "index_files_waiting": self._index.waiting(),
             "hot_bytes": hot.log.end - hot.border,
             "unflushed_bytes": hot.log.end - hot.log.flushed,
             "unarchived_bytes": hot.log.end - (tails.covered_to or head.archived_of(hot.log.end)) if head else None,
@@ -332,6 +320,7 @@ class Engine:
             "cache": cache_stats(self._manifest.cache) if self._manifest else None,
             "read_only_reason": self.read_only_reason,
             "cold_error": self.cold_error,
+            "index_error": self.index_error,
         }
         if self._broker is not None:
             found["consumer_offsets"] = self._broker.consumer_offsets()
@@ -350,7 +339,8 @@ class Engine:
         if self._classic is not None:
             findings.extend(check_classic(self._hot, self._classic))
         if self._manifest is not None:
-            check_archive(self._manifest, self._hot, findings, deep=deep, progress=progress)
+            layouts = self._cold_index.layouts if self._cold_index is not None else LAYOUTS
+            check_archive(self._manifest, self._hot, findings, deep=deep, progress=progress, layouts=layouts)
         return findings
 
     def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> RepairReport:
@@ -379,13 +369,17 @@ class Engine:
         """The last failure to reach or write the archive, None once it went well again."""
         return self._background.cold_error or (self._archived.error if self._archived else None)
 
+    @property
+    def index_error(self) -> str | None:
+        """Why key index and queues do not follow the log, or the index's files cannot be kept; None if all is well."""
+        return self._hot.dispatch_error or self._background.index_error
+
     def close(self) -> None:
         """Flush and close within 10 s, whatever the object store does. Idempotent."""
         self._background.stop()
         if self._archived is not None:
             self._archived.stop()
-        if self._cold_way is not None:
-            self._cold_way.stop()
+        self._local_steps.stop()
         try:
             if not self._read_only:
                 self._hot.close()

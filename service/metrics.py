@@ -34,6 +34,12 @@ _GAUGES = (
     _Number("recover_from", "tierlog_recover_from_bytes", "Physical offset at which recovery would begin."),
     _Number("archived_to", "tierlog_archived_to_bytes", "Physical offset below which every segment was archived."),
     _Number("indexed_to", "tierlog_indexed_to_bytes", "Physical offset below which the index was published."),
+    _Number(
+        "index_behind_bytes", "tierlog_index_behind_bytes",
+        "Flushed bytes of log whose keys are in no index yet; growing where the index cannot be written.",
+    ),
+    _Number("index_sealed_to", "tierlog_index_sealed_to_bytes", "Physical offset below which index files are sealed."),
+    _Number("index_files_waiting", "tierlog_index_files_waiting", "Index files that wait to be sealed or compacted."),
     _Number("hot_bytes", "tierlog_hot_bytes", "Bytes of log that are hot."),
     _Number("unflushed_bytes", "tierlog_unflushed_bytes", "Bytes that a crash of the machine would lose."),
     _Number("tailed_to", "tierlog_tailed_to_bytes", "Physical offset below which the bucket has the log."),
@@ -60,10 +66,16 @@ _COUNTERS = (
     _Number("archive_bytes_written", "tierlog_archive_written_bytes", "Bytes written to the archive."),
 )
 _CACHE_COUNTERS = {
-    "hits": "Ranges of the archive that a cache had.",
-    "misses": "Ranges of the archive that a cache was asked for and did not have.",
+    "hits": "Ranges of the archive that a cache had; of filters, look-ups in index objects that they spared.",
+    "misses": "Ranges that a cache was asked for and did not have; of filters, look-ups in vain without one.",
     "evictions": "Ranges that left a cache for others.",
 }
+_FILTER_COUNTERS = (
+    _Number("false_positives", "tierlog_filter_false_positives", "Look-ups in vain despite a key filter in memory."),
+    _Number("fetched", "tierlog_filter_fetches", "Key filters fetched in the background, each a request."),
+    _Number("fetched_bytes", "tierlog_filter_fetched_bytes", "Bytes of those."),
+    _Number("failures", "tierlog_filter_failures", "Key filters that could not be fetched or were damaged."),
+)
 
 
 class StoreCollector(Collector):
@@ -91,6 +103,10 @@ class StoreCollector(Collector):
             "1 while appends are refused because the disk is fuller than hot.disk_full_percent.",
             self._engine.disk_full_reason,
         )
+        yield _is(
+            "tierlog_index_failing", "1 while key index and queues cannot follow the log, or index files not be kept.",
+            self._engine.index_error,
+        )  # fmt: skip
         yield _is("tierlog_archive_failing", "1 if the archive could not be reached.", self._engine.cold_error)
 
 
@@ -106,6 +122,8 @@ def _caches(layers: object) -> Iterator[Metric]:
     for layer, numbers in layers.items():
         held.add_metric([layer], numbers["bytes"])
     yield held
+    for number in _FILTER_COUNTERS:
+        yield CounterMetricFamily(number.name, number.help, layers["filters"][number.stat])
 
 
 def _is(name: str, text: str, reason: str | None) -> Metric:

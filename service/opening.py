@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from index.classic.index import ClassicIndex
-from index.layout import TIERLOG
+from index.cold_index import ColdIndex
+from index.layout import LAYOUTS, TIERLOG, ItemLayout
 from index.local_index import LocalIndex
+from index.recovering import Recovering
+from index.resident_filters import ResidentFilters
+from index.search import Searcher
 from service.archived_appends import ArchivedAppends, archived_appends
 from service.archiving import ColdWay, owner_of
 from service.bucket_guard import BucketGuard
-from service.caching import open_disk_cache
+from service.caching import open_caches
 from service.groups import ConsumerGroups
+from service.index_keeping import IndexKeeping
+from service.local_steps import LocalSteps
+from service.querying import make_searcher
 from service.removal import Removal, make_removal
-from service.seen_head import read_seen_head
+from service.seen_head import SeenHead, read_seen_head
 from service.settings import Settings
 from service.store_host import store_host
 from tiering.clock import Clock
@@ -28,7 +36,6 @@ from tiering.cold.s3.client import S3Limits
 from tiering.cold.s3.keeping import S3Keeping
 from tiering.cold.tail_objects import TailObjects
 from tiering.cold.urls import canonical_url, open_object_store
-from tiering.declared_gaps import DeclaredGaps
 from tiering.disk_space import DiskSpace
 from tiering.erasing.known import KnownErasures
 from tiering.errors import (
@@ -70,6 +77,8 @@ class Surroundings:
     fs: FileSystem
     randomness: Randomness
     objects: ObjectStore | None = None
+    #: Of the key index's new files.
+    layout: ItemLayout = TIERLOG
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,10 @@ class StoreParts:
     #: RocketMQ's index beside ours, if it is written.
     classic: ClassicIndex | None
     manifest: ManifestStore | None
+    cold_index: ColdIndex | None
+    searcher: Searcher
+    keeping: IndexKeeping
+    steps: LocalSteps
     cold_way: ColdWay | None
     archived: ArchivedAppends | None
     known: KnownErasures
@@ -179,45 +192,56 @@ def _open_once(
         identity.save(fs, paths)
         if planned.guard is not None:
             planned.guard.remember()
-        hot, index, classic = _open_local(fs, paths, around, planned, read_only=read_only, foreign=broker is not None)
+        seen = read_seen_head(fs, paths)
+        stopping = threading.Event()
+        hot, index, classic, steps = _open_local(
+            fs, paths, around, planned, seen, stopping, read_only=read_only, foreign=broker is not None
+        )
+        keeping = IndexKeeping(hot, index, around.clock, settings.index.seal_age_ms, steps)
         hot_settings = settings.hot
-        if manifest is not None and not read_only:
+        cold_index: ColdIndex | None = None
+        filters: ResidentFilters | None = None
+        if manifest is not None:
             assert identity.cold_url is not None
-            manifest.cache.disk = open_disk_cache(
-                fs, settings.cold, identity.cold_url, paths.cache,
+            cold = settings.cold.model_copy(update={"disk_cache_bytes": 0}) if read_only else settings.cold
+            resources.callback(manifest.cache.close)
+            filters = open_caches(
+                manifest.cache, manifest.objects, around.clock, fs, cold, identity.cold_url, paths.cache,
                 max_used_percent=settings.hot.disk_max_used_percent,
             )  # fmt: skip
-            resources.callback(manifest.cache.close)
+            layouts = {**LAYOUTS, around.layout.number: around.layout}
+            cold_index = ColdIndex(manifest, around.randomness, filters, layouts=layouts)
         disk = DiskSpace(
             fs, root, around.clock, max_used_percent=hot_settings.disk_max_used_percent,
             full_percent=hot_settings.disk_full_percent,
         )  # fmt: skip
-        stopping = threading.Event()
-        known = KnownErasures(manifest, read_seen_head(fs, paths).tombstones)
+        known = KnownErasures(manifest, seen.tombstones)
         offsets = GroupOffsets(fs, paths, lambda: "opened read-only" if read_only else hot.read_only_reason)
         resources.callback(offsets.close)  # before the lock goes
         cold_way, archived = None, None
         if manifest is not None and not read_only:
             cold_way = ColdWay(
-                hot, index, manifest, identity, fs, paths, around.clock, around.randomness,
-                settings.retention_options(), disk, stopping, known,
+                hot, index, keeping, manifest, identity, fs, paths, around.clock, around.randomness,
+                settings.retention_options(), disk, steps, known,
                 StateWriter(hot, offsets, identity.volume_id, manifest, around.clock, around.randomness),
+                filters,
             )  # fmt: skip
             if manifest.head is not None:
                 manifest.check_owner(owner_of(identity), log_end=hot.log.end)
             archived = archived_appends(
                 hot, cold_way, manifest, TailMark(fs, paths), settings, around.clock, around.randomness, stopping
             )  # fmt: skip
+        searcher = make_searcher(settings, around.clock)
         removal = make_removal(
-            identity, hot, index, manifest, cold_way, known, fs, around.clock, around.randomness,
+            identity, hot, index, cold_index, searcher, cold_way, known, fs, around.clock, around.randomness,
             settings.retention_options(), root=root, read_only=read_only,
         )  # fmt: skip
         fetcher = Fetcher(identity.store_id, hot, manifest, known)
-        missing = partial(DeclaredGaps(manifest).missing, hot.topics)
+        missing = partial(fetcher.gaps.missing, hot.topics)
         groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness, missing)
         return StoreParts(
-            identity, hot, index, classic, manifest, cold_way, archived, known, removal, fetcher, groups, disk, meter,
-            stopping, planned.first_contact, resources.pop_all(), broker,
+            identity, hot, index, classic, manifest, cold_index, searcher, keeping, steps, cold_way, archived, known,
+            removal, fetcher, groups, disk, meter, stopping, planned.first_contact, resources.pop_all(), broker,
         )  # fmt: skip
 
 
@@ -233,20 +257,28 @@ def _adopt(
 
 
 def _open_local(
-    fs: FileSystem, paths: StorePaths, around: Surroundings, planned: _Plan, *, read_only: bool, foreign: bool
-) -> tuple[HotStore, LocalIndex, ClassicIndex | None]:
-    """Log and indexes, recovered."""
+    fs: FileSystem,
+    paths: StorePaths,
+    around: Surroundings,
+    planned: _Plan,
+    seen: SeenHead,
+    stopping: threading.Event,
+    *,
+    read_only: bool,
+    foreign: bool,
+) -> tuple[HotStore, LocalIndex, ClassicIndex | None, LocalSteps]:
+    """Log and indexes, recovered, and what bounds the changes made beside requests."""
     settings, identity, manifest = around.settings, planned.identity, planned.manifest
-    seen = read_seen_head(fs, paths)
     archived_to, indexed_to = seen.archived_to, seen.indexed_to
     if manifest is not None and manifest.head is not None:
         archived_to, indexed_to = manifest.head.archived_to, manifest.head.indexed_to
     options = settings.hot_options(identity.segment_bytes, identity.queue_file_units, foreign=foreign)
     published_below = 0 if read_only else archived_to  # a reader may look at a volume that fell behind
     hot = HotStore(fs, paths, around.clock, options, store_host(settings), published_below=published_below)
+    steps = LocalSteps(stopping, lambda: hot.read_only_reason)
     index = LocalIndex.open(
-        fs, paths, slots=settings.index.slots, items=settings.index.items, layout=TIERLOG,
-        border=hot.log.begin, indexed_to=indexed_to, log_start=hot.log.begin,
+        fs, paths, slots=settings.index.slots, items=settings.index.items, layout=around.layout,
+        border=hot.log.begin, indexed_to=indexed_to, log_start=hot.log.begin, step=steps.step,
     )  # fmt: skip
     classic = None
     if settings.index.classic and not read_only:
@@ -254,8 +286,9 @@ def _open_local(
             fs, paths, around.clock, slots=settings.index.classic_slots, items=settings.index.classic_items,
             log_begin=hot.log.begin, before_change=partial(mark_in_use, fs, paths),
         )  # fmt: skip
-    _recover(hot, index, classic, planned.lost)
-    return hot, index, classic
+    # what is recovered in memory only is not kept
+    _recover(hot, index, classic, planned.lost, (lambda: None) if read_only else index.seal_full)
+    return hot, index, classic, steps
 
 
 def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore:
@@ -310,9 +343,12 @@ def _look_at_archive(manifest: ManifestStore, identity: StoreIdentity, lost: Los
     raise error
 
 
-def _recover(hot: HotStore, index: LocalIndex, classic: ClassicIndex | None, lost: LostTail) -> None:
-    """Recover the log and everything derived from it."""
-    hot.recover([index], classic, put_back=lost.put_back)
+def _recover(
+    hot: HotStore, index: LocalIndex, classic: ClassicIndex | None, lost: LostTail, seal_full: Callable[[], object]
+) -> None:
+    """Recover the log and everything derived from it; index files that are full meanwhile are sealed at once."""
+    following = Recovering(index, seal_full)
+    hot.recover([following], classic, put_back=lost.put_back)
     if index.next_offset() > hot.log.end:  # the disk forgot flushed records that an index file had seen
         index.discard_above(hot.log.end)
     if classic is not None and classic.next_offset() > hot.log.end:
@@ -320,4 +356,5 @@ def _recover(hot: HotStore, index: LocalIndex, classic: ClassicIndex | None, los
     lost.settle(hot)
     hot.dispatch()
     for first, end in index.gaps(hot.border, hot.log.end):
-        hot.derive(index.derive(first, end), first, end)
+        hot.derive(Recovering(index.derive(first, end), seal_full), first, end)
+    following.end()

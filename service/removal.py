@@ -6,16 +6,16 @@ import threading
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from index.cold_index import ColdIndex
 from index.local_index import LocalIndex
 from index.query import Answer, Query
-from index.search import search
+from index.search import Searcher
 from index.store_search import TieredStoreSearch
 from service.archiving import ColdWay
 from service.erasing import Eraser, Progress
 from service.expiring import Expirer
 from service.receipts import Receipts, plan_of
 from tiering.clock import Clock
-from tiering.cold.manifest_store import ManifestStore
 from tiering.disk_space import DiskSpace
 from tiering.erasing.known import KnownErasures
 from tiering.erasing.rewriting import SegmentRewriter
@@ -146,7 +146,8 @@ def make_removal(
     identity: StoreIdentity,
     hot: HotStore,
     index: LocalIndex,
-    manifest: ManifestStore | None,
+    cold_index: ColdIndex | None,
+    searcher: Searcher,
     cold_way: ColdWay | None,
     known: KnownErasures,
     fs: FileSystem,
@@ -159,12 +160,14 @@ def make_removal(
 ) -> Removal:
     """The removal of a store that is being opened at ``root``."""
     holding = threading.Lock()
+    manifest = cold_index.manifest if cold_index else None
     receipts = None if manifest is None else Receipts(hot, manifest, identity.volume_id)
     if manifest is None or cold_way is None:
         return Removal(hot, holding, None, None, receipts, read_only=read_only)
 
     def find(query: Query, erased: Erasures) -> Answer:
-        return search([TieredStoreSearch(identity.store_id, hot, index, manifest, FixedErasures(erased))], query)
+        store = TieredStoreSearch(identity.store_id, hot, index, cold_index, FixedErasures(erased))
+        return searcher.search([store], query)
 
     rewriter = SegmentRewriter(manifest, randomness, clock, cold_way.check_going_on)
     eraser = Eraser(hot, manifest, cold_way, rewriter, known, clock, randomness, holding, find)

@@ -26,6 +26,7 @@ from tiering.cold.object_store import ObjectStore
 from tiering.cold.tail_objects import TailObjects
 from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, StoreMismatchError
+from tiering.format.checkpoint import Checkpoint
 from tiering.format.manifest import Head
 from tiering.format.store_state import StoreState, Takeover
 from tiering.fs import FileSystem, replace_file
@@ -200,7 +201,7 @@ def _restore(
         head = begin_log(manifest, head, identity.volume_id, fenced, identity.segment_bytes, around.randomness)
     state = begins_log(manifest, head, identity.volume_id)
     assert state is not None
-    _make_local(fs, paths, identity, state)
+    _make_local(fs, paths, identity, state, head.newest_ms)
     fenced = state.takeovers[-1]
     _LOG.warning(
         "store %s is restored: volume %s, fenced, had archived everything below %d; the log goes on at %d, "
@@ -209,8 +210,13 @@ def _restore(
     )  # fmt: skip
 
 
-def _make_local(fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState) -> None:
-    """Write what the state says into the directory, the identity last."""
+def _make_local(
+    fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, newest_ms: int
+) -> None:  # fmt: skip
+    """Write what the state says into the directory, the identity last.
+
+    Store times go on from ``newest_ms``, that of the newest archived message: the new machine's clock may be behind.
+    """
     topics = [
         Topic(
             each.topic_id, each.name, each.queues, {}, each.archive, each.cold_retention_ms, each.hold,
@@ -226,6 +232,7 @@ def _make_local(fs: FileSystem, paths: StorePaths, identity: StoreIdentity, stat
         for group in state.groups
     }
     replace_file(fs, paths.groups_json, encode_groups(groups), paths.tmp)
+    replace_file(fs, paths.checkpoint, Checkpoint(physic_ms=max(0, newest_ms)).encode(), paths.tmp)
     fs.make_dirs(paths.commitlog)
     log = CommitLog(fs, paths, identity.segment_bytes)
     try:

@@ -153,6 +153,16 @@ class IndexSettings(SettingGroup):
     layout: Literal["tierlog"] = Field(
         default="tierlog", description="Item layout of new files. `tierlog` keeps 63 bits of hash per key."
     )
+    seal_age_ms: int = Field(
+        default=3_600_000,
+        ge=1,
+        description=(
+            "ms. An index file whose first message is older is sealed and compacted though it is not full, with and "
+            "without a cold tier, so that a quiet store's keys are published too. Each such file takes 8 bytes a slot "
+            "on disk (40 MB by default) beside its items until its messages are removed, and becomes an object of its "
+            "own: shorter makes more of both, and more objects for a query to ask."
+        ),
+    )
 
     classic: bool = Field(
         default=False,
@@ -222,12 +232,22 @@ class ColdSettings(S3Settings):
             "tables, manifest pages), a quarter for data (frames, index pages). Less asks the archive again."
         ),
     )
+    filter_bytes: int = Field(
+        default=256 << 20,
+        ge=0,
+        description=(
+            "Bytes of memory for key filters of index objects, about 3 for each key of an object (60 MB for one of 20 "
+            "million); 0 = none. A look-up asks an object whose filter is there only if it holds the key. Which are "
+            "there is decided by use, and they are fetched in the background."
+        ),
+    )
     disk_cache_bytes: int = Field(
         default=1 << 30,
         ge=0,
         description=(
-            "Bytes of disk for the same, kept over restarts; 0 = none. Never more, and nothing new while the volume is "
-            "fuller than `hot.disk_max_used_percent`. About 1 kB of memory goes to each 100 kB of it."
+            "Bytes of disk for what is kept in memory, over restarts; 0 = none. Never more, and nothing new while the "
+            "volume is fuller than `hot.disk_max_used_percent`. Key filters may take `cold.filter_bytes` of it, half "
+            "of it at most. About 1 kB of memory goes to each 100 kB of it."
         ),
     )
     cache_dir: str | None = Field(
@@ -323,6 +343,37 @@ class ColdSettings(S3Settings):
     def _kept_as_can_be(self) -> ColdSettings:
         S3Keeping(self.storage_class, self.sse, self.sse_kms_key_id)
         return self
+
+
+class QuerySettings(SettingGroup):
+    """How the archive is asked for the answer to a query."""
+
+    concurrency: int = Field(
+        default=32,
+        ge=1,
+        le=256,
+        description=(
+            "Requests to the archive that one query has on their way at once. More answers sooner where many objects "
+            "have to be asked, and may ask for a few whose answers are not needed; 1 = one after another."
+        ),
+    )
+    threads: int = Field(
+        default=64,
+        ge=1,
+        le=1024,
+        description=(
+            "Threads that ask the archive for all queries together; one query more than they suffice for takes turns "
+            "with the others. `cold.connections` should be as many."
+        ),
+    )
+    timeout_ms: int = Field(
+        default=60_000,
+        ge=0,
+        description=(
+            "ms after which a query that names no time of its own is answered with what is known then, `complete` "
+            "false and `cut_by` `timeout`; 0 = never."
+        ),
+    )
 
 
 class ServeSettings(SettingGroup):

@@ -24,11 +24,11 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from service.setting_groups import ColdSettings, HotSettings, IndexSettings, ServeSettings
+from service.setting_groups import ColdSettings, HotSettings, IndexSettings, QuerySettings, ServeSettings
 from tiering.errors import InvalidRequestError
 from tiering.options import ColdOptions, HotOptions, RetentionOptions, TailOptions
 
-__all__ = ["ColdSettings", "HotSettings", "IndexSettings", "ServeSettings", "Settings"]
+__all__ = ["ColdSettings", "HotSettings", "IndexSettings", "QuerySettings", "ServeSettings", "Settings"]
 
 ENV_PREFIX = "TIERLOG_"
 #: Variables that do not follow the rule of the prefix and the group.
@@ -63,6 +63,7 @@ class Settings(BaseSettings):
     hot: HotSettings = HotSettings()
     index: IndexSettings = IndexSettings()
     cold: ColdSettings = ColdSettings()
+    query: QuerySettings = QuerySettings()
     serve: ServeSettings = ServeSettings()
 
     @field_validator("advertise")

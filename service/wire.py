@@ -65,12 +65,15 @@ def body_bytes(message: Json) -> bytes:
 
 
 def answer_json(answer: Answer) -> Json:
-    """A page of a query."""
-    return {
+    """A page of a query; ``estimate`` is there only for a dry run."""
+    found: Json = {
         "messages": [message_json(message) for message in answer.messages],
         "next_cursor": answer.next_cursor,
         "coverage": answer.coverage.to_json(),
     }
+    if answer.estimate is not None:
+        found["estimate"] = answer.estimate.to_json()
+    return found
 
 
 def pull_json(result: PullResult) -> Json:
@@ -150,7 +153,7 @@ def ndjson_line(value: Json) -> str:
 
 
 def messages_ndjson(page: Json) -> Iterable[str]:
-    """A query's answer as lines: a message each, last the cursor and the coverage."""
+    """A query's answer as lines: a message each, last what stands beside the messages."""
     for message in page["messages"]:
         yield ndjson_line(message)
-    yield ndjson_line({"next_cursor": page["next_cursor"], "coverage": page["coverage"]})
+    yield ndjson_line({name: value for name, value in page.items() if name != "messages"})

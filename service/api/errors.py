@@ -11,10 +11,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from index.errors import CorruptIndexError
+from index.errors import CorruptIndexError, DamagedFilterError
 from service.problems import problem_title, problem_type
 from tiering import errors
-from tiering.cold.reading import BudgetSpentError
+from tiering.cold.bill import AbandonedError, BudgetSpentError
 
 _LOG = logging.getLogger("tierlog")
 _RETRY_S = 5
@@ -34,6 +34,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.BadMagicError: 500,
     errors.TornRecordError: 500,
     CorruptIndexError: 500,
+    DamagedFilterError: 500,
     errors.UnsupportedFormatError: 500,
     errors.ConflictError: 409,
     errors.PreconditionFailedError: 409,
@@ -44,6 +45,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.ObjectStoreUnavailableError: 503,
     errors.ThrottledError: 503,
     BudgetSpentError: 429,
+    AbandonedError: 503,
     errors.FencedError: 409,
     errors.ReadOnlyError: 503,
     errors.DiskFailedError: 503,

@@ -74,7 +74,9 @@ class QueryIn(_Strict):
     axis: TimeAxis = Field(default=TimeAxis.STORE, alias="time")
     order: Order = Order.NEWEST
     cursor: str | None = None
-    max_requests: int | None = Field(default=None, ge=0)
+    max_requests: int | None = Field(default=None, ge=0, description="ask the object store at most this often")
+    timeout_ms: int | None = Field(default=None, ge=1, description="answer after so long with what is known then")
+    dry_run: bool = Field(default=False, description="say what it may cost, and read only the manifest")
 
 
 class PullIn(_Strict):
@@ -179,11 +181,12 @@ class MessageOut(BaseModel):
 
 
 class QueryOut(BaseModel):
-    """A page; ``coverage`` says what was searched for it."""
+    """A page; ``coverage`` says what was searched for it. A dry run has no messages but an ``estimate``."""
 
     messages: list[MessageOut]
     next_cursor: str | None
     coverage: dict[str, object]
+    estimate: dict[str, object] | None = None
 
 
 class PullOut(BaseModel):

@@ -8,8 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from service.cli.arguments import add_format, add_target
+from service.cli.cost import cost_line, estimate_lines
 from service.cli.errors import DONE, INCOMPLETE, NOTHING, say
-from service.cli.output import chosen_format, messages_out
+from service.cli.output import Rows, chosen_format, messages_out
 from service.cli.stopping import interruptible
 from service.cli.targets import Reader, open_reader
 from service.times import parse_time
@@ -33,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time", choices=[axis.value for axis in TimeAxis], default="store", help="which time")
     parser.add_argument("--order", choices=[order.value for order in Order], default="newest")
     parser.add_argument("--max-requests", type=int, metavar="N", help="ask the object store at most this often")
-    parser.add_argument("--coverage", action="store_true", help="show what was searched")
+    parser.add_argument("--timeout", type=_seconds, metavar="S", help="answer after S seconds with what is known then")
+    parser.add_argument("--dry-run", action="store_true", help="say what it may cost, and read only the manifest")
+    parser.add_argument("--coverage", action="store_true", help="show what was searched and what it cost")
     parser.add_argument("--all", action="store_true", help="follow the cursor to the end")
     parser.add_argument("--cursor", metavar="C", help="go on behind an earlier page")
     add_format(parser)
@@ -41,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 with messages, 1 without any, 4 if not everything asked for was searched."""
+    """Exit code 0 with messages and for a dry run, 1 without any, 4 if not everything asked for was searched."""
     with interruptible(), open_reader(arguments) as target:
         return _show(target, arguments)
 
@@ -53,6 +56,8 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
     found = 0
     while True:
         page = target.query(_question(arguments, cursor))
+        if arguments.dry_run:
+            return _show_estimate(page, out, chosen_format(arguments.format))
         found += len(page["messages"])
         out.write(page["messages"])
         coverage = _merged(coverage, page["coverage"])
@@ -65,6 +70,8 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
     if arguments.coverage and form != "json":
         # where rows have one shape, the coverage would be a row of another: it goes beside them
         stream = sys.stdout if form in ("ndjson", "table") else sys.stderr
+        if form == "table":
+            print(cost_line(coverage))
         print(json.dumps(beside, indent=2 if form == "table" else None), file=stream, flush=True)
     if not coverage["complete"]:
         say(_incomplete(coverage))
@@ -75,6 +82,27 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
     if cursor is not None:
         say(f"cut by the limit; more with --all, or with --cursor {cursor}")
     return DONE
+
+
+def _show_estimate(page: Json, out: Rows, form: str) -> int:
+    beside = {name: value for name, value in page.items() if name != "messages"}
+    out.end(**beside)
+    if form == "table":
+        print(estimate_lines(page["estimate"], page["coverage"]))
+    elif form != "json":
+        print(json.dumps(beside), file=sys.stdout if form == "ndjson" else sys.stderr, flush=True)
+    return DONE
+
+
+def _seconds(text: str) -> int:
+    """Seconds as ms."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.001 <= seconds <= 86_400:  # nan neither
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number of seconds from 0.001 to 86400")
+    return round(seconds * 1000)
 
 
 def _question(arguments: argparse.Namespace, cursor: str | None) -> Query:
@@ -93,6 +121,8 @@ def _question(arguments: argparse.Namespace, cursor: str | None) -> Query:
         Order(arguments.order),
         cursor,
         arguments.max_requests,
+        arguments.timeout,
+        arguments.dry_run,
     )
 
 
@@ -106,8 +136,8 @@ def _merged(before: Json, page: Json) -> Json:
         merged["cut_by"] = before["cut_by"]
     for name in ("index_files", "segments"):
         merged[name] = {part: before[name][part] + value for part, value in page[name].items()}
-    for name in ("round_trips", "waves", "requests", "bytes", "cost_usd"):
-        if page[name] is not None and before[name] is not None:
+    for name in ("round_trips", "waves", "requests", "manifest_requests", "bytes", "cost_usd"):
+        if page.get(name) is not None and before.get(name) is not None:
             merged[name] = before[name] + page[name]
     merged["failures"] = before["failures"] + page["failures"]
     merged["stores"] = _merged_stores(before["stores"], page["stores"])

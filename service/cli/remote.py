@@ -48,7 +48,7 @@ class RemoteTarget:
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._url = f"{parts.scheme}://{parts.netloc}"
         self._prefix = parts.path.rstrip("/")
-        self._connect = partial(kind, parts.hostname, port, timeout=_TIMEOUT_S)
+        self._connect = partial(kind, parts.hostname, port)
 
     def query(self, query: Query) -> Json:
         """A page of results."""
@@ -59,9 +59,13 @@ class RemoteTarget:
             "time": query.axis.value,
             "order": query.order.value,
         }
-        optional = {"key": query.key, "cursor": query.cursor, "max_requests": query.max_requests}
+        optional = {
+            "key": query.key, "cursor": query.cursor, "max_requests": query.max_requests,
+            "timeout_ms": query.timeout_ms, "dry_run": "true" if query.dry_run else None,
+        }  # fmt: skip
         asked.update({name: value for name, value in optional.items() if value is not None})
-        return self._call("GET", f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(asked)}")
+        path = f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(asked)}"
+        return self._call("GET", path, timeout_s=_TIMEOUT_S + (query.timeout_ms or 0) / 1000)
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, wait_ms: int = 0) -> Json:
         """Messages of a queue in order; waits up to ``wait_ms`` at its end."""
@@ -151,13 +155,13 @@ class RemoteTarget:
         ]
         self._call("PUT", f"/v1/groups/{quote(group, safe='')}/offsets", {"offsets": wanted})
 
-    def _call(self, method: str, path: str, body: Json | None = None) -> Json:
+    def _call(self, method: str, path: str, body: Json | None = None, *, timeout_s: float = _TIMEOUT_S) -> Json:
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         headers = {"Accept": "application/json", "Connection": "close"} | (
             {"Content-Type": "application/json"} if data else {}
         )
         try:
-            with closing(self._connect()) as connection:
+            with closing(self._connect(timeout=timeout_s)) as connection:
                 connection.request(method, self._prefix + path, data, headers)
                 answer = connection.getresponse()
                 content = answer.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Mapping
 
 from service.cli.arguments import add_format, add_target
 from service.cli.errors import DONE
@@ -29,10 +30,19 @@ def run(arguments: argparse.Namespace) -> int:
             print(json.dumps(stats, indent=1))
         case "table":
             out = rows_out("table", "stats", ("name", "value"))
-            out.write([{"name": name, "value": value} for name, value in stats.items()])
+            out.write([{"name": name, "value": value} for name, value in _flat(stats)])
             out.end()
         case _:
             out = rows_out(arguments.format, "stats", tuple(stats))
             out.write([stats])
             out.end()
     return DONE
+
+
+def _flat(numbers: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Numbers of numbers by their whole names, ``cache.filters.hits``."""
+    for name, value in numbers.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

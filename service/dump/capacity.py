@@ -101,7 +101,7 @@ def slot_heads(source: Source, shape: Shape, slots: int) -> NDArray[np.int32]:
     return heads
 
 
-def remembered(source: Source, file: str, keys: Sequence[str], up: int) -> dict[str, Any] | None:
+def remembered(source: Source, file: str, keys: Sequence[str | int], up: int) -> dict[str, Any] | None:
     """The object at ``keys`` of ``tierlog/<file>`` in the store that a local file lies in, ``up`` folders above it."""
     if source.path is None or len(source.path.parents) <= up:
         return None

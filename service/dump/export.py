@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from index.chained_file import ChainedIndexFile
 from index.compacted_file import CompactedIndexFile
 from index.export import export_object, export_rocketmq
+from index.layout import LAYOUTS, ItemLayout
 from service.dump.index_object import open_object, page_directory
 from service.dump.recognise import kind_of
-from service.dump.result import Dump, Json, decoding
+from service.dump.result import Dump, Json, Options, decoding
 from service.dump.source import Source
 from tiering.errors import CorruptionError, InvalidRequestError
 from tiering.fs import LocalFileSystem
 
 
-def export(source: Source, target: Path, kind: str | None = None) -> Dump:
+def export(source: Source, target: Path, kind: str | None = None, layouts: Mapping[int, ItemLayout] = LAYOUTS) -> Dump:
     """Write ``target``, which must not exist; the dump says what was written, or what is wrong with the source.
 
     Raises :class:`InvalidRequestError` for anything that is no index, or is still being written.
@@ -26,15 +28,15 @@ def export(source: Source, target: Path, kind: str | None = None) -> Dump:
         raise InvalidRequestError("the file exists", path=str(target), hint="name one that does not")
     if not target.parent.is_dir():
         raise InvalidRequestError("no such folder", path=str(target.parent))
-    chosen = kind or kind_of(source)
+    chosen = kind or kind_of(source, Options(layouts=layouts))
     dump = Dump(chosen, {})
     folder = Path(tempfile.mkdtemp(prefix=".tierlog-export-", dir=target.parent))
     try:
         with dump.surviving():
             if chosen == "index-object":
-                written = _object(source, dump, target, folder)
+                written = _object(source, dump, target, folder, layouts)
             else:
-                written = _file(source, chosen, target, folder)
+                written = _file(source, chosen, target, folder, layouts)
             if written:
                 dump.head = {"written": str(target), **written, "bytes": target.stat().st_size}
     finally:
@@ -42,24 +44,27 @@ def export(source: Source, target: Path, kind: str | None = None) -> Dump:
     return dump
 
 
-def _object(source: Source, dump: Dump, target: Path, folder: Path) -> Json:
-    reader, meta = open_object(source, dump)
+def _object(source: Source, dump: Dump, target: Path, folder: Path, layouts: Mapping[int, ItemLayout]) -> Json:
+    reader, meta = open_object(source, dump, layouts)
     if dump.findings:
         return {}
     directory = page_directory(reader)
     with decoding():
         end_ms, item_count = int(meta["max_store_ms"]), int(meta["items"])
-        export_object(LocalFileSystem(), reader, end_ms, item_count, target, folder)
+        slot_from, slot_end = map(int, meta["slot_range"])
+        export_object(
+            LocalFileSystem(), reader, end_ms, item_count, target, folder, slot_range=(slot_from, slot_end)
+        )  # fmt: skip
     return {"slots": directory.slots, "items": item_count, "offsets": "cold"}
 
 
-def _file(source: Source, kind: str, target: Path, folder: Path) -> Json:
+def _file(source: Source, kind: str, target: Path, folder: Path, layouts: Mapping[int, ItemLayout]) -> Json:
     if kind not in ("index-chained", "index-compacted") or source.path is None:
         raise InvalidRequestError(f"--rocketmq writes index files and objects of ours, not {kind}", path=source.name)
     fs = LocalFileSystem()
     try:
         file = (ChainedIndexFile.open_sealed if kind == "index-chained" else CompactedIndexFile.open)(
-            fs, source.path, verify=False
+            fs, source.path, layouts=layouts, verify=False
         )
     except CorruptionError as error:
         raise CorruptionError(f"not a sealed index file of ours: {error.message}") from error

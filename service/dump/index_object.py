@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from index.index_object import IndexObjectReader
-from index.layout import Items
+from index.layout import LAYOUTS, ItemLayout, Items
 from index.object_pages import IndexPage, PageDirectory
-from index.object_sections import DIRECTORY, META, PAGES, open_section
+from index.object_sections import DIRECTORY, FILTER, META, PAGES, name_of, open_section
 from service.dump.result import Dump, Json, Options, columns_of, decoding, text_of, window
 from service.dump.sections import MOST_BYTES
 from service.dump.source import Source
@@ -29,12 +29,14 @@ def dump_index_object(source: Source, options: Options) -> Dump:
     """What the meta says, and items (offsets are cold offsets) or pages."""
     dump = Dump("index-object", {"bytes": source.size})
     with dump.surviving():
-        reader, meta = open_object(source, dump)
+        reader, meta = open_object(source, dump, options.layouts)
         dump.head = {**_described(meta), "bytes": source.size}
         directory = page_directory(reader)
         with dump.surviving("pages section"):
             open_section(PAGES, source.read(reader.sections[PAGES].position, HEADER.size))
         dump.head |= {"slots": directory.slots, "pages": len(directory), "begin_ms": directory.begin_ms}
+        with dump.surviving("key filter"):
+            dump.head["filter"] = _filter(reader)
         if options.part == "pages":
             dump.name, dump.columns, dump.rows = "pages", _PAGE_COLUMNS, _pages(directory, options)
         else:
@@ -44,15 +46,17 @@ def dump_index_object(source: Source, options: Options) -> Dump:
     return dump
 
 
-def open_object(source: Source, dump: Dump) -> tuple[IndexObjectReader, Json]:
+def open_object(
+    source: Source, dump: Dump, layouts: Mapping[int, ItemLayout] = LAYOUTS
+) -> tuple[IndexObjectReader, Json]:
     """A reader and the meta, found from the tail, or from the first section on if the tail is damaged."""
     try:
         with decoding():
-            return IndexObjectReader.from_tail(source.read, source.size)
+            return IndexObjectReader.from_tail(source.read, source.size, layouts=layouts)
     except (CorruptionError, UnsupportedFormatError) as error:
         dump.find(f"tail or meta: {error.message}")
     sections, meta = _walk(source)
-    return IndexObjectReader(source.read, sections), meta
+    return IndexObjectReader(source.read, sections, layouts=layouts), meta
 
 
 def page_directory(reader: IndexObjectReader) -> PageDirectory:
@@ -69,11 +73,13 @@ def _walk(source: Source) -> tuple[dict[str, SectionRef], Json]:
     sections: dict[str, SectionRef] = {}
     meta: Json = {}
     position = 0
-    for name in (PAGES, DIRECTORY, META):
+    for name in (PAGES, DIRECTORY, FILTER, META):
         header = source.read(position, position + HEADER.size)
         if len(header) < HEADER.size:
             break
-        length = HEADER.unpack(header)[3]
+        magic, _, _, length, _ = HEADER.unpack(header)
+        if name == FILTER and name_of(magic) == META:
+            continue  # an object without one
         if not HEADER.size <= length <= source.size - position or (name != PAGES and length > MOST_BYTES):
             raise CorruptionError(f"section {name} says it has {length} bytes", position=position)
         if name != PAGES:
@@ -87,6 +93,21 @@ def _walk(source: Source) -> tuple[dict[str, SectionRef], Json]:
             sections[name] = SectionRef(position, length, length, 0)
         position += length
     return sections, meta
+
+
+def _filter(reader: IndexObjectReader) -> Json | None:
+    """Size and use of the key filter; None for an object without one."""
+    ref = reader.sections.get(FILTER)
+    if ref is not None and ref.length > MOST_BYTES:
+        raise CorruptionError(f"section says it has {ref.length} bytes", position=ref.position)
+    with decoding():
+        found = reader.key_filter()
+    if found is None:
+        return None
+    return {
+        "blocks": found.blocks, "keys": found.keys, "bytes": found.size_bytes,
+        "bits_per_key": round(found.bits_per_key, 2), "false_positive_rate": round(found.false_positive_rate(), 9),
+    }  # fmt: skip
 
 
 def _described(meta: Json) -> Json:
@@ -146,5 +167,5 @@ def _item_rows(items: Items, directory: PageDirectory, page: int, first: int, to
     for number, values in enumerate(items.tolist(), first):
         item = dict(zip(directory.layout.compacted_fields, values, strict=True))
         row = item_row(number, item, item["hash"] % directory.slots, directory.begin_ms)
-        topic = topics.get(str(item["topic_id"]))
+        topic = topics.get(str(item.get("topic_id")))
         yield {**row, "page": page, "topic": text_of(topic) if topic is not None else None}

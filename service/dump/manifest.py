@@ -33,8 +33,8 @@ from tiering.format.section import SectionHead
 from tiering.format.store_state import MAGIC_STATE, StoreState
 
 _ENTRY_COLUMNS = columns_of(
-    "list:text key:text first next bytes raw_bytes crc32:text records items level slots layout:text begin_ms "
-    "min_store_ms max_store_ms min_born_ms max_born_ms added count rows_key:text topic_id queue_id topic:text "
+    "list:text key:text first next bytes raw_bytes crc32:text records items level slots slot_from slot_end layout:text "
+    "begin_ms min_store_ms max_store_ms min_born_ms max_born_ms added count rows_key:text topic_id queue_id topic:text "
     "removed_ms expired_below_ms sections:json"
 )
 _SHOWN = ("list", "key", "first", "next", "bytes", "records", "items", "level", "min_store_ms", "max_store_ms", "count")
@@ -187,7 +187,8 @@ def _entry_row(name: str, entry: LogEntry | IndexEntry | PageNode) -> Json:
     if isinstance(entry, LogEntry):
         return {**row, "raw_bytes": entry.raw_bytes, "records": entry.records, **_rows_key(entry.rows)}
     return {
-        **row, "items": entry.items, "level": entry.level, "slots": entry.slots, "layout": text_of(entry.layout),
+        **row, "items": entry.items, "level": entry.level, "slots": entry.slots, "slot_from": entry.slot_from,
+        "slot_end": entry.slot_end, "layout": text_of(entry.layout),
         "begin_ms": entry.begin_ms,
     }  # fmt: skip
 

@@ -77,6 +77,7 @@ _COLD_NAME = re.compile(r"[0-9a-f]{8}\d{20}")
 _OFFSET_NAME = re.compile(r"\d{20}")
 #: Another layout with the magic of today's.
 _OLD_INDEX_NAMES = ("0000", "1111", "2222")
+_AS_IT_IS = Options()
 _NUMBER = re.compile(r"\d+")
 _UNSUPPORTED = {
     "batchconsumequeue": "batch consume queues are not supported",
@@ -89,7 +90,7 @@ def dump(source: Source, options: Options, kind: str | None = None) -> Dump:
 
     Raises :class:`InvalidRequestError` if it cannot be told what it is, or how large its tables are.
     """
-    chosen = kind or kind_of(source)
+    chosen = kind or kind_of(source, options)
     parts = PARTS.get(chosen, ())
     if options.part is not None and options.part not in parts:
         what = f"has the parts {', '.join(parts)}" if parts else "has no parts"
@@ -97,10 +98,10 @@ def dump(source: Source, options: Options, kind: str | None = None) -> Dump:
     return _DUMPERS[chosen](source, options)
 
 
-def kind_of(source: Source) -> str:
+def kind_of(source: Source, options: Options = _AS_IT_IS) -> str:
     """One of ``KINDS``: by content where it has a magic, else by place and name."""
     _refuse_unsupported(source)
-    kind = _by_content(source) or _by_place(source)
+    kind = _by_content(source, options) or _by_place(source)
     if kind is None:
         raise InvalidRequestError(
             "cannot tell what this is", path=source.name,
@@ -118,7 +119,7 @@ def _refuse_unsupported(source: Source) -> None:
         raise InvalidRequestError("index files of RocketMQ 5.1's tiered store are not supported", path=source.name)
 
 
-def _by_content(source: Source) -> str | None:
+def _by_content(source: Source, options: Options) -> str | None:
     head, tail = source.read(0, 64), source.read(source.size - 16, source.size)
     if tail.endswith(TAIL_MAGIC):
         return "index-object"
@@ -128,7 +129,7 @@ def _by_content(source: Source) -> str | None:
     if head[4:8] in _RECORD_MAGICS:
         return "tiered-log" if is_cold_name or source.folder() == "COMMIT_LOG" else "commit-log"
     if head[:4] in _INDEX_MAGICS and source.size >= 28:
-        return "index-compacted" if is_compacted(source) else "index-chained"
+        return "index-compacted" if is_compacted(source, options) else "index-chained"
     if tail.endswith(SEEKABLE_MAGIC):
         return "sorted-segment"
     return None

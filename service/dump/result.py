@@ -11,6 +11,7 @@ from typing import Any
 
 import zstandard
 
+from index.layout import LAYOUTS, ItemLayout
 from tiering.errors import CorruptionError, StoreError, UnsupportedFormatError
 
 Json = dict[str, Any]
@@ -36,6 +37,8 @@ class Options:
     slots: int | None = None
     items: int | None = None
     layout: str | None = None
+    layouts: Mapping[int, ItemLayout] = field(default_factory=lambda: LAYOUTS)
+    """Item layouts of index files and objects, by the number that they store."""
 
 
 def columns_of(text: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from index.header import (
     compacted_bytes,
     items_position,
 )
-from index.layout import LAYOUTS, ROCKETMQ, TIERLOG, ItemLayout
+from index.layout import ROCKETMQ, TIERLOG, ItemLayout
 from index.states import IndexState
 from service.dump.capacity import Capacity, Shape, chained_capacity, remembered, slot_heads, whole_number
 from service.dump.result import Dump, Json, Options, columns_of, window
@@ -56,9 +57,9 @@ class _File:
 
     def _layout(self) -> ItemLayout:
         if self.options.layout is not None:
-            return {layout.name: layout for layout in LAYOUTS.values()}[self.options.layout]
+            return {layout.name: layout for layout in self.options.layouts.values()}[self.options.layout]
         if self.trailer is not None:
-            found = LAYOUTS.get(self.trailer.cover.layout_number)
+            found = self.options.layouts.get(self.trailer.cover.layout_number)
             if found is not None:
                 return found
             self.dump.find(f"layout {self.trailer.cover.layout_number} is unknown")
@@ -104,11 +105,11 @@ class _File:
         return {**found, "bytes": self.source.size}
 
 
-def is_compacted(source: Source) -> bool:
+def is_compacted(source: Source, options: Options) -> bool:
     """Whether a file with the magic of an index file has its items slot by slot."""
     scratch = Dump("", {})
     with scratch.surviving():
-        return _File(source, Options(), scratch).is_compacted()
+        return _File(source, replace(options, layout=None), scratch).is_compacted()
     return False
 
 
@@ -148,8 +149,9 @@ def _chained_capacity(file: _File) -> Capacity:
     if file.trailer is not None:
         known.append((file.trailer.cover.slots, file.trailer.cover.items))
     if _is_in_our_folders(file.source):
-        writing = remembered(file.source, "index.json", ("writing",), 2)
-        known.append((whole_number(writing, "slots"), whole_number(writing, "items")))
+        for keys in (("writing",), ("full", 0)):
+            unsealed = remembered(file.source, "index.json", keys, 2)
+            known.append((whole_number(unsealed, "slots"), whole_number(unsealed, "items")))
     header = file.header
     return chained_capacity(file.source, shape, header.used_slots, header.item_count, file.options, known)
 
@@ -184,11 +186,12 @@ def _chained_rows(file: _File, slots: int, items: int) -> Iterator[Json]:
 
 
 def item_row(number: int, item: Json, slot: int, begin_ms: int) -> Json:
-    """An item of either form."""
+    """An item of either form; what its layout lacks is None."""
     store_ms = begin_ms + 1000 * item["seconds"]
     return {
         "item": number, "slot": slot, "hash": item["hash"], "hash_high": item.get("hash_high"),
-        "topic_id": item["topic_id"], "queue_id": item["queue_id"], "offset": item["offset"], "size": item["size"],
+        "topic_id": item.get("topic_id"), "queue_id": item.get("queue_id"), "offset": item["offset"],
+        "size": item.get("size"),
         "seconds": item["seconds"], "store_ms": store_ms if -(1 << 63) <= store_ms < 1 << 63 else None,
     }  # fmt: skip
 

@@ -21,8 +21,8 @@ async def livez() -> JSONResponse:
 async def readyz(engine: TheEngine) -> JSONResponse:
     """200 if messages can be appended, else 503 with the reason.
 
-    An archive that cannot be reached is shown as ``cold_error`` and leaves the store ready: appends and hot
-    reads go on without it.
+    An archive that cannot be reached is shown as ``cold_error``, an index that cannot be written as ``index_error``.
+    Both leave the store ready: appends and most hot reads go on without them.
     """
     if engine.read_only_reason is not None:
         return problem(
@@ -30,4 +30,4 @@ async def readyz(engine: TheEngine) -> JSONResponse:
         )
     if engine.disk_full_reason is not None:
         return problem(503, "not ready", engine.disk_full_reason, hint="free space; appends go on by themselves")
-    return JSONResponse({"status": "ready", "cold_error": engine.cold_error})
+    return JSONResponse({"status": "ready", "cold_error": engine.cold_error, "index_error": engine.index_error})

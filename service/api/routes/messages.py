@@ -33,7 +33,7 @@ _STEP_S = 0.5
 def query(request: Request, topic: str, asked: Annotated[QueryIn, Query()], engine: TheEngine) -> Response:
     """Find messages by key and by time in both tiers.
 
-    NDJSON has the cursor and the coverage in its last line, an Arrow stream in its schema's metadata.
+    NDJSON has what stands beside the messages in its last line, an Arrow stream in its schema's metadata.
     """
     question = Question(
         topic,
@@ -45,6 +45,8 @@ def query(request: Request, topic: str, asked: Annotated[QueryIn, Query()], engi
         asked.order,
         asked.cursor,
         asked.max_requests,
+        asked.timeout_ms,
+        asked.dry_run,
     )
     page = answer_json(engine.query(question))
     wanted = request.headers.get("accept", "")
