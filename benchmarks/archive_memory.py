@@ -17,11 +17,10 @@ import multiprocessing
 import os
 import random
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.measured import measured
 from tiering.archive import upload_segment
 from tiering.batch import Message, MessageBatch
 from tiering.clock import SystemClock
@@ -92,35 +91,14 @@ def fill(root: Path, mib: int, messages: Iterator[list[Message]]) -> int:
     return count
 
 
-def anonymous_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) << 10
-    raise SystemExit("this kernel does not say RssAnon")
-
-
 def archive(root: Path, mib: int, objects: ObjectStore) -> tuple[int, float, float, int, int]:
     """(peak of anonymous memory over before, seconds, seconds of processor, record bytes, object bytes)."""
     hot = open_hot(root, mib)
     manifest = ManifestStore(objects, ColdKeys("bench"), SystemRandomness(), ColdOptions())
     segment = hot.log.segments()[0]
-    before = peak = anonymous_bytes()
-    done = threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.002):
-            peak = max(peak, anonymous_bytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    began, began_cpu = time.monotonic(), time.process_time()
-    entry = upload_segment(manifest, SystemRandomness(), hot.topics.all(), segment, 1)
-    seconds, cpu_seconds = time.monotonic() - began, time.process_time() - began_cpu
-    done.set()
-    watcher.join()
+    run = measured(lambda: upload_segment(manifest, SystemRandomness(), hot.topics.all(), segment, 1))
     hot.close()
-    return max(peak, anonymous_bytes()) - before, seconds, cpu_seconds, entry.raw_bytes, entry.size_bytes
+    return run.peak_bytes, run.seconds, run.cpu_seconds, run.result.raw_bytes, run.result.size_bytes
 
 
 def measure(root: Path, mib: int, kind: str, endpoint: str, bucket: str) -> None:
