@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 
 from index.archive_check import IndexCheck
+from index.key_filter import KeyFilter
 from index.layout import Items
 from tests.support.archives import ArchiveWorld, Named, build
 from tests.support.damage import Damage, bytes_of, changed, cut, flipped, overwrite, remove
-from tests.support.index_edits import changed_object, edit_head, items_of
+from tests.support.index_edits import changed_object, edit_head, items_of, with_filter
 from tiering.cold.object_store import PendingUpload
 from tiering.cold.segment.reader import SegmentReader
 from tiering.format.manifest import Head, IndexEntry, LogEntry, ObjectRef, PageNode
@@ -112,7 +114,7 @@ def test_every_bit_of_a_segment_matters(world: ArchiveWorld, section: str, seed:
         assert objects_named(damaged) == {entry.key}
 
 
-@pytest.mark.parametrize("section", ["pages", "directory", "meta", "tail"])
+@pytest.mark.parametrize("section", ["pages", "directory", "filter", "meta", "tail"])
 def test_every_bit_of_an_index_object_matters(world: ArchiveWorld, section: str, seed: int) -> None:
     chance = random.Random(seed)
     entry = index_entry(world)
@@ -155,6 +157,50 @@ def replaced(world: ArchiveWorld, change: Callable[[Items], Items]) -> str:
     entry = changed_object(world, index_entry(world), change, "store/index/L0/other.idx")
     edit_head(world, lambda head: replace(head, index=(entry, *head.index[1:])))
     return entry.key
+
+
+def filter_of(keys: Callable[[Items], Items], spare: int = 0) -> Callable[[ArchiveWorld], list[str]]:
+    """The findings about an object whose filter is that of other keys, and says ``spare`` keys more."""
+
+    def edit(world: ArchiveWorld) -> list[str]:
+        entry = index_entry(world)
+        items = keys(items_of(world, entry))
+
+        def change(old: KeyFilter) -> KeyFilter:
+            new = old.empty_like()
+            new.keys += spare
+            new.add(items["hash"].astype(np.int64), items["hash_high"].astype(np.int64))
+            return new
+
+        other = with_filter(world, entry, change, "store/index/L0/other.idx")
+        edit_head(world, lambda head: replace(head, index=(other, *head.index[1:])))
+        return findings(world)
+
+    return edit
+
+
+def one_more(items: Items) -> Items:
+    extra = items[:1].copy()
+    extra["hash_high"] ^= 0xFFFFFFFF
+    return np.concatenate((items, extra))
+
+
+def test_filter_is_the_one_of_the_items(world: ArchiveWorld) -> None:
+    name = "store/index/L0/other.idx"
+    assert filter_of(lambda items: items)(world.copy()) == []
+    first = items_of(world, index_entry(world))[0]
+    missing = filter_of(lambda items: items[items["hash"] != first["hash"]])(world.copy())
+    (count,) = {int(match[1]) for line in missing if (match := re.search(r"rules out (\d+) items that it holds", line))}
+    assert 1 <= count <= np.count_nonzero(items_of(world, index_entry(world))["hash"] == first["hash"])
+    assert filter_of(one_more)(world.copy()) == [f"{name}: its key filter has bits of keys that it does not hold"]
+    (line,) = filter_of(lambda items: items, spare=1)(world.copy())
+    assert re.fullmatch(rf"{name}: its key filter says (\d+) keys, it holds (\d+)", line)
+
+
+def test_object_may_have_no_filter(world: ArchiveWorld) -> None:
+    other = with_filter(world, index_entry(world), lambda _: None, "store/index/L0/other.idx")
+    edit_head(world, lambda head: replace(head, index=(other, *head.index[1:])))
+    assert findings(world) == []
 
 
 def narrower(bounds: TimeBounds | None) -> TimeBounds:

@@ -25,8 +25,9 @@ from index.compacted_file import CompactedIndexFile
 from index.compactor import compact
 from index.cover import COVER_BYTES, TRAILER_BYTES, TRAILER_MAGIC, Cover, Trailer
 from index.header import END_MAGIC, FileHeader
-from index.index_object import IndexMeta, IndexObjectReader, build_index_object
+from index.index_object import IndexObjectReader
 from index.layout import ROCKETMQ, TIERLOG, IndexItem
+from index.object_builder import IndexMeta, build_index_object
 from index.object_pages import IndexPage, PageDirectory
 from index.object_sections import META, TAIL, TAIL_BYTES, open_section
 from index.plain import PlainChainedFile

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from index.archive_repair import RepairReport
+from index.object_sections import FILTER
 from index.query import Query
 from service.repairing import repair_local
 from tests.property.test_check_names_damage import drop_an_item, drop_index, edit_rows, shift_count
@@ -161,6 +162,17 @@ def rewrite_page(world: ArchiveWorld, key: str, items: list[PageNode]) -> None:
         return replace(head, log_tree=tuple(nodes))
 
     edit_head(world, change)
+
+
+def test_a_damaged_key_filter_is_made_again(good: ArchiveWorld, world: ArchiveWorld) -> None:
+    entry = world.manifest().refresh().index[0]
+    place = entry.sections[FILTER].position + entry.sections[FILTER].length - 5
+    changed(lambda data: flipped(data, place))(world.objects, entry.key)
+    assert answers(world) == answers(good)
+    report = repaired(world)
+    assert [finding.object for finding in report.done] == [entry.key]
+    assert report.left == []
+    assert answers(world) == answers(good)
 
 
 def test_a_dry_run_writes_nothing(world: ArchiveWorld) -> None:

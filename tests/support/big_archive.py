@@ -99,7 +99,7 @@ class BigArchive:
         }
         return IndexEntry(
             KEYS.index(0, begin_ms, base, 3, self.randomness.token_hex(4)), 0, base, base + SEGMENT, begin_ms, random,
-            random // 3, 6_800_000, 5_000_000, "tierlog", _bounds(base), sections,
+            random // 3, 6_800_000, 5_000_000, 0, 5_000_000, "tierlog", _bounds(base), sections,
         )  # fmt: skip
 
 

@@ -178,6 +178,20 @@ class CrashFileSystem:
         after._durable_names = dict(after._names)
         return after
 
+    def after_kill(self, *, cut_at: int | None = None) -> CrashFileSystem:
+        """The disk after the process was killed: nothing that was written is gone, no more of it is durable."""
+        after = CrashFileSystem(cut_at=cut_at)
+        after._folders = set(self._folders)
+        copies: dict[int, _Inode] = {}
+        for inode in (*self._names.values(), *self._durable_names.values()):
+            if id(inode) not in copies:
+                copies[id(inode)] = copied = _Inode(inode.durable)
+                copied.data = inode.data.copy()
+        after._names = {path: copies[id(inode)] for path, inode in self._names.items()}
+        after._durable_names = {path: copies[id(inode)] for path, inode in self._durable_names.items()}
+        after._renames = {folder: list(targets) for folder, targets in self._renames.items()}
+        return after
+
     def _surviving_names(self, chance: random.Random, *, lose_everything: bool) -> dict[Path, _Inode]:
         names = dict(self._durable_names)
         for path in sorted({*self._names, *self._durable_names}):

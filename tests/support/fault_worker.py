@@ -17,7 +17,7 @@ from service.engine import Engine
 from service.settings import Settings
 from tests.support.engines import tiny_settings
 from tests.support.ledger import QUEUES, TOPIC, Ledger
-from tiering.errors import ReadOnlyError, StoreError
+from tiering.errors import ReadOnlyError, StoreError, UnavailableError
 from tiering.types import Durability, PullStatus
 
 
@@ -104,7 +104,7 @@ def unread(engine: Engine, folder: Path, writers: int) -> tuple[int, bool]:
                     writer, number = message.record.body.split(b":")[:2]
                     found.add((int(writer), int(number)))
                 offset = pulled.next_offset
-        except ReadOnlyError as error:
+        except (ReadOnlyError, UnavailableError) as error:
             undispatched = undispatched or "not dispatched" in str(error)
     promised = {(w, number) for w in range(writers) for number in Ledger(folder, w).promised()}
     return len(promised - found), undispatched

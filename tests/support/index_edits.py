@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from index.index_object import IndexMeta, IndexObjectReader, build_index_object
-from index.layout import LAYOUTS, ItemLayout, Items
+from index.index_object import IndexObjectReader
+from index.key_filter import KeyFilter
+from index.layout import LAYOUTS, Items
+from index.object_builder import IndexMeta, build_index_object
+from index.object_sections import FILTER, META, TAIL, TAIL_MAGIC, encode_section
 from tests.support.archives import STORE, ArchiveWorld
+from tests.support.given_items import GivenItems, by_slot
 from tiering.format.manifest import Head, IndexEntry
-from tiering.types import TimeBounds
-
-
-@dataclass(frozen=True)
-class GivenItems:
-    """Items as the builder of an object takes them."""
-
-    layout: ItemLayout
-    slots: int
-    begin_ms: int
-    first: int
-    next: int
-    bounds: TimeBounds | None
-    items: Items
-
-    def verify(self) -> None:
-        """They are what they are."""
-
-    def all_items(self) -> Items:
-        """All of them."""
-        return self.items
+from tiering.format.section import SectionRef
 
 
 def items_of(world: ArchiveWorld, entry: IndexEntry) -> Items:
@@ -47,12 +32,37 @@ def changed_object(world: ArchiveWorld, entry: IndexEntry, change: Callable[[Ite
     """Store an object with changed items under ``key``; the entry that names it."""
     layout = next(layout for layout in LAYOUTS.values() if layout.name == entry.layout)
     items = change(items_of(world, entry)).astype(layout.compacted)
-    given = GivenItems(layout, entry.slots, entry.begin_ms, entry.first, entry.next, entry.bounds, items)
+    given = GivenItems(
+        by_slot(items, entry.slots), entry.slots, layout, entry.begin_ms, entry.first, entry.next, entry.bounds
+    )
     built = build_index_object(given, lambda offsets: offsets, IndexMeta(STORE, 16_384, {}), 4096)
     world.objects.put(key, built.data)
     return replace(
         entry, key=key, size_bytes=len(built.data), crc32=zlib.crc32(built.data), sections=dict(built.sections),
         items=len(items),
+    )  # fmt: skip
+
+
+def with_filter(
+    world: ArchiveWorld, entry: IndexEntry, change: Callable[[KeyFilter], KeyFilter | None], key: str
+) -> IndexEntry:
+    """Store an object with another key filter, or without one, under ``key``; the entry that names it."""
+    data = world.objects._objects[entry.key][0]
+    reader, meta = IndexObjectReader.from_tail(lambda start, end: data[start:end], len(data))
+    old = reader.key_filter()
+    assert old is not None
+    new = change(old)
+    body = new.encode() if new is not None else b""
+    start, size = entry.sections[FILTER].position, len(body)
+    ref = SectionRef(start, size, size, zlib.crc32(body))
+    meta["sections"][FILTER] = {"position": start, "length": size, "crc": ref.crc32}
+    table = encode_section(META, json.dumps(meta).encode())
+    at = SectionRef(start + size, len(table), len(table), zlib.crc32(table))
+    made = data[:start] + body + table + TAIL.pack(at.length, at.crc32, TAIL_MAGIC)
+    world.objects.put(key, made)
+    return replace(
+        entry, key=key, size_bytes=len(made), crc32=zlib.crc32(made),
+        sections={**entry.sections, FILTER: ref, META: at},
     )  # fmt: skip
 
 

@@ -8,14 +8,18 @@ moment of that run with the power gone; :func:`verify` opens one and compares it
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice, zip_longest
 from pathlib import Path
+
+import pytest
 
 from index.query import Query
 from service.engine import Engine
-from service.settings import ColdSettings, HotSettings, IndexSettings, Settings
-from tests.support.crash_fs import CrashFileSystem
+from service.settings import ColdSettings, HotSettings, IndexSettings, QuerySettings, Settings
+from tests.support.crash_fs import CrashFileSystem, PowerCut
 from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
@@ -41,6 +45,7 @@ def tiny_settings(segment_bytes: int = 8192) -> Settings:
         hot=HotSettings(segment_bytes=segment_bytes, queue_file_units=60, default_queues=2),
         index=IndexSettings(slots=25, items=90, classic=True, classic_slots=20, classic_items=40),
         cold=ColdSettings(frame_bytes=4096, max_inline_entries=4, page_entries=3, disk_cache_bytes=0),
+        query=QuerySettings(concurrency=1),
     )
 
 
@@ -98,6 +103,12 @@ class Wreck:
     seed: int
     now_ms: int
     settings: Settings = field(default_factory=tiny_settings)
+    killed: bool = False
+    """The process alone is gone, nothing that it had written."""
+
+    def disk(self, *, cut_at: int | None = None) -> CrashFileSystem:
+        """A copy of the disk to go on with."""
+        return self.fs.after_kill(cut_at=cut_at) if self.killed else self.fs.crash(0, cut_at=cut_at)
 
 
 class PowerWorld:
@@ -116,22 +127,25 @@ class PowerWorld:
         self._committed: dict[Queue, int] = {}
         self._unflushed: dict[bytes, Place] = {}
         self._random = random.Random(seed)
-        self._seed = seed
+        self.seed = seed
         self._opens = 0
         self._count = self._created = 0
         self._steps: dict[str, int] = {}
 
-    def watch(self, wanted: Callable[[int, str], bool], take: Callable[[Wreck], None]) -> None:
-        """Hand a wreck of every wanted call to ``take`` while the run goes on."""
+    def watch(self, wanted: Callable[[int, str], bool], take: Callable[[Wreck], None], *, killed: bool = False) -> None:
+        """Hand a wreck of every wanted call to ``take`` while the run goes on: the power gone, or the process."""
 
         def on_call(number: int, operation: str, path: Path) -> None:
             if wanted(number, operation):
-                crash_seed = self._seed * 1_000_003 + number
-                notes = self.notes()
-                after = self.fs.crash(crash_seed, lose_everything=number % 5 == 0)
-                call = f"{operation} {path}"
-                now_ms = self.clock.now_ms()
-                take(Wreck(number, call, after, self.objects.copy(), notes, crash_seed, now_ms, self._settings))
+                crash_seed = self.seed * 1_000_003 + number
+                lost = number % 5 == 0
+                after = self.fs.after_kill() if killed else self.fs.crash(crash_seed, lose_everything=lost)
+                take(
+                    Wreck(
+                        number, f"{operation} {path}", after, self.objects.copy(), self.notes(), crash_seed,
+                        self.clock.now_ms(), self._settings, killed,
+                    )
+                )  # fmt: skip
 
         self.fs.on_call = on_call
 
@@ -176,7 +190,7 @@ class PowerWorld:
         self._opens += 1
         return Engine.open(
             ROOT, settings=self._settings, cold_url=COLD_URL, clock=self.clock, fs=self.fs,
-            randomness=SeededRandomness(self._seed * 1000 + self._opens), objects=self.objects,
+            randomness=SeededRandomness(self.seed * 1000 + self._opens), objects=self.objects,
         )  # fmt: skip
 
     def _append_flushed(self, engine: Engine) -> None:
@@ -363,3 +377,49 @@ def reopen(wreck: Wreck, fs: CrashFileSystem, objects: ObjectStore, salt: int = 
         ROOT, settings=wreck.settings, cold_url=COLD_URL, clock=ManualClock(wreck.now_ms + 1000),
         fs=fs, randomness=SeededRandomness(wreck.seed * 31 + salt), objects=objects,
     )  # fmt: skip
+
+
+def recover_twice(wreck: Wreck, examine: Callable[[Engine, CrashFileSystem, bool], None]) -> int:
+    """Open the wreck; then stop that recovery too, at a call drawn by lot, and open what this left.
+
+    ``examine`` takes the store, its disk and whether it is the second one. Returns how many calls the first recovery
+    took.
+    """
+    try:
+        fs = wreck.disk()
+        engine = reopen(wreck, fs, wreck.objects.copy())
+        calls = fs.calls
+        examine(engine, fs, False)
+        second = wreck.disk(cut_at=random.Random(wreck.seed).randrange(1, calls + 1))
+        objects = wreck.objects.copy(second)
+        with pytest.raises(PowerCut):
+            reopen(wreck, second, objects, 1)
+        fs = second.after_kill() if wreck.killed else second.crash(wreck.seed)
+        examine(reopen(wreck, fs, objects.copy(), 2), fs, True)
+    except BaseException as error:
+        stop = "killed" if wreck.killed else "cut"
+        error.add_note(f"seed {wreck.seed}, {stop} at call {wreck.number}: {wreck.call}")
+        raise
+    return calls
+
+
+def spread_calls(world: PowerWorld, run: Callable[[], object], count: int, about: str = "") -> set[int]:
+    """Numbers of calls of a run to stop at: as many of each kind, whether it is made often or seldom, as there are.
+
+    Of the kinds, such as ``rename store/index/sealed/``, those in which the pattern ``about`` is found.
+    """
+    kinds: dict[str, list[int]] = {}
+
+    def note(number: int, operation: str, path: Path) -> None:
+        place = "/".join(path.parts[1:5] if path.parts[1] == ROOT.name else path.parts[:1])
+        kind = f"{operation} {re.sub('[0-9a-f]{8,}', '', place)}"
+        if re.search(about, kind):
+            kinds.setdefault(kind, []).append(number)
+
+    world.fs.on_call = note
+    run()
+    chance = random.Random(world.seed)
+    for numbers in kinds.values():
+        chance.shuffle(numbers)
+    rounds = (number for each in zip_longest(*kinds.values()) for number in each if number is not None)
+    return set(islice(rounds, count))

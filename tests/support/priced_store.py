@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -14,13 +15,20 @@ _FREE = frozenset(("delete", "abort_upload"))
 
 
 class PricedStore:
-    """Passes everything to ``inner`` and counts the requests of a server by operation."""
+    """Passes everything to ``inner`` and counts the requests of a server by operation. Thread safe."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         self.requests: Counter[str] = Counter()
         self.bytes_read = 0
         self.bytes_written = 0
+        self._lock = threading.Lock()
+
+    def _count(self, operation: str, requests: int = 1, *, read: int = 0, written: int = 0) -> None:
+        with self._lock:
+            self.requests[operation] += requests
+            self.bytes_read += read
+            self.bytes_written += written
 
     @property
     def usd(self) -> float:
@@ -30,58 +38,56 @@ class PricedStore:
         return usd_of(writes=writes, reads=self.requests.total() - writes - free)
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
-        self.requests["put"] += 1
-        self.bytes_written += len(data)
+        self._count("put", written=len(data))
         return self.inner.put(key, data, if_absent=if_absent, if_match=if_match)
 
     def upload(self, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
-        self.requests["upload"] += 1
+        self._count("upload")
         info = self.inner.upload(key, pieces)
-        self.bytes_written += info.size_bytes
+        self._count("upload", 0, written=info.size_bytes)
         return info
 
     def get(self, key: str) -> tuple[bytes, ObjectInfo]:
-        self.requests["get"] += 1
+        self._count("get")
         found = self.inner.get(key)
-        self.bytes_read += len(found[0])
+        self._count("get", 0, read=len(found[0]))
         return found
 
     def get_if_changed(self, key: str, etag: str) -> tuple[bytes, ObjectInfo] | None:
-        self.requests["get_if_changed"] += 1
+        self._count("get_if_changed")
         found = self.inner.get_if_changed(key, etag)
-        self.bytes_read += len(found[0]) if found else 0
+        self._count("get_if_changed", 0, read=len(found[0]) if found else 0)
         return found
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        self.requests["get_range"] += 1
-        self.bytes_read += end - start
+        self._count("get_range", read=end - start)
         return self.inner.get_range(key, start, end)
 
     def head(self, key: str) -> ObjectInfo:
-        self.requests["head"] += 1
+        self._count("head")
         return self.inner.head(key)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         for number, info in enumerate(self.inner.list(prefix, after)):
             if number % _NAMES_A_PAGE == 0 and number:
-                self.requests["list"] += 1
+                self._count("list")
             yield info
-        self.requests["list"] += 1
+        self._count("list")
 
     def delete(self, key: str) -> None:
-        self.requests["delete"] += 1
+        self._count("delete")
         self.inner.delete(key)
 
     def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
-        self.requests["list_uploads"] += 1
+        self._count("list_uploads")
         yield from self.inner.list_uploads(prefix)
 
     def abort_upload(self, pending: PendingUpload) -> None:
-        self.requests["abort_upload"] += 1
+        self._count("abort_upload")
         self.inner.abort_upload(pending)
 
     def now_ms(self) -> int:
-        self.requests["head"] += 1
+        self._count("head")
         return self.inner.now_ms()
 
     def close(self) -> None:

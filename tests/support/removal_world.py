@@ -10,7 +10,7 @@ from typing import Any, cast
 from index.query import Query
 from service.cold_engine import ColdEngine
 from service.engine import Engine
-from service.settings import ColdSettings, HotSettings, IndexSettings, Settings
+from service.settings import ColdSettings, HotSettings, IndexSettings, QuerySettings, Settings
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.power_world import ROOT
 from tiering.batch import Message
@@ -104,6 +104,7 @@ class RemovalWorld:
             ),
             index=IndexSettings(slots=25, items=90),
             cold=ColdSettings(frame_bytes=4096, max_inline_entries=4, page_entries=3, **self.cold),
+            query=QuerySettings(concurrency=1),
         )  # fmt: skip
 
     def open(self, objects: object = None) -> Engine:

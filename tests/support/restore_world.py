@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from service.engine import Engine
-from service.settings import ColdSettings, HotSettings, IndexSettings, Settings
+from service.settings import ColdSettings, HotSettings, IndexSettings, QuerySettings, Settings
 from tests.support.crash_fs import CrashFileSystem
 from tiering.batch import ANY_QUEUE, Message
 from tiering.clock import ManualClock
@@ -34,6 +34,7 @@ def small_settings(**hot: object) -> Settings:
         hot=HotSettings.model_validate({**sizes, **hot}),
         index=IndexSettings(slots=25, items=90),
         cold=ColdSettings(frame_bytes=4096, max_inline_entries=4, page_entries=3),
+        query=QuerySettings(concurrency=1),
     )
 
 

@@ -15,10 +15,11 @@ import pytest
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.faulty_store import FaultyObjectStore
 from tiering.clock import ManualClock
+from tiering.cold.bill import BudgetSpentError, ReadBill
 from tiering.cold.caching.disk import DiskCache
 from tiering.cold.caching.memory import MemoryCache, size_of
 from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.reading import ArchiveCache, ArchiveReader, BudgetSpentError, ReadBill
+from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.errors import ChecksumMismatchError, ObjectStoreUnavailableError
 
 PAGE = 1000
@@ -69,7 +70,7 @@ def test_what_was_read_once_is_not_asked_for_again() -> None:
     first, second = world.page(3), world.page(3)
     assert (first.requests, first.bytes, first.hits) == (1, PAGE, 0)
     assert (second.requests, second.bytes, second.hits, second.hit_bytes) == (0, 0, 1, PAGE)
-    assert second.stages == set()
+    assert not second.stages
 
 
 def test_the_disk_gives_what_memory_lost_and_memory_has_it_again() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from index.query import Query
+from index.query import Coverage, Query
 from service.cold_engine import ColdEngine
 from service.engine import Engine
 from service.settings import Settings
@@ -13,6 +13,7 @@ from tests.support.engines import tiny_settings
 from tests.support.faulty_store import FaultyObjectStore
 from tiering.batch import Message
 from tiering.clock import ManualClock
+from tiering.cold.manifest_change import ManifestChange
 from tiering.cold.memory import MemoryObjectStore
 
 COUNT = 2000
@@ -36,10 +37,14 @@ class World:
         with_store.close()
 
     def node(self, *, read_only: bool = False, **settings: object) -> Engine:
-        return Engine.open(
+        engine = Engine.open(
             self.folder / "store", settings=self.settings(**settings), cold_url="memory://archive", store_id="store",
             clock=self.clock, objects=self.bucket, read_only=read_only,
         )  # fmt: skip
+        assert engine._cold_index is not None
+        engine._cold_index.warm()  # as the background does when it starts
+        wait_for_filters()
+        return engine
 
     def reader(self, **settings: object) -> ColdEngine:
         return ColdEngine.open(
@@ -52,6 +57,9 @@ class World:
 
     def ranges_asked(self) -> int:
         return sum(call.operation == "get_range" for call in self.bucket.calls)
+
+    def index_ranges_asked(self) -> int:
+        return sum(call.operation == "get_range" and call.key.endswith(".idx") for call in self.bucket.calls)
 
 
 def point_read(engine: Engine | ColdEngine) -> tuple[int, int]:
@@ -115,6 +123,71 @@ def test_opening_read_only_leaves_the_stores_cache_alone(tmp_path: Path) -> None
     point_read(reader)
     reader.close()
     assert files_below(tmp_path) == before
+
+
+def wait_for_filters() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "tierlog-filters":
+            thread.join(10)
+
+
+def miss(engine: Engine | ColdEngine) -> Coverage:
+    """A look-up of a key that is nowhere."""
+    answer = engine.query(Query("orders", "absent"))
+    assert answer.coverage.complete
+    assert answer.messages == []
+    wait_for_filters()
+    return answer.coverage
+
+
+def test_a_miss_asks_nothing_once_all_filters_are_in_memory(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    reader = world.reader()
+    first = miss(reader)
+    assert first.index_searched == first.index_considered > 3
+    miss(reader)
+    again = miss(reader)
+    assert (again.index_filtered, again.index_searched) == (first.index_considered, 0)
+    assert again.requests == again.manifest_requests
+    point_read(reader)
+    counters = reader.stats()["cache"]["filters"]  # type: ignore[index]
+    assert counters["fetched"] == first.index_considered
+    reader.close()
+
+
+def test_a_node_has_the_filters_of_what_it_publishes_without_a_request_and_after_a_restart(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    node = world.node()
+    node.append([Message("orders", b"new", ["key-new"])])
+    node.archive(everything=True, drop_hot=True)
+    wait_for_filters()
+    miss(node)
+    miss(node)
+    node.close()
+    asked = world.index_ranges_asked()
+    again = world.node()
+    coverage = miss(again)
+    assert (coverage.index_filtered, coverage.index_searched) == (coverage.index_considered, 0)
+    assert again.stats()["cache"]["filters"]["fetched"] == 0  # type: ignore[index]
+    again.close()
+    assert world.index_ranges_asked() == asked
+
+
+def test_filters_of_objects_that_left_the_manifest_leave_memory(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    node = world.node()
+    manifest = node._manifest
+    assert manifest is not None
+    miss(node)
+    miss(node)
+    filters = node._manifest.cache.others["filters"]  # type: ignore[union-attr]
+    before = filters.counters().entries
+    gone, *_ = manifest.all_index_entries(manifest.reader(), manifest.refresh())
+    manifest.commit_other(ManifestChange(remove=(gone,)))
+    miss(node)
+    assert filters.counters().entries == before - 1
+    assert gone.key not in filters  # type: ignore[operator]
+    node.close()
 
 
 def test_a_cache_that_another_process_has_is_done_without(tmp_path: Path) -> None:

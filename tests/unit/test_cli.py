@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import http.client
 import io
 import json
 import subprocess
@@ -14,8 +15,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from index.query import encode_cursor
-from service.cli import query
+from index.query import Query, encode_cursor
+from service.cli import query, stats
 from service.cli.errors import DONE, FAILED, INCOMPLETE, NOTHING, WRONG_USE, exit_code
 from service.cli.main import build_parser, main
 from service.cli.output import messages_out, rows_out
@@ -68,7 +69,6 @@ def test_every_command_has_help_that_names_the_exit_codes(command: str, capsys: 
         ["archive", "--all", "--until", "5", "--root", "."],
         ["serve"],
         ["tail", "t", "--offset", "3", "--from", "5", "--root", "."],
-        ["query", "t", "--dry-run", "--root", "."],
     ],
 )
 def test_wrong_flags_end_with_2(argv: Sequence[str]) -> None:
@@ -240,6 +240,63 @@ def test_coverage_of_all_pages_adds_up(capsys: pytest.CaptureFixture[str]) -> No
     ]  # fmt: skip
 
 
+def estimated() -> Json:
+    found = page(0, None, complete=False, cut_by="dry_run")
+    found["coverage"] |= {"index_files": {"considered": 9, "filtered": 5}}
+    found["estimate"] = {
+        "requests": {"least": 1, "likely": 4, "most": 8000}, "bytes": 1234, "round_trips": 2, "is_whole": True,
+        "cost_usd": {"least": 4e-7, "likely": 1.6e-6, "most": 0.0032},
+        "index_objects": {"asked": 4, "filters_resident": 3, "directories_resident": 2},
+        "segments": {"by_hits": 0, "by_time": 1}, "notes": ["something to know"],
+    }  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("form", ["table", "json", "ndjson", "csv"])
+def test_a_dry_run_shows_the_estimate_and_is_0_though_nothing_was_searched(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = build_parser().parse_args(["query", "t", "--dry-run", "--all", "--format", form])
+    assert query._show(Pages(estimated()), arguments) == DONE  # type: ignore[arg-type]
+    out, err = capsys.readouterr()
+    if form == "table":
+        assert "4 likely, 1 at least, 8,000 at most" in out
+        assert "1,234 bytes, 2 round trips, 0.0000016 USD" in out
+        assert "something to know" in out
+    else:
+        shown = json.loads(err if form == "csv" else out)
+        assert out.count("message_id,") == (form == "csv"), "one line of names"
+        assert shown["estimate"] == estimated()["estimate"]
+        assert shown["coverage"]["cut_by"] == "dry_run"
+
+
+def test_a_table_with_coverage_says_cost_and_depth_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = build_parser().parse_args(["query", "t", "--coverage", "--format", "table"])
+    found = page(1, None, manifest_requests=1, cost_usd=1.2e-6, round_trips=2, bytes=70_000)
+    query._show(Pages(found), arguments)  # type: ignore[arg-type]
+    line = next(line for line in capsys.readouterr().out.splitlines() if "round trips" in line)
+    assert line == (
+        "3 requests, 1 of them for the manifest; 70,000 bytes, 0.0000012 USD, 2 round trips; "
+        "index files: 1 considered, 1 searched"
+    )
+
+
+@pytest.mark.parametrize(("text", "ms"), [("2", 2000), ("0.25", 250)])
+def test_a_time_out_is_given_in_seconds(text: str, ms: int) -> None:
+    assert build_parser().parse_args(["query", "t", "--timeout", text]).timeout == ms
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf"])
+def test_a_time_out_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["query", "t", "--timeout", text])
+    assert f"--timeout: {text!r} is no number of seconds from 0.001 to 86400" in capsys.readouterr().err
+
+
+def test_numbers_inside_numbers_have_lines_of_their_own_in_a_table() -> None:
+    assert list(stats._flat({"a": 1, "b": {"c": {"d": 2}, "e": None}})) == [("a", 1), ("b.c.d", 2), ("b.e", None)]
+
+
 def test_work_that_hangs_does_not_hold_up_a_stop() -> None:
     asked, released = threading.Event(), threading.Event()
     asked.set()
@@ -260,3 +317,19 @@ def test_work_in_a_thread_returns_and_raises_as_if_it_were_not() -> None:
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "http://127.0.0.1:8080/", "https://host/below/"])
 def test_the_url_of_a_service_is_taken_in_every_usual_form(url: str) -> None:
     RemoteTarget(url)
+
+
+def test_an_answer_is_waited_for_longer_than_the_query_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    class Refusing(http.client.HTTPConnection):
+        def connect(self) -> None:
+            assert self.timeout is not None
+            waits.append(self.timeout)
+            raise OSError("refused")
+
+    monkeypatch.setattr(http.client, "HTTPConnection", Refusing)
+    for timeout_ms in (None, 7_200_000):
+        with pytest.raises(errors.UnavailableError):
+            RemoteTarget("http://somewhere").query(Query("t", timeout_ms=timeout_ms))
+    assert 0 < waits[0] < 7200 < waits[1]

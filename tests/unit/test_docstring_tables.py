@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from index import key_filter, object_pages
 from tiering.format import checkpoint, filler, queue_rows, queue_unit, record, section
 
 _CODES = {"b": 1, "h": 2, "i": 4, "I": 4, "q": 8, "Q": 8}
@@ -37,6 +38,7 @@ LAYOUTS = {
     queue_unit: fields_of(queue_unit.UNIT.format),
     checkpoint: fields_of(checkpoint._FIELDS.format),
     section: fields_of(section.HEADER.format),
+    key_filter: fields_of(key_filter._TABLE.format),
     queue_rows: [queue_rows.QUEUE_ROW[name].itemsize for name in queue_rows.QUEUE_ROW.names or ()],
 }
 
@@ -66,6 +68,14 @@ def test_filler_table_equals_struct_and_record() -> None:
     kept = {row[3]: row[:3] for row in rows if row[3] not in ("-", "magic")}
     assert kept == {row[3]: row[:3] for row in rows_of(record) if row[3] in kept}
     assert list(kept) == list(filler.Filler.__slots__)
+
+
+def test_page_directory_table() -> None:
+    sizes = [*fields_of(object_pages._PREAMBLE.format), object_pages.PAGE_ROW.itemsize]
+    rows = [row for row in rows_of(object_pages) if row[0]]
+    assert [int(row[1]) for row in rows] == sizes
+    assert [int(row[0]) for row in rows] == [sum(sizes[:number]) for number in range(len(sizes))]
+    assert all(_SIZES.get(row[2], int(row[1])) == int(row[1]) for row in rows)
 
 
 def test_record_table() -> None:

@@ -69,6 +69,74 @@ def test_key_hash_is_never_negative() -> None:
     assert kernel(_key_hash, b"TopicTest#tbaekxa") == 0
 
 
+@numba.njit
+def _without_sign(value):  # type: ignore[no-untyped-def]
+    return text.key_hash(value)
+
+
+@pytest.mark.parametrize(
+    ("java", "stored"),
+    [
+        (0, 0), (1, 1), ((1 << 31) - 1, (1 << 31) - 1), (-1, 1), (-(1 << 31) + 1, (1 << 31) - 1), (-(1 << 31), 0),
+    ],
+)  # fmt: skip
+def test_sign_of_a_java_hash_is_dropped_and_the_least_one_becomes_0(java: int, stored: int) -> None:
+    assert int(_without_sign(java & 0xFFFFFFFF)) == stored
+
+
+@pytest.mark.parametrize(
+    ("string", "units"),
+    [
+        ("\uffff", [0xFFFF]), ("\U00010000", [0xD800, 0xDC00]), ("\U0010ffff", [0xDBFF, 0xDFFF]),
+        ("a\U0001f600b", [97, 0xD83D, 0xDE00, 98]), ("\ud7ff\ue000", [0xD7FF, 0xE000]),
+    ],
+)  # fmt: skip
+def test_hash_counts_utf16_units_not_code_points(string: str, units: list[int]) -> None:
+    value = 0
+    for unit in units:
+        value = (31 * value + unit) % (1 << 32)
+    assert java_hash(string) % (1 << 32) == value
+    assert kernel(_java_hash, string.encode()) % (1 << 32) == value
+
+
+@pytest.mark.parametrize("data", [b"\xed\xa0\x80", b"x\xed\xbf\xbfy", b"\xed\xa0\xbd\xed\xb8\x80"])
+def test_surrogate_that_stands_alone_in_bytes_counts_as_its_unit(data: bytes) -> None:
+    """No valid UTF-8 holds one, but some encoders write each half of a pair by itself."""
+    assert kernel(_java_hash, data) == java_hash(data.decode("utf-8", "surrogatepass"))
+
+
+@pytest.mark.parametrize(
+    ("data", "replaced"),
+    [(b"\xff", 1), (b"\x80\x80", 2), (b"\xf0\x9f\x98", 3), (b"\xe4\xb8", 2), (b"\xc0\x80", 2), (b"\xc3", 1)],
+)
+def test_each_undecodable_byte_counts_as_one_replacement_character(data: bytes, replaced: int) -> None:
+    assert kernel(_java_hash, b"a" + data + b"b") == java_hash("a" + "\ufffd" * replaced + "b")
+
+
+#: As published with XXH32, seed 0.
+XXH32 = {
+    b"": 0x02CC5D05,
+    b"a": 0x550D7456,
+    b"ab": 0x4999FC53,
+    b"abc": 0x32D153FF,
+    b"Nobody inspects the spammish repetition": 0xE2293B2F,
+}
+
+
+@pytest.mark.parametrize("data", XXH32)
+def test_xxh32_is_the_published_one(data: bytes) -> None:
+    assert kernel(_xxh32, data) == XXH32[data]
+
+
+def test_high_bits_are_of_the_utf8_of_topic_and_key() -> None:
+    assert key_hash_high("TopicA", "订单") == xxhash.xxh32_intdigest("TopicA#订单".encode())
+    assert key_hash_high("a#b", "c") == key_hash_high("a", "b#c"), (
+        "which is why topic and key are compared on the record"
+    )
+    assert key_hash("Aa", "BB") == key_hash("BB", "Aa")
+    assert key_hash_high("Aa", "BB") != key_hash_high("BB", "Aa")
+
+
 def test_untagged_is_zero() -> None:
     assert tag_hash("") == 0
     assert tag_hash("TagA") == 2598919

@@ -277,14 +277,23 @@ def test_no_room_for_the_next_segment(world: HotWorld, operation: str, pattern: 
 
 
 @pytest.mark.parametrize(("operation", "pattern"), [("create", "*/tmp/queue-*"), ("write_at", "*/consumequeue/*")])
-def test_a_queue_that_cannot_be_written_stops_the_store(world: HotWorld, operation: str, pattern: str) -> None:
+def test_a_queue_that_cannot_be_written_waits_for_room(world: HotWorld, operation: str, pattern: str) -> None:
     fs = FaultyFileSystem(world.fs)
     hot = world.open(fs=fs)
     fs.refuse(operation, pattern, error=DiskFullError("no space left"))
     append(hot, Message("a", b"x", queue_id=0))
     hot.dispatch()
-    assert "no space left" in (hot.read_only_reason or "")
+    assert "no space left" in (hot.dispatch_error or "")
+    assert hot.read_only_reason is None
     assert queue_offsets(crash(world).open(), "a") == [0], "it was acknowledged"
+    append(hot, Message("a", b"y", queue_id=0))
+    for _ in range(3):  # not tried at every call
+        hot.dispatch()
+    assert len(fs.refused) == 1
+    fs.heal()
+    world.clock.advance(1_000)
+    assert queue_offsets(hot, "a") == [0, 1]
+    assert hot.dispatch_error is None
 
 
 def test_a_topic_that_cannot_be_made_durable_is_not_made(world: HotWorld) -> None:

@@ -89,14 +89,12 @@ def test_file_taken_up_again_ends_with_the_bytes_of_one_that_was_never_left() ->
 
 def test_linking_again_gives_the_chains_that_puts_gave() -> None:
     fs = CrashFileSystem()
-    index = open_index(fs, slots=4, items=8)
+    fs.make_dirs(ROOT)
     path = ROOT / "file"
     file = ChainedIndexFile.create(fs, path, TIERLOG, 4, 8, T, 0, 1)
     file.put(batch_of(sorted(PUTS_A11, key=lambda put: put[4])), 0, 5)
     before = bytes(file.data)
-    index._writer.go_on(file, 1000)
-    state = index._durable_state().writing
-    assert state is not None
+    state = file.written(1000)
     file.data[28 : items_position(4)] = 0xFF
     again = ChainedIndexFile.open_writing(fs, path, state)
     assert bytes(again.data) == before
@@ -134,6 +132,7 @@ def test_file_of_the_same_name_that_is_another_is_derived_again() -> None:
     index.seal()
     (entry,) = index.files()
     index.discard(entry)
+    index.keep_house()
     derived = index.derive(0, log.offsets[20])
     derived.on_records(log.range(end=log.offsets[5]))
     assert (PATHS.index / "writing" / entry.name) in fs._names

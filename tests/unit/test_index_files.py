@@ -17,6 +17,7 @@ from index.header import BEGIN_MAGIC, END_MAGIC, HEADER_BYTES, FileHeader, chain
 from index.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout, seconds_after
 from index.plain import PlainChainedFile
 from tests.support.index_puts import PUTS_A11, Put, T, batch_of
+from tests.support.item_layouts import EVERY
 from tiering.errors import CapacityError, InvalidRequestError, UnsupportedFormatError
 from tiering.format.hashing import key_hash, key_hash_high
 from tiering.fs import LocalFileSystem
@@ -38,9 +39,6 @@ COMPACTED_A11 = bytes.fromhex(
     "000000a9000000010029e6a800000000000000030000000000000000000000a9000000000029e6a9"
     "000000000000000300000000000000a9000000a9000000000029e6aa000000000000000300000000"
     "000001fb000000a9000000097170b16a00000001000000000000000000000000000000c8fffffffe"
-)
-THIRD = ItemLayout(
-    "third", 77, ("offset", "previous", "size", "hash_high", "seconds", "topic_id", "hash"), covered=True
 )
 
 
@@ -148,7 +146,7 @@ def test_tierlog_items_without_their_last_four_bytes_are_rocketmq_items(fs: Loca
     assert raw[:HEADER_BYTES] == rocketmq[:HEADER_BYTES]
 
 
-@pytest.mark.parametrize("layout", [ROCKETMQ, TIERLOG, THIRD], ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", EVERY, ids=lambda layout: layout.name)
 def test_every_layout_equals_the_plain_codec(fs: LocalFileSystem, tmp_path: Path, layout: ItemLayout) -> None:
     puts = [("t", 5, i % 3, f"key{i % 9}", 100 * i, 50 + i, T - 3000 + 700 * i) for i in range(100)]
     file = chained(fs, tmp_path / "f", layout, puts, slots=7, items=128)
@@ -162,6 +160,8 @@ def test_every_layout_equals_the_plain_codec(fs: LocalFileSystem, tmp_path: Path
     assert bytes(file.data[: len(plain.data)]) == bytes(plain.data)
     file.seal(10_000)
     compact(fs, file, tmp_path / "g", tmp_path / "tmp")
+    written = (tmp_path / "g").read_bytes()
+    assert (written[:-TRAILER_BYTES] if layout.covered else written) == plain.compacted()
     if layout.covered:
         opened = CompactedIndexFile.open(fs, tmp_path / "g", layouts={layout.number: layout})
         assert (opened.first, opened.next) == (0, 10_000)

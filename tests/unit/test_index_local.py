@@ -1,4 +1,4 @@
-"""The local index of a store: states, reopening, gaps, removal, selection by time."""
+"""The local index of a store: what is written is found, in every state and by any time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.errors import CorruptIndexError
-from index.layout import ROCKETMQ, TIERLOG
+from index.layout import ROCKETMQ
 from index.local_index import LocalIndex
 from index.states import IndexState
 from tests.support.index_logs import HOST, Log, T, numbered
-from tiering.errors import DiskFailedError, DiskFullError, InvalidRequestError, ReadOnlyError
+from tests.support.local_indexes import assert_all_found, hits, open_index, publish, states
+from tiering.errors import InvalidRequestError
 from tiering.format.hashing import java_hash, key_hash
 from tiering.format.properties import KEYS, UNIQ_KEY, encode_properties
 from tiering.format.record import Record, RecordVersion, SysFlag, encode_record
-from tiering.fs import File, LocalFileSystem
+from tiering.fs import LocalFileSystem
 from tiering.hot.dispatch import LogRange
 from tiering.kernels.scan import TopicTable, scan
 from tiering.paths import StorePaths
@@ -27,51 +27,6 @@ from tiering.types import TimeAxis, TimeRange
 @pytest.fixture
 def paths(tmp_path: Path) -> StorePaths:
     return StorePaths(tmp_path)
-
-
-def open_index(
-    paths: StorePaths,
-    *,
-    slots: int = 100,
-    items: int = 400,
-    indexed_to: int = 0,
-    border: int = 0,
-    fs: LocalFileSystem | None = None,
-) -> LocalIndex:
-    return LocalIndex.open(
-        fs or LocalFileSystem(), paths, slots=slots, items=items, layout=TIERLOG, border=border,
-        indexed_to=indexed_to, log_start=0,
-    )  # fmt: skip
-
-
-def hits(
-    index: LocalIndex, key: str, time_range: TimeRange | None = None, axis: TimeAxis = TimeAxis.STORE
-) -> list[int]:
-    found = index.snapshot().candidates("t", key, time_range, axis)
-    return [int(offset) for offset in found["physical_offset"]]
-
-
-def derive_all(index: LocalIndex, log: Log, end: int) -> None:
-    """What the engine does after opening."""
-    for first, next_offset in index.gaps(0, end):
-        derived = index.derive(first, next_offset)
-        derived.on_records(log.range())
-        assert derived.done
-    index.on_records(log.range())
-
-
-def states(index: LocalIndex) -> list[tuple[str, int, int | None]]:
-    return [(entry.state.value, entry.first, entry.next) for entry in index.files()]
-
-
-def names(paths: StorePaths) -> dict[str, list[str]]:
-    return {state.value: sorted(item.name for item in (paths.index / state).iterdir()) for state in IndexState}
-
-
-def assert_all_found(index: LocalIndex, log: Log, keys: int = 1) -> None:
-    for i, offset in enumerate(log.offsets):
-        for k in range(keys):
-            assert hits(index, f"k{i}-{k}") == [offset]
 
 
 def test_every_key_is_found_while_writing_sealed_compacted_and_uploaded(paths: StorePaths) -> None:
@@ -89,8 +44,8 @@ def test_every_key_is_found_while_writing_sealed_compacted_and_uploaded(paths: S
     assert_all_found(index, log, 2)
     (pending,) = index.pending()
     assert (pending.first, pending.next) == (0, log.end)
-    index.mark_uploaded(pending)
-    index.mark_uploaded(pending)
+    publish(index, pending)
+    publish(index, pending)
     assert states(index) == [("uploaded", 0, log.end)]
     assert index.pending() == []
     assert_all_found(index, log, 2)
@@ -182,275 +137,6 @@ def test_rolled_back_transactions_are_not_indexed_and_equal_keys_once(paths: Sto
     assert index.files()[0].items == 2
 
 
-def test_writing_file_is_derived_again_after_a_stop(paths: StorePaths) -> None:
-    log = numbered(20)
-    index = open_index(paths)
-    index.on_records(log.range(end=log.offsets[10]))
-    index.seal()
-    index.on_records(log.range())
-    again = open_index(paths)
-    assert names(paths)["writing"] == []
-    assert again.next_offset() == log.offsets[10]
-    assert again.gaps(0, log.end) == []
-    derive_all(again, log, log.end)
-    assert_all_found(again, log)
-
-
-@pytest.mark.parametrize("state", [IndexState.SEALED, IndexState.COMPACTED, IndexState.UPLOADED])
-def test_reopening_keeps_every_complete_state(paths: StorePaths, state: IndexState) -> None:
-    log = numbered(20)
-    index = open_index(paths)
-    index.on_records(log.range())
-    index.seal()
-    if state is not IndexState.SEALED:
-        index.compact_sealed()
-    if state is IndexState.UPLOADED:
-        index.mark_uploaded(index.pending()[0])
-    again = open_index(paths)
-    assert [entry.state for entry in again.files()] == [state]
-    assert again.next_offset() == log.end == again.covered_to()
-    assert_all_found(again, log)
-
-
-@pytest.mark.parametrize("state", [IndexState.SEALED, IndexState.COMPACTED, IndexState.UPLOADED])
-@pytest.mark.parametrize("damage", ["cut", "magic", "empty", "renamed"])
-def test_damaged_file_is_dropped_and_its_range_derived_again(paths: StorePaths, state: IndexState, damage: str) -> None:
-    log = numbered(30)
-    index = open_index(paths)
-    for end in (log.offsets[10], log.offsets[20], log.end):
-        index.on_records(log.range(end=end))
-        index.seal()
-    if state is not IndexState.SEALED:
-        index.compact_sealed()
-    if state is IndexState.UPLOADED:
-        for entry in index.pending():
-            index.mark_uploaded(entry)
-    victim = index.files()[1].path
-    raw = victim.read_bytes()
-    if damage == "cut":
-        victim.write_bytes(raw[:-1])
-    elif damage == "magic":
-        victim.write_bytes(raw[:-1] + b"?")
-    elif damage == "empty":
-        victim.write_bytes(b"")
-    else:
-        victim.rename(victim.with_name("1000"))
-    again = open_index(paths)
-    assert again.gaps(0, log.end) == [(log.offsets[10], log.offsets[20])]
-    assert again.covered_to() == log.offsets[10]
-    assert again.pending() == ([] if state is not IndexState.COMPACTED else again.files()[:1])
-    derive_all(again, log, log.end)
-    assert again.gaps(0, log.end) == []
-    assert_all_found(again, log)
-    assert len(again.files()) == 3
-
-
-@pytest.mark.parametrize("complete", [True, False])
-def test_latest_complete_state_of_one_begin_time_wins(paths: StorePaths, complete: bool) -> None:
-    log = numbered(20)
-    index = open_index(paths)
-    index.on_records(log.range())
-    index.seal()
-    (entry,) = index.files()
-    sealed = entry.path.read_bytes()
-    index.compact_sealed()
-    entry.path.write_bytes(sealed)
-    if not complete:
-        compacted = index.files()[0].path
-        compacted.write_bytes(compacted.read_bytes()[:-5])
-    again = open_index(paths)
-    state = IndexState.COMPACTED if complete else IndexState.SEALED
-    assert [entry.state for entry in again.files()] == [state]
-    assert names(paths) == {s.value: [entry.name] if s is state else [] for s in IndexState}
-    assert_all_found(again, log)
-
-
-def test_files_above_the_recovered_end_are_discarded(paths: StorePaths) -> None:
-    log = numbered(30)
-    index = open_index(paths)
-    for end in (log.offsets[10], log.offsets[20], log.end):
-        index.on_records(log.range(end=end))
-        index.seal()
-    again = open_index(paths)
-    again.discard_above(log.offsets[15])
-    assert again.next_offset() == log.offsets[10]
-    assert len(names(paths)["sealed"]) == 1
-    again.on_records(log.range())
-    assert_all_found(again, log)
-
-
-def test_no_file_straddles_the_watermark(paths: StorePaths) -> None:
-    log = numbered(30)
-    cut = log.offsets[13]
-    index = open_index(paths, indexed_to=cut)
-    index.on_records(log.range())
-    index.seal()
-    assert states(index) == [("sealed", 0, cut), ("sealed", cut, log.end)]
-    index.compact_sealed()
-    assert [entry.state.value for entry in index.files()] == ["uploaded", "compacted"]
-    assert [entry.first for entry in index.pending()] == [cut]
-    assert_all_found(index, log)
-
-
-def test_gap_across_the_watermark_is_derived_as_two_files(paths: StorePaths) -> None:
-    log = numbered(30)
-    index = open_index(paths)
-    index.on_records(log.range())
-    index.seal()
-    cut = log.offsets[13]
-    again = open_index(paths, indexed_to=cut)
-    assert again.files() == []
-    index = open_index(paths, indexed_to=cut)
-    index.on_records(log.range())
-    index.seal()
-    index.files()[0].path.unlink()
-    index.files()[1].path.write_bytes(b"")
-    later = Log([("t", "late", T)], base=log.end)
-    index.on_records(later.range())
-    index.seal()
-    again = open_index(paths, indexed_to=cut)
-    assert again.gaps(0, log.end) == [(0, log.end)]
-    derived = again.derive(0, log.end)
-    derived.on_records(log.range())
-    assert derived.done
-    assert [(entry.first, entry.next) for entry in again.files()] == [
-        (0, cut), (cut, log.end), (log.end, later.end),
-    ]  # fmt: skip
-    assert_all_found(again, log)
-
-
-def test_watermark_that_rises_to_what_is_covered_loses_nothing(paths: StorePaths) -> None:
-    log = numbered(30)
-    index = open_index(paths)
-    index.on_records(log.range(end=log.offsets[10]))
-    index.seal()
-    index.compact_sealed()
-    reached = index.covered_to()
-    index.on_records(log.range())
-    index.set_indexed_to(reached)
-    assert [entry.state.value for entry in index.files()] == ["uploaded", "writing"]
-    assert_all_found(index, log)
-
-
-def test_watermark_inside_the_current_file_makes_a_gap(paths: StorePaths) -> None:
-    log = numbered(30)
-    index = open_index(paths)
-    index.on_records(log.range())
-    index.set_indexed_to(log.offsets[10])
-    assert index.files() == []
-    assert index.gaps(0, log.end) == [(0, log.end)]
-    derive_all(index, log, log.end)
-    assert_all_found(index, log)
-    assert states(index) == [("sealed", 0, log.offsets[10]), ("sealed", log.offsets[10], log.end)]
-
-
-def test_range_without_items_is_covered_without_a_file(paths: StorePaths) -> None:
-    log = Log([("t", "", T + i) for i in range(10)])
-    index = open_index(paths)
-    index.on_records(log.range(end=log.offsets[5]))
-    index.on_records(log.range())
-    assert index.covered_to() == 0
-    assert not index.seal()
-    assert index.covered_to() == log.end
-    assert index.gaps(0, log.end) == []
-    more = Log([("t", "a", T + 100)], base=log.end)
-    index.on_records(more.range())
-    index.seal()
-    index.compact_sealed()
-    assert [(entry.first, entry.next) for entry in index.pending()] == [(log.end, more.end)]
-    again = open_index(paths)
-    assert again.gaps(0, more.end) == [(0, log.end)]
-    derived = again.derive(0, log.end)
-    derived.on_records(log.range())
-    assert derived.done
-    assert again.gaps(0, more.end) == []
-    assert again.covered_to() == more.end
-
-
-def test_end_above_the_last_record_is_seen(paths: StorePaths) -> None:
-    log = numbered(3)
-    index = open_index(paths)
-    index.on_records(log.range(end=log.end + 500))
-    assert index.next_offset() == log.end + 500
-    index.seal()
-    assert index.files()[0].next == log.end + 500
-
-
-def test_watermark_never_passes_a_file_that_is_not_uploaded(paths: StorePaths) -> None:
-    log = numbered(30)
-    blank = Log([("t", "", T + 9_000)], base=log.end)
-    index = open_index(paths)
-    assert index.published_to() == 0
-    for end in (log.offsets[10], log.offsets[20], log.end):
-        index.on_records(log.range(end=end))
-        index.seal()
-    index.on_records(blank.range())
-    index.seal()
-    assert index.covered_to() == blank.end
-    assert (index.pending(), index.published_to()) == ([], 0)
-    index.compact_sealed()
-    assert index.published_to() == 0
-    ends = []
-    for entry in index.pending():
-        index.mark_uploaded(entry)
-        ends.append(index.published_to())
-    assert ends == [log.offsets[10], log.offsets[20], blank.end]
-    index.set_indexed_to(blank.end)
-    more = Log([("t", "a", T)], base=blank.end)
-    index.on_records(more.range())
-    assert index.published_to() == blank.end
-    assert len(index.files()) == 4
-
-
-def test_watermark_stops_before_a_gap(paths: StorePaths) -> None:
-    log = numbered(30)
-    index = open_index(paths)
-    for end in (log.offsets[10], log.offsets[20], log.end):
-        index.on_records(log.range(end=end))
-        index.seal()
-    index.compact_sealed()
-    index.discard(index.files()[1])
-    index.discard(index.files()[0])
-    assert index.gaps(0, log.end) == [(0, log.offsets[20])]
-    assert (index.pending(), index.published_to()) == ([], 0)
-    derive_all(index, log, log.end)
-    index.compact_sealed()
-    assert len(index.pending()) == 2
-    assert_all_found(index, log)
-
-
-def test_range_that_skips_records_is_refused(paths: StorePaths) -> None:
-    log = numbered(5)
-    index = open_index(paths)
-    with pytest.raises(InvalidRequestError):
-        index.on_records(log.range(start=log.offsets[2]))
-
-
-def test_only_gaps_are_derived(paths: StorePaths) -> None:
-    log = numbered(5)
-    index = open_index(paths)
-    index.on_records(log.range())
-    with pytest.raises(InvalidRequestError):
-        index.derive(0, log.end)
-
-
-def test_removal_below_the_border_keeps_snapshots_readable(paths: StorePaths) -> None:
-    log = numbered(30)
-    index = open_index(paths)
-    for end in (log.offsets[10], log.offsets[20], log.end):
-        index.on_records(log.range(end=end))
-        index.seal()
-    snapshot = index.snapshot()
-    assert index.remove_below(log.offsets[20]) == 2
-    assert [entry.first for entry in index.files()] == [log.offsets[20]]
-    assert hits(index, "k3-0") == []
-    assert snapshot.candidates("t", "k3-0")["physical_offset"].tolist() == [log.offsets[3]]
-    assert len(names(paths)["sealed"]) == 1
-    assert index.covered_to() == log.end
-    index.compact_sealed()
-    assert len(index.pending()) == 1
-
-
 def test_snapshot_is_immutable_while_files_move_on(paths: StorePaths) -> None:
     log = numbered(10)
     index = open_index(paths)
@@ -505,65 +191,6 @@ def test_selection_by_overlap_equals_looking_at_every_file(paths: StorePaths) ->
             assert chosen == expected
 
 
-def test_damaged_bytes_of_a_sealed_file_stop_its_compaction_and_keep_it(paths: StorePaths) -> None:
-    log = numbered(10)
-    index = open_index(paths)
-    index.on_records(log.range())
-    index.seal()
-    path = index.files()[0].path
-    raw = bytearray(path.read_bytes())
-    raw[900] ^= 1
-    path.write_bytes(raw)
-    again = open_index(paths)
-    with pytest.raises(CorruptIndexError):
-        again.compact_sealed()
-    assert [entry.state for entry in again.files()] == [IndexState.SEALED]
-    assert names(paths)["compacted"] == []
-
-
-class FullDisk(LocalFileSystem):
-    full = False
-
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
-        if self.full:
-            raise DiskFullError("no space left for the write", path=str(path))
-        super().create(path, size_bytes, prewrite=prewrite)
-
-
-def test_full_disk_leaves_nothing_to_be_indexed_twice(paths: StorePaths) -> None:
-    fs = FullDisk()
-    log = numbered(10)
-    index = open_index(paths, slots=3, items=5, fs=fs)
-    index.on_records(log.range(end=log.offsets[2]))
-    fs.full = True
-    with pytest.raises(DiskFullError):
-        index.on_records(log.range())
-    with pytest.raises(DiskFullError):
-        index.on_records(log.range())
-    assert index.next_offset() == log.offsets[4]
-    fs.full = False
-    index.on_records(log.range())
-    assert_all_found(index, log)
-
-
-class FailingFlush(LocalFileSystem):
-    def open(self, path: Path) -> File:
-        raise DiskFailedError("the disk refused: Input/output error", path=str(path))
-
-
-def test_failed_seal_is_never_retried_as_if_nothing_happened(paths: StorePaths) -> None:
-    log = numbered(5)
-    index = open_index(paths, fs=FailingFlush())
-    index.on_records(log.range(end=log.offsets[3]))
-    with pytest.raises(DiskFailedError):
-        index.seal()
-    with pytest.raises(ReadOnlyError):
-        index.seal()
-    with pytest.raises(ReadOnlyError):
-        index.on_records(log.range())
-    assert hits(index, "k1-0") == [log.offsets[1]]
-
-
 def test_layout_for_export_cannot_be_a_stores_own(paths: StorePaths) -> None:
     with pytest.raises(InvalidRequestError):
         LocalIndex.open(
@@ -584,69 +211,3 @@ def test_unique_key_is_indexed_first(paths: StorePaths) -> None:
     index = open_index(paths)
     index.on_records(LogRange(data, 0, 0, len(data), rows, np.array([7], np.int32)))
     assert hits(index, "u 1") == hits(index, "a") == hits(index, "b") == [0]
-
-
-class Crash(Exception):
-    """The process is gone."""
-
-
-class CrashingDisk(LocalFileSystem):
-    """Dies at the n-th change of the disk."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def _count(self) -> None:
-        if self.left == 0:
-            raise Crash
-        self.left -= 1
-
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
-        self._count()
-        super().create(path, size_bytes, prewrite=prewrite)
-
-    def open(self, path: Path) -> File:
-        self._count()
-        return super().open(path)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._count()
-        super().rename(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._count()
-        super().unlink(path)
-
-    def flush_dir(self, path: Path) -> None:
-        self._count()
-        super().flush_dir(path)
-
-
-def test_no_key_is_lost_or_doubled_whichever_step_a_crash_interrupts(tmp_path: Path) -> None:
-    log = numbered(12)
-    crashes = 0
-    for steps in range(1000):
-        paths = StorePaths(tmp_path / str(steps))
-        open_index(paths)
-        try:
-            index = open_index(paths, slots=3, items=6, fs=CrashingDisk(steps))
-            index.on_records(log.range(end=log.offsets[8]))
-            index.seal()
-            index.compact_sealed()
-            index.on_records(log.range())
-            for entry in index.pending():
-                index.mark_uploaded(entry)
-            index.seal()
-            index.remove_below(log.offsets[1])
-        except Crash:
-            crashes += 1
-        else:
-            break
-        again = open_index(paths, slots=3, items=6)
-        derive_all(again, log, log.end)
-        again.seal()
-        assert again.covered_to() == log.end
-        assert_all_found(again, log)
-        again.compact_sealed()
-        assert_all_found(again, log)
-    assert crashes > 30

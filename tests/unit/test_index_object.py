@@ -13,11 +13,12 @@ from index.chained_file import ChainedIndexFile
 from index.compacted_file import CompactedIndexFile
 from index.compactor import compact
 from index.errors import CorruptIndexError
-from index.index_object import IndexMeta, IndexObject, IndexObjectReader, build_index_object
+from index.index_object import IndexObjectReader
 from index.kernels.keys import KEY_ROW
 from index.layout import TIERLOG
+from index.object_builder import IndexMeta, IndexObject, build_index_object
 from index.object_pages import IndexPage
-from index.object_sections import DIRECTORY, FILTER, META, PAGES, SECTION_HEAD_BYTES
+from index.object_sections import DIRECTORY, META, PAGES, SECTION_HEAD_BYTES
 from tiering.errors import CorruptionError, InvalidRequestError
 from tiering.fs import LocalFileSystem
 from tiering.kernels.scan import SCAN_ROW
@@ -140,7 +141,9 @@ def test_meta_says_what_the_object_holds(tmp_path: Path) -> None:
     assert (meta["min_store_ms"], meta["max_store_ms"], meta["min_born_ms"]) == (T, T + 1_499_000, T)
     assert meta["topics"] == {"9": "orders"}
     assert meta["begin_ms"] == T == reader.page_directory().begin_ms
-    assert made.sections[FILTER].length == 0
+    key_filter = reader.key_filter()
+    assert key_filter is not None
+    assert key_filter.keys == 1500
     assert reader.lookup(3, 3)["offset"].tolist() == expected_offsets(keys, (3, 3))
 
 
@@ -197,6 +200,9 @@ def read_everything(data: bytes, made: IndexObject | None) -> list[list[int]]:
         if made
         else IndexObjectReader.from_tail(store.fetch, len(data))[0]
     )
+    key_filter = reader.key_filter()
+    assert key_filter is not None
+    assert all(key_filter.may_contain(*key) for key in MIXED)
     return [reader.lookup(*key)["offset"].tolist() for key in dict.fromkeys(MIXED)]
 
 
@@ -205,7 +211,7 @@ def test_every_damaged_byte_is_noticed_and_no_answer_is_wrong(tmp_path: Path) ->
     good = read_everything(made.data, made)
     noticed = 0
     pages = made.sections[PAGES]
-    for at in range(0, len(made.data), 3):
+    for at in range(0, len(made.data), 7):
         bad = made.data[:at] + bytes([made.data[at] ^ 0x04]) + made.data[at + 1 :]
         for how in (made, None):
             try:
@@ -216,7 +222,7 @@ def test_every_damaged_byte_is_noticed_and_no_answer_is_wrong(tmp_path: Path) ->
                 # Only the head of the pages and what a reader with known sections never looks at.
                 meta = made.sections[META].position
                 assert at < pages.position + SECTION_HEAD_BYTES or (how is not None and at >= meta)
-    assert noticed > len(made.data) // 3
+    assert noticed > len(made.data) // 7
     for length in range(0, len(made.data), 11):
         with pytest.raises(CorruptionError):
             read_everything(made.data[:length], None)

@@ -36,7 +36,7 @@ SECTIONS = {"directory": SectionRef(100, 50, 28, 7), "seek_table": SectionRef(15
 ROWS = ObjectRef("s/manifest/rows", 99, 0xFFFFFFFF, 40)
 LOG = LogEntry("s/log/0.zst", 0, 4096, 500, 123, 4000, 20, BOUNDS, SECTIONS, ROWS, 3)
 EMPTY_LOG = LogEntry("s/log/1.zst", 4096, 4096, 90, 1, 0, 0, None, SECTIONS, None, 4)
-INDEX = IndexEntry("s/index/L0/1", 0, 0, 8192, 1000, 600, 77, 12, 100, "tierlog", BOUNDS, SECTIONS, 5)
+INDEX = IndexEntry("s/index/L0/1", 0, 0, 8192, 1000, 600, 77, 12, 100, 25, 50, "tierlog", BOUNDS, SECTIONS, 5)
 NODE = PageNode(ROWS, 1, 2, 0, 8192, BOUNDS, None)
 HEAD = Head(
     "store", "volume", "open", 3, 9, "c9", ("c7", "c8", "c9"), 8192, 4096, 0, ROWS, ROWS, ((0, 4096),),

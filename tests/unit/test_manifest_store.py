@@ -80,7 +80,7 @@ def entry(base: int, rows: ObjectRef | None = None) -> LogEntry:
 
 def index_entry(first: int, next_offset: int) -> IndexEntry:
     number = first // SEGMENT
-    return IndexEntry(f"store/index/{first}", 0, first, next_offset, 0, 1, 0, 1, 9, "tierlog", bounds(number), {})
+    return IndexEntry(f"store/index/{first}", 0, first, next_offset, 0, 1, 0, 1, 9, 0, 9, "tierlog", bounds(number), {})
 
 
 def rows_of(base: int) -> QueueRows:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from index.cold_search import ColdSearch
+from index.cold_segments import ColdSegments
 from index.query import Query
 from service.engine import Engine
 from tests.support.engines import tiny_settings
@@ -23,7 +23,7 @@ from tiering.format.manifest import Head, LogEntry
 from tiering.randomness import SeededRandomness
 
 COUNT = 300
-SETTINGS = {"cold__cache_bytes": 0, "index__slots": 20, "index__items": 60}
+SETTINGS = {"cold__cache_bytes": 0, "index__slots": 20, "index__items": 60, "query__timeout_ms": 0}
 
 
 class World:
@@ -125,14 +125,14 @@ def test_a_query_that_is_held_up_in_the_middle_finds_everything_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[Callable[[], None]] = [world.replace_everything]
-    original = ColdSearch._hit_work
+    original = ColdSegments._frames_of_hits
 
-    def hold_once(self: ColdSearch, *arguments: object) -> object:
+    def hold_once(self: ColdSegments, *arguments: object) -> object:
         if held:
             held.pop()()
         return original(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ColdSearch, "_hit_work", hold_once)
+    monkeypatch.setattr(ColdSegments, "_frames_of_hits", hold_once)
     assert sorted(world.found()) == WITH_KEY
     assert not held
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.support.segments import BASE, Written, mixed_records, write_segment
-from tiering.cold.reading import ArchiveCache, ArchiveReader, ReadBill
+from tiering.cold.bill import ReadBill
+from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold.segment.reader import DirectoryRow, SegmentReader
 from tiering.cold.segment.rewriting import choose_records, rewrite_segment
 from tiering.errors import ChecksumMismatchError, CorruptionError, ObjectNotFoundError

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.hold import Hold
+from tiering.cold.bill import BudgetSpentError
 from tiering.cold.caching.single_flight import SingleFlight
-from tiering.cold.reading import BudgetSpentError
 from tiering.errors import ObjectStoreUnavailableError
 
 WAITERS = 8

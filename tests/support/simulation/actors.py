@@ -317,7 +317,7 @@ def upload_index(manifest: SimManifest, level: int, first: int, following: int) 
     verify_object(manifest.objects, key, len(data), zlib.crc32(data))
     manifest.hold_up()
     bounds = bounds_of(first)
-    return IndexEntry(key, level, first, following, 0, len(data), zlib.crc32(data), 1, 9, "tierlog", bounds, {})
+    return IndexEntry(key, level, first, following, 0, len(data), zlib.crc32(data), 1, 9, 0, 9, "tierlog", bounds, {})
 
 
 def bounds_of(offset: int) -> TimeBounds:

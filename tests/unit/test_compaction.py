@@ -1,0 +1,225 @@
+"""Compaction: the same bytes in any pieces, no damage taken over, a comparison of its own, memory that stays small."""
+
+from __future__ import annotations
+
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from index import compactor
+from index.batch import KeyBatch
+from index.chained_file import ChainedIndexFile
+from index.compactor import compact
+from index.cover import TRAILER_BYTES, joined_crc
+from index.errors import CorruptIndexError
+from index.header import FileHeader, items_position
+from index.kernels.keys import KEY_ROW
+from index.kernels.slots import GROUP, ROUNDS
+from index.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout
+from index.plain import PlainChainedFile
+from tests.support.index_puts import T
+from tests.support.item_layouts import EVERY
+from tiering.fs import ByteArray, LocalFileSystem
+from tiering.kernels.scan import SCAN_ROW
+
+FS = LocalFileSystem()
+SLOTS = 3 * GROUP + 5
+
+
+def hashed(path: Path, layout: ItemLayout, hashes: list[int], slots: int) -> ChainedIndexFile:
+    """An open file with an item of each hash."""
+    count = len(hashes)
+    rows, keys = np.zeros(count, SCAN_ROW), np.zeros(count, KEY_ROW)
+    rows["physical_offset"] = keys["row"] = np.arange(count)
+    rows["store_ms"] = rows["born_ms"] = T
+    keys["hash"] = hashes
+    keys["hash_high"] = np.arange(count) * 3
+    file = ChainedIndexFile.create(FS, path, layout, slots, count + 1, T, 0)
+    file.put(KeyBatch(rows, keys, np.array([5], np.int32)), 0, count)
+    return file
+
+
+def uneven_hashes() -> list[int]:
+    """Slots that are empty, that have one item, as many as are walked side by side, one more, and far more."""
+    hashes: list[int] = []
+    for slot, length in enumerate([0, 1, ROUNDS, ROUNDS + 1, 0, 0, 700, 2, ROUNDS - 1, 3 * ROUNDS]):
+        hashes += [slot + SLOTS * turn for turn in range(length)]
+    hashes += [slot for slot in range(GROUP - 2, SLOTS, 3) for _ in range(slot % 5)]
+    order = sorted(range(len(hashes)), key=lambda place: (place * 7919) % 10_007)
+    return [hashes[place] for place in order]
+
+
+def written(path: Path, layout: ItemLayout) -> bytes:
+    data = path.read_bytes()
+    return data[:-TRAILER_BYTES] if layout.covered else data
+
+
+@pytest.mark.parametrize("layout", EVERY, ids=lambda layout: layout.name)
+def test_result_is_the_plain_one_in_pieces_of_any_size(tmp_path: Path, layout: ItemLayout) -> None:
+    hashes = uneven_hashes()
+    plain = PlainChainedFile(layout, SLOTS, len(hashes) + 1, T)
+    for place, low in enumerate(hashes):
+        assert plain.put(IndexItem(low, 5, 0, place, 0, 0, place * 3), T)
+    file = hashed(tmp_path / "f", layout, hashes, SLOTS)
+    file.seal(10_000)
+    least = ROUNDS * layout.compacted_bytes
+    for piece_bytes in (least, least + 1, 2 * least + 8, 10 * least, 1 << 20):
+        compact(FS, file, tmp_path / "g", tmp_path / "tmp", piece_bytes=piece_bytes)
+        assert written(tmp_path / "g", layout) == plain.compacted()
+        if layout.covered:
+            assert file.trailer is not None
+            body_crc = int.from_bytes((tmp_path / "g").read_bytes()[-TRAILER_BYTES:][64:68], "big")
+            assert body_crc == zlib.crc32(plain.compacted())
+
+
+def test_one_slot_for_all_items(tmp_path: Path) -> None:
+    file = hashed(tmp_path / "f", TIERLOG, [7 * number for number in range(5000)], 1)
+    file.seal(10_000)
+    compact(FS, file, tmp_path / "g", tmp_path / "tmp", piece_bytes=ROUNDS * TIERLOG.compacted_bytes)
+    offsets = np.frombuffer(written(tmp_path / "g", TIERLOG)[items_position(1) :], TIERLOG.compacted)["offset"]
+    assert offsets.tolist() == list(range(4999, -1, -1))
+
+
+# ---- damage of the source: layout rocketmq has no checksum that would notice it first
+
+
+def put_be32(data: ByteArray, position: int, value: int) -> None:
+    data[position : position + 4] = np.frombuffer(value.to_bytes(4, "big", signed=True), np.uint8)
+
+
+def item_at(number: int) -> int:
+    return items_position(SLOTS) + ROCKETMQ.chained_bytes * number
+
+
+DAMAGE: dict[str, Callable[[ChainedIndexFile], None]] = {
+    "slot points beyond the items": lambda file: put_be32(file.data, 28 + 8 * 2, file.item_count + 1),
+    "slot is negative": lambda file: put_be32(file.data, 28 + 8 * 2, -5),
+    "slot points at an item of another slot": lambda file: put_be32(file.data, 28 + 8 * 2, 1),
+    "slot with items is empty": lambda file: put_be32(file.data, 28 + 8 * 6, 0),
+    "chain rises": lambda file: put_be32(file.data, item_at(1) + 28, file.item_count),
+    "chain goes in circles": lambda file: put_be32(file.data, item_at(3) + 28, 3),
+    "chain turns negative": lambda file: put_be32(file.data, item_at(1) + 28, -1),
+    "chain ends early": lambda file: put_be32(file.data, item_at(file.item_count) + 28, 0),
+    "hash is negative": lambda file: put_be32(file.data, item_at(9), -(1 << 31)),
+    "hash is of another slot": lambda file: put_be32(
+        file.data, item_at(9), int.from_bytes(bytes(file.data[item_at(9) : item_at(9) + 4]), "big") + 1
+    ),
+    "more slots are said to be in use": lambda file: put_be32(file.data, 20, file.header.used_slots + 1),
+    "items are said to be fewer": lambda file: set_count(file, file.item_count - 1),
+    "items are said to be more": lambda file: set_count(file, file.item_count + 1),
+}
+
+
+def set_count(file: ChainedIndexFile, count: int) -> None:
+    put_be32(file.data, 24, count)
+    file.item_count = count
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_source_is_refused(tmp_path: Path, damage: str) -> None:
+    file = hashed(tmp_path / "f", ROCKETMQ, uneven_hashes(), SLOTS)
+    DAMAGE[damage](file)
+    file.seal(10_000)
+    with pytest.raises(CorruptIndexError):
+        compact(FS, file, tmp_path / "g", tmp_path / "tmp")
+    assert not (tmp_path / "g").exists()
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+# ---- the comparison does not depend on what it compares
+
+
+def sealed_and_compacted(folder: Path) -> tuple[ChainedIndexFile, ByteArray]:
+    file = hashed(folder / "f", TIERLOG, uneven_hashes(), SLOTS)
+    file.seal(10_000)
+    compact(FS, file, folder / "g", folder / "tmp")
+    return file, np.fromfile(folder / "g", np.uint8)
+
+
+def test_comparison_notices_every_changed_byte_of_slots_and_items(tmp_path: Path) -> None:
+    file, good = sealed_and_compacted(tmp_path)
+    compactor._compare(file, good)
+    for position in range(28, len(good) - TRAILER_BYTES, 3):
+        bad = good.copy()
+        bad[position] ^= 1 << position % 8
+        with pytest.raises(CorruptIndexError):
+            compactor._compare(file, bad)
+
+
+def test_comparison_notices_items_that_are_twice_swapped_or_in_a_slot_beside(tmp_path: Path) -> None:
+    file, good = sealed_and_compacted(tmp_path)
+    width, first = TIERLOG.compacted_bytes, items_position(SLOTS)
+    for here, there in ((0, 1), (1, 2), (0, file.item_count - 1), (40, 90)):
+        left, right = slice(first + width * here, first + width * (here + 1)), slice(
+            first + width * there, first + width * (there + 1)
+        )  # fmt: skip
+        twice, swapped = good.copy(), good.copy()
+        twice[left] = good[right]
+        swapped[left], swapped[right] = good[right], good[left]
+        for bad in (twice, swapped):
+            with pytest.raises(CorruptIndexError):
+                compactor._compare(file, bad)
+    moved = good.copy()  # slot 1 ends with what slot 2 begins with
+    put_be32(moved, 28 + 8 + 4, width * 2)
+    put_be32(moved, 28 + 16, first + width * 2)
+    put_be32(moved, 28 + 16 + 4, width * (ROUNDS - 1))
+    with pytest.raises(CorruptIndexError):
+        compactor._compare(file, moved)
+
+
+def test_comparison_finds_a_chain_that_lost_items_although_its_walk_did_not(tmp_path: Path) -> None:
+    """The walk and the file agree on a chain that is too short; the items by number do not."""
+    file = hashed(tmp_path / "f", TIERLOG, [1, 1 + SLOTS, 2], SLOTS)
+    file.seal(10_000)
+    compact(FS, file, tmp_path / "g", tmp_path / "tmp")
+    short = np.fromfile(tmp_path / "g", np.uint8)
+    put_be32(short, 24, 2)
+    put_be32(short, 28 + 8 + 4, TIERLOG.compacted_bytes)
+    with pytest.raises(CorruptIndexError):
+        compactor._compare(file, short)
+
+
+@given(st.binary(max_size=300), st.integers(0, 40))
+def test_comparison_of_arbitrary_bytes_never_crashes(
+    tmp_path_factory: pytest.TempPathFactory, junk: bytes, at: int
+) -> None:
+    file = hashed(tmp_path_factory.getbasetemp() / "junk", ROCKETMQ, [3, 1, 4, 1, 5, 9, 2, 6], 5)
+    file.seal(100)
+    compacted = np.zeros(28 + 8 * 5 + 28 * 8, np.uint8)
+    piece = np.frombuffer(junk, np.uint8)[: len(compacted) - 28 - at]
+    compacted[28 + at : 28 + at + len(piece)] = piece
+    with pytest.raises(CorruptIndexError):
+        compactor._compare(file, compacted)
+    for length in (0, 28, 28 + 8 * 5, len(compacted) - 1):
+        with pytest.raises(CorruptIndexError):
+            compactor._compare(file, compacted[:length])
+
+
+# ---- checksum and memory
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_joined_checksum_is_that_of_the_joined_bytes(left: bytes, right: bytes) -> None:
+    assert joined_crc(zlib.crc32(left), zlib.crc32(right), len(right)) == zlib.crc32(left + right)
+
+
+def test_memory_does_not_grow_with_the_items(tmp_path: Path) -> None:
+    chance = np.random.default_rng(1)
+    peaks = []
+    for count in (1000, 400_000):
+        file = hashed(tmp_path / str(count), TIERLOG, chance.integers(0, 1 << 31, count).tolist(), 1000)
+        file.seal(1 << 30)
+        tracemalloc.start()
+        try:
+            compact(FS, file, tmp_path / f"{count}.compacted", tmp_path / "tmp")
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        assert FileHeader.decode((tmp_path / f"{count}.compacted").read_bytes()).item_count == count
+    assert peaks[1] < peaks[0] + 100_000, peaks
