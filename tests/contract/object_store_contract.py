@@ -229,6 +229,17 @@ class ObjectStoreContract(ListingContract, UploadsContract):
             assert list(pool.map(work, range(40))) == [b"%d" % number for number in range(40)]
         assert keys(store) == sorted(f"t/{number % 4}/{number}" for number in range(0, 40, 2))
 
+    def test_threads_read_ranges_of_one_object_and_each_gets_its_own(self, store: ObjectStore) -> None:
+        data = b"".join(number.to_bytes(4, "big") for number in range(5000))
+        store.put("k", data)
+
+        def read(number: int) -> bool:
+            start = number * 379 % 19_000
+            return store.get_range("k", start, start + 700) == data[start : start + 700]
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            assert all(pool.map(read, range(60)))
+
     def test_close_may_be_repeated(self, store: ObjectStore) -> None:
         store.close()
         store.close()

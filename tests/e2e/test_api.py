@@ -148,6 +148,26 @@ def test_pages_follow_the_cursor_without_loss_or_repeat(service: Service) -> Non
     assert found == [f"b{n}" for n in reversed(range(25))]
 
 
+def test_a_dry_run_says_the_cost_and_the_query_keeps_within_it(service: Service) -> None:
+    service.produce("orders", *({"body": f"b{n}", "keys": [f"k{n % 7}"]} for n in range(500)))
+    service.json("POST", "/v1/admin/archive", {"all": True, "drop_hot": True})
+    asked = "/v1/topics/orders/messages?key=k3&limit=100"
+    status, dry = service.json("GET", asked + "&dry_run=true")
+    assert (status, dry["messages"], dry["next_cursor"]) == (200, [], None)
+    assert (dry["coverage"]["complete"], dry["coverage"]["cut_by"]) == (False, "dry_run")
+    least, most = dry["estimate"]["requests"]["least"], dry["estimate"]["requests"]["most"]
+    _, found = service.json("GET", f"{asked}&max_requests={most}&timeout_ms=600000")
+    assert found["coverage"]["complete"] is True
+    assert least <= found["coverage"]["requests"] <= most
+    assert "estimate" not in found
+    for kind in ("application/x-ndjson", "application/vnd.apache.arrow.stream"):
+        _, _, content = service.ask("GET", asked + "&dry_run=true", accept=kind)
+        assert b"round_trips" in content
+        assert b"likely" in content
+    for wrong in ("timeout_ms=0", "timeout_ms=x", "dry_run=perhaps", "max_requests=-1"):
+        assert service.json("GET", f"{asked}&{wrong}")[0] == 400
+
+
 def test_ndjson_goes_in_and_comes_out_with_the_coverage_last(service: Service) -> None:
     lines = "".join(json.dumps({"body": body, "keys": ["k"]}) + "\n" for body in "ab") + "\n"
     status, _, _ = service.ask("POST", "/v1/topics/t/messages", lines, content_type="application/x-ndjson")
@@ -329,7 +349,7 @@ def test_idempotency_is_not_promised_in_silence(service: Service) -> None:
 def test_health_files_and_stats_answer(service: Service) -> None:
     service.produce("t", {"body": "first", "keys": ["k"]})
     assert service.json("GET", "/livez")[0] == 200
-    assert service.json("GET", "/readyz") == (200, {"status": "ready", "cold_error": None})
+    assert service.json("GET", "/readyz") == (200, {"status": "ready", "cold_error": None, "index_error": None})
     assert service.json("POST", "/v1/admin/flush") == (200, {"flushed": True})
     nothing: dict[str, list[str]] = {"findings": [], "details": [], "notes": []}
     assert service.json("POST", "/v1/admin/check", {"deep": True}) == (200, nothing)

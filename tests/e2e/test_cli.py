@@ -236,6 +236,20 @@ def test_every_format_holds_the_same_messages(tmp_path: Path, capfdbinary: pytes
     assert b"k1 k2" in said("table")
 
 
+def test_a_dry_run_of_an_archive_reads_its_manifest_and_says_what_the_query_costs(shell: Shell, tmp_path: Path) -> None:
+    root, file, cold = str(tmp_path / "store"), tmp_path / "some.log", f"file://{tmp_path}/archive"
+    file.write_text("".join(f"k{number % 9} {number}\n" for number in range(400)))
+    shell("load", str(file), "--topic", "t", "--key", r"k\d", "--root", root, "--cold", cold, *TINY)
+    shell("archive", "--all", "--drop-hot", "--root", root)
+    (dry,) = shell.rows("query", "t", "--key", "k3", "--dry-run", "--cold", cold)
+    assert dry["coverage"]["requests"] == dry["coverage"]["manifest_requests"] > 0
+    *_, last = shell.rows(
+        "query", "t", "--key", "k3", "--coverage", "--limit", "100", "--timeout", "60", "--cold", cold
+    )
+    requests = dry["estimate"]["requests"]
+    assert requests["least"] <= last["coverage"]["requests"] <= requests["most"]
+
+
 def test_coverage_is_shown_on_demand_and_nothing_found_is_1(shell: Shell, tmp_path: Path) -> None:
     root, file = str(tmp_path / "store"), tmp_path / "some.log"
     file.write_text("".join(f"k {number}\n" for number in range(40)))

@@ -200,7 +200,7 @@ def quick_or_slow(names: list[str]) -> list[ParameterSet]:
 def test_sample_log_is_found_again_from_every_cold_tier(
     kind: str, tmp_path: Path, s3_server: S3Server, seed: int
 ) -> None:
-    lines = 200 if kind == "s3" else 1_500
+    lines = 200 if kind == "s3" else 700
     print(run_main_job(write_sample(tmp_path, lines), tmp_path, kind, s3_server, seed))
 
 

@@ -71,7 +71,7 @@ def verify_expired(world: RemovalWorld, engine: Engine) -> None:
 )
 def test_killed_at_every_request(after: bool) -> None:
     total = requests_of_expiry()
-    assert total > 20
+    assert total > 15
     for number in range(1, total + 1):
         world = aged()
         watched = WatchedStore(world.objects)
@@ -95,7 +95,7 @@ def append_and_archive(world: RemovalWorld, engine: Engine) -> None:
     engine.archive(everything=True, drop_hot=True)
 
 
-@pytest.mark.parametrize("beside", [begin_erasure, append_and_archive])
+@pytest.mark.parametrize("beside", [pytest.param(begin_erasure, marks=pytest.mark.slow), append_and_archive])
 def test_what_is_done_beside_expiry_at_any_request(beside: Callable[[RemovalWorld, Engine], None]) -> None:
     """By another thread of the same process, but for requests under the lock that erasing waits for."""
     total = requests_of_expiry()

@@ -7,18 +7,15 @@ run goes on. ``POWER_CUTS`` in the environment asks for more of them than the de
 from __future__ import annotations
 
 import os
-import random
-import re
 from collections import Counter
 from dataclasses import replace
-from itertools import islice, zip_longest
-from pathlib import Path
 
 import pytest
 
 from service.engine import Engine
 from tests.support.crash_fs import CrashFileSystem, PowerCut
 from tests.support.faulty_store import FaultyObjectStore
+from tests.support.index_items import verify_items
 from tests.support.power_world import (
     ROOT,
     Notes,
@@ -26,69 +23,50 @@ from tests.support.power_world import (
     PowerWorld,
     Wreck,
     everything,
+    recover_twice,
     reopen,
+    spread_calls,
     verify_engine,
 )
 from tiering.batch import Message
 from tiering.checks.store import check_store
 from tiering.message import StoredMessage
+from tiering.paths import StorePaths
 
 STEPS = 70
 RUNS = 3
 CUTS = int(os.environ.get("POWER_CUTS", "0")) or 150
 
 
-def chosen_calls(seed: int, count: int) -> set[int]:
-    """Numbers of calls to cut at: as many of each kind, whether it is made often or seldom, as there are."""
-    kinds: dict[str, list[int]] = {}
-
-    def note(number: int, operation: str, path: Path) -> None:
-        place = "/".join(path.parts[1:5] if path.parts[1] == ROOT.name else path.parts[:1])
-        kinds.setdefault(f"{operation} {re.sub('[0-9a-f]{8,}', '', place)}", []).append(number)
-
-    world = PowerWorld(seed)
-    world.fs.on_call = note
-    steps = world.run(STEPS)
-    assert len(steps) >= 8, f"the workload is too short to mean anything: {steps}"
-    chance = random.Random(seed)
-    for numbers in kinds.values():
-        chance.shuffle(numbers)
-    rounds = (number for each in zip_longest(*kinds.values()) for number in each if number is not None)
-    return set(islice(rounds, count))
-
-
-@pytest.mark.parametrize("run", range(RUNS))
+@pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.slow) for run in range(1, RUNS))])
 def test_power_cut_anywhere(seed: int, run: int) -> None:
     seed = seed * RUNS + run
-    wanted = chosen_calls(seed, CUTS // RUNS)
+    steps: dict[str, int] = {}
+    first = PowerWorld(seed)
+    wanted = spread_calls(first, lambda: steps.update(first.run(STEPS)), CUTS // RUNS)
+    assert len(steps) >= 8, f"the workload is too short to mean anything: {steps}"
     tried: Counter[str] = Counter()
 
-    def examine(wreck: Wreck) -> None:
-        try:
-            recovered_calls = examine_first(wreck)
-            examine_second(wreck, recovered_calls)
-        except BaseException as error:
-            error.add_note(f"seed {seed}, cut at call {wreck.number}: {wreck.call}")
-            raise
+    def take(wreck: Wreck) -> None:
+        def examine(engine: Engine, fs: CrashFileSystem, again: bool) -> None:
+            if again:
+                verify_engine(engine, wreck.notes, queries=wreck.number % 2 == 1)
+                return
+            found = verify_engine(engine, wreck.notes, deep=wreck.number % 8 == 0, queries=wreck.number % 2 == 0)
+            if wreck.number % 8 == 0:
+                verify_items(engine, (message.record for message in found.values()), fs, StorePaths(ROOT).index)
+            if wreck.number % 4 == 0:
+                works_on(engine, wreck, found)
+            if wreck.number % 4 == 1:
+                opens_without_the_archive(wreck)
+
+        recover_twice(wreck, examine)
         tried[wreck.call.partition(" /")[0]] += 1
 
     world = PowerWorld(seed)
-    world.watch(lambda number, _: number in wanted, examine)
+    world.watch(lambda number, _: number in wanted, take)
     world.run(STEPS)
     assert sum(tried.values()) == len(wanted)
-
-
-def examine_first(wreck: Wreck) -> int:
-    """Open the wreck, compare, and let the store work on; returns how many calls the recovery took."""
-    fs = wreck.fs.crash(0)
-    engine = reopen(wreck, fs, wreck.objects.copy())
-    calls = fs.calls
-    found = verify_engine(engine, wreck.notes, deep=wreck.number % 8 == 0, queries=wreck.number % 2 == 0)
-    if wreck.number % 4 == 0:
-        works_on(engine, wreck, found)
-    if wreck.number % 4 == 1:
-        opens_without_the_archive(wreck)
-    return calls
 
 
 def works_on(engine: Engine, wreck: Wreck, found: dict[Place, StoredMessage]) -> None:
@@ -137,17 +115,6 @@ def sent_as(message: Message, engine: Engine, place: Place) -> Message:
     topic, queue_id, offset = place
     (stored,) = engine.pull(topic, queue_id, offset, 1).messages
     return Message(message.topic, message.body, message.keys, born_ms=stored.record.born_ms)
-
-
-def examine_second(wreck: Wreck, recovered_calls: int) -> None:
-    """Cut the recovery as well, then recover from that."""
-    cut_at = random.Random(wreck.seed).randrange(1, recovered_calls + 1)
-    fs = wreck.fs.crash(0, cut_at=cut_at)
-    objects = wreck.objects.copy(fs)
-    with pytest.raises(PowerCut):
-        reopen(wreck, fs, objects, 1)
-    engine = reopen(wreck, fs.crash(wreck.seed), objects.copy(), 2)
-    verify_engine(engine, wreck.notes, queries=wreck.number % 2 == 1)
 
 
 def test_uncut_run_keeps_everything(seed: int) -> None:

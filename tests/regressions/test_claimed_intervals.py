@@ -97,12 +97,12 @@ def test_unreachable(store: Store, axis: TimeAxis, order: Order, pattern: str) -
 
 def test_what_is_certain_is_claimed(store: Store) -> None:
     """From the newest on as far as the budget went; and the hot tier, which needs none, in full."""
-    answer = store.engine.query(Query("t", limit=1000, max_requests=60))
+    answer = store.engine.query(Query("t", limit=1000, max_requests=12))
     (covered,) = answer.coverage.stores
     assert covered.hot == TierCoverage(0, END_OF_TIME_MS)
     assert covered.cold is not None
     assert _BEGIN_MS < covered.cold.from_ms < _BEGIN_MS + _ARCHIVED - 20
-    answer = store.engine.query(Query("t", limit=1000, max_requests=60, order=Order.OLDEST))
+    answer = store.engine.query(Query("t", limit=1000, max_requests=12, order=Order.OLDEST))
     (covered,) = answer.coverage.stores
     assert covered.hot == TierCoverage(0, END_OF_TIME_MS)
     assert covered.cold is not None

@@ -32,6 +32,7 @@ def test_damaged_index_file_is_derived_again_from_the_log(state: str, tmp_path: 
     for number in range(1_000):
         engine.append([Message("t", b"%04d" % number, [f"k{number}"])])
     engine._hot.dispatch()
+    engine._index.seal_full()
     if state == "compacted":
         engine._index.compact_sealed()
     engine.close()
@@ -60,6 +61,7 @@ def damaged_engine(root: Path) -> tuple[Engine, FaultyFileSystem]:
     engine.archive()  # claims the bucket
     engine.append([Message("t", b"%04d" % number, [f"k{number}"]) for number in range(1_000)])
     engine._hot.dispatch()
+    engine._index.seal_full()
     with sorted((root / "index" / "sealed").iterdir())[0].open("r+b") as damaged:
         damaged.seek(-400, os.SEEK_END)
         damaged.write(b"\xff")
@@ -99,4 +101,47 @@ def test_derivation_that_fails_half_way_leaves_no_file_behind(tmp_path: Path, mo
     monkeypatch.undo()
     engine.tiers_round()
     assert engine.check() == []
+    engine.close()
+
+
+@pytest.mark.parametrize("position", [0, 28])
+def test_damage_before_a_file_was_sealed_is_derived_again_though_its_checksum_agrees(
+    tmp_path: Path, position: int
+) -> None:
+    """Symptom: the file was read whole, found to be sound and kept, again and again; nothing after it was compacted."""
+    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
+    engine.append([Message("t", b"%04d" % number, [f"k{number}"]) for number in range(1_000)])
+    engine.flush()
+    full = engine.files()
+    file = engine._index.snapshot().writing[0]
+    assert file.next is not None
+    file.reader.data[position : position + 4] = 0x11  # the magic, or the newest item of a slot
+    engine._background._keeping.turn()
+    assert engine.index_error is None
+    assert [file.state for file in engine.files() if file.kind == "index"] == ["compacted", "compacted", "writing"]
+    assert len(engine.files()) == len(full)
+    for number in range(1_000):
+        assert len(engine.query(Query("t", f"k{number}")).messages) == 1
+    assert engine.check() == []
+    engine.close()
+
+
+def test_a_compaction_that_fails_whatever_is_derived_again_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Symptom: the index said that all was well, and was derived again at every turn without a pause."""
+    clock = ManualClock()
+    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=clock)
+    engine.append([Message("t", b"%04d" % number, [f"k{number}"]) for number in range(1_000)])
+    engine.flush()
+    monkeypatch.setattr("index.compactor.compare_slots", lambda *given: -1)
+    engine._background._keeping.turn()
+    assert engine.index_error is not None
+    assert "compaction and its source differ" in engine.index_error
+    assert engine.stats()["index_files_waiting"] == 2
+    monkeypatch.undo()
+    clock.advance(120_000)
+    engine._background._keeping.turn()
+    assert engine.index_error is None
+    assert engine.stats()["index_files_waiting"] == 0
     engine.close()

@@ -11,7 +11,7 @@ from service.engine import Engine
 from tests.support.engines import tiny_settings
 from tiering.batch import Message
 from tiering.clock import ManualClock
-from tiering.errors import DiskFullError, ReadOnlyError
+from tiering.errors import DiskFullError, UnavailableError
 from tiering.fs import LocalFileSystem
 from tiering.types import Order, PullStatus, TimeAxis
 
@@ -21,10 +21,10 @@ class IndexDiskFull(LocalFileSystem):
 
     is_full = False
 
-    def create(self, path: Path, size: int, *, prewrite: bool) -> None:
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
         if self.is_full and "index" in path.parts:
             raise DiskFullError("no space", path=str(path))
-        super().create(path, size, prewrite=prewrite)
+        super().create(path, size_bytes, prewrite=prewrite)
 
 
 def append(engine: Engine, count: int) -> None:
@@ -32,10 +32,19 @@ def append(engine: Engine, count: int) -> None:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Engine:
+def fs() -> IndexDiskFull:
+    return IndexDiskFull()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, fs: IndexDiskFull, clock: ManualClock) -> Engine:
     """100 messages dispatched, then 400 flushed of which the index takes only some."""
-    fs = IndexDiskFull()
-    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock(), fs=fs)
+    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=clock, fs=fs)
     append(engine, 100)
     assert engine.query(Query("t", limit=1000)).coverage.complete
     fs.is_full = True
@@ -60,5 +69,96 @@ def test_a_pull_does_not_take_the_end_of_the_dispatched_for_the_end_of_the_queue
     assert found.status is PullStatus.FOUND
     assert 100 <= found.next_offset < 500
     for offset in (found.next_offset, 499):
-        with pytest.raises(ReadOnlyError, match="bytes not dispatched"):
+        with pytest.raises(UnavailableError, match="bytes not dispatched"):
             engine.pull("t", 0, offset, 1)
+
+
+def test_a_pull_does_not_skip_what_a_checkpoint_counted_and_the_index_lacks(
+    engine: Engine, fs: IndexDiskFull, clock: ManualClock
+) -> None:
+    """Symptom: the consumer was sent on to the offset of the queue's floor, over messages it never saw."""
+    engine.flush()  # the queue has taken what the index cannot, and its floor is raised over it
+    seen = engine.pull("t", 0, 0, 1000).next_offset
+    with pytest.raises(UnavailableError, match="bytes not dispatched"):
+        engine.pull("t", 0, seen, 1000)
+    assert engine.offsets("t", 0) == (0, seen)
+    assert 100 <= seen < 500
+    fs.is_full = False
+    clock.advance(31_000)
+    assert_all_there(engine)
+    engine.close()
+
+
+def assert_all_there(engine: Engine) -> None:
+    answer = engine.query(Query("t", "k", limit=1000))
+    assert answer.coverage.complete
+    assert len(answer.messages) == 500
+    assert engine.pull("t", 0, 0, 1000).next_offset == 500
+    assert engine.check() == []
+
+
+def test_the_index_goes_on_without_a_restart_once_there_is_room(
+    engine: Engine, fs: IndexDiskFull, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    behind = []
+    for _ in range(5):
+        clock.advance(31_000)
+        engine.query(Query("t", "k"))
+        behind.append(engine.stats()["index_behind_bytes"])
+    assert len(set(behind)) == 1
+    assert isinstance(behind[0], int)
+    assert behind[0] > 0
+    assert engine.read_only_reason is None
+    assert "no space" in (engine.index_error or "")
+    assert [record.message for record in caplog.records if "cannot follow" in record.message] == [
+        f"queues and index cannot follow the log, will try again: {engine.index_error}"
+    ]
+    fs.is_full = False
+    clock.advance(31_000)
+    engine.flush()
+    assert engine.index_error is None
+    assert engine.stats()["index_behind_bytes"] == 0
+    assert_all_there(engine)
+    engine.close()
+
+
+def test_what_could_not_be_indexed_is_derived_after_a_restart(
+    engine: Engine, fs: IndexDiskFull, clock: ManualClock, tmp_path: Path
+) -> None:
+    assert not engine.query(Query("t", "k", limit=1000)).coverage.complete
+    engine.close()
+    fs.is_full = False
+    again = Engine.open(tmp_path, settings=tiny_settings(), clock=clock, fs=fs)
+    assert_all_there(again)
+    again.close()
+
+
+def test_appends_go_on_while_the_index_finds_no_room(engine: Engine) -> None:
+    append(engine, 10)
+    assert engine.stats()["flushed_to"] == engine.stats()["log_end"]
+    assert engine.pull("t", 0, 0, 100).status is PullStatus.FOUND
+    engine.close()
+
+
+def test_a_dispatch_that_runs_out_of_memory_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Symptom: the thread that derives was gone, and nothing said that queues and index did not follow any more."""
+    clock = ManualClock()
+    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=clock)
+    append(engine, 100)
+
+    def no_memory(*given: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("index.range_writer.KeyBatch.of", no_memory)
+    assert not engine.query(Query("t", "k", limit=1000)).coverage.complete
+    assert engine.index_error == "MemoryError()"
+    monkeypatch.undo()
+    clock.advance(60_000)
+    answer = engine.query(Query("t", "k", limit=1000))
+    assert answer.coverage.complete
+    assert len(answer.messages) == 100
+    assert engine.index_error is None
+    assert engine.check() == []
+    engine.close()

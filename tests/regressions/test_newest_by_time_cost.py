@@ -11,7 +11,9 @@ from service.engine import Engine
 from tests.support.engines import tiny_settings
 from tiering.batch import Message
 from tiering.clock import ManualClock
+from tiering.format.record import Record
 from tiering.hot.consume_queue import QueueView, UnitArray
+from tiering.hot.snapshot import HotSnapshot
 from tiering.types import Order, TimeAxis
 
 _EACH = 2_000
@@ -52,6 +54,23 @@ def test_a_page_looks_at_few_units(
     assert int(message.record.body) == (first if order is Order.OLDEST else last - 1)
     assert answer.next_cursor is not None
     assert looked_at < 100
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_page_by_born_time_decodes_few_records(engine: Engine, monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
+    decoded = 0
+    record = HotSnapshot.record
+
+    def counted(snapshot: HotSnapshot, physical_offset: int) -> Record:
+        nonlocal decoded
+        decoded += 1
+        return record(snapshot, physical_offset)
+
+    monkeypatch.setattr(HotSnapshot, "record", counted)
+    answer = engine.query(Query("t", from_ms=9_000, to_ms=9_500, limit=3, axis=TimeAxis.BORN, order=order))
+    assert {message.record.born_ms for message in answer.messages} <= {9_000, 9_001, 9_499, 9_498}
+    assert answer.next_cursor is not None
+    assert decoded < 20
 
 
 @pytest.mark.parametrize("order", Order)

@@ -37,7 +37,7 @@ def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Engine:
 
 
 def ask(engine: Engine, query: Query, page_bytes: int) -> Answer:
-    stores = [TieredStoreSearch(engine.store_id, engine._hot, engine._index, engine._manifest)]
+    stores = [TieredStoreSearch(engine.store_id, engine._hot, engine._index, engine._cold_index)]
     return search(stores, query, page_bytes=page_bytes)
 
 
@@ -79,7 +79,7 @@ def test_no_more_than_about_two_pages_are_held(
             held.discard(id(self))
 
     monkeypatch.setattr("index.hot_search.StoredMessage", Counted)
-    monkeypatch.setattr("index.cold_search.StoredMessage", Counted)
+    monkeypatch.setattr("index.cold_segments.StoredMessage", Counted)
     answer = ask(engine, Query("t", limit=1000, axis=axis, order=order), _PAGE)
     assert len(answer.messages) == 5
     assert 5 < most <= 14

@@ -29,6 +29,7 @@ def test_query_says_what_the_index_lacks_until_it_is_derived_again(
     engine = open_engine()
     engine.append([Message("t", b"%04d" % number, [f"k{number}"]) for number in range(1_000)])
     engine._hot.dispatch()
+    engine._index.seal_full()
     engine.close()
     damaged = sorted((tmp_path / "index" / "sealed").iterdir())[0]
     content = bytearray(damaged.read_bytes())
