@@ -47,15 +47,16 @@ ifneq ($(GO),)
 else
   TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) and not s3
 endif
+TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) and not spark
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 TEST_STAMPS := $(VENV)/dev.stamp
-TEST_MARKS := not slow and not s3 and not java
+TEST_MARKS := not slow and not s3 and not java and not spark
 ifeq ($(SPARK),yes)
   TEST_STAMPS += $(VENV)/spark.stamp
-else
-  TEST_MARKS += and not spark
 endif
+# One process, as all of Spark's tests share a session, which itself uses both cores.
+SPARK_PYTEST := $(BIN)/python -m pytest -n 0 tests/spark
 
 .PHONY: help venv run test test-all check fmt bench lock clean
 
@@ -73,6 +74,9 @@ ifeq ($(SPARK),no-java)
 	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
 endif
 	@$(PYTEST) -m "$(TEST_MARKS)" $(PYTEST_ARGS)
+ifeq ($(SPARK),yes)
+	@$(SPARK_PYTEST) -m "not slow" $(PYTEST_ARGS)
+endif
 
 test-all: $(TEST_STAMPS) ## run the slow tests and those that need real servers (Go) or Maven
 ifeq ($(ROCKETMQ_TOOLS),)
@@ -86,6 +90,9 @@ else
 	@$(BIN)/python -m tests.tools.s3_servers
 endif
 	@$(PYTEST) -m "$(TEST_ALL_MARKS)" $(PYTEST_ARGS)
+ifeq ($(SPARK),yes)
+	@$(SPARK_PYTEST) -m slow $(PYTEST_ARGS)
+endif
 
 check: $(VENV)/dev.stamp ## lint, format, types, import contracts, bans
 	@echo "check: ruff"

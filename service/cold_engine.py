@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from index.archive_repair import ArchiveRepair, RepairReport
@@ -20,6 +20,7 @@ from service.querying import answer, make_searcher
 from service.settings import Settings
 from tiering.checks.findings import Findings
 from tiering.clock import Clock, SystemClock
+from tiering.cold.listing import stores_below
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.reading import ArchiveCache
@@ -29,7 +30,7 @@ from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, TopicNotFoundError
 from tiering.fetch import Fetcher
 from tiering.fs import LocalFileSystem
-from tiering.paths import ColdKeys, store_of_head
+from tiering.paths import ColdKeys
 from tiering.pull_result import PullResult
 from tiering.randomness import SystemRandomness
 from tiering.types import Boundary
@@ -217,18 +218,3 @@ class ColdEngine:
         for manifest in self._manifests.values():
             manifest.cache.close()
         self._objects.close()
-
-
-def stores_below(objects: ObjectStore) -> Iterable[str]:
-    """Store ids below the prefix, found by one listing request a store: each jump skips a store's other objects."""
-    after = ""
-    while True:
-        key = next((info.key for info in objects.list("", after)), None)
-        if key is None:
-            return
-        folder = key.partition("/")[0]
-        for info in objects.list(f"{folder}/head"):
-            if store_of_head(info.key) is not None:
-                yield folder
-            break
-        after = f"{folder}/\U0010ffff"

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from index.from_archive import IndexSizes, index_from_archive
 from service.bucket_guard import BucketGuard
-from service.cold_engine import stores_below
 from service.opening import Surroundings, open_archive
+from tiering.cold.listing import stores_below
 from tiering.cold.manifest_store import ManifestStore, Ownership
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.tail_objects import TailObjects

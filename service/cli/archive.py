@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator
 
 from service.cli.arguments import add_target
 from service.cli.errors import DONE
 from service.cli.stopping import Stopped, run_stoppable, stop_flag
 from service.cli.targets import open_writer
 from service.times import parse_time
+from tiering.progress import bar
 
 HELP = "roll, seal and publish now; answer when it is published"
 
@@ -44,20 +42,3 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print(json.dumps(report))
     return DONE
-
-
-@contextlib.contextmanager
-def bar(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal that is told (done, of)."""
-    if not sys.stderr.isatty():
-        yield lambda done, of: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(unit=unit) as shown:
-
-        def move(done: int, of: int) -> None:
-            shown.total = of
-            shown.update(done - shown.n)
-
-        yield move

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
-from service.cli.archive import bar
 from service.cli.arguments import add_target
 from service.cli.errors import DONE, NOTHING, say
 from service.cli.stopping import interruptible
 from service.cli.targets import Progress, open_reader
 from service.wire import Json
+from tiering.progress import bar
 
 HELP = "verify every invariant, read only; one line per finding"
 

@@ -6,12 +6,12 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from service.cli.archive import bar
 from service.cli.arguments import add_target
 from service.cli.errors import DONE, NOTHING, say
 from service.cli.stopping import interruptible
 from service.cli.targets import Progress, open_repairable
 from tiering.checks.findings import Finding
+from tiering.progress import bar
 
 if TYPE_CHECKING:
     from index.archive_repair import RepairReport

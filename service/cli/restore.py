@@ -6,12 +6,12 @@ import argparse
 import json
 from pathlib import Path
 
-from service.cli.archive import bar
 from service.cli.arguments import add_settings
 from service.cli.errors import DONE, say
 from service.cli.stopping import interruptible
 from service.cli.targets import open_archives
 from tiering.errors import InvalidRequestError
+from tiering.progress import bar
 
 HELP = "rebuild an original commit-log segment from the archive"
 

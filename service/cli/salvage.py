@@ -7,12 +7,12 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from service.cli.archive import bar
 from service.cli.arguments import add_target
 from service.cli.errors import DONE
 from service.cli.stopping import Stopped, run_stoppable, stop_flag
 from service.cli.targets import open_writer, settings_of
 from tiering.errors import InvalidRequestError
+from tiering.progress import bar
 
 HELP = "append again what a fenced volume had acknowledged but never archived"
 

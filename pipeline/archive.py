@@ -1,0 +1,105 @@
+"""Archives as jobs read them: found and pinned on the driver, opened again by every executor process.
+
+Credentials never travel: every process finds its own by the usual AWS means, and the endpoint of an S3-compatible
+server in ``TIERLOG_S3_ENDPOINT`` (``spark.executorEnv.TIERLOG_S3_ENDPOINT`` on a cluster). So nothing secret is in a
+job's arguments, and nothing in Spark's event log.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tiering.clock import SystemClock
+from tiering.cold.listing import stores_below
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.object_store import ObjectStore
+from tiering.cold.reading import ArchiveCache
+from tiering.cold.urls import canonical_url, open_object_store
+from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError
+from tiering.format.manifest import Head
+from tiering.options import ColdOptions
+from tiering.paths import ColdKeys
+from tiering.randomness import SystemRandomness
+
+_ENDPOINT = "TIERLOG_S3_ENDPOINT"
+
+
+@functools.lru_cache(maxsize=8)
+def open_objects(url: str) -> ObjectStore:
+    """The object store at a canonical URL, one a process."""
+    return open_object_store(url, clock=SystemClock(), endpoint_url=os.environ.get(_ENDPOINT))
+
+
+@functools.lru_cache(maxsize=32)
+def open_manifest(url: str, store_id: str) -> ManifestStore:
+    """The manifest of one store of the archive at a canonical URL, one a process; nothing is asked yet."""
+    options = ColdOptions()
+    return ManifestStore(
+        open_objects(url), ColdKeys(store_id), SystemRandomness(), options, ArchiveCache(options.cache_bytes)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedStore:
+    """One store of an archive as one head shows it; small enough to go with every task."""
+
+    url: str
+    store_id: str
+    encoded_head: bytes
+
+    @property
+    def head(self) -> Head:
+        """The head that all tasks of a job read by."""
+        return _decoded(self.encoded_head, self.store_id)
+
+    @property
+    def manifest(self) -> ManifestStore:
+        """This process's manifest of the store; read it with :attr:`head`, not with a newer one."""
+        return open_manifest(self.url, self.store_id)
+
+
+@functools.lru_cache(maxsize=32)
+def _decoded(encoded: bytes, store_id: str) -> Head:
+    return Head.decode(encoded, path=ColdKeys(store_id).head)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSnapshot:
+    """The stores of one archive, each at one manifest version: what a query or job reads from beginning to end."""
+
+    url: str
+    stores: Mapping[str, PinnedStore]
+
+    @classmethod
+    def take(cls, url: str, store_ids: Iterable[str] = ()) -> ArchiveSnapshot:
+        """Pin the newest head of every store below ``url``, or of those named.
+
+        Raises :class:`InvalidRequestError` for a malformed URL, :class:`NotFoundError` if no archive or not the named
+        one lies there, the object store's error if it cannot be asked.
+        """
+        url = canonical_url(url)
+        objects = open_objects(url)
+        wanted = sorted(store_ids) or list(stores_below(objects))
+        if not wanted:
+            raise NotFoundError("no archive of any store here", path=url)
+        return cls(url, {store_id: pin(url, store_id) for store_id in wanted})
+
+    def only(self) -> PinnedStore:
+        """The one store; :class:`InvalidRequestError` if there are several."""
+        if len(self.stores) > 1:
+            raise InvalidRequestError(f"{len(self.stores)} stores lie here", hint="name the store by its id")
+        return next(iter(self.stores.values()))
+
+
+def pin(url: str, store_id: str) -> PinnedStore:
+    """The newest head of one store; errors as of :meth:`ArchiveSnapshot.take`."""
+    try:
+        head = open_manifest(url, store_id).refresh()
+    except ObjectNotFoundError as error:
+        if next(iter(open_objects(url).list(f"{store_id}/")), None) is None:
+            raise NotFoundError(f"no archive of store {store_id!r} here", path=url) from error
+        raise  # the head of a store that is there is lost
+    return PinnedStore(url, store_id, head.encode())
