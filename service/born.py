@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from service.times import to_ms
 from tiering.errors import InvalidRequestError
+from tiering.times import to_ms
 
 EPOCH_S = "epoch_s"
 EPOCH_MS = "epoch_ms"

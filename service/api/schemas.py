@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from index.query import DEFAULT_LIMIT, MAX_LIMIT
-from service.times import parse_time
 from service.wire import decode_base64
 from tiering.batch import MAX_QUEUES
+from tiering.times import parse_time
 from tiering.types import END_OF_TIME_MS, Boundary, Order, TimeAxis
 
 SHARDING_KEY = "__SHARDINGKEY"

@@ -9,8 +9,8 @@ from service.cli.arguments import add_target
 from service.cli.errors import DONE
 from service.cli.stopping import Stopped, run_stoppable, stop_flag
 from service.cli.targets import open_writer
-from service.times import parse_time
 from tiering.progress import bar
+from tiering.times import parse_time
 
 HELP = "roll, seal and publish now; answer when it is published"
 

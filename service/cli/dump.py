@@ -16,9 +16,9 @@ from service.cli.errors import DONE, NOTHING, say
 from service.cli.output import chosen_format, rows_out
 from service.cli.stopping import interruptible
 from service.dump.names import KINDS, PARTS
-from service.times import format_time
 from service.wire import Json
 from tiering.errors import InvalidRequestError
+from tiering.times import format_time
 
 if TYPE_CHECKING:
     from service.dump.result import Dump, Options

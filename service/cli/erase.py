@@ -10,8 +10,8 @@ from service.cli.arguments import add_target
 from service.cli.errors import DONE, INCOMPLETE, say
 from service.cli.stopping import Stopped, run_stoppable, stop_flag
 from service.cli.targets import open_writer
-from service.times import parse_time
 from tiering.progress import bar
+from tiering.times import parse_time
 
 HELP = "erase messages everywhere by topic, key and store time; answer with a JSON receipt"
 

@@ -9,8 +9,8 @@ from service.cli.errors import DONE
 from service.cli.output import rows_out
 from service.cli.stopping import interruptible
 from service.cli.targets import open_reader
-from service.times import format_time
 from service.wire import Json
+from tiering.times import format_time
 
 HELP = "list segments and index files with tier, state, time range and bytes"
 _COLUMNS = (

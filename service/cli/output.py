@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from service.times import format_time
 from service.wire import Json, ndjson_line
+from tiering.times import format_time
 
 _BODY_COLUMNS = (
     "message_id", "store_id", "physical_offset", "topic", "queue_id", "queue_offset", "keys", "tag", "properties",

@@ -13,8 +13,8 @@ from service.cli.errors import DONE, INCOMPLETE, NOTHING, say
 from service.cli.output import Rows, chosen_format, messages_out
 from service.cli.stopping import interruptible
 from service.cli.targets import Reader, open_reader
-from service.times import parse_time
 from service.wire import Json
+from tiering.times import parse_time
 from tiering.types import END_OF_TIME_MS, Order, TimeAxis
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from service.cli.errors import DONE, NOTHING, say
 from service.cli.output import Rows, messages_out
 from service.cli.stopping import interruptible
 from service.cli.targets import Reader, open_reader
-from service.times import parse_time
 from tiering.errors import InvalidRequestError
+from tiering.times import parse_time
 from tiering.types import PullStatus
 
 HELP = "read a queue in order, from its first message unless told otherwise"

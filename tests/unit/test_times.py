@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.times import format_time, parse_time
 from tiering.errors import InvalidRequestError
+from tiering.times import format_time, parse_time
 
 
 @pytest.mark.parametrize(
