@@ -58,7 +58,7 @@ endif
 # One process, as all of Spark's tests share a session, which itself uses both cores.
 SPARK_PYTEST := $(BIN)/python -m pytest -n 0 tests/spark
 
-.PHONY: help venv run test test-all check fmt bench lock clean
+.PHONY: help venv run spark-demo spark-pack test test-all check fmt bench lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -67,6 +67,9 @@ help: ## print this list
 
 run: $(VENV)/runtime.stamp ## start the service on a store of its own in .tierlog/, with a sample loaded
 	@$(BIN)/python -m service.demo $(RUN_ARGS)
+
+spark-pack: $(VENV)/spark.stamp ## pack what Spark executors need into dist/tierlog-spark.tar.gz
+	@$(BIN)/python -m pipeline.packing dist/tierlog-spark.tar.gz
 
 test: $(TEST_STAMPS) ## run the tests that need nothing but Python (and Java, for Spark's)
 ifeq ($(SPARK),no-java)

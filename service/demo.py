@@ -30,6 +30,10 @@ _QUEUES = 4
 #: Sizes for a laptop; a store of its own keeps the defaults of docs/configuration.md.
 _SIZES: dict[str, object] = {"hot.segment_bytes": 16 << 20, "hot.queue_file_units": 20_000}
 _INDEX: dict[str, object] = {"index.slots": 50_000, "index.items": 200_000}
+#: So small that the sample fills several segments and index objects, which is what Spark's jobs are for.
+_MANY: dict[str, object] = {
+    "hot.segment_bytes": 256 << 10, "hot.queue_file_units": 20_000, "index.slots": 1_000, "index.items": 4_000,
+}  # fmt: skip
 
 
 def main() -> int:
@@ -37,9 +41,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make run RUN_ARGS=…", description=__doc__)
     parser.add_argument("--host", metavar="H")
     parser.add_argument("--port", type=int, metavar="N")
+    parser.add_argument("--only-archive", type=Path, metavar="DIR", help="make the sample's archive DIR/cold, and end")
     arguments = parser.parse_args()
     root = _HOME / "store"
     try:
+        if arguments.only_archive is not None:
+            sample_archive(arguments.only_archive)
+            return DONE
         sizes = {} if StorePaths(root).store_json.exists() else _SIZES
         settings = Settings.load(None, {**sizes, **_INDEX, "serve.host": arguments.host, "serve.port": arguments.port})
         serve(root, settings, cold_url=_COLD_URL, prepare=load_sample, ready=_announce)
@@ -74,6 +82,17 @@ def load_sample(engine: Engine, lines: int = DEFAULT_LINES) -> None:
         f"{report.messages} messages; the older half is in the archive only: "
         f"{archived.bytes_raw} bytes became {archived.bytes_stored}"
     )
+
+
+def sample_archive(folder: Path) -> None:
+    """All of the sample in an archive of several segments in ``folder``, unless it is there."""
+    settings = Settings.load(None, _MANY)
+    engine = Engine.open(folder / "store", settings=settings, cold_url=f"file://{(folder / 'cold').absolute()}")
+    try:
+        load_sample(engine)
+        engine.archive(everything=True, drop_hot=True)
+    finally:
+        engine.close()
 
 
 def _lines(lines: int) -> Iterator[bytes]:

@@ -1,0 +1,84 @@
+"""Executors in processes of their own, which have nothing but the packed archive."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from pipeline.packing import main as pack
+from service.engine import Engine
+from tests.conftest import ROOT
+from tests.support.engines import tiny_settings
+from tiering.batch import Message
+
+pytestmark = pytest.mark.slow
+
+#: Runs on the driver; its executors must not see this checkout.
+_DRIVER = """
+import json, sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+url, out, key = sys.argv[1:]
+
+def places(_):
+    import os, index, numba, pipeline, tiering
+    yield [os.getpid(), *(os.path.relpath(each.__file__) for each in (index, numba, pipeline, tiering))]
+
+from pipeline.source import TierlogDataSource
+
+spark.dataSource.register(TierlogDataSource)
+messages = spark.read.format("tierlog").option("cold", url).load()
+by_key = spark.read.format("tierlog").option("cold", url).option("view", "keys").load().where(f"key = '{key}'")
+with open(out, "w") as file:
+    json.dump({
+        "places": spark.sparkContext.parallelize(range(8), 8).mapPartitions(places).collect(),
+        "messages": messages.count(),
+        "found": sorted(bytes(row.body).decode() for row in by_key.select("body").collect()),
+    }, file)
+"""
+
+
+def test_spark_submit_with_a_packed_environment_and_separate_executors(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/cold"
+    engine = Engine.open(tmp_path / "store", settings=tiny_settings(), cold_url=url)
+    engine.append([Message("t", b"%d" % number, [f"k{number % 100}"], queue_id=number % 4) for number in range(2_000)])
+    engine.archive(everything=True)
+    engine.close()
+    packed = tmp_path / "site.tar.gz"
+    assert pack([str(packed)]) == 0
+    script, out = tmp_path / "driver.py", tmp_path / "out.json"
+    script.write_text(_DRIVER)
+    home = Path(pyspark.__file__).parent
+    settings = {
+        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
+        "spark.executor.memory": "512m", "spark.executorEnv.PYTHONPATH": "site",
+        "spark.sql.python.filterPushdown.enabled": "true",
+    }  # fmt: skip
+    given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    command = [
+        str(home / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]", "--archives", f"{packed}#site",
+        *given, str(script), url, str(out), "k7",
+    ]  # fmt: skip
+    bare = os.path.realpath(sys.executable)  # the interpreter without this environment's libraries
+    environment = os.environ | {
+        "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work"),
+        "PYSPARK_PYTHON": bare, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    answer = json.loads(out.read_text())
+    assert len({place[0] for place in answer["places"]}) == 2
+    for _, *files in answer["places"]:
+        assert [Path(file).parts[0] for file in files] == ["site"] * 4
+    assert answer["messages"] == 2_000
+    assert answer["found"] == sorted(str(number) for number in range(7, 2_000, 100))
