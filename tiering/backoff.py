@@ -28,6 +28,11 @@ class Backoff:
         """Whether it is time to try."""
         return self._until_s is None or self._clock.monotonic_s() >= self._until_s
 
+    @property
+    def left_s(self) -> float:
+        """How much of the pause is left, 0 once it is over."""
+        return 0.0 if self._until_s is None else max(0.0, self._until_s - self._clock.monotonic_s())
+
     def failed(self) -> None:
         """Begin the next pause now: a try that took long is not followed at once by another."""
         share = int(self._randomness.token_hex(_JITTER_BYTES), 16) / (1 << 8 * _JITTER_BYTES)

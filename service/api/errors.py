@@ -12,9 +12,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from index.errors import CorruptIndexError, DamagedFilterError
-from service.problems import problem_title, problem_type
 from tiering import errors
 from tiering.cold.bill import AbandonedError, BudgetSpentError
+from tiering.problems import problem_title, problem_type
 
 _LOG = logging.getLogger("tierlog")
 _RETRY_S = 5

@@ -10,18 +10,14 @@ import http.client
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import quote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
-from service.problems import error_class
+import index.errors  # noqa: F401 - a service may answer with its classes
 from service.wire import Json, produced_json
-from tiering.errors import (
-    InvalidRequestError,
-    StoreError,
-    TopicNotFoundError,
-    UnavailableError,
-)
+from tiering.errors import TopicNotFoundError, UnavailableError
+from tiering.problems import answered_error
+from tiering.service_address import ServiceAddress
 
 if TYPE_CHECKING:
     from index.query import Query
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
     from tiering.types import Durability
 
 _TIMEOUT_S = 600.0
-_REFUSED = {400, 404, 405, 413, 415, 422}
 
 
 class RemoteTarget:
@@ -38,17 +33,7 @@ class RemoteTarget:
 
     def __init__(self, url: str) -> None:
         """Connects to nothing yet. Raises :class:`InvalidRequestError` for anything but an http(s) URL."""
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        try:
-            port = parts.port
-        except ValueError as error:
-            raise InvalidRequestError(f"{url!r} has no valid port") from error
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidRequestError(f"{url!r} is not the URL of a service", hint="for example http://127.0.0.1:8080")
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._url = f"{parts.scheme}://{parts.netloc}"
-        self._prefix = parts.path.rstrip("/")
-        self._connect = partial(kind, parts.hostname, port)
+        self._address = ServiceAddress.parse(url)
 
     def query(self, query: Query) -> Json:
         """A page of results."""
@@ -161,32 +146,21 @@ class RemoteTarget:
             {"Content-Type": "application/json"} if data else {}
         )
         try:
-            with closing(self._connect(timeout=timeout_s)) as connection:
-                connection.request(method, self._prefix + path, data, headers)
+            with closing(self._address.connect(timeout_s)) as connection:
+                connection.request(method, self._address.prefix + path, data, headers)
                 answer = connection.getresponse()
                 content = answer.read()
         except (OSError, http.client.HTTPException) as error:
+            words = str(error) or type(error).__name__
             raise UnavailableError(
-                f"no answer from {self._url}: {str(error) or type(error).__name__}", hint="is `tierlog serve` running?"
+                f"no answer from {self._address}: {words}", hint="is `tierlog serve` running?"
             ) from error
         try:
             document: Any = json.loads(content)
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            raise UnavailableError(f"{self._url} answered {answer.status} without JSON; is it tierlog?")
+            raise UnavailableError(f"{self._address} answered {answer.status} without JSON; is it tierlog?")
         if answer.status >= 400:
-            _raise(answer.status, document)
+            raise answered_error(answer.status, document)
         return document
-
-
-def _raise(status: int, problem: Json) -> NoReturn:
-    kind = error_class(str(problem.get("type")))
-    if kind is None:
-        kind = InvalidRequestError if status in _REFUSED else UnavailableError if status == 503 else StoreError
-    raise kind(
-        str(problem.get("detail") or problem.get("title") or f"status {status}"),
-        path=problem.get("path"),
-        position=problem.get("position"),
-        hint=problem.get("hint"),
-    )

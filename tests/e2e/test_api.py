@@ -15,15 +15,14 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
-import uvicorn
 
-from service.api.app import create_app
 from service.api.errors import STATUS, problem
 from service.api.schemas import SHARDING_KEY
 from service.engine import Engine
-from service.problems import error_class, error_classes, problem_type
 from service.settings import Settings
+from tests.support.served import served
 from tiering.format.hashing import java_hash
+from tiering.problems import error_class, error_classes, problem_type
 
 SIZES = {
     "hot.segment_bytes": 65_536,
@@ -71,20 +70,11 @@ def service(tmp_path: Path) -> Iterator[Service]:
     settings = Settings.load(None, SIZES)
     engine = Engine.open(tmp_path / "store", cold_url=f"file://{tmp_path}/cold", settings=settings)
     engine.start()
-    listener = socket.create_server(("127.0.0.1", 0))
     stopping = threading.Event()
-    app = create_app(engine, settings, stopping)
-    config = uvicorn.Config(app, lifespan="off", log_level="critical", timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
     try:
-        yield Service(engine, listener.getsockname()[1], stopping)
+        with served(engine, settings, stopping) as url:
+            yield Service(engine, int(url.rpartition(":")[2]), stopping)
     finally:
-        stopping.set()
-        server.should_exit = True
-        thread.join()
-        listener.close()
         findings = engine.check()
         engine.close()
     assert findings == []
@@ -368,21 +358,16 @@ def test_a_store_that_cannot_write_is_alive_but_not_ready(tmp_path: Path) -> Non
     settings = Settings.load(None, SIZES)
     Engine.open(tmp_path / "store", settings=settings).close()
     engine = Engine.open(tmp_path / "store", settings=settings, read_only=True)
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(engine, settings), lifespan="off", log_level="critical"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
+    stopping = threading.Event()
     try:
-        service = Service(engine, listener.getsockname()[1], threading.Event())
-        assert service.json("GET", "/livez")[0] == 200
-        status, headers, content = service.ask("GET", "/readyz")
-        assert (status, "read-only" in json.loads(content)["detail"]) == (503, True)
-        assert "retry-after" in headers
-        assert service.json("POST", "/v1/topics/t/messages", {"messages": [{"body": "x"}]})[0] == 503
+        with served(engine, settings, stopping) as url:
+            service = Service(engine, int(url.rpartition(":")[2]), stopping)
+            assert service.json("GET", "/livez")[0] == 200
+            status, headers, content = service.ask("GET", "/readyz")
+            assert (status, "read-only" in json.loads(content)["detail"]) == (503, True)
+            assert "retry-after" in headers
+            assert service.json("POST", "/v1/topics/t/messages", {"messages": [{"body": "x"}]})[0] == 503
     finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
         engine.close()
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-import index.errors  # noqa: F401  its classes belong to the tree
-from tiering.errors import StoreError
+from tiering.errors import InvalidRequestError, StoreError, UnavailableError
 
 _PREFIX = "urn:tierlog:problem:"
+_REFUSED = {400, 404, 405, 413, 415, 422}
+_LATER = {429, 502, 503, 504}
 
 
 def error_classes() -> Iterator[type[StoreError]]:
-    """Every class of the tree, the root first."""
+    """Every class of the tree that this process has imported, the root first."""
     waiting: list[type[StoreError]] = [StoreError]
     while waiting:
         found = waiting.pop()
@@ -34,3 +35,17 @@ def problem_title(kind: type[StoreError]) -> str:
 def error_class(uri: str) -> type[StoreError] | None:
     """The class of a problem type, None if it is none of ours."""
     return next((kind for kind in error_classes() if problem_type(kind) == uri), None)
+
+
+def answered_error(status: int, problem: Mapping[str, object]) -> StoreError:
+    """The error that a service answered with; one of a class unknown here is chosen by its status."""
+    kind = error_class(str(problem.get("type")))
+    if kind is None:
+        kind = InvalidRequestError if status in _REFUSED else UnavailableError if status in _LATER else StoreError
+    path, position, hint = problem.get("path"), problem.get("position"), problem.get("hint")
+    return kind(
+        str(problem.get("detail") or problem.get("title") or f"status {status}"),
+        path=path if isinstance(path, str) else None,
+        position=position if isinstance(position, int) else None,
+        hint=hint if isinstance(hint, str) else None,
+    )

@@ -1,0 +1,32 @@
+"""An engine served over HTTP on the loopback, as `tierlog serve` does it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import uvicorn
+
+from service.api.app import create_app
+from service.engine import Engine
+from service.settings import Settings
+
+
+@contextlib.contextmanager
+def served(engine: Engine, settings: Settings, stopping: threading.Event | None = None, port: int = 0) -> Iterator[str]:
+    """The URL of the service, which ends with the context; the engine is the caller's to start and close."""
+    stopping = stopping or threading.Event()
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        app = create_app(engine, settings, stopping)
+        config = uvicorn.Config(app, lifespan="off", log_level="critical", timeout_graceful_shutdown=2)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            stopping.set()
+            server.should_exit = True
+            thread.join()
