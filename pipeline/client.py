@@ -39,11 +39,16 @@ _MOST_ASKED_FOR_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
-    """A queue and its offsets, both tiers counted: ``[min_offset, max_offset)``."""
+    """A queue and its offsets, both tiers counted: ``[min_offset, max_offset)``.
+
+    ``min_offset`` is too high until a service that was just started has asked its archive; a pull knows better.
+    """
 
     queue_id: int
     min_offset: int
     max_offset: int
+    gaps: list[list[int]] | None
+    """Ranges ``[first, next)`` that a restore left out; None while the service's archive does not answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ class QueueInfo:
     queue_id: int
     min_offset: int
     max_offset: int
+    gaps: list[tuple[int, int]] | None
+    """Half-open ranges that a restore left out; None while the archive, which knows them, does not answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,10 @@ class ColdEngine:
             manifest = self._manifests[store_id]
             head, reader, fetcher = manifest.refresh(), manifest.reader(), self._fetchers[store_id]
             for state in manifest.state(reader, head).topics:
-                queues = [QueueInfo(queue, *fetcher.offsets(state.name, queue)) for queue in range(state.queues)]
+                queues = [
+                    QueueInfo(queue, *fetcher.offsets(state.name, queue), fetcher.declared_gaps(state.name, queue))
+                    for queue in range(state.queues)
+                ]
                 found.append(
                     TopicInfo(
                         state.name, state.topic_id, queues, state.archive, state.cold_retention_ms, state.hold

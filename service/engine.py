@@ -261,7 +261,11 @@ class Engine:
         return self._describe(self._hot.topics.get(name))
 
     def _describe(self, topic: Topic) -> TopicInfo:
-        queues = [QueueInfo(queue_id, *self._fetcher.offsets(topic.name, queue_id)) for queue_id in range(topic.queues)]
+        fetcher, name = self._fetcher, topic.name
+        queues = [
+            QueueInfo(queue_id, *fetcher.offsets(name, queue_id), fetcher.declared_gaps(name, queue_id))
+            for queue_id in range(topic.queues)
+        ]
         return TopicInfo(topic.name, topic.topic_id, queues, topic.archive, topic.cold_retention_ms, topic.hold)
 
     def files(self) -> list[FileInfo]:

@@ -107,6 +107,24 @@ class Fetcher:
         with self._hot_queue(self._hot, topic, queue_id) as queue:
             return self._first_without_waiting(queue), queue.end
 
+    def declared_gaps(self, topic: str, queue_id: int) -> list[tuple[int, int]] | None:
+        """Ranges of a queue's offsets that a restore left out, ascending; None while the archive cannot tell."""
+        if self._manifest is None:
+            return []
+        if self._hot is None:
+            head, state = self._archived_topic(topic, queue_id)
+            topic_id = state.topic_id
+        else:
+            topic_id = self._hot.topics.get(topic).topic_id
+            if self._manifest.head is None:
+                return None if self._manifest.had_head else []
+            head = self._manifest.head
+        try:
+            gaps = self.gaps.of(head, topic_id, queue_id)
+        except StoreError:
+            return None
+        return [(gap.first_missing, gap.next_present) for gap in gaps]
+
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
         """The queue offset that belongs to a store time, as if both tiers were one.
 

@@ -208,11 +208,15 @@ class OffsetByTimeOut(BaseModel):
 
 
 class QueueOut(BaseModel):
-    """``max_offset`` is the next message's."""
+    """``max_offset`` is the next message's.
+
+    ``gaps`` are ranges ``[first, next)`` of offsets that a restore left out; null while the archive cannot tell.
+    """
 
     queue_id: int
     min_offset: int
     max_offset: int
+    gaps: list[tuple[int, int]] | None
 
 
 class TopicOut(BaseModel):

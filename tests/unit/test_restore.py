@@ -15,6 +15,7 @@ from tiering.errors import (
     ObjectStoreUnavailableError,
     StoreMismatchError,
 )
+from tiering.fetch import Fetcher
 from tiering.takeover import LOG_STEP, QUEUE_STEP, TOPIC_ID_STEP
 from tiering.types import Boundary, PullStatus, TimeRange
 
@@ -83,10 +84,13 @@ def test_a_consumer_goes_over_the_gap_in_both_tiers(world: RestoreWorld) -> None
     inside = engine.pull("orders", 0, 61, 10)
     assert (inside.status, inside.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 60 + QUEUE_STEP)
     assert (inside.min_offset, inside.max_offset) == (0, 70 + QUEUE_STEP)
+    assert engine.topic("orders").queues[0].gaps == [(60, 60 + QUEUE_STEP)]
     assert numbers_of(read_all(engine, "orders", 0, 58)) == list(range(58, 70))
     engine.archive(everything=True, drop_hot=True)
     assert numbers_of(read_all(engine, "orders", 0, 58)) == list(range(58, 70))
     assert engine.pull("orders", 0, 61, 10).next_offset == 60 + QUEUE_STEP
+    archived = Fetcher(STORE_ID, None, world.manifest())
+    assert archived.declared_gaps("orders", 0) == [(60, 60 + QUEUE_STEP)]
     assert by_key(engine, "orders", 65) == [65]
     assert engine.check(deep=True) == []
 
