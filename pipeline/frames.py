@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from itertools import chain, groupby
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from pipeline.archive import PinnedStore
-from pipeline.predicate import EVERYTHING, Predicate, Span
+from pipeline.predicate import EVERYTHING, Predicate
 from pipeline.rows import message_batch
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import ArchiveReader
-from tiering.cold.segment.reader import SegmentReader, items_in
+from tiering.cold.segment.reader import DirectoryRow, SegmentReader, items_in
 from tiering.erasing.tombstones import Erasures
 from tiering.errors import CorruptionError
 from tiering.format.filler import Filler
@@ -29,6 +32,28 @@ from tiering.types import Tier
 
 #: Rows of a batch, unless one frame has more.
 BATCH_ROWS = 8192
+_BOUNDS = ("queue_id", "first_queue_offset", "min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of ``count`` parts of some frames, about equal in bytes before compression; ``number`` counts from 0."""
+
+    number: int
+    count: int
+
+    def of(self, runs: list[DirectoryRow]) -> list[DirectoryRow]:
+        """The runs of this part's frames; every frame is in one part, and the order stays."""
+        if self.count == 1:
+            return runs
+        groups = [list(group) for _, group in groupby(runs, key=lambda run: run.frame)]
+        sizes = np.array([sum(run.bytes for run in group) for group in groups])
+        middles = np.cumsum(sizes) - sizes / 2
+        parts = (middles * self.count / max(sizes.sum(), 1)).astype(np.int64)
+        return [run for group, part in zip(groups, parts.tolist(), strict=True) if part == self.number for run in group]
+
+
+WHOLE = Share(0, 1)
 
 
 def read_frames(
@@ -37,12 +62,12 @@ def read_frames(
     predicate: Predicate = EVERYTHING,
     *,
     frames: Collection[int] | None = None,
-    part: Span | None = None,
+    share: Share = WHOLE,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a segment that fit, in the order of queues, then queue offsets; no batch is empty.
 
-    ``frames`` reads only frames of these numbers (``SeekTable.frame_of`` tells a cold offset's), ``part`` only those
-    that begin at these positions of the object. Frames that topic, queue or times rule out are not asked for. In
+    ``frames`` reads only frames of these numbers (``SeekTable.frame_of`` tells a cold offset's), ``share`` a part of
+    those that are read. Frames that topic, queue or times rule out are not asked for. In
     memory are 8 MiB of compressed frames and one batch. Raises :class:`CorruptionError` for damage, naming the object,
     and the object store's error if it cannot be read.
     """
@@ -51,14 +76,12 @@ def read_frames(
         return
     reader = store.manifest.reader(scan=True)
     segment = SegmentReader(reader, entry)
-    runs = [
-        run
-        for run in segment.runs()
-        if run.first_queue_offset >= 0
-        and (frames is None or run.frame in frames)
-        and (part is None or part.contains(run.frame_position))
-        and predicate.may_match(run)
-    ]
+
+    def choose(runs: pa.Table) -> NDArray[np.bool_]:
+        found = predicate.may_match({name: runs[name].to_numpy() for name in _BOUNDS}, runs["records"].to_numpy())
+        return found if frames is None else found & np.isin(runs["frame"].to_numpy(), list(frames))
+
+    runs = share.of(list(segment.chosen_runs(predicate.topics, choose)))
     groups = [(place, list(group)) for place, group in groupby(runs, key=lambda run: run.place)]
     shown = _Shown(store, reader, predicate)
     waiting: list[StoredMessage] = []

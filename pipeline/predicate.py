@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from pipeline.rows import key_pairs, shown_ms
-from tiering.cold.segment.reader import DirectoryRow
+from pipeline.rows import FIRST_SHOWN_MS, LAST_SHOWN_MS, key_pairs, shown_ms
 from tiering.message import StoredMessage
 from tiering.types import TimeRange
+
+IntArray = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,15 @@ class Span:
     def overlaps(self, least: int, greatest: int) -> bool:
         """Whether any number of the inclusive ``[least, greatest]`` may lie inside."""
         return (self.first is None or greatest >= self.first) and (self.end is None or least < self.end)
+
+    def overlap(self, least: IntArray, greatest: IntArray) -> NDArray[np.bool_]:
+        """:meth:`overlaps` of many ranges."""
+        found = np.ones(len(least), bool)
+        if self.first is not None:
+            found &= greatest >= self.first
+        if self.end is not None:
+            found &= least < self.end
+        return found
 
 
 ANY = Span()
@@ -55,15 +68,19 @@ class Predicate:
         within = ANY if stored is None else Span(stored.from_ms, stored.to_ms)
         return cls(topics=frozenset(topics) or None, stored=within)
 
-    def may_match(self, run: DirectoryRow) -> bool:
-        """Whether any record of a run may fit."""
-        return (
-            (self.topics is None or run.topic in self.topics)
-            and (self.queue_ids is None or run.queue_id in self.queue_ids)
-            and self.queue_offsets.overlaps(run.first_queue_offset, run.first_queue_offset + run.records - 1)
-            and self.stored.overlaps(shown_ms(run.min_store_ms), shown_ms(run.max_store_ms))
-            and self.born.overlaps(shown_ms(run.min_born_ms), shown_ms(run.max_born_ms))
-        )
+    def may_match(self, runs: Mapping[str, IntArray] | NDArray[np.void], counts: IntArray) -> NDArray[np.bool_]:
+        """Whether any record of each run of consecutive queue offsets may fit, of whatever topic it is.
+
+        ``runs`` has the columns that queue rows and directories share, ``counts`` the records of each.
+        """
+        first = runs["first_queue_offset"]
+        found = self.queue_offsets.overlap(first, first + counts - 1)
+        if self.queue_ids is not None:
+            found &= np.isin(runs["queue_id"], list(self.queue_ids))
+        for span, axis in ((self.stored, "store"), (self.born, "born")):
+            if span != ANY:
+                found &= span.overlap(*(_shown(runs[f"{end}_{axis}_ms"]) for end in ("min", "max")))
+        return found
 
     def matches(self, message: StoredMessage) -> bool:
         """Whether a message fits, but for its keys, of which :meth:`with_keys` knows."""
@@ -87,3 +104,7 @@ class Predicate:
 
 
 EVERYTHING = Predicate()
+
+
+def _shown(times_ms: IntArray) -> IntArray:
+    return np.clip(times_ms, FIRST_SHOWN_MS, LAST_SHOWN_MS)

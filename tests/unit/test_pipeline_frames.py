@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,12 +13,20 @@ import pytest
 from index.query import Query
 from pipeline.archive import ArchiveSnapshot, PinnedStore
 from pipeline.frames import read_frames
-from pipeline.predicate import EVERYTHING, Predicate
+from pipeline.parts import plan_parts, read_parts
+from pipeline.predicate import EVERYTHING, Predicate, Span
 from pipeline.rows import MESSAGES
 from tests.support.archive_copies import put_on_disk
 from tests.support.removal_world import KEYS, RemovalWorld, asked
+from tiering.clock import ManualClock
 from tiering.errors import CorruptionError
 from tiering.format.manifest import LogEntry
+
+TIMES = [ManualClock().now_ms() + 1000 * (number + 1) for number in range(90)]
+
+
+def millis(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
 
 
 def entries_of(store: PinnedStore) -> list[LogEntry]:
@@ -69,7 +80,7 @@ def test_all_messages_of_an_archive_as_the_engine_reads_them(tmp_path: Path) -> 
             one.message_id, one.queue_id, one.queue_offset
         )  # fmt: skip
         assert (row["tag"], row["store_id"], row["tier"]) == (one.message.tag, "store", "cold")
-        assert round(row["store_time"].timestamp() * 1000) == one.store_ms
+        assert millis(row["store_time"]) == one.store_ms
     verify(world, store)
 
 
@@ -88,6 +99,49 @@ def test_what_is_hidden_by_a_tombstone_is_not_read_and_neither_are_fillers(tmp_p
     assert not rewritten.head.tombstones
     verify(world, rewritten)
     assert read_all(rewritten).sort_by("physical_offset").equals(before.sort_by("physical_offset"))
+
+
+@pytest.mark.parametrize("part_bytes", [500, 3000, 1 << 30])
+@pytest.mark.parametrize("topics", [(), ("t",), ("t", "u"), ("unknown",)])
+def test_parts_of_any_size_hold_each_message_once_and_in_order(
+    tmp_path: Path, part_bytes: int, topics: tuple[str, ...]
+) -> None:
+    store = on_disk(filled(), tmp_path)
+    predicate = Predicate.of(topics)
+    tasks = list(plan_parts(store, predicate, part_bytes=part_bytes))
+    batches = [batch for task in tasks for batch in read_parts(store, task, predicate)]
+    rows = pa.Table.from_batches(batches, MESSAGES)
+    assert rows.equals(read_all(store, predicate).combine_chunks())
+    if topics != ("unknown",):
+        segments = len(entries_of(store))
+        assert len(tasks) == 1 if part_bytes == 1 << 30 else len(tasks) > segments or part_bytes == 3000
+    else:
+        assert tasks == []
+
+
+@pytest.mark.parametrize(
+    ("predicate", "fits"),
+    [
+        (Predicate(queue_ids=frozenset([1])), lambda row: row["queue_id"] == 1),
+        (Predicate(queue_offsets=Span(5, 11)), lambda row: 5 <= row["queue_offset"] < 11),
+        (Predicate(physical_offsets=Span(3000, 9000)), lambda row: 3000 <= row["physical_offset"] < 9000),
+        (Predicate(stored=Span(TIMES[20], TIMES[50])), lambda row: TIMES[20] <= millis(row["store_time"]) < TIMES[50]),
+        (Predicate(stored=Span(end=TIMES[3])), lambda row: millis(row["store_time"]) < TIMES[3]),
+        (Predicate(born=Span(TIMES[70])), lambda row: millis(row["born_time"]) >= TIMES[70]),
+        (Predicate(keys=frozenset(["k1", "none", "k2"])), lambda row: {"k1", "k2"} & set(row["keys"])),
+        (Predicate(topics=frozenset(["t", "x"])), lambda row: row["topic"] == "t"),
+    ],
+)
+def test_a_predicate_gives_what_a_filter_of_all_rows_gives(
+    tmp_path: Path, predicate: Predicate, fits: Callable[[dict[str, Any]], bool]
+) -> None:
+    store = on_disk(filled(), tmp_path)
+    every = read_all(store).to_pylist()
+    wanted = [row for row in every if fits(row)]
+    assert 0 < len(wanted) < len(every)
+    assert read_all(store, predicate).to_pylist() == wanted
+    planned = [batch for task in plan_parts(store, predicate) for batch in read_parts(store, task, predicate)]
+    assert pa.Table.from_batches(planned, MESSAGES).to_pylist() == wanted
 
 
 def test_a_frame_that_is_damaged_is_an_error_that_names_the_object(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -180,6 +180,20 @@ class SegmentReader:
         """Every row of the directory, those of records in no queue included, in the order of the records."""
         for _, rows in self.directory_pages():
             yield from rows
+
+    def chosen_runs(
+        self, topics: Collection[str] | None, choose: Callable[[pa.Table], NDArray[np.bool_]]
+    ) -> Iterator[DirectoryRow]:
+        """Rows of records in queues, of these topics (None: of all), that ``choose`` marks, in the order of records."""
+        for page in self._head("directory", MAGIC_DIRECTORY).pages:
+            first, last = page.info["first"][0].encode(), page.info["last"][0].encode()
+            if topics is not None and not any(first <= topic.encode() <= last for topic in topics):
+                continue
+            wanted = pc.field("first_queue_offset") >= 0
+            if topics is not None:
+                wanted &= pc.field("topic").isin(sorted(topics))
+            table = self._directory_page(page).filter(wanted)
+            yield from _rows(table.filter(pa.array(choose(table))))
 
     def directory_pages(self) -> Iterator[tuple[PageRef, list[DirectoryRow]]]:
         """The pages of the directory and their rows."""
