@@ -1,0 +1,3 @@
+from pipeline.source.datasource import TierlogDataSource
+
+__all__ = ["TierlogDataSource"]

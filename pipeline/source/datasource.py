@@ -1,0 +1,66 @@
+"""The data source ``tierlog``: what Spark asks for which use of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from pipeline.rows import KEYED_SPARK, MESSAGES_SPARK
+from pipeline.source.options import SourceOptions, Use, View
+from tiering.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+
+
+class TierlogDataSource(DataSource):
+    """Archives and running services as DataFrames; ``docs/pipeline.md`` has the options.
+
+    Whatever is wrong with options or schema is one :class:`InvalidRequestError` on the driver.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What follows ``format``."""
+        return "tierlog"
+
+    def schema(self) -> StructType:
+        """The columns of the view."""
+        return _schema_of(SourceOptions.parse(self.options, Use.READ | Use.READ_STREAM))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads what is there when the query is planned."""
+        from pipeline.source.batch import make_batch_reader
+
+        options = SourceOptions.parse(self.options, Use.READ)
+        _check_schema(schema, options)
+        return make_batch_reader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Reads what comes, each message once."""
+        raise _not_there("read as a stream")
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Appends to a running service (``url``), or makes an archive of a new store (``cold``)."""
+        raise _not_there("written")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Appends to a running service, each row once."""
+        raise _not_there("written as a stream")
+
+
+def _schema_of(options: SourceOptions) -> StructType:
+    return KEYED_SPARK if options.view is View.KEYS else MESSAGES_SPARK
+
+
+def _check_schema(schema: StructType, options: SourceOptions) -> None:
+    """Refuse a schema that the user made up."""
+    meant = _schema_of(options)
+    if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in meant]:
+        raise InvalidRequestError(f"view {options.view} has other columns", hint="leave .schema(…) away and use select")
+
+
+def _not_there(use: str) -> InvalidRequestError:
+    return InvalidRequestError(f"tierlog cannot be {use}")

@@ -1,0 +1,160 @@
+"""The options of the data source ``tierlog``: one table, one parser, one error on the driver for whatever is wrong."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Flag, StrEnum, auto
+from typing import Any
+
+from tiering.cold.urls import canonical_url
+from tiering.errors import InvalidRequestError, StoreError
+from tiering.service_address import ServiceAddress
+from tiering.times import parse_time
+
+#: What Spark itself hands to every source and sink, whatever the user wrote.
+_OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
+_PATH = "path"
+"""``load(path)``, ``save(path)`` and ``start(path)``: another way to say ``cold``."""
+
+EARLIEST, LATEST = "earliest", "latest"
+
+
+class Use(Flag):
+    """What a source is opened for."""
+
+    READ = auto()
+    READ_STREAM = auto()
+    WRITE = auto()
+    WRITE_STREAM = auto()
+
+
+class View(StrEnum):
+    """What a row is."""
+
+    MESSAGES = "messages"
+    """A message."""
+    KEYS = "keys"
+    """A message and one of the keys that it is found by."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Options of one read or write, checked; small enough to go with every task."""
+
+    cold: str | None = None
+    """Canonical URL of the archive."""
+    url: str | None = None
+    """URL of a running service."""
+    store: str | None = None
+    """The one store that is meant; None: all that lie in the archive."""
+    view: View = View.MESSAGES
+    partition_bytes: int = 64 << 20
+    """Compressed bytes that a task reads, about; at least a frame."""
+    start: str | int = EARLIEST
+    """Where a stream begins: :data:`EARLIEST`, :data:`LATEST`, or a store time in ms."""
+    max_messages_per_trigger: int | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], use: Use) -> SourceOptions:
+        """Names count without their case. Raises :class:`InvalidRequestError` for an unknown option, a malformed value,
+        an option that says nothing for ``use``, and where neither ``cold`` nor ``url`` is given.
+        """
+        named = {name.lower(): value for name, value in given.items() if name.lower() not in _OF_SPARK}
+        path = named.pop(_PATH, None)
+        if path is not None:
+            if "cold" in named and canonical_url(named["cold"]) != canonical_url(path):
+                raise InvalidRequestError("the path and option 'cold' name different archives", hint="give one of them")
+            named["cold"] = path
+        values: dict[str, Any] = {}
+        for name, text in named.items():
+            option = _OPTIONS.get(name)
+            if option is None:
+                raise _unknown(name, use)
+            if not option.uses & use:
+                raise InvalidRequestError(f"option {option.name!r} has no meaning here", hint=_for_use(use))
+            try:
+                values[option.field] = option.parse(text)
+            except StoreError as error:
+                raise InvalidRequestError(f"option {option.name!r}: {error.message}", hint=error.hint) from error
+        options = cls(**values)
+        if options.cold is None and options.url is None:
+            raise InvalidRequestError(
+                "neither an archive nor a service is named", hint="give option 'cold', 'url' or, to read, both"
+            )
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One row of the table."""
+
+    name: str
+    field: str
+    parse: Callable[[str], object]
+    uses: Use
+
+
+def _service_url(text: str) -> str:
+    return str(ServiceAddress.parse(text))
+
+
+def _view(text: str) -> View:
+    try:
+        return View(text.lower())
+    except ValueError:
+        raise InvalidRequestError(f"{text!r} is no view", hint="messages or keys") from None
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 1 << 63:
+        raise InvalidRequestError(f"{text[:40]!r} is not a positive number")
+    return int(text)
+
+
+def _start(text: str) -> str | int:
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    try:
+        return parse_time(text)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(error.message, hint=f"{EARLIEST}, {LATEST}, or a store time: {error.hint}") from error
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise InvalidRequestError("it is empty")
+    return text
+
+
+_READS = Use.READ | Use.READ_STREAM
+_ALL = _READS | Use.WRITE | Use.WRITE_STREAM
+
+_OPTIONS = {
+    option.name.lower(): option
+    for option in (
+        _Option("cold", "cold", canonical_url, _ALL),
+        _Option("url", "url", _service_url, _ALL),
+        _Option("store", "store", _text, _ALL),
+        _Option("view", "view", _view, _READS),
+        _Option("partition_bytes", "partition_bytes", _count, _READS),
+        _Option("start", "start", _start, Use.READ_STREAM),
+        _Option("maxMessagesPerTrigger", "max_messages_per_trigger", _count, Use.READ_STREAM),
+    )
+}
+
+
+def option_names(use: Use) -> list[str]:
+    """The options that mean something for a use, in the order of the table."""
+    return [option.name for option in _OPTIONS.values() if option.uses & use]
+
+
+def _unknown(name: str, use: Use) -> InvalidRequestError:
+    near = difflib.get_close_matches(name, list(_OPTIONS), 1)
+    meant = f"do you mean {_OPTIONS[near[0]].name!r}? " if near else ""
+    return InvalidRequestError(f"there is no option {name[:60]!r}", hint=meant + _for_use(use))
+
+
+def _for_use(use: Use) -> str:
+    return "there are " + ", ".join(option_names(use))
