@@ -23,7 +23,6 @@ from index.publish import IndexPublisher
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import CorruptionError
-from tiering.format.filler import is_filler
 from tiering.format.manifest import Head, LogEntry
 from tiering.fs import ByteArray, FileSystem
 from tiering.hot.dispatch import LogRange
@@ -88,50 +87,30 @@ def archived_ranges(
         if entry is None:
             raise CorruptionError(f"no archived segment holds {start}, below archived_to")
         path = folder / base_offset_name(entry.base)
-        fillers = _put_together(SegmentReader(reader, entry), entry, fs, path)
-        data = fs.map_read(path)
+        fs.create(path, entry.segment_bytes, prewrite=False)
+        data = fs.map_write(path)
         fs.unlink(path)
-        for piece in _scanned(data, entry, start, fillers, table, topic_ids):
+        for _ in SegmentReader(reader, entry).put_together(data):
+            pass
+        for piece in _scanned(data, entry, start, table, topic_ids):
             yield piece
             start = piece.end
 
 
-def _put_together(segment: SegmentReader, entry: LogEntry, fs: FileSystem, path: Path) -> list[tuple[int, int]]:
-    """Write a segment's records where they lay; returns positions and ends of what was removed, ascending."""
-    fillers = []
-    fs.create(path, entry.segment_bytes, prewrite=False)
-    file = fs.open(path)
-    try:
-        for position, item in segment.raw_items():
-            if is_filler(item):
-                fillers.append((position, position + len(item)))
-            else:
-                file.write_at(position, item)
-    finally:
-        file.close()
-    return sorted(fillers)
-
-
 def _scanned(
-    data: ByteArray, entry: LogEntry, start: int, fillers: list[tuple[int, int]], table: TopicTable,
-    topic_ids: NDArray[np.int32],
-) -> Iterator[LogRange]:  # fmt: skip
-    position = start - entry.base
-    end = entry.raw_bytes
-    for stop, following in [*(filler for filler in fillers if filler[0] >= position), (end, entry.segment_bytes)]:
-        while position < stop:
-            found = scan(data, position, stop, entry.base, table, check_crc=True)
-            if found.stop in (ScanStop.INVALID, ScanStop.UNKNOWN_TOPIC, ScanStop.BLANK):
-                raise CorruptionError(
-                    f"archived record is {found.stop.name.lower().replace('_', ' ')}",
-                    path=entry.key, position=entry.base + found.position,
-                )  # fmt: skip
-            yield LogRange(data, entry.base, entry.base + position, entry.base + found.position, found.rows, topic_ids)
-            position = found.position
-        yield LogRange(
-            data, entry.base, entry.base + position, entry.base + following, np.empty(0, SCAN_ROW), topic_ids
-        )
-        position = following
+    data: ByteArray, entry: LogEntry, start: int, table: TopicTable, topic_ids: NDArray[np.int32]
+) -> Iterator[LogRange]:
+    position, end = start - entry.base, entry.raw_bytes
+    while position < end:
+        found = scan(data, position, end, entry.base, table, check_crc=True, pass_fillers=True)
+        if found.stop in (ScanStop.INVALID, ScanStop.UNKNOWN_TOPIC, ScanStop.BLANK):
+            raise CorruptionError(
+                f"archived record is {found.stop.name.lower().replace('_', ' ')}",
+                path=entry.key, position=entry.base + found.position,
+            )  # fmt: skip
+        yield LogRange(data, entry.base, entry.base + position, entry.base + found.position, found.rows, topic_ids)
+        position = found.position
+    yield LogRange(data, entry.base, entry.base + position, entry.next, np.empty(0, SCAN_ROW), topic_ids)
 
 
 def remove_tree(fs: FileSystem, folder: Path) -> None:

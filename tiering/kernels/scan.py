@@ -108,6 +108,7 @@ _SECTOR_BYTES = 512
 _BLANK = -875286124
 _V1 = -626843481
 _V2 = -626843477
+_FILLER = 0x544C4746
 
 
 class TopicTable:
@@ -225,7 +226,10 @@ def _differs(tables, record, size, properties_length):
 
 
 @kernel
-def _scan(tables, log, position, limit, base, check_crc, check_torn, slots, mask, topics, starts, rows, max_rows, out):
+def _scan(
+    tables, log, position, limit, base, check_crc, check_torn, pass_fillers, slots, mask, topics, starts, rows,
+    max_rows, out,
+):  # fmt: skip
     """Scan ``[position, limit)`` of the bytes at ``log``; out: rows, position, stop."""
     count = 0
     stop = 1
@@ -243,6 +247,10 @@ def _scan(tables, log, position, limit, base, check_crc, check_torn, slots, mask
         if magic == _BLANK and size >= 8:
             stop = 2
             break
+        if pass_fillers and magic == _FILLER and size >= 91 and size <= left and load_be64(at + 28) == base + position:
+            position += size
+            stop = 1
+            continue
         if (magic != _V1 and magic != _V2) or size < 91 or size > left:
             break
         prefetch(at + 2 * size)
@@ -314,6 +322,7 @@ def scan(
     *,
     check_crc: bool,
     check_torn: bool = False,
+    pass_fillers: bool = False,
     max_rows: int = 65_536,
 ) -> ScanResult:
     """Scan records of ``data[position:limit]``, whose first array byte has physical offset ``base_offset``.
@@ -324,6 +333,8 @@ def scan(
     No checksum covers property text. ``check_torn`` refuses a record of whose text a power cut has lost a sector:
     what was never written reads as zeros there, and :class:`~tiering.batch.MessageBatch` lets no such text in. Nor a
     last record whose text ends in a zero byte, as it does while the process that owns the log copies it there.
+
+    A log holds no fillers; ``pass_fillers`` passes over those of a segment that was put together from the archive.
     """
     if not 0 <= position <= limit <= len(data):
         raise ValueError(f"scan range {position}..{limit} outside {len(data)} bytes")
@@ -331,7 +342,7 @@ def scan(
     out = np.empty(3, np.int64)
     _scan(
         CRC_TABLES, data.ctypes.data, position, limit, base_offset, int(check_crc), int(check_torn),
-        *topics.arguments(), rows.ctypes.data, len(rows), out.ctypes.data,
+        int(pass_fillers), *topics.arguments(), rows.ctypes.data, len(rows), out.ctypes.data,
     )  # fmt: skip
     count, end, stop = (int(value) for value in out)
     if stop == ScanStop.UNKNOWN_TOPIC:

@@ -31,6 +31,8 @@ from tiering.format.sorted_segment import (
     decompress_frame,
     is_frame_of,
 )
+from tiering.fs import ByteArray
+from tiering.kernels.placing import place_items
 from tiering.types import TimeAxis, TimeBounds, TimeRange
 
 _SIZE_AND_OFFSET = struct.Struct(">i24xq")
@@ -200,6 +202,13 @@ class SegmentReader:
         for page in self._head("directory", MAGIC_DIRECTORY).pages:
             yield page, list(_rows(self._directory_page(page)))
 
+    def topics(self) -> list[str]:
+        """Names of all topics that its directory leads to, sorted."""
+        found: set[str] = set()
+        for page in self._head("directory", MAGIC_DIRECTORY).pages:
+            found.update(self._directory_page(page)["topic"].unique().to_pylist())
+        return sorted(found)
+
     def directory_table(self) -> JsonObject:
         """What the directory says of the segment as a whole."""
         return self._head("directory", MAGIC_DIRECTORY).table
@@ -265,6 +274,18 @@ class SegmentReader:
                 yield position, memoryview(frame)[at : at + size]
                 at += size
 
+    def put_together(self, out: ByteArray) -> Iterator[NDArray[np.void]]:
+        """Put every record and filler to where it lay in the log segment ``out``, a frame with each step.
+
+        Yields an ``ITEM`` for each of them. Raises :class:`TornRecordError` for what does not fit the segment.
+        """
+        table = self.seek_table()
+        for frame in self.frames([table.place(number) for number in range(len(table.checksums))]):
+            try:
+                yield place_items(frame, self._entry.base, out)
+            except TornRecordError as error:
+                raise TornRecordError(error.message, path=self._entry.key, position=error.position) from error
+
     @property
     def blank_position(self) -> int:
         """Where in the original segment its records end."""
@@ -279,14 +300,11 @@ class SegmentReader:
 
     def restore(self) -> Restored:
         """The original log segment."""
-        segment = bytearray(self._entry.segment_bytes)
-        fillers = 0
-        for position, item in self.raw_items():
-            segment[position : position + len(item)] = item
-            fillers += is_filler(item)
+        segment = np.zeros(self._entry.segment_bytes, np.uint8)
+        fillers = sum(int(items["filler"].sum()) for items in self.put_together(segment))
         blank_position, ending = self.ending()
-        segment[blank_position : blank_position + len(ending)] = ending
-        return Restored(bytes(segment), fillers)
+        segment[blank_position : blank_position + len(ending)] = np.frombuffer(ending, np.uint8)
+        return Restored(segment.tobytes(), fillers)
 
 
 def _rows(table: pa.Table) -> list[DirectoryRow]:

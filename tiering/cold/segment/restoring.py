@@ -11,14 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import InvalidRequestError, StoreError, TornRecordError
-from tiering.format.filler import decode_filler, is_filler
 from tiering.format.manifest import LogEntry
-from tiering.format.record import decode_record
-from tiering.fs import FileSystem
-
-_STEP_RECORDS = 4_096
+from tiering.fs import ByteArray, FileSystem, flush_file
+from tiering.kernels.scan import ScanStop, TopicTable, scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,9 @@ def restore_segment(
 ) -> RestoredFile:
     """Write the segment of ``entry`` to ``out``, with every checksum compared, of frames and of records.
 
-    ``progress`` is told bytes done and in all. Memory: a few frames. Raises :class:`InvalidRequestError` if the file is
-    there and must not be replaced, :class:`CorruptionError` if the object is damaged: then there is no file.
+    ``progress`` is told bytes done and in all. Memory: a few frames, and the file's pages. Raises
+    :class:`InvalidRequestError` if the file is there and must not be replaced, :class:`CorruptionError` if the object
+    is damaged: then there is no file.
     """
     _refuse(fs, out, overwrite)
     temporary = out.parent / f".{out.name}.{nonce}"
@@ -69,24 +69,30 @@ def _write(
     segment: SegmentReader, entry: LogEntry, fs: FileSystem, path: Path, progress: Callable[[int, int], None]
 ) -> RestoredFile:
     blank_position, ending = segment.ending()
+    data = fs.map_write(path)
     records = fillers = done = 0
-    file = fs.open(path)
-    try:
-        for position, item in segment.raw_items():
-            if is_filler(item):
-                decode_filler(item)
-                fillers += 1
-            else:
-                decode_record(item, physical_offset=entry.base + position)
-            file.write_at(position, item)
-            records, done = records + 1, done + len(item)
-            if records % _STEP_RECORDS == 0:
-                progress(done, blank_position)
-        if (records, done) != (entry.records, blank_position):
-            raise TornRecordError("records do not fill the segment up to its blank record", path=entry.key)
-        file.write_at(blank_position, ending)
-        file.flush()
-    finally:
-        file.close()
-    progress(done, blank_position)
+    for items in segment.put_together(data):
+        records, fillers = records + len(items), fillers + int(items["filler"].sum())
+        done += int(items["size"].sum())
+        progress(done, blank_position)
+    if (records, done) != (entry.records, blank_position):
+        raise TornRecordError("records do not fill the segment up to its blank record", path=entry.key)
+    _scan(data, entry, blank_position, TopicTable(segment.topics()), records - fillers)
+    data[blank_position : blank_position + len(ending)] = np.frombuffer(ending, np.uint8)
+    flush_file(fs, path)
     return RestoredFile(entry.segment_bytes, records, fillers)
+
+
+def _scan(data: ByteArray, entry: LogEntry, end: int, topics: TopicTable, records: int) -> None:
+    """Every record below ``end``, with its checksums; raises :class:`TornRecordError` at the first that is damaged."""
+    position = 0
+    while position < end:
+        found = scan(data, position, end, entry.base, topics, check_crc=True, pass_fillers=True)
+        position, records = found.position, records - len(found.rows)
+        if found.stop not in (ScanStop.ROWS_FULL, ScanStop.END):
+            reason = found.stop.name.lower().replace("_", " ")
+            raise TornRecordError(
+                f"archived record is damaged ({reason})", path=entry.key, position=entry.base + position
+            )
+    if records:
+        raise TornRecordError("records overlap each other in the log", path=entry.key)

@@ -6,7 +6,6 @@ segment and a few numbers for each.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,17 +17,12 @@ from tiering.cold.object_store import ObjectStore
 from tiering.cold.object_stream import ObjectStream
 from tiering.cold.segment.reader import DirectoryRow, SegmentReader
 from tiering.errors import CorruptionError
-from tiering.format.filler import is_filler
 from tiering.format.manifest import LogEntry
 from tiering.format.sorted_segment import SKIPPABLE, SeekTable, decompress_frame, is_frame_of
 from tiering.fs import ByteArray
+from tiering.kernels.placing import ITEM, place_items
 from tiering.kernels.scan import SCAN_ROW, ScanRows, ScanStop, TopicTable, scan
 
-_SIZE_AND_OFFSET = struct.Struct(">i24xq")
-#: One record or filler: where it lies in the log segment and in the sorted one, from the start of each.
-ITEM = np.dtype(
-    [("position", "<i8"), ("cold", "<i8"), ("size", "<i8"), ("row", "<i8"), ("frame", "<i4"), ("filler", "?")]
-)
 Find = Callable[[str], None]
 T = TypeVar("T")
 
@@ -39,7 +33,7 @@ class WholeSegment:
 
     entry: LogEntry
     data: ByteArray
-    """The log segment without its blank record; zero where a record was removed or is lost."""
+    """The log segment without its blank record: fillers where records were removed, zero where one is lost."""
     items: NDArray[np.void]
     """``ITEM``, in cold order; ``row`` is -1 for fillers and for records that are damaged."""
     rows: ScanRows
@@ -136,23 +130,10 @@ def _frames(stream: ObjectStream, seek: SeekTable, whole: WholeSegment, find: Fi
 
 
 def _items(frame: bytes, is_named: bool, whole: WholeSegment) -> NDArray[np.void]:
-    """The items of a frame; their records are put where they lay in the log."""
+    """The items of a frame, which are put where they lay in the log."""
     if not is_named:
         raise CorruptionError("it is not the one that the seek table names")
-    base, found, at = whole.entry.base, [], 0
-    raw = np.frombuffer(frame, np.uint8)
-    while at < len(frame):
-        if len(frame) - at < _SIZE_AND_OFFSET.size:
-            raise CorruptionError(f"something that is no record at {at}")
-        size, offset = _SIZE_AND_OFFSET.unpack_from(frame, at)
-        position, filler = offset - base, is_filler(frame, at)
-        if size <= 0 or at + size > len(frame) or not 0 <= position <= len(whole.data) - size:
-            raise CorruptionError(f"record at {at} does not fit")
-        if not filler:
-            whole.data[position : position + size] = raw[at : at + size]
-        found.append((position, at, size, -1, 0, filler))
-        at += size
-    return np.array(found, ITEM)
+    return place_items(frame, whole.entry.base, whole.data)
 
 
 def _lost(runs: list[DirectoryRow], frame: int) -> str:
@@ -179,10 +160,10 @@ def _scan(whole: WholeSegment, find: Find) -> ScanRows:
         return np.empty(0, SCAN_ROW)
     table = TopicTable(whole.names)
     pieces: list[ScanRows] = [np.empty(0, SCAN_ROW)]
-    for first, last in _stretches(position, size, items["filler"][order]):
+    for first, last in _stretches(position, size):
         at, end = int(position[first]), int(position[last - 1] + size[last - 1])
         while at < end:
-            scanned = scan(whole.data, at, end, base, table, check_crc=True)
+            scanned = scan(whole.data, at, end, base, table, check_crc=True, pass_fillers=True)
             if scanned.stop in (ScanStop.INVALID, ScanStop.UNKNOWN_TOPIC, ScanStop.BLANK):
                 reason = scanned.stop.name.lower().replace("_", " ")
                 find(f"the record at {base + scanned.position} is damaged ({reason})")
@@ -200,14 +181,11 @@ def _scan(whole: WholeSegment, find: Find) -> ScanRows:
     return rows
 
 
-def _stretches(
-    position: NDArray[np.int64], size: NDArray[np.int64], filler: NDArray[np.bool_]
-) -> Iterator[tuple[int, int]]:
-    """Numbers ``[first, last)`` of records that follow each other without a hole."""
+def _stretches(position: NDArray[np.int64], size: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Numbers ``[first, last)`` of items that follow each other without a hole."""
     first = 0
-    follows = position[1:] == position[:-1] + size[:-1]
-    breaks = np.flatnonzero(~follows | filler[1:] | filler[:-1]) + 1
+    breaks = np.flatnonzero(position[1:] != position[:-1] + size[:-1]) + 1
     for last in [*breaks.tolist(), len(position)]:
-        if last > first and not filler[first]:
+        if last > first:
             yield first, last
         first = last
