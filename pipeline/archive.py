@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiering.clock import SystemClock
 from tiering.cold.listing import stores_below
@@ -54,6 +54,11 @@ class PinnedStore:
     def head(self) -> Head:
         """The head that all tasks of a job read by."""
         return _decoded(self.encoded_head, self.store_id)
+
+    def for_known_entries(self) -> PinnedStore:
+        """The same for tasks that are told which objects to read: a head may have 150 kB, most of it their names."""
+        bare = replace(self.head, log=(), index=(), log_tree=(), index_tree=(), removed=(), commit_ids=())
+        return PinnedStore(self.url, self.store_id, bare.encode())
 
     @property
     def manifest(self) -> ManifestStore:

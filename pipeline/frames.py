@@ -83,9 +83,9 @@ def read_frames(
 
     runs = share.of(list(segment.chosen_runs(predicate.topics, choose)))
     groups = [(place, list(group)) for place, group in groupby(runs, key=lambda run: run.place)]
-    shown = _Shown(store, reader, predicate)
+    shown = Shown(store, reader, predicate)
     waiting: list[StoredMessage] = []
-    with _naming(entry):
+    with naming(entry):
         for frame, (_, group) in zip(segment.frames([place for place, _ in groups]), groups, strict=True):
             for item in chain.from_iterable(items_in(frame, run) for run in group):
                 if not isinstance(item, Filler):
@@ -93,12 +93,12 @@ def read_frames(
                     if shown.includes(message):
                         waiting.append(message)
             if len(waiting) >= BATCH_ROWS:
-                yield from _batches(waiting, predicate)
+                yield from batches_of(waiting, predicate)
                 waiting = []
-        yield from _batches(waiting, predicate)
+        yield from batches_of(waiting, predicate)
 
 
-class _Shown:
+class Shown:
     """Which messages of a store readers see, of those that a predicate asks for."""
 
     def __init__(self, store: PinnedStore, reader: ArchiveReader, predicate: Predicate) -> None:
@@ -107,6 +107,7 @@ class _Shown:
         self._expired_ms = expired_by_name(store.manifest, reader, store.head)
 
     def includes(self, message: StoredMessage) -> bool:
+        """Whether a message of a queue is shown; keys are looked at in whole batches."""
         record = message.record
         return (
             self._predicate.matches(message)
@@ -123,14 +124,15 @@ def expired_by_name(manifest: ManifestStore, reader: ArchiveReader, head: Head) 
     return {names[expiry.topic_id]: expiry.below_ms for expiry in head.expired if expiry.topic_id in names}
 
 
-def _batches(messages: list[StoredMessage], predicate: Predicate) -> Iterator[pa.RecordBatch]:
+def batches_of(messages: list[StoredMessage], predicate: Predicate) -> Iterator[pa.RecordBatch]:
+    """The messages that have one of the keys, as one batch or none."""
     batch = predicate.with_keys(message_batch(messages))
     if batch.num_rows:
         yield batch
 
 
 @contextlib.contextmanager
-def _naming(entry: LogEntry) -> Iterator[None]:
+def naming(entry: LogEntry) -> Iterator[None]:
     """Damage inside a frame whose checksum is right names the object too."""
     try:
         yield

@@ -3,31 +3,37 @@
 Queue rows of the manifest tell for each topic which segments hold it and how much; no directory is read here, and a
 year's plan costs as many requests as the year has pages of queue rows. Inside a segment a part is a share of the
 frames that the predicate does not rule out, which its reader works out from the directory.
+
+A task may be read long after it was planned, when an erasure has put another object in the place of the one that it
+names. Records keep their positions then, so that the task goes on in the newer object, behind its last row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.archive import PinnedStore
+from pipeline.archive import PinnedStore, pin
 from pipeline.frames import WHOLE, Share, read_frames
-from pipeline.predicate import Predicate
-from pipeline.rows import shown_ms
+from pipeline.predicate import ANY, Predicate, Span
+from pipeline.rows import FIRST_SHOWN_MS, LAST_SHOWN_MS, shown_ms
 from tiering.cold.reading import ArchiveReader
-from tiering.errors import CorruptionError
+from tiering.errors import ObjectNotFoundError
 from tiering.format.manifest import LogEntry
+from tiering.types import TimeRange
 
 PART_BYTES = 64 << 20
+_BEFORE_ALL_MS, _AFTER_ALL_MS = -(1 << 62), 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """A share of the frames of the segment that begins at ``base``."""
+    """A share of the frames of a segment."""
 
-    base: int
+    entry: LogEntry
     share: Share = WHOLE
 
 
@@ -46,7 +52,7 @@ def plan_parts(
             if filled and filled + size // count > part_bytes:
                 yield tuple(task)
                 task, filled = [], 0
-            task.append(SegmentPart(entry.base, Share(number, count)))
+            task.append(SegmentPart(entry, Share(number, count)))
             filled += size // count
     if task:
         yield tuple(task)
@@ -54,13 +60,55 @@ def plan_parts(
 
 def read_parts(store: PinnedStore, parts: tuple[SegmentPart, ...], predicate: Predicate) -> Iterator[pa.RecordBatch]:
     """The messages of a task that fit, as :func:`pipeline.frames.read_frames` gives them."""
-    manifest = store.manifest
-    reader = manifest.reader(scan=True)
     for part in parts:
-        entry = manifest.log_entry(reader, store.head, part.base)
-        if entry is None:
-            raise CorruptionError(f"the plan names segment {part.base}, which the manifest lacks")
-        yield from read_frames(store, entry, predicate, share=part.share)
+
+        def read(store: PinnedStore, entry: LogEntry, share: Share = part.share) -> Iterator[pa.RecordBatch]:
+            return read_frames(store, entry, predicate, share=share)
+
+        yield from despite_rewriting(store, part.entry, read)
+
+
+def despite_rewriting(
+    store: PinnedStore, entry: LogEntry, read: Callable[[PinnedStore, LogEntry], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    """What ``read`` gives of a segment in the order of queues; from the newest head on if the object is gone.
+
+    Raises :class:`ObjectNotFoundError` if that head names the object too, or no longer has the segment.
+    """
+    last: pa.RecordBatch | None = None
+    try:
+        for batch in read(store, entry):
+            yield batch
+            last = batch.slice(batch.num_rows - 1)
+        return
+    except ObjectNotFoundError as error:
+        newer = pin(store.url, store.store_id)
+        found = newer.manifest.log_entry(newer.manifest.reader(), newer.head, entry.base)
+        if found is None and entry.next <= newer.head.cold_min:
+            hint = "its messages have expired since the read was planned: plan it again"
+            raise ObjectNotFoundError(error.message, path=error.path or entry.key, hint=hint) from error
+        if found is None or newer.head.version == store.head.version:
+            raise
+    for batch in read(newer, found):
+        rest = batch if last is None else _behind(batch, last)
+        if rest.num_rows:
+            yield rest
+
+
+def _behind(batch: pa.RecordBatch, last: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that come after a row in the order of queues."""
+    topics, queues, offsets = (batch.column(name) for name in ("topic", "queue_id", "queue_offset"))
+    topic, queue, offset = (last.column(name)[0] for name in ("topic", "queue_id", "queue_offset"))
+    is_later = pc.or_(pc.greater(queues, queue), pc.and_(pc.equal(queues, queue), pc.greater(offsets, offset)))
+    return batch.filter(pc.or_(pc.greater(topics, topic), pc.and_(pc.equal(topics, topic), is_later)))
+
+
+def time_range_of(shown: Span) -> TimeRange:
+    """The times in ms that a row may show as one of the span: whatever lies beyond those that can be shown, too."""
+    is_open = shown.first is None or shown.first <= FIRST_SHOWN_MS
+    from_ms = _BEFORE_ALL_MS if is_open or shown.first is None else shown.first
+    is_open = shown.end is None or shown.end > LAST_SHOWN_MS
+    return TimeRange(from_ms, _AFTER_ALL_MS if is_open or shown.end is None else shown.end)
 
 
 def _wanted(store: PinnedStore, predicate: Predicate) -> Iterator[tuple[LogEntry, int]]:
@@ -68,7 +116,11 @@ def _wanted(store: PinnedStore, predicate: Predicate) -> Iterator[tuple[LogEntry
     manifest, head = store.manifest, store.head
     reader = manifest.reader(scan=True)
     records = None if predicate.topics is None else _records_by_segment(store, reader, predicate)
-    for entry in manifest.log_entries(reader, head):
+    stored = None if predicate.stored == ANY else time_range_of(predicate.stored)
+    first, end = predicate.physical_offsets.first, predicate.physical_offsets.end
+    if records is not None:
+        first, end = max(first or 0, min(records, default=0)), min(end or 1 << 63, max(records, default=-1) + 1)
+    for entry in manifest.log_entries(reader, head, stored=stored, offsets=(first or 0, end or 1 << 63)):
         bounds = entry.bounds
         if (
             bounds is not None
@@ -86,10 +138,12 @@ def _records_by_segment(store: PinnedStore, reader: ArchiveReader, predicate: Pr
     """How many records of the predicate's topics may fit, by the base of their segment; segments without are absent."""
     found: dict[int, int] = {}
     manifest, head = store.manifest, store.head
+    stored = None if predicate.stored == ANY else time_range_of(predicate.stored)
+    from_offset = predicate.physical_offsets.first or 0
     for state in manifest.state(reader, head).topics:
         if state.name not in (predicate.topics or ()):
             continue
-        for piece in manifest.queue_row_pieces(reader, head, state.topic_id):
+        for piece in manifest.queue_row_pieces(reader, head, state.topic_id, stored=stored, from_offset=from_offset):
             rows = piece[predicate.may_match(piece, piece["count"])]
             for base, count in zip(rows["segment"].tolist(), rows["count"].tolist(), strict=True):
                 found[base] = found.get(base, 0) + count

@@ -33,6 +33,12 @@ class Span:
         """Whether any number of the inclusive ``[least, greatest]`` may lie inside."""
         return (self.first is None or greatest >= self.first) and (self.end is None or least < self.end)
 
+    def meet(self, other: Span) -> Span:
+        """What lies in both."""
+        firsts = [first for first in (self.first, other.first) if first is not None]
+        ends = [end for end in (self.end, other.end) if end is not None]
+        return Span(max(firsts, default=None), min(ends, default=None))
+
     def overlap(self, least: IntArray, greatest: IntArray) -> NDArray[np.bool_]:
         """:meth:`overlaps` of many ranges."""
         found = np.ones(len(least), bool)

@@ -2,50 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from pipeline.archive import ArchiveSnapshot, PinnedStore
-from pipeline.frames import read_frames
+from pipeline.parts import SegmentPart, plan_parts, read_parts
+from pipeline.predicate import Predicate
 from pipeline.rows import keyed
 from pipeline.source.options import SourceOptions, View
+from pipeline.source.pushed import Pushed
 from tiering.errors import InvalidRequestError
-from tiering.format.manifest import LogEntry
 
 
 @dataclass
-class SegmentPartition(InputPartition):
-    """One archived segment."""
+class ArchivePartition(InputPartition):
+    """Parts of archived segments that are read from end to end."""
 
     store: PinnedStore
-    entry: LogEntry
+    parts: tuple[SegmentPart, ...]
+    predicate: Predicate
 
 
 class BatchReader(DataSourceReader):
-    """Reads the archive as it is when the query is planned."""
+    """Reads what is there when the query is planned.
+
+    Spark pickles the reader before it asks for partitions, so that whatever tasks need travels in those.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._pushed = Pushed()
+
+    @property
+    def pushFilters(self) -> _PushFilters:  # type: ignore[override]  # see there
+        """Takes the filters of the query."""
+        return _PushFilters(self)
+
+    def take_filters(self, filters: Iterable[Filter]) -> None:
+        """Leave out what these filters rule out."""
+        self._pushed = Pushed.of(filters, self._options.view)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A partition for each segment."""
+        """What has to be read, in tasks of about ``partition_bytes``."""
         if self._options.cold is None:
             raise InvalidRequestError("no archive is named", hint="give option 'cold'")
         wanted = [] if self._options.store is None else [self._options.store]
+        snapshot = ArchiveSnapshot.take(self._options.cold, wanted)
+        if self._pushed.is_empty:
+            return []
         return [
-            SegmentPartition(store, entry)
-            for store in ArchiveSnapshot.take(self._options.cold, wanted).stores.values()
-            for entry in store.manifest.log_entries(store.manifest.reader(), store.head)
+            partition
+            for store in snapshot.stores.values()
+            if self._pushed.wants_store(store.store_id)
+            for partition in self._of_archive(store)
         ]
 
+    def _of_archive(self, store: PinnedStore) -> Iterator[InputPartition]:
+        predicate, bare = self._pushed.predicate, store.for_known_entries()
+        for parts in plan_parts(store, predicate, part_bytes=self._options.partition_bytes):
+            yield ArchivePartition(bare, parts, predicate)
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition."""
-        if isinstance(partition, SegmentPartition):
-            batches = read_frames(partition.store, partition.entry)
-            yield from keyed(batches) if self._options.view is View.KEYS else batches
+        """The rows of a partition; none of the one that Spark makes up where there is nothing to read."""
+        batches = _messages_of(partition)
+        return keyed(batches) if self._options.view is View.KEYS else batches
+
+
+def _messages_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, ArchivePartition):
+        yield from read_parts(partition.store, partition.parts, partition.predicate)
+
+
+class _PushFilters:
+    """A reader's ``pushFilters``, which gives every filter back.
+
+    Spark does not begin a query with a reader that overrides the method unless filter push-down is switched on, which
+    is right where rows depend on it. Here they do not, so this passes for the method of the base class.
+    """
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._reader.take_filters(filters)
+        return filters
 
 
 def make_batch_reader(options: SourceOptions) -> DataSourceReader:

@@ -51,7 +51,7 @@ class SourceOptions:
     """The one store that is meant; None: all that lie in the archive."""
     view: View = View.MESSAGES
     partition_bytes: int = 64 << 20
-    """Compressed bytes that a task reads, about; at least a frame."""
+    """What a task reads, about, before compression; at least a frame."""
     start: str | int = EARLIEST
     """Where a stream begins: :data:`EARLIEST`, :data:`LATEST`, or a store time in ms."""
     max_messages_per_trigger: int | None = None

@@ -39,10 +39,28 @@ _SMALL_BYTES = 64 << 10
 class ArchiveCatalogue:
     """Answers from a head and the immutable objects below it. Thread safe."""
 
-    def log_entries(self, reader: ArchiveReader, head: Head, lost: Lost | None = None) -> Iterator[LogEntry]:
-        """Every published segment, ascending."""
-        yield from self._entries(reader, head.log_tree, "log", lost=lost)
-        yield from head.log
+    def log_entries(
+        self,
+        reader: ArchiveReader,
+        head: Head,
+        lost: Lost | None = None,
+        *,
+        stored: TimeRange | None = None,
+        offsets: tuple[int, int] | None = None,
+    ) -> Iterator[LogEntry]:
+        """Every published segment, ascending; with ``stored``, or ``offsets``, those that reach into that range of
+        store times, or of physical offsets, and no page of the manifest without one is read.
+        """
+
+        def may_hold(part: LogEntry | PageNode) -> bool:
+            if offsets is not None and not (part.first < offsets[1] and offsets[0] < part.next):
+                return False
+            return stored is None or (part.bounds is not None and stored.overlaps(*part.bounds.on(TimeAxis.STORE)))
+
+        for node in filter(may_hold, head.log_tree):
+            for leaf in filter(may_hold, unless_lost(node, lost, partial(self._page, reader, node, "log")) or ()):
+                yield from filter(may_hold, unless_lost(leaf, lost, partial(self._page, reader, leaf, "log")) or ())
+        yield from filter(may_hold, head.log)
 
     def index_entries(
         self, reader: ArchiveReader, head: Head, axis: TimeAxis, time_range: TimeRange, lost: Lost | None = None
