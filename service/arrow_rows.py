@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from service.wire import Json, body_bytes
+
+if TYPE_CHECKING:
+    from service.engine import Appended
 
 _TIME = pa.int64()
 _FIELDS = (
@@ -28,6 +32,9 @@ _FIELDS = (
     ("body", pa.binary()),
 )
 MESSAGE_SCHEMA = pa.schema(_FIELDS)
+_APPENDED = pa.schema(
+    [("message_id", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64()), ("store_ms", pa.int64())]
+)
 
 
 def message_batch(messages: Sequence[Json], schema: pa.Schema = MESSAGE_SCHEMA) -> pa.RecordBatch:
@@ -44,4 +51,13 @@ def answer_stream(page: Json) -> bytes:
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(message_batch(page["messages"], schema))
+    return sink.getvalue()
+
+
+def appended_stream(results: Sequence[Appended]) -> bytes:
+    """Where messages went, in their order, as an IPC stream."""
+    columns = [pa.array([getattr(one, field.name) for one in results], field.type) for field in _APPENDED]
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, _APPENDED) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=_APPENDED))
     return sink.getvalue()

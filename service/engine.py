@@ -131,12 +131,12 @@ class Engine:
         Raises :class:`DiskFullError` before anything is written while the disk is fuller than the settings allow.
         """
         self._check_writable()
-        self._check_durability(messages, durability)
         self._disk.check_room()
-        if not self._settings.create_topics:
-            for name in {message.topic for message in messages}:
-                self._hot.topics.get(name)
         batch = MessageBatch.of(messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes)
+        self._check_durability(batch.topics, durability)
+        if not self._settings.create_topics:
+            for name in batch.topics:
+                self._hot.topics.get(name)
         result = self._hot.append(batch, durability)
         self._background.appended()
         if durability is Durability.ARCHIVED and self._archived is not None:
@@ -150,13 +150,13 @@ class Engine:
             )
         ]
 
-    def _check_durability(self, messages: Sequence[Message], durability: Durability) -> None:
+    def _check_durability(self, topics: Sequence[str], durability: Durability) -> None:
         if durability is not Durability.ARCHIVED:
             return
         if self._archived is None:
             raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
         left_out = {topic.name for topic in self._hot.topics.all() if not topic.archive}
-        for name in {message.topic for message in messages} & left_out:
+        for name in left_out.intersection(topics):
             raise InvalidRequestError(f"topic {name!r} is not archived", hint="append with durability=flushed")
 
     def create_topic(self, name: str, queues: int) -> None:

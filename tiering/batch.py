@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,15 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     born_ms: int | None = None
     queue_id: int = ANY_QUEUE
+
+
+@runtime_checkable
+class MessageColumns(Protocol):
+    """Messages that came in columns, and are turned into a batch as a whole."""
+
+    def to_batch(self, *, now_ms: int, max_body_bytes: int) -> MessageBatch:
+        """The same batch, or error, as :meth:`MessageBatch.of` makes of the messages one by one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +148,12 @@ class MessageBatch:
 
     @classmethod
     def of(cls, messages: Iterable[Message], *, now_ms: int, max_body_bytes: int) -> MessageBatch:
-        """Check every message and lay them out as columns; nothing is kept of a batch with one bad message."""
+        """Check every message and lay them out as columns; nothing is kept of a batch with one bad message.
+
+        What comes in columns is not taken apart into messages.
+        """
+        if isinstance(messages, MessageColumns):
+            return messages.to_batch(now_ms=now_ms, max_body_bytes=max_body_bytes)
         items = list(messages)
         topics: dict[str, int] = {}
         keys, tags, properties = [], [], []

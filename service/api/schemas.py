@@ -12,7 +12,6 @@ from tiering.batch import MAX_QUEUES
 from tiering.times import parse_time
 from tiering.types import END_OF_TIME_MS, Boundary, Order, TimeAxis
 
-SHARDING_KEY = "__SHARDINGKEY"
 MAX_WAIT_MS = 60_000
 
 

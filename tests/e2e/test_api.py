@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 from service.api.errors import STATUS, problem
-from service.api.schemas import SHARDING_KEY
 from service.engine import Engine
 from service.settings import Settings
 from tests.support.served import served
 from tiering.format.hashing import java_hash
+from tiering.format.properties import SHARDING_KEY
 from tiering.problems import error_class, error_classes, problem_type
 
 SIZES = {
@@ -305,7 +305,7 @@ def test_a_wrong_request_gets_a_problem_and_changes_nothing(
         (b'{"messages":[{"body":"\\ud800"}]}', "application/json", 422),
         (b"", "application/x-ndjson", 422),
         (b'{"body":"x"}\n{"body":', "application/x-ndjson", 422),
-        (b"", "application/vnd.apache.arrow.stream", 415),
+        (b"", "application/vnd.apache.arrow.stream", 422),
         (b"body=x", "application/x-www-form-urlencoded", 415),
     ],
 )

@@ -16,6 +16,8 @@ VALUE_END = "\x02"
 KEYS = "KEYS"
 TAGS = "TAGS"
 UNIQ_KEY = "UNIQ_KEY"
+#: What the client chose the queue by (RocketMQ's name).
+SHARDING_KEY = "__SHARDINGKEY"
 #: Sums the whole record, see ``tiering.format.record_checksum``; the store's own, no property of the message.
 RECORD_CHECKSUM = "__CRC32#"
 #: Properties that are no property of a message: they have a field of their own, or are the store's.

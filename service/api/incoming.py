@@ -1,0 +1,123 @@
+"""Messages as a request brings them: JSON, NDJSON or an Arrow stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from service.api.schemas import MessageIn, MessagesIn
+from service.engine import Engine
+from service.settings import Settings
+from service.wire import ARROW_STREAM, NDJSON
+from tiering.arrow_batch import ArrowMessages, check_produce_schema
+from tiering.batch import ANY_QUEUE, Message
+from tiering.errors import InvalidRequestError, MessageTooLargeError, TopicNotFoundError
+from tiering.format.arrow_stream import read_stream
+from tiering.format.hashing import java_hash
+from tiering.format.properties import SHARDING_KEY
+
+JSON = "application/json"
+#: What a message in an Arrow stream takes at least, so that rows of nothing do not fill the memory.
+_LEAST_MESSAGE_BYTES = 16
+
+#: The request body for OpenAPI.
+BODY = {
+    "required": True,
+    "content": {
+        JSON: {"schema": MessagesIn.model_json_schema(ref_template="#/components/schemas/{model}")},
+        NDJSON: {"schema": {"type": "string", "description": "a message a line"}},
+        ARROW_STREAM: {
+            "schema": {
+                "type": "string",
+                "format": "binary",
+                "description": "a message a row: body (binary or string), and any of keys (list of string), tag, "
+                "properties (map of string to string), born_ms (integer) or born_time (timestamp), queue_id, "
+                "sharding_key. Buffers may be compressed; decoded, they count as the request's size.",
+            }
+        },
+    },
+}
+
+
+async def incoming(request: Request, topic: str, engine: Engine, settings: Settings) -> Sequence[Message]:
+    """The messages of a request body; what cannot be one is answered with 413, 415 or 422."""
+    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    if kind not in (JSON, NDJSON, ARROW_STREAM):
+        raise HTTPException(415, f"content type {kind!r} is not one of {JSON}, {NDJSON}, {ARROW_STREAM}")
+    body = await request.body()
+    queue_of = queue_chooser(engine, settings, topic)
+    if kind == ARROW_STREAM:
+        return await run_in_threadpool(_of_arrow, body, topic, queue_of, settings.serve.max_request_bytes)
+    try:
+        found = MessagesIn.model_validate_json(body).messages if kind == JSON else _lines(body)
+    except ValidationError as error:
+        raise RequestValidationError(_located(error)) from error
+    return await run_in_threadpool(lambda: [_message(one, topic, queue_of) for one in found])
+
+
+def queue_chooser(engine: Engine, settings: Settings, topic: str) -> Callable[[str], int]:
+    """The queue of a sharding key; how many there are is asked once, and only if there is a key."""
+    known: list[int] = []
+
+    def queue_of(sharding_key: str) -> int:
+        if not known:
+            try:
+                known.append(len(engine.topic(topic).queues))
+            except TopicNotFoundError:
+                known.append(settings.hot.default_queues)
+        return abs(java_hash(sharding_key)) % known[0]
+
+    return queue_of
+
+
+def _of_arrow(body: bytes, topic: str, queue_of: Callable[[str], int], max_bytes: int) -> Sequence[Message]:
+    max_rows = max_bytes // _LEAST_MESSAGE_BYTES
+    try:
+        table = read_stream(body, check_produce_schema, max_bytes=max_bytes, max_rows=max_rows)
+        messages = ArrowMessages(table, topic, queue_of)
+    except MessageTooLargeError:
+        raise
+    except InvalidRequestError as error:
+        raise _unprocessable(str(error)) from error
+    if not len(messages):
+        raise _unprocessable("no message")
+    return messages
+
+
+def _unprocessable(what: str) -> RequestValidationError:
+    return RequestValidationError([{"loc": ("body",), "msg": what, "type": "value_error"}])
+
+
+def _lines(body: bytes) -> list[MessageIn]:
+    found = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if line.strip():
+            try:
+                found.append(MessageIn.model_validate_json(line))
+            except ValidationError as error:
+                raise RequestValidationError(_located(error, f"line {number}")) from error
+    if not found:
+        raise RequestValidationError([{"loc": ("body",), "msg": "no message", "type": "missing"}])
+    return found
+
+
+def _located(error: ValidationError, *place: str) -> list[dict[str, Any]]:
+    """The errors as the framework's own, which say that the body is at fault."""
+    return [
+        {"loc": ("body", *place, *one["loc"]), "msg": one["msg"], "type": one["type"]}
+        for one in error.errors(include_url=False, include_input=False, include_context=False)
+    ]
+
+
+def _message(one: MessageIn, topic: str, queue_of: Callable[[str], int]) -> Message:
+    properties, queue_id = one.properties, ANY_QUEUE if one.queue_id is None else one.queue_id
+    if one.sharding_key is not None:
+        properties = {**properties, SHARDING_KEY: one.sharding_key}
+        queue_id = queue_of(one.sharding_key)
+    return Message(topic, one.body_bytes(), one.keys, one.tag, properties, one.born_ms, queue_id)

@@ -1,0 +1,97 @@
+"""Arrow IPC streams from strangers: the schema first, then batches whose decoded size is known before it is made.
+
+A stream is messages: a schema, then record batches. The metadata of a message is a flatbuffer; of a record batch's only
+two fields are read here, where its buffers lie and whether they are compressed: a compressed buffer begins with its
+decoded length (int64, little-endian, -1 = not compressed after all), which the decoder does not go beyond.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from tiering.errors import InvalidRequestError, MessageTooLargeError
+
+_I32, _I64, _U16 = struct.Struct("<i"), struct.Struct("<q"), struct.Struct("<H")
+_BUFFER_BYTES = 16
+#: Numbers of the fields in the flatbuffers' tables (Arrow's Message.fbs).
+_HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3
+
+
+def read_stream(stream: bytes, check_schema: Callable[[pa.Schema], None], *, max_bytes: int, max_rows: int) -> pa.Table:
+    """All rows of a stream; its batches are valid, offsets and UTF-8 included.
+
+    ``check_schema`` is asked before anything else is decoded. Raises :class:`MessageTooLargeError` before more than
+    ``max_bytes`` are decoded, or for more than ``max_rows``; :class:`InvalidRequestError` for what is no stream.
+    """
+    try:
+        return _read(stream, check_schema, max_bytes, max_rows)
+    except (pa.ArrowException, struct.error, OSError, ValueError) as error:
+        if isinstance(error, InvalidRequestError):
+            raise
+        raise InvalidRequestError(f"not an Arrow stream: {str(error)[:300] or type(error).__name__}") from error
+
+
+def _read(stream: bytes, check_schema: Callable[[pa.Schema], None], max_bytes: int, max_rows: int) -> pa.Table:
+    messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(stream))
+    first = next(iter(messages), None)
+    if first is None or first.type != "schema":
+        raise InvalidRequestError("not an Arrow stream: it does not begin with a schema")
+    schema = pa.ipc.read_schema(first)
+    check_schema(schema)
+    batches: list[pa.RecordBatch] = []
+    bytes_left, rows_left = max_bytes, max_rows
+    for message in messages:
+        if message.type != "record batch":
+            raise InvalidRequestError(f"a {message.type} in the stream, where a record batch is expected")
+        bytes_left -= decoded_bytes(message)
+        if bytes_left < 0:
+            raise MessageTooLargeError(f"the stream is over the limit of {max_bytes} bytes when it is decoded")
+        batch = pa.ipc.read_record_batch(message, schema)
+        rows_left -= batch.num_rows
+        if rows_left < 0:
+            raise MessageTooLargeError(f"the stream has more than {max_rows} messages")
+        batch.validate(full=True)
+        batches.append(batch)
+    return pa.Table.from_batches(batches, schema)
+
+
+def decoded_bytes(message: pa.Message) -> int:
+    """Bytes of a record batch's buffers once they are decoded, as they say themselves."""
+    metadata, body = memoryview(message.metadata), memoryview(message.body)
+    batch = _table_at(metadata, _field(metadata, _I32.unpack_from(metadata, 0)[0], _HEADER))
+    if not _field(metadata, batch, _COMPRESSION):
+        return len(body)
+    found = 0
+    buffers = _table_at(metadata, _field(metadata, batch, _BUFFERS))
+    for number in range(_I32.unpack_from(metadata, buffers)[0]):
+        offset, length = struct.unpack_from("<qq", metadata, buffers + 4 + number * _BUFFER_BYTES)
+        if length:
+            if offset < 0:
+                raise InvalidRequestError("a buffer lies before its batch")
+            decoded = _I64.unpack_from(body, offset)[0]
+            if decoded < -1:
+                raise InvalidRequestError("a compressed buffer has a negative length")
+            found += length if decoded == -1 else decoded
+    return found
+
+
+def _field(data: memoryview, table: int, number: int) -> int:
+    """Where a field of a flatbuffer's table lies, 0 if it is not there."""
+    vtable = table - _I32.unpack_from(data, table)[0]
+    at = 4 + 2 * number
+    if vtable < 0 or table < 0:
+        raise InvalidRequestError("the metadata of a batch are damaged")
+    if at + 2 > _U16.unpack_from(data, vtable)[0]:
+        return 0
+    place = _U16.unpack_from(data, vtable + at)[0]
+    return table + place if place else 0
+
+
+def _table_at(data: memoryview, field: int) -> int:
+    """Where the table or vector lies that a field refers to."""
+    if not field:
+        raise InvalidRequestError("the metadata of a batch lack a field")
+    return int(field + _I32.unpack_from(data, field)[0])
