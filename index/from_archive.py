@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from index.header import DEFAULT_ITEMS, DEFAULT_SLOTS
 from index.layout import TIERLOG
 from index.local_index import LocalIndex
 from index.publish import IndexPublisher
@@ -35,8 +36,8 @@ from tiering.randomness import Randomness
 class IndexSizes:
     """Capacity of the files that become objects."""
 
-    slots: int
-    items: int
+    slots: int = DEFAULT_SLOTS
+    items: int = DEFAULT_ITEMS
 
 
 def index_from_archive(

@@ -29,6 +29,9 @@ BEGIN_MAGIC = 0xBCC50289 - (1 << 32)
 END_MAGIC = 0xBCC50285 - (1 << 32)
 HEADER_BYTES = 28
 SLOT_BYTES = 8
+#: Of a new file, unless somebody wants others. Objects of one slot count can be merged.
+DEFAULT_SLOTS = 5_000_000
+DEFAULT_ITEMS = 20_000_000
 #: Compacted slots hold 32-bit positions.
 MAX_FILE_BYTES = (1 << 31) - 1
 

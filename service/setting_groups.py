@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from index.classic.format import check_capacity as check_classic_capacity
-from index.header import check_capacity
+from index.header import DEFAULT_ITEMS, DEFAULT_SLOTS, check_capacity
 from index.layout import TIERLOG
 from service.s3_settings import S3Settings, SettingGroup
 from tiering.cold.s3.keeping import S3Keeping
@@ -135,7 +135,7 @@ class IndexSettings(SettingGroup):
     """Key index files. May change between starts: each file carries its own sizes."""
 
     slots: int = Field(
-        default=5_000_000,
+        default=DEFAULT_SLOTS,
         ge=1,
         description=(
             "Hash slots of a new index file, 8 bytes each on disk. Fewer make longer chains. At 8 bytes a slot and 32 "
@@ -143,7 +143,7 @@ class IndexSettings(SettingGroup):
         ),
     )
     items: int = Field(
-        default=20_000_000,
+        default=DEFAULT_ITEMS,
         ge=2,
         description=(
             "Items of a new index file, 36 bytes each on disk. Smaller files are published sooner and "
@@ -182,7 +182,7 @@ class IndexSettings(SettingGroup):
         ),
     )
     classic_items: int = Field(
-        default=20_000_000,
+        default=DEFAULT_ITEMS,
         ge=2,
         description=(
             "Items of a classic index file, 20 bytes each. Must be the broker's `maxIndexNum`. The items of the "

@@ -9,7 +9,9 @@ from pyspark.sql.types import StructType
 
 from pipeline.rows import KEYED_SPARK, MESSAGES_SPARK
 from pipeline.source.options import SourceOptions, Use, View
+from tiering.clock import SystemClock
 from tiering.errors import InvalidRequestError
+from tiering.randomness import SystemRandomness
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -44,7 +46,16 @@ class TierlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Appends to a running service (``url``), or makes an archive of a new store (``cold``)."""
-        raise _not_there("written")
+        from pipeline.source.archive_writer import make_archive_writer
+
+        options = SourceOptions.parse(self.options, Use.WRITE)
+        if options.cold is not None and options.url is not None:
+            raise InvalidRequestError("rows go to a service or to an archive", hint="give option 'url' or 'cold'")
+        if options.cold is None:
+            raise _not_there("written")
+        return make_archive_writer(
+            options, schema, overwrite=overwrite, clock=SystemClock(), randomness=SystemRandomness()
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Appends to a running service, each row once."""

@@ -55,6 +55,14 @@ class SourceOptions:
     start: str | int = EARLIEST
     """Where a stream begins: :data:`EARLIEST`, :data:`LATEST`, or a store time in ms."""
     max_messages_per_trigger: int | None = None
+    topic: str | None = None
+    """Topic of all rows that are written; None: a column says it."""
+    segment_bytes: int | None = None
+    """Size of the log segments of an archive that is written; None: as the service's."""
+    index_slots: int | None = None
+    """Hash slots of its index objects; None: as the service's."""
+    index_items: int | None = None
+    """Most items of one of its index objects; None: as the service's."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> SourceOptions:
@@ -141,6 +149,10 @@ _OPTIONS = {
         _Option("partition_bytes", "partition_bytes", _count, _READS),
         _Option("start", "start", _start, Use.READ_STREAM),
         _Option("maxMessagesPerTrigger", "max_messages_per_trigger", _count, Use.READ_STREAM),
+        _Option("topic", "topic", _text, Use.WRITE),
+        _Option("segment_bytes", "segment_bytes", _count, Use.WRITE),
+        _Option("index_slots", "index_slots", _count, Use.WRITE),
+        _Option("index_items", "index_items", _count, Use.WRITE),
     )
 }
 

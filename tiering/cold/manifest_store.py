@@ -149,7 +149,7 @@ class ManifestStore(ArchiveCatalogue):
             except ObjectNotFoundError:
                 if self.had_head:
                     raise  # a new head would make orphans of everything archived
-                return self._create(owner, log_begin)
+                return self._create(owner, log_begin, ManifestChange())
             self._check_owner(head, owner, log_end)
             if head.open_id != owner.open_id:
                 head = self._swap(
@@ -159,6 +159,15 @@ class ManifestStore(ArchiveCatalogue):
                 )
             self._epoch = head.epoch
             return head
+
+    def create(self, owner: Ownership, change: ManifestChange, *, log_begin: int) -> Head:
+        """Make the archive of a new store with all that ``change`` names, by the one put that makes its head.
+
+        Raises :class:`StoreMismatchError` if the store has an archive, the object store's error if the outcome could
+        not be learnt: then nothing that ``change`` names may be deleted.
+        """
+        with self._lock:
+            return self._create(owner, log_begin, change)
 
     def check_owner(self, owner: Ownership, *, log_end: int | None = None) -> None:
         """Look whether ``owner`` may write, without writing; no archive yet is fine."""
@@ -199,12 +208,13 @@ class ManifestStore(ArchiveCatalogue):
                 "salvage` this one",
             )
 
-    def _create(self, owner: Ownership, log_begin: int) -> Head:
+    def _create(self, owner: Ownership, log_begin: int, change: ManifestChange) -> Head:
         commit_id = self._randomness.token_hex(8)
-        head = Head(
-            self.keys.store_id, owner.volume_id, owner.open_id, 1, 1, commit_id, (commit_id,),
+        nothing = Head(
+            self.keys.store_id, owner.volume_id, owner.open_id, 1, 0, commit_id, (commit_id,),
             log_begin, log_begin, log_begin,
         )  # fmt: skip
+        head = replace(self._apply(nothing, change), version=1)
         try:
             self._etag = self.objects.put(self.keys.head, head.encode(), if_absent=True).etag
             self._head, self.had_head = head, True

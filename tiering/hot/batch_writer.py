@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.batch import ANY_QUEUE, BytesColumn, MessageBatch
+from tiering.batch import ANY_QUEUE, MessageBatch
 from tiering.clock import Clock
-from tiering.errors import MessageTooLargeError, StoreError
+from tiering.encoding import encode_batch
+from tiering.errors import MessageTooLargeError
 from tiering.format.record import BLANK_BYTES
 from tiering.hot.commit_log import CommitLog
 from tiering.hot.consume_queue import QueueKey
 from tiering.hot.topics import Topic, TopicRegistry
-from tiering.kernels.checksum import CRC_TABLES
-from tiering.kernels.encode import PROPERTY_NAMES, encode_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +90,6 @@ class BatchWriter:
 
     def _write(self, batch: MessageBatch, sizes: NDArray[np.int64], result: AppendResult) -> None:
         ends = np.cumsum(sizes)
-        names = BytesColumn.of([topic.encode() for topic in batch.topics])
-        born_host = np.zeros(8, np.uint8)  # no client address on this path; four zero bytes and port 0
         first = 0
         while first < len(batch):
             before = int(ends[first - 1]) if first else 0
@@ -101,20 +98,11 @@ class BatchWriter:
                 self._log.roll()
                 continue
             out = np.empty(int(ends[last - 1]) - before, np.uint8)
-            written = encode_records(
-                CRC_TABLES, out.ctypes.data, self._log.end, result.store_ms,
-                born_host.ctypes.data, len(born_host), self._store_host.ctypes.data, len(self._store_host),
-                PROPERTY_NAMES.ctypes.data, first, last, sizes.ctypes.data, batch.topic_index.ctypes.data,
-                *_addresses(names), result.queue_id.ctypes.data, result.queue_offset.ctypes.data,
-                batch.born_ms.ctypes.data, *_addresses(batch.body), *_addresses(batch.keys),
-                *_addresses(batch.tags), *_addresses(batch.properties), int(self._record_checksum),
+            encode_batch(
+                batch, first, last, sizes, out, physical=self._log.end, store_ms=result.store_ms,
+                store_host=self._store_host, queue_id=result.queue_id, queue_offset=result.queue_offset,
+                checksum=self._record_checksum,
             )  # fmt: skip
-            if written != len(out):
-                raise StoreError("the encoder disagrees with the computed record sizes")
             result.physical_offset[first:last] = self._log.end + ends[first:last] - sizes[first:last] - before
             self._log.write(out)
             first = last
-
-
-def _addresses(column: BytesColumn) -> tuple[int, int]:
-    return column.data.ctypes.data, column.starts.ctypes.data
