@@ -9,29 +9,32 @@ a query by key finds a prepared one through the index, here it is left out which
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.archive import PinnedStore
+from pipeline.columns import MessageColumns, bounds_of
+from pipeline.erased import without_erased
 from pipeline.predicate import EVERYTHING, Predicate
 from pipeline.rows import message_batch
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import ArchiveReader
-from tiering.cold.segment.reader import DirectoryRow, SegmentReader, items_in
+from tiering.cold.segment.reader import DirectoryRow, SegmentReader, item_at
 from tiering.erasing.tombstones import Erasures
-from tiering.errors import CorruptionError
+from tiering.errors import CorruptionError, TornRecordError
 from tiering.format.filler import Filler
-from tiering.format.manifest import Head, LogEntry
+from tiering.format.manifest import Head, LogEntry, Tombstone
+from tiering.kernels.columns import Bounds
 from tiering.message import StoredMessage
 from tiering.types import Tier
 
-#: Rows of a batch, unless one frame has more.
-BATCH_ROWS = 8192
+#: A batch ends with the frame that gives it so many rows, or before the one that would make it larger than this.
+BATCH_ROWS, BATCH_BYTES = 8192, 4 << 20
 _BOUNDS = ("queue_id", "first_queue_offset", "min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms")
 
 
@@ -83,19 +86,20 @@ def read_frames(
 
     runs = share.of(list(segment.chosen_runs(predicate.topics, choose)))
     groups = [(place, list(group)) for place, group in groupby(runs, key=lambda run: run.place)]
-    shown = Shown(store, reader, predicate)
-    waiting: list[StoredMessage] = []
+    erased = [stone for stone in head.tombstones if any(map(Erasures([stone]).may_hide, runs))]
+    filling = _Filling(store.store_id, Shown(store, reader, predicate))
     with naming(entry):
         for frame, (_, group) in zip(segment.frames([place for place, _ in groups]), groups, strict=True):
-            for item in chain.from_iterable(items_in(frame, run) for run in group):
-                if not isinstance(item, Filler):
-                    message = StoredMessage(item, store.store_id, Tier.COLD)
-                    if shown.includes(message):
-                        waiting.append(message)
-            if len(waiting) >= BATCH_ROWS:
-                yield from batches_of(waiting, predicate)
-                waiting = []
-        yield from batches_of(waiting, predicate)
+            for batch in filling.add(frame, group):
+                yield from _shown(batch, erased, predicate)
+        yield from _shown(filling.finish(), erased, predicate)
+
+
+def _shown(batch: pa.RecordBatch, erased: Sequence[Tombstone], predicate: Predicate) -> Iterator[pa.RecordBatch]:
+    """What of a batch was asked for by key and is not erased, unless that is nothing."""
+    batch = predicate.with_keys(without_erased(batch, erased))
+    if batch.num_rows:
+        yield batch
 
 
 class Shown:
@@ -105,15 +109,59 @@ class Shown:
         self._predicate = predicate
         self._erased = Erasures(store.head.tombstones)
         self._expired_ms = expired_by_name(store.manifest, reader, store.head)
+        self._bounds: dict[str, Bounds] = {}
 
     def includes(self, message: StoredMessage) -> bool:
         """Whether a message of a queue is shown; keys are looked at in whole batches."""
         record = message.record
         return (
-            self._predicate.matches(message)
+            self._predicate.matches(record)
             and record.store_ms >= self._expired_ms.get(record.topic, record.store_ms)
             and not self._erased.hides(record)
         )
+
+    def bounds(self, topic: str) -> Bounds:
+        """What :meth:`includes` asks of a topic's offsets and times, for a kernel; what is erased, it leaves open."""
+        if topic not in self._bounds:
+            self._bounds[topic] = bounds_of(self._predicate, self._expired_ms.get(topic))
+        return self._bounds[topic]
+
+
+class _Filling:
+    """Fills one batch after another with the records of runs."""
+
+    def __init__(self, store_id: str, shown: Shown) -> None:
+        self._store_id = store_id
+        self._shown = shown
+        self._columns = MessageColumns(store_id, BATCH_BYTES)
+
+    def add(self, frame: bytes, runs: Iterable[DirectoryRow]) -> Iterator[pa.RecordBatch]:
+        """Add the runs of a frame; gives every batch that is full."""
+        data = np.frombuffer(frame, np.uint8)
+        if self._columns.room_bytes < len(frame):
+            yield self.finish(len(frame))
+        for run in runs:
+            at, end = run.position, run.position + run.bytes
+            if end > len(frame):
+                raise TornRecordError("the directory leads beyond the end of a frame", position=run.frame_position)
+            while (at := self._columns.add(data, at, end, run.topic, self._shown.bounds(run.topic))) < end:
+                item = item_at(frame, at)
+                at += item.size
+                if isinstance(item, Filler):
+                    continue
+                message = StoredMessage(item, self._store_id, Tier.COLD)
+                if self._shown.includes(message):
+                    self._columns.add_plain(message)
+                    if self._columns.is_full:
+                        yield self.finish(len(frame))
+        if self._columns.rows >= BATCH_ROWS:
+            yield self.finish()
+
+    def finish(self, room_bytes: int = 0) -> pa.RecordBatch:
+        """The batch so far; another one is begun, with room for so much at least."""
+        batch = self._columns.finish()
+        self._columns = MessageColumns(self._store_id, max(BATCH_BYTES, room_bytes))
+        return batch
 
 
 def expired_by_name(manifest: ManifestStore, reader: ArchiveReader, head: Head) -> dict[str, int]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.rows import FIRST_SHOWN_MS, LAST_SHOWN_MS, key_pairs, shown_ms
-from tiering.message import StoredMessage
+from tiering.format.record import Record
 from tiering.types import TimeRange
 
 IntArray = NDArray[np.integer[Any]]
@@ -88,9 +88,8 @@ class Predicate:
                 found &= span.overlap(*(_shown(runs[f"{end}_{axis}_ms"]) for end in ("min", "max")))
         return found
 
-    def matches(self, message: StoredMessage) -> bool:
-        """Whether a message fits, but for its keys, of which :meth:`with_keys` knows."""
-        record = message.record
+    def matches(self, record: Record) -> bool:
+        """Whether a record fits, but for its keys, of which :meth:`with_keys` knows."""
         return (
             (self.topics is None or record.topic in self.topics)
             and (self.queue_ids is None or record.queue_id in self.queue_ids)

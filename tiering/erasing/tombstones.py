@@ -56,6 +56,11 @@ def make_tombstone(
     return Tombstone(randomness.token_hex(8), topic, digest, salt, from_ms, to_ms, end)
 
 
+def means_key(tombstone: Tombstone, key: str) -> bool:
+    """Whether a tombstone is for messages with this key; for one of all messages of its topic, False."""
+    return tombstone.key_hash is not None and _keyed_hash(tombstone.salt, key) == tombstone.key_hash
+
+
 def _keyed_hash(salt: str, key: str) -> str:
     return hashlib.blake2b(key.encode(), key=bytes.fromhex(salt), digest_size=_HASH_BYTES).hexdigest()
 
@@ -86,7 +91,7 @@ class Erasures:
             if tombstone.key_hash is None:
                 return True
             keys = indexed_keys(record.properties) if keys is None else keys
-            if any(_keyed_hash(tombstone.salt, key) == tombstone.key_hash for key in keys):
+            if any(means_key(tombstone, key) for key in keys):
                 return True
         return False
 

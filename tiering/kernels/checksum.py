@@ -43,3 +43,19 @@ def crc32(tables, address, length):
         value = (value >> uint64(8)) ^ uint64(load_u32(tables + int64(byte) * 4))
         address += 1
     return int64(value ^ uint64(0xFFFFFFFF))
+
+
+@called
+def record_differs(tables, record, size, properties_length):
+    """Whether a record ends in a checksum of all its other bytes, and they are not what it says."""
+    tail = record + size - 20
+    if properties_length < 20 or load_i64(tail) != 0x2332334352435F5F or load_u8(tail + 8) != 1:  # "__CRC32#"
+        return False
+    if load_u8(tail + 19) != 2:
+        return False
+    value = crc32(tables, record, size - 20) & 0x7FFFFFFF
+    for i in range(10):
+        if load_u8(tail + 9 + i) != 48 + value % 10:
+            return True
+        value //= 10
+    return False

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tiering.format.record import TRANSACTION_MASK, SysFlag
 from tiering.fs import ByteArray
-from tiering.kernels.checksum import CRC_TABLES, crc32
+from tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
 from tiering.kernels.primitives import (
     called,
     inlined,
@@ -209,22 +209,6 @@ def _is_unfinished(address, length, limit):
     return length > 0 and load_u8(end - 1) == 0 and (end + 8 > limit or load_i64(end) == 0)
 
 
-@called
-def _differs(tables, record, size, properties_length):
-    """Whether a record ends in a checksum of all its other bytes, and they are not what it says."""
-    tail = record + size - 20
-    if properties_length < 20 or load_i64(tail) != 0x2332334352435F5F or load_u8(tail + 8) != 1:  # "__CRC32#"
-        return False
-    if load_u8(tail + 19) != 2:
-        return False
-    value = crc32(tables, record, size - 20) & 0x7FFFFFFF
-    for i in range(10):
-        if load_u8(tail + 9 + i) != 48 + value % 10:
-            return True
-        value //= 10
-    return False
-
-
 @kernel
 def _scan(
     tables, log, position, limit, base, check_crc, check_torn, pass_fillers, slots, mask, topics, starts, rows,
@@ -275,7 +259,7 @@ def _scan(
             break
         if check_crc and body_length > 0 and crc32(tables, at + fixed, body_length) & 0x7FFFFFFF != load_be32(at + 8):
             break
-        if check_crc and _differs(tables, at, size, properties_length):
+        if check_crc and record_differs(tables, at, size, properties_length):
             break
         if check_torn and _lost_sector(properties_at, properties_length, base + properties_at - log):
             break

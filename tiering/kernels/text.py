@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numba import int32, int64, uint32
 
-from tiering.kernels.primitives import called, inlined, load_u8, load_u32
+from tiering.kernels.primitives import called, inlined, load_i64, load_u8, load_u32
 
 _P1, _P2, _P3, _P4, _P5 = (uint32(prime) for prime in (2654435761, 2246822519, 3266489917, 668265263, 374761393))
 
@@ -52,6 +52,35 @@ def java_hash(seed, address, length):
         value = uint32(value * uint32(31) + uint32(unit))
         address += step
     return int64(value)
+
+
+@called
+def is_utf8(address, length):
+    """Whether bytes are UTF-8 as Python's strict decoder takes it: no surrogates, nothing longer than it need be."""
+    end = address + length
+    while address < end:
+        if end - address >= 8 and load_i64(address) & -9187201950435737472 == 0:  # 0x80 in each of eight bytes
+            address += 8
+            continue
+        byte = load_u8(address)
+        if byte < 0x80:
+            address += 1
+            continue
+        if byte < 0xC2 or byte > 0xF4:
+            return False
+        following = 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
+        if address + following >= end:
+            return False
+        second = load_u8(address + 1)
+        if (byte == 0xE0 and second < 0xA0) or (byte == 0xF0 and second < 0x90):
+            return False
+        if (byte == 0xED and second > 0x9F) or (byte == 0xF4 and second > 0x8F):
+            return False
+        for i in range(1, following + 1):
+            if _continuation(address + i, end) < 0:
+                return False
+        address += following + 1
+    return True
 
 
 @inlined
