@@ -1,7 +1,8 @@
 """Makes index objects of archived segments again: what takes the place of one that is lost, damaged or wrong.
 
-Everything local happens in memory: one segment and one index file. Killed before the commit: objects that nobody
-names; after it, the archive has the new ones. No watermark moves.
+Killed before the commit: objects that nobody names, which the sweep removes after grace; after it, the archive has the
+new ones in place of the old. No watermark moves, and no reader sees both or neither: objects come and go in one commit,
+which is refused if the range has other objects by then than those it was planned on.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from index.layout import TIERLOG
 from index.local_index import LocalIndex
 from index.publish import Workbench, upload_file
 from index.ranges import uncovered
+from index.rebuild_plan import IndexShape, Range, Stretch
 from tiering.cold.manifest_change import ManifestChange
 from tiering.cold.manifest_store import ManifestStore
-from tiering.errors import CorruptionError
+from tiering.errors import ConflictError, CorruptionError
 from tiering.format.manifest import Head, IndexEntry, LogEntry
 from tiering.fs import FileSystem
 from tiering.hot.dispatch import LogRange
@@ -29,8 +31,69 @@ _FOLDER = Path("/tierlog-rebuild")
 _MOST_ITEMS = 1 << 20
 
 
+def build_objects(
+    manifest: ManifestStore, head: Head, span: Range, shape: IndexShape, fs: FileSystem, folder: Path,
+    randomness: Randomness,
+) -> tuple[IndexEntry, ...]:  # fmt: skip
+    """Store index objects of the records in the physical range ``span``; who commits the entries names them.
+
+    The objects' ranges lie in ``span`` in ascending order; what has no keys has no object. Everything local happens in
+    ``folder``: one segment, and the index files that are not uploaded yet. Raises :class:`CorruptionError` if a segment
+    cannot be read or is missing, :class:`InvalidRequestError` for a shape that no file can have, the object store's
+    errors.
+    """
+    first, end = span
+    paths = StorePaths(folder)
+    for place in (paths.tmp, paths.tierlog):
+        fs.make_dirs(place)
+    index = LocalIndex.open(
+        fs, paths, slots=shape.slots, items=shape.items, layout=shape.layout,
+        border=first, indexed_to=first, log_start=first,
+    )  # fmt: skip
+    names = {topic.topic_id: topic.name for topic in manifest.state(manifest.reader(), head).topics}
+    workbench = Workbench(fs, paths.tmp, contextlib.nullcontext)
+    built: list[IndexEntry] = []
+
+    def upload() -> None:
+        index.keep_house()
+        for entry in index.pending():
+            assert entry.next is not None
+            built.append(upload_file(manifest, randomness, entry, head, names, workbench))
+            index.set_indexed_to(entry.next)
+            index.remove_below(entry.next)
+        index.keep_house()
+
+    for records in _until(end, archived_ranges(manifest, head, first, names, fs, paths.tmp)):
+        index.on_records(records)
+        if records.end % len(records.data) == 0:
+            upload()
+    index.seal()
+    upload()
+    return tuple(built)
+
+
+def replace_stretch(manifest: ManifestStore, stretch: Stretch, built: tuple[IndexEntry, ...], begun_s: float) -> Head:
+    """Name ``built`` in place of the old objects of a stretch, in one commit.
+
+    Raises :class:`ConflictError` if the range has other objects than the stretch, or has partly expired, since it was
+    planned: plan again.
+    """
+    planned = {entry.key for entry in stretch.old}
+
+    def refuse(head: Head) -> None:
+        over = manifest.index_entries_over(manifest.reader(), head, stretch.first, stretch.next)
+        if {entry.key for entry in over} != planned or not head.cold_min <= stretch.first < head.indexed_to:
+            raise ConflictError(
+                f"the index of [{stretch.first}, {stretch.next}) has changed since it was planned to be made again",
+                path=manifest.keys.head,
+            )
+
+    change = ManifestChange(index=built, remove=stretch.old, begun_s=begun_s)
+    return manifest.commit_other(change, refuse=refuse)
+
+
 class IndexRebuild:
-    """Rebuilds parts of one archive's index; for anybody, not only the store's owner."""
+    """Rebuilds parts of one archive's index in memory; for anybody, not only the store's owner."""
 
     def __init__(self, manifest: ManifestStore, fs: FileSystem, randomness: Randomness) -> None:
         """Nothing reaches ``fs``: a layer in memory lies over it."""
@@ -66,27 +129,9 @@ class IndexRebuild:
         self, head: Head, first: int, following: int, slots: int, items: int, remove: tuple[IndexEntry, ...]
     ) -> Head:
         begun_s = self._manifest.begin_upload()
-        built = self._build(head, first, following, slots, items)
+        shape, fs = IndexShape(slots, max(items, 2), TIERLOG), OverlayFileSystem(self._fs)
+        built = build_objects(self._manifest, head, (first, following), shape, fs, _FOLDER, self._randomness)
         return self._manifest.commit_other(ManifestChange(index=built, remove=remove, begun_s=begun_s))
-
-    def _build(self, head: Head, first: int, following: int, slots: int, items: int) -> tuple[IndexEntry, ...]:
-        fs = OverlayFileSystem(self._fs)
-        paths = StorePaths(_FOLDER)
-        for place in (paths.tmp, paths.tierlog):
-            fs.make_dirs(place)
-        index = LocalIndex.open(
-            fs, paths, slots=slots, items=max(items, 2), layout=TIERLOG,
-            border=first, indexed_to=first, log_start=first,
-        )  # fmt: skip
-        names = {topic.topic_id: topic.name for topic in self._manifest.state(self._manifest.reader(), head).topics}
-        for records in _until(following, archived_ranges(self._manifest, head, first, names, fs, paths.tmp)):
-            index.on_records(records)
-        index.seal()
-        index.compact_sealed()
-        workbench = Workbench(fs, paths.tmp, contextlib.nullcontext)
-        return tuple(
-            upload_file(self._manifest, self._randomness, entry, head, names, workbench) for entry in index.pending()
-        )
 
 
 def _until(end: int, ranges: Iterator[LogRange]) -> Iterator[LogRange]:

@@ -83,6 +83,8 @@ def _session(name: str, master: str | None) -> Iterator[SparkSession]:
         yield running
         return
     builder = SparkSession.builder.appName(name)
+    if "SPARK_ENV_LOADED" not in os.environ and (master or "local").startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the first python3 of the path
     if master is not None:
         builder = builder.master(master)
     elif "SPARK_ENV_LOADED" not in os.environ:  # spark-submit sets it, and its own master

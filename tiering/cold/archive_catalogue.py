@@ -79,6 +79,20 @@ class ArchiveCatalogue:
         yield from self._entries(reader, head.index_tree, "index", lost=lost)
         yield from head.index
 
+    def index_entries_over(self, reader: ArchiveReader, head: Head, first: int, end: int) -> Iterator[IndexEntry]:
+        """Every published index object whose range touches the physical range ``[first, end)``."""
+
+        def touching(items: Iterable[PageNode | IndexEntry]) -> Iterator[IndexEntry]:
+            for item in items:
+                if item.first >= end or first >= item.next:
+                    continue
+                if isinstance(item, PageNode):
+                    yield from touching(self._page(reader, item, "index"))
+                else:
+                    yield item
+
+        yield from touching((*head.index_tree, *head.index))
+
     def log_entry(self, reader: ArchiveReader, head: Head, base: int) -> LogEntry | None:
         """The published segment with this base, or None."""
         found = self.segment_of(reader, head, base)

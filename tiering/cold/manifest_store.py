@@ -272,17 +272,22 @@ class ManifestStore(ArchiveCatalogue):
         with self._lock:
             return self._swap(lambda head: self._apply(head, change), check, landed)
 
-    def commit_other(self, change: ManifestChange, *, owned: bool = False) -> Head:
+    def commit_other(
+        self, change: ManifestChange, *, owned: bool = False, refuse: Callable[[Head], None] | None = None
+    ) -> Head:
         """Publish what replaces or removes named entries (merge, expiry, erasure, repair), by whomever.
 
-        Tried again from any newer head. Raises :class:`ConflictError` if an entry to be removed is gone or the uploads
-        took too long; with ``owned``, for the store's own process, :class:`FencedError` if the archive was taken over.
+        Tried again from any newer head; ``refuse`` sees each of them first, and raises :class:`ConflictError` for one
+        that the change was not planned on. So does this if an entry to be removed is gone or the uploads took too long;
+        with ``owned``, for the store's own process, it raises :class:`FencedError` if the archive was taken over.
         """
 
         def check(head: Head) -> None:
             if owned:
                 self._check_epoch(head)
             self._check_in_time(change)
+            if refuse is not None:
+                refuse(head)
 
         with self._lock:
             return self._swap(lambda head: self._apply(head, change), check, lambda head: self._knows(head, change))

@@ -82,9 +82,11 @@ class SimManifest(ManifestStore):
         with self._means(Intent("commit", change, self._epoch)):
             return super().commit(change, expected)
 
-    def commit_other(self, change: ManifestChange, *, owned: bool = False) -> Head:
+    def commit_other(
+        self, change: ManifestChange, *, owned: bool = False, refuse: Callable[[Head], None] | None = None
+    ) -> Head:
         with self._means(Intent("other", change, self._epoch if owned else None)):
-            return super().commit_other(change, owned=owned)
+            return super().commit_other(change, owned=owned, refuse=refuse)
 
     @contextmanager
     def _means(self, intent: Intent) -> Iterator[None]:
