@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pyspark
@@ -13,7 +14,6 @@ import pytest
 
 from pipeline.packing import main as pack
 from service.engine import Engine
-from tests.conftest import ROOT
 from tests.support.engines import tiny_settings
 from tiering.batch import Message
 
@@ -67,13 +67,16 @@ def test_spark_submit_with_a_packed_environment_and_separate_executors(tmp_path:
         str(home / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]", "--archives", f"{packed}#site",
         *given, str(script), url, str(out), "k7",
     ]  # fmt: skip
-    bare = os.path.realpath(sys.executable)  # the interpreter without this environment's libraries
+    # an interpreter without libraries of its own; the driver has the archive unpacked, the executors unpack it
+    site = tmp_path / "driver_site"
+    with tarfile.open(packed) as archive:
+        archive.extractall(site, filter="data")
     environment = os.environ | {
         "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work"),
-        "PYSPARK_PYTHON": bare, "PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": os.path.realpath(sys.executable), "PYTHONPATH": str(site),
     }  # fmt: skip
     done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
     answer = json.loads(out.read_text())
