@@ -15,6 +15,17 @@ from tiering.format.manifest import IndexEntry
 _T = TypeVar("_T")
 
 
+def open_index_object(
+    reader: ArchiveReader, entry: IndexEntry, layouts: Mapping[int, ItemLayout] = LAYOUTS
+) -> IndexObjectReader:
+    """An object whose page directory is read through the caches; nothing is asked yet."""
+
+    def read(start: int, end: int, decode: Callable[[bytes], _T]) -> _T:
+        return reader.metadata(entry.key, start, end, "page directory", decode)
+
+    return IndexObjectReader(reader.fetcher(entry.key, "index"), entry.sections, layouts=layouts, read=read)
+
+
 class KeyRun:
     """One key in one object. Costs no request until :meth:`pages`, which needs the page directory."""
 
@@ -29,12 +40,7 @@ class KeyRun:
         self._reader = reader
         self._key = entry.key
         self._low, self._high = hash_low, hash_high
-
-        def read(start: int, end: int, decode: Callable[[bytes], _T]) -> _T:
-            return reader.metadata(entry.key, start, end, "page directory", decode)
-
-        fetch = reader.fetcher(entry.key, "index")
-        self._object = IndexObjectReader(fetch, entry.sections, layouts=layouts, read=read)
+        self._object = open_index_object(reader, entry, layouts)
 
     def pages(self) -> range:
         """The pages that may hold the key, in item order: newest first."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from pipeline.archive import ArchiveSnapshot, PinnedStore
+from pipeline.key_reads import HitsPart, not_indexed, plan_key_reads, read_hits
 from pipeline.parts import SegmentPart, plan_parts, read_parts
 from pipeline.predicate import Predicate
 from pipeline.rows import keyed
@@ -23,6 +24,15 @@ class ArchivePartition(InputPartition):
 
     store: PinnedStore
     parts: tuple[SegmentPart, ...]
+    predicate: Predicate
+
+
+@dataclass
+class HitsPartition(InputPartition):
+    """Places that the index gave."""
+
+    store: PinnedStore
+    parts: tuple[HitsPart, ...]
     predicate: Predicate
 
 
@@ -62,6 +72,11 @@ class BatchReader(DataSourceReader):
 
     def _of_archive(self, store: PinnedStore) -> Iterator[InputPartition]:
         predicate, bare = self._pushed.predicate, store.for_known_entries()
+        tasks = plan_key_reads(store, predicate, part_bytes=self._options.partition_bytes)
+        if tasks is not None:
+            for hits in tasks:
+                yield HitsPartition(bare, hits, predicate)
+            predicate = not_indexed(store, predicate)
         for parts in plan_parts(store, predicate, part_bytes=self._options.partition_bytes):
             yield ArchivePartition(bare, parts, predicate)
 
@@ -74,6 +89,8 @@ class BatchReader(DataSourceReader):
 def _messages_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, ArchivePartition):
         yield from read_parts(partition.store, partition.parts, partition.predicate)
+    elif isinstance(partition, HitsPartition):
+        yield from read_hits(partition.store, partition.parts, partition.predicate)
 
 
 class _PushFilters:
