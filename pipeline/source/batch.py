@@ -14,8 +14,8 @@ from pipeline.parts import SegmentPart, plan_parts, read_parts
 from pipeline.predicate import Predicate
 from pipeline.rows import keyed
 from pipeline.source.options import SourceOptions, View
+from pipeline.source.pulled import PulledPartition, plan_pulls, read_pulled
 from pipeline.source.pushed import Pushed
-from tiering.errors import InvalidRequestError
 
 
 @dataclass
@@ -57,18 +57,17 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """What has to be read, in tasks of about ``partition_bytes``."""
-        if self._options.cold is None:
-            raise InvalidRequestError("no archive is named", hint="give option 'cold'")
-        wanted = [] if self._options.store is None else [self._options.store]
-        snapshot = ArchiveSnapshot.take(self._options.cold, wanted)
-        if self._pushed.is_empty:
-            return []
-        return [
-            partition
-            for store in snapshot.stores.values()
-            if self._pushed.wants_store(store.store_id)
-            for partition in self._of_archive(store)
-        ]
+        options, archive = self._options, None
+        if options.cold is not None:
+            archive = ArchiveSnapshot.take(options.cold, () if options.store is None else (options.store,))
+        found: list[InputPartition] = []
+        if options.url is not None:
+            found += plan_pulls(options, archive, self._pushed)
+        if archive is not None and not self._pushed.is_empty:
+            for store in archive.stores.values():
+                if self._pushed.wants_store(store.store_id):
+                    found += self._of_archive(store)
+        return found
 
     def _of_archive(self, store: PinnedStore) -> Iterator[InputPartition]:
         predicate, bare = self._pushed.predicate, store.for_known_entries()
@@ -91,6 +90,8 @@ def _messages_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from read_parts(partition.store, partition.parts, partition.predicate)
     elif isinstance(partition, HitsPartition):
         yield from read_hits(partition.store, partition.parts, partition.predicate)
+    elif isinstance(partition, PulledPartition):
+        yield from read_pulled(partition)
 
 
 class _PushFilters:

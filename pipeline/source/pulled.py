@@ -1,0 +1,209 @@
+"""The hot tail of a running service, or all that it has, read by pulls.
+
+The archive is pinned first, then the service is asked where its queues end. Every message below the pinned head's
+``archived_to`` comes from the archive and every other one from the service, whichever tier it lies in by then: its
+physical offset tells, and never changes. So segments may move from hot to cold while the tasks run, and each message is
+read once. What retention removes meanwhile is an error, never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from pipeline.archive import ArchiveSnapshot
+from pipeline.client import PulledPage, QueueEnds, ServiceClient
+from pipeline.predicate import Predicate, Span
+from pipeline.rows import MESSAGES, shown_ms
+from pipeline.source.options import SourceOptions
+from pipeline.source.pushed import Pushed
+from tiering.errors import ConflictError, InvalidRequestError
+from tiering.types import PullStatus
+
+_MESSAGE_BYTES = 1 << 10
+"""What a message counts for in a task."""
+_PULL = 1000
+_MOST_TASKS = 256
+"""Of one queue: its offsets may have gaps that the service cannot tell."""
+
+
+@dataclass
+class PulledPartition(InputPartition):
+    """Queue offsets ``[first, end)`` of one queue of a service."""
+
+    url: str
+    store_id: str
+    topic: str
+    queue_id: int
+    first: int
+    end: int
+    predicate: Predicate
+
+
+def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None, pushed: Pushed) -> Iterator[PulledPartition]:
+    """What the service has beyond the archive, which was pinned before; all of it without one.
+
+    Raises :class:`InvalidRequestError` if it serves another store than those that are meant, and what its client does.
+    """
+    assert options.url is not None
+    with ServiceClient(options.url) as client:
+        stats = client.stats()
+        store_id = str(stats["store_id"])
+        above = _above(options, archive, store_id, int(stats["log_end"]))
+        if pushed.is_empty or not pushed.wants_store(store_id):
+            return
+        predicate = replace(pushed.predicate, physical_offsets=pushed.predicate.physical_offsets.meet(Span(above)))
+        for topic in client.topics():
+            if predicate.topics is not None and topic.name not in predicate.topics:
+                continue
+            for queue in topic.queues:
+                if predicate.queue_ids is not None and queue.queue_id not in predicate.queue_ids:
+                    continue
+                first = _first_at_or_above(client, topic.name, queue, above)
+                task = PulledPartition(options.url, store_id, topic.name, queue.queue_id, 0, 0, predicate)
+                for start, end in _ranges(queue, first, predicate.queue_offsets, options.partition_bytes):
+                    yield replace(task, first=start, end=end)
+
+
+def _above(options: SourceOptions, archive: ArchiveSnapshot | None, store_id: str, log_end: int) -> int:
+    """The physical offset from which on messages are the service's to tell."""
+    if options.store not in (None, store_id):
+        raise InvalidRequestError(
+            f"the service at {options.url} serves store {store_id!r}, not {options.store!r}", hint="see option 'store'"
+        )
+    if archive is None:
+        return 0
+    pinned = archive.stores.get(store_id)
+    if pinned is None:
+        raise InvalidRequestError(
+            f"the service at {options.url} serves store {store_id!r}, of which {archive.url} has no archive",
+            hint=f"there are {', '.join(sorted(archive.stores))}",
+        )
+    head = pinned.head
+    if head.beyond_gaps(log_end) < head.archived_to:
+        raise InvalidRequestError(
+            f"the log of the service at {options.url} ends at {log_end}, {archive.url} has it up to {head.archived_to}",
+            hint="another volume writes this store now: give that one's URL",
+        )
+    return head.archived_to
+
+
+def _first_at_or_above(client: ServiceClient, topic: str, queue: QueueEnds, above: int) -> int:
+    """The queue offset from which on all messages that there are lie at or above a physical offset."""
+    first = 0 if above == 0 else _bisected(client, topic, queue, above)
+    page = client.pull(topic, queue.queue_id, first, 1)
+    return page.next_offset if page.status is PullStatus.OFFSET_TOO_SMALL else first
+
+
+def _bisected(client: ServiceClient, topic: str, queue: QueueEnds, above: int) -> int:
+    """The least queue offset with nothing below ``above`` behind it, looked for from the queue's end.
+
+    Queue offsets and physical offsets rise together.
+    """
+
+    def is_below(offset: int) -> bool:
+        found = _next_message(client, topic, queue, offset)
+        return found is not None and found["physical_offset"] < above
+
+    high, step = queue.max_offset, 1
+    low = high - step
+    while low >= 0 and not is_below(low):
+        high, step = low, 4 * step
+        low = high - step
+    low = max(low, -1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_below(middle):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _next_message(client: ServiceClient, topic: str, queue: QueueEnds, offset: int) -> dict[str, Any] | None:
+    """The first message at or above an offset that is there; None if there is none."""
+    while offset < queue.max_offset:
+        page = client.pull(topic, queue.queue_id, offset, 1)
+        if page.messages:
+            return page.messages[0]
+        if page.next_offset <= offset:
+            return None
+        offset = page.next_offset
+    return None
+
+
+def _ranges(queue: QueueEnds, first: int, wanted: Span, task_bytes: int) -> Iterator[tuple[int, int]]:
+    """The offsets that are wanted from ``first`` to the queue's end, without its declared gaps, a task each."""
+    first = max(first, wanted.first or 0)
+    end = queue.max_offset if wanted.end is None else min(wanted.end, queue.max_offset)
+    for gap_first, gap_end in sorted(queue.gaps or []):
+        yield from _cut(first, min(end, gap_first), task_bytes)
+        first = max(first, gap_end)
+    yield from _cut(first, end, task_bytes)
+
+
+def _cut(first: int, end: int, task_bytes: int) -> Iterator[tuple[int, int]]:
+    if first < end:
+        count = max(1, min((end - first) * _MESSAGE_BYTES // task_bytes, _MOST_TASKS))
+        borders = [first + (end - first) * number // count for number in range(count + 1)]
+        yield from pairwise(borders)
+
+
+def read_pulled(task: PulledPartition) -> Iterator[pa.RecordBatch]:
+    """The messages of a task that fit. Raises :class:`ConflictError` if some of them are no longer there."""
+    offset = task.first
+    with ServiceClient(task.url) as client:
+        while offset < task.end:
+            page = client.pull(task.topic, task.queue_id, offset, min(_PULL, task.end - offset))
+            _check(task, offset, page)
+            found = [message for message in page.messages if _fits(task, message)]
+            batch = task.predicate.with_keys(_batch_of(found))
+            if batch.num_rows:
+                yield batch
+            offset = page.next_offset
+
+
+def _check(task: PulledPartition, offset: int, page: PulledPage) -> None:
+    where = f"{task.topic}/{task.queue_id}"
+    hint = "plan the read again"
+    if page.status is PullStatus.OFFSET_TOO_SMALL:
+        raise ConflictError(
+            f"messages {offset} to {page.next_offset - 1} of {where} were removed since the read was planned",
+            path=task.url, hint=hint,
+        )  # fmt: skip
+    if page.next_offset <= offset:
+        raise ConflictError(
+            f"{where} ends at {page.max_offset}, and had {task.end} messages when the read was planned",
+            path=task.url, hint=hint,
+        )  # fmt: skip
+    if any(message["store_id"] != task.store_id for message in page.messages):
+        raise ConflictError(f"the service no longer serves store {task.store_id!r}", path=task.url, hint=hint)
+
+
+def _fits(task: PulledPartition, message: dict[str, Any]) -> bool:
+    wanted = task.predicate
+    return (
+        message["queue_offset"] < task.end
+        and wanted.physical_offsets.contains(message["physical_offset"])
+        and wanted.stored.contains(shown_ms(message["store_ms"]))
+        and wanted.born.contains(shown_ms(message["born_ms"]))
+    )
+
+
+def _batch_of(messages: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Messages of REST as rows of the view ``messages``."""
+    made = {
+        "properties": [[*message["properties"].items()] for message in messages],
+        "born_time": [1000 * shown_ms(message["born_ms"]) for message in messages],
+        "store_time": [1000 * shown_ms(message["store_ms"]) for message in messages],
+    }
+    columns = [
+        pa.array(made[field.name] if field.name in made else [message[field.name] for message in messages], field.type)
+        for field in MESSAGES
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)

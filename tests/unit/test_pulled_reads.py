@@ -1,0 +1,182 @@
+"""An archive and the hot tail of its service are one: every message once, wherever it lies by the time it is read."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In
+
+from index.query import Query
+from service.engine import Engine
+from tests.support.batch_reads import Row, at_ms, planned, read, rows_of
+from tests.support.engines import tiny_settings
+from tests.support.served import served
+from tiering.batch import Message
+from tiering.clock import ManualClock
+from tiering.errors import ConflictError, InvalidRequestError, NotFoundError
+
+TOPICS = ("orders", "pays")
+
+
+@dataclass
+class Service:
+    """A served store and what it was sent."""
+
+    engine: Engine
+    clock: ManualClock
+    url: str
+    cold: str
+    bodies: list[bytes] = field(default_factory=list)
+
+    def append(self, count: int) -> None:
+        for _ in range(count):
+            number = len(self.bodies)
+            self.clock.advance(10)
+            self.bodies.append(b"%d-" % number * (1 + number % 40))
+            keys = [f"k{number % 5}", "all"]
+            self.engine.append([Message(TOPICS[number % 2], self.bodies[-1], keys, queue_id=number // 2 % 2)])
+
+    def both(self, **more: str) -> dict[str, str]:
+        return {"cold": self.cold, "url": self.url, "partition_bytes": "20000", **more}
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    cold, clock, settings = f"file://{tmp_path}/cold", ManualClock(), tiny_settings(hot__default_queues=2)
+    engine = Engine.open(tmp_path / "s", cold_url=cold, store_id="s", settings=settings, clock=clock)
+    with contextlib.closing(engine), served(engine, settings) as url:
+        engine.archive()
+        yield Service(engine, clock, url, cold)
+
+
+def bodies(rows: list[Row]) -> list[bytes]:
+    return sorted(row["body"] for row in rows)
+
+
+def test_cold_and_hot_messages_are_rows_once_each(service: Service) -> None:
+    service.append(300)
+    service.engine.archive(everything=True)
+    service.append(200)
+    rows = rows_of(service.both())
+    assert bodies(rows) == sorted(service.bodies)
+    assert Counter(row["tier"] for row in rows) == {"cold": 300, "hot": 200}
+    assert bodies(rows_of({"cold": service.cold})) == sorted(service.bodies[:300])
+    for row in rows:
+        message = service.engine.message(row["message_id"])
+        record = message.record
+        assert (row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"]) == (
+            record.topic, record.queue_id, record.queue_offset, record.physical_offset
+        )  # fmt: skip
+        assert (row["keys"], row["properties"], row["store_id"]) == (message.keys, [*message.properties.items()], "s")
+        assert (row["store_time"], row["born_time"]) == (at_ms(record.store_ms), at_ms(record.born_ms))
+
+
+def test_a_service_alone_is_read_whole(service: Service) -> None:
+    service.append(200)
+    service.engine.archive(everything=True, drop_hot=True)
+    service.append(50)
+    rows = rows_of({"url": service.url, "partition_bytes": "10000"})
+    assert bodies(rows) == sorted(service.bodies)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_segments_that_move_while_tasks_run_are_read_once(service: Service, seed: int) -> None:
+    """Between planning and each task the store appends, archives and drops hot copies."""
+    chance = random.Random(seed)
+    engine = service.engine
+    steps: list[Callable[[], object]] = [
+        lambda: service.append(chance.choice((1, 30, 150))), engine._hot.roll, engine.archive,
+        lambda: engine.archive(everything=True), lambda: engine.archive(everything=True, drop_hot=True),
+    ]  # fmt: skip
+    for _ in range(chance.choice((0, 3, 6))):
+        chance.choice(steps)()
+    service.append(60)
+    sent = sorted(service.bodies)
+    reader, partitions = planned(service.both())
+    rows = []
+    for partition in chance.sample(partitions, len(partitions)):
+        chance.choice(steps)()
+        rows += read(reader, [partition])
+    assert bodies(rows) == sent
+
+
+def test_filters_hold_for_what_is_hot(service: Service) -> None:
+    service.append(200)
+    service.engine.archive(everything=True)
+    service.append(100)
+    everything = rows_of(service.both(view="keys"))
+    middle = everything[len(everything) // 2]["store_time"]
+    for filters in (
+        [EqualTo(("topic",), "pays")],
+        [EqualTo(("key",), "k3")],
+        [In(("key",), ("k1", "k2", "none")), EqualTo(("queue_id",), 1)],
+        [GreaterThanOrEqual(("store_time",), middle), EqualTo(("topic",), "orders")],
+        [GreaterThanOrEqual(("queue_offset",), 60)],
+        [GreaterThanOrEqual(("physical_offset",), everything[-1]["physical_offset"])],
+    ):
+
+        def fits(row: Row, filters: list[Any] = filters) -> bool:
+            return all(
+                row[one.attribute[0]] in one.value
+                if isinstance(one, In)
+                else row[one.attribute[0]] >= one.value
+                if isinstance(one, GreaterThanOrEqual)
+                else row[one.attribute[0]] == one.value
+                for one in filters
+            )
+
+        found = [row for row in rows_of(service.both(view="keys"), filters) if fits(row)]
+        wanted = [row for row in everything if fits(row)]
+        assert wanted
+        key = lambda row: (row["physical_offset"], row["key"])  # noqa: E731
+        assert sorted(found, key=key) == sorted(wanted, key=key)
+    assert planned(service.both(), [EqualTo(("store_id",), "another")])[1] == []
+
+
+def test_what_is_erased_is_in_neither_part(service: Service) -> None:
+    service.append(100)
+    service.engine.archive(everything=True)
+    service.append(100)
+    service.engine.removal.erase(Query("orders", "k1"))
+    erased = {body for number, body in enumerate(service.bodies) if number % 2 == 0 and number % 5 == 1}
+    assert bodies(rows_of(service.both())) == sorted(set(service.bodies) - erased)
+
+
+def test_messages_removed_between_plan_and_read_are_an_error(tmp_path: Path) -> None:
+    clock = ManualClock()
+    settings = tiny_settings(hot__default_queues=1, hot__retention_ms=60_000)
+    engine = Engine.open(tmp_path / "s", store_id="s", settings=settings, clock=clock)
+    with contextlib.closing(engine), served(engine, settings) as url:
+        service = Service(engine, clock, url, "")
+        service.append(400)
+        assert bodies(rows_of({"url": url})) == sorted(service.bodies)
+        reader, partitions = planned({"url": url})
+        clock.advance(600_000)
+        engine.tiers_round()
+        assert engine.topic("orders").queues[0].min_offset > 0
+        with pytest.raises(ConflictError, match="were removed since the read was planned"):
+            read(reader, partitions)
+        left = rows_of({"url": url})
+        assert 0 < len(left) < len(service.bodies)
+
+
+def test_a_service_of_another_store_is_refused(service: Service, tmp_path: Path) -> None:
+    cold, settings = f"file://{tmp_path}/others", tiny_settings()
+    with contextlib.closing(Engine.open(tmp_path / "o", cold_url=cold, store_id="o", settings=settings)) as other:
+        other.archive()
+        with pytest.raises(InvalidRequestError, match=r"serves store 's', of which .* has no archive"):
+            planned({"cold": cold, "url": service.url})
+        with pytest.raises(InvalidRequestError, match="serves store 's', not 'o'"):
+            planned({"url": service.url, "store": "o"})
+        with pytest.raises(NotFoundError, match="no archive of store 'wrong' here"):
+            planned({"cold": cold, "store": "wrong"})
