@@ -1,0 +1,91 @@
+"""Folders and files of an exported table, and JSON bodies in typed columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from pipeline.export.json_body import parse_bodies
+from pipeline.export.plan import ExportPlan, ExportRequest
+from pipeline.export.table import COLUMNS, TableWriter, day_folder, topic_folder
+from pipeline.rows import message_batch
+from tests.support.hot_stores import record
+from tiering.clock import ManualClock
+from tiering.cold.urls import open_object_store
+from tiering.errors import CorruptionError
+from tiering.message import StoredMessage
+from tiering.types import Tier
+
+DAY_MS = 86_400_000
+TOPICS = ["orders", "%RETRY%group", "a/b", "..", "ünï cödé", "x=1", "~"]
+
+
+def batch_of(*places: tuple[str, int]) -> pa.RecordBatch:
+    records = [record(topic=topic, store_ms=ms, queue_offset=number) for number, (topic, ms) in enumerate(places)]
+    return message_batch([StoredMessage(each, "store", Tier.COLD) for each in records])
+
+
+@pytest.mark.parametrize("held_bytes", [1, 1 << 30])
+def test_every_topic_and_day_has_a_folder_from_which_readers_get_both_back(tmp_path: Path, held_bytes: int) -> None:
+    places = [(topic, day * DAY_MS + ms) for topic in TOPICS for day in (0, 20_000) for ms in (0, DAY_MS - 1)]
+    places += [("orders", -1), ("orders", DAY_MS)]
+    writer = TableWriter(open_object_store(f"file://{tmp_path}", clock=ManualClock()), "table", 7, held_bytes)
+    writer.add(batch_of(*places[:9]))
+    writer.add(batch_of(*places[9:]))
+    files = writer.finish()
+    assert len({file.key for file in files}) == len(files)
+    assert sum(file.rows for file in files) == len(places)
+    partitions = ds.partitioning(pa.schema([("topic", pa.string()), ("day", pa.string())]), flavor="hive")
+    table = ds.dataset(tmp_path / "table", partitioning=partitions).to_table()
+    assert set(table.column_names) == {*COLUMNS.names, "topic", "day"}
+    found = list(zip(table["topic"].to_pylist(), table["day"].to_pylist(), strict=True))
+    stored = [int(time.timestamp() * 1000) for time in table["store_time"].to_pylist()]
+    assert sorted((topic, ms) for (topic, _), ms in zip(found, stored, strict=True)) == sorted(places)
+    for (_, day), ms in zip(found, stored, strict=True):
+        assert f"day={day}" == day_folder(ms // DAY_MS)
+    assert table.schema.field("keys").type.value_type == pa.string()
+    assert table.schema.field("store_time").type == pa.timestamp("us", tz="UTC")
+
+
+def test_names_too_long_for_a_folder_stay_apart() -> None:
+    long = [topic_folder("%" * 200 + end) for end in ("a", "b")]
+    assert long[0] != long[1]
+    assert all(len(folder) < 240 for folder in long)
+    assert topic_folder("ab~c").endswith("ab%7Ec")  # no topic can be taken for the digest of another
+
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("inner", pa.struct([("x", pa.float64())]))])
+
+
+def test_bodies_that_fit_the_schema_are_typed_and_all_others_are_null() -> None:
+    bodies: list[tuple[bytes, dict[str, object] | None]] = [
+        (b'{"id": 1, "name": "a", "inner": {"x": 0.5}}', {"id": 1, "name": "a", "inner": {"x": 0.5}}),
+        (b"", None),
+        (b'{"id": 2}{"id": 3}', None),
+        (b'\n{"id":\n4,\r\n"name": "\xc3\xbc", "more": [1]}\n', {"id": 4, "name": "ü", "inner": None}),
+        (b'{"id": "5"}', None),
+        (b'{"id": 99999999999999999999}', None),
+        (b"[1]", None),
+        (b"{not json}", None),
+        (b"\xff\xfe", None),
+        (b"{}", {"id": None, "name": None, "inner": None}),
+        (b'{"name": null}', {"id": None, "name": None, "inner": None}),
+        (b'{"inner": 7}', None),
+        (b'{"id": 6}', {"id": 6, "name": None, "inner": None}),
+    ]
+    found = parse_bodies(pa.array([body for body, _ in bodies], pa.binary()), SCHEMA)
+    assert found.to_pylist() == [value for _, value in bodies]
+    assert parse_bodies(pa.array([b"x", b""], pa.binary()), SCHEMA).to_pylist() == [None, None]
+    assert parse_bodies(pa.array([], pa.binary()), SCHEMA).to_pylist() == []
+
+
+def test_a_plan_is_read_back_and_damage_is_named() -> None:
+    request = ExportRequest("file:///a", ("s",), ("t", "u"), None, 7, "id long", 64)
+    plan = ExportPlan(request, "table-1", {"s": b"\x00\xff"})
+    assert ExportPlan.decode(plan.encode(), path="x") == plan
+    for data in (b"{}", b"nothing", b"[]", plan.encode().replace(b"task_bytes", b"unknown")):
+        with pytest.raises(CorruptionError, match="not the plan of an export"):
+            ExportPlan.decode(data, path="x")
