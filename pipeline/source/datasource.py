@@ -42,7 +42,11 @@ class TierlogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Reads what comes, each message once."""
-        raise _not_there("read as a stream")
+        from pipeline.source.stream_reader import TierlogStreamReader
+
+        options = SourceOptions.parse(self.options, Use.READ_STREAM)
+        _check_schema(schema, options)
+        return TierlogStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Appends to a running service (``url``), or makes an archive of a new store (``cold``)."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
 from typing import Any
 
+from tiering.batch import validate_topic
 from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, StoreError
 from tiering.service_address import ServiceAddress
@@ -56,13 +57,21 @@ class SourceOptions:
     """Where a stream begins: :data:`EARLIEST`, :data:`LATEST`, or a store time in ms."""
     max_messages_per_trigger: int | None = None
     topic: str | None = None
-    """Topic of all rows that are written; None: a column says it."""
+    """Of a write the topic of all rows, None: a column says it; of a stream see :attr:`topics`."""
     segment_bytes: int | None = None
     """Size of the log segments of an archive that is written; None: as the service's."""
     index_slots: int | None = None
     """Hash slots of its index objects; None: as the service's."""
     index_items: int | None = None
     """Most items of one of its index objects; None: as the service's."""
+    fail_on_data_loss: bool = True
+    """Whether a stream ends with an error if messages are gone before it has read them."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics of a stream, written with commas between; none: all. :class:`InvalidRequestError` for no name."""
+        names = self.topic.split(",") if self.topic is not None else ()
+        return frozenset(validate_topic(name.strip()) for name in names)
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> SourceOptions:
@@ -130,6 +139,12 @@ def _start(text: str) -> str | int:
         raise InvalidRequestError(error.message, hint=f"{EARLIEST}, {LATEST}, or a store time: {error.hint}") from error
 
 
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidRequestError(f"{text[:40]!r} is neither true nor false")
+    return text.lower() == "true"
+
+
 def _text(text: str) -> str:
     if not text:
         raise InvalidRequestError("it is empty")
@@ -146,13 +161,14 @@ _OPTIONS = {
         _Option("url", "url", _service_url, _ALL),
         _Option("store", "store", _text, _ALL),
         _Option("view", "view", _view, _READS),
-        _Option("partition_bytes", "partition_bytes", _count, _READS),
+        _Option("partition_bytes", "partition_bytes", _count, Use.READ),
         _Option("start", "start", _start, Use.READ_STREAM),
         _Option("maxMessagesPerTrigger", "max_messages_per_trigger", _count, Use.READ_STREAM),
-        _Option("topic", "topic", _text, Use.WRITE),
+        _Option("topic", "topic", _text, Use.WRITE | Use.READ_STREAM),
         _Option("segment_bytes", "segment_bytes", _count, Use.WRITE),
         _Option("index_slots", "index_slots", _count, Use.WRITE),
         _Option("index_items", "index_items", _count, Use.WRITE),
+        _Option("failOnDataLoss", "fail_on_data_loss", _flag, Use.READ_STREAM),
     )
 }
 
