@@ -19,7 +19,8 @@ from pyspark.sql.datasource import InputPartition
 from pipeline.archive import ArchiveSnapshot
 from pipeline.client import PulledPage, QueueEnds, ServiceClient
 from pipeline.predicate import Predicate, Span
-from pipeline.rows import MESSAGES, shown_ms
+from pipeline.pulled_rows import pulled_batch
+from pipeline.rows import shown_ms
 from pipeline.source.options import SourceOptions
 from pipeline.source.pushed import Pushed
 from tiering.errors import ConflictError, InvalidRequestError
@@ -162,7 +163,7 @@ def read_pulled(task: PulledPartition) -> Iterator[pa.RecordBatch]:
             page = client.pull(task.topic, task.queue_id, offset, min(_PULL, task.end - offset))
             _check(task, offset, page)
             found = [message for message in page.messages if _fits(task, message)]
-            batch = task.predicate.with_keys(_batch_of(found))
+            batch = task.predicate.with_keys(pulled_batch(found))
             if batch.num_rows:
                 yield batch
             offset = page.next_offset
@@ -193,17 +194,3 @@ def _fits(task: PulledPartition, message: dict[str, Any]) -> bool:
         and wanted.stored.contains(shown_ms(message["store_ms"]))
         and wanted.born.contains(shown_ms(message["born_ms"]))
     )
-
-
-def _batch_of(messages: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Messages of REST as rows of the view ``messages``."""
-    made = {
-        "properties": [[*message["properties"].items()] for message in messages],
-        "born_time": [1000 * shown_ms(message["born_ms"]) for message in messages],
-        "store_time": [1000 * shown_ms(message["store_ms"]) for message in messages],
-    }
-    columns = [
-        pa.array(made[field.name] if field.name in made else [message[field.name] for message in messages], field.type)
-        for field in MESSAGES
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
