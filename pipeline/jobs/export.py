@@ -47,7 +47,7 @@ _WAVE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class ExportTask:
     """A part of an export; ``number`` counts from 0 over all stores."""
 
     number: int
@@ -85,7 +85,7 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
     if done is not None:
         summary: Summary = json.loads(done)
         return summary
-    tasks = list(_tasks_of(plan))
+    tasks = list(tasks_of(plan))
     finished = {info.key for info in objects.list(_TASKS)}
     waiting = [task for task in tasks if _record_key(task.number) not in finished]
     wave = _WAVE * context.spark.sparkContext.defaultParallelism
@@ -99,7 +99,7 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
             hint = "what is done stays; the same command goes on, and another --out begins anew"
             raise StoreError(f"{len(failed)} tasks failed, the first: {failed[0]}", hint=hint)
         context.progress(len(tasks) - len(waiting) + first + len(results), len(tasks))
-    summary = _summary(objects, plan, out, len(tasks))
+    summary = summary_of(objects, plan, out, len(tasks))
     objects.put(_DONE, json.dumps(summary).encode())
     return summary
 
@@ -138,16 +138,20 @@ def _plan(objects: ObjectStore, request: ExportRequest, nonce: str, out: str) ->
     return plan
 
 
-def _tasks_of(plan: ExportPlan) -> Iterator[_Task]:
+def tasks_of(plan: ExportPlan) -> Iterator[ExportTask]:
+    """All tasks of a plan, the same whenever they are asked for."""
     number = count()
     for store in plan.stores():
         for parts in plan_parts(store, plan.request.predicate, part_bytes=plan.request.task_bytes):
-            yield _Task(next(number), store, parts)
+            yield ExportTask(next(number), store, parts)
 
 
-def _export_task(task: _Task, *, plan: ExportPlan, out: str, schema: pa.Schema | None) -> None:
+def _export_task(task: ExportTask, *, plan: ExportPlan, out: str, schema: pa.Schema | None) -> None:
+    write_task(open_objects(out), task, plan, schema)
+
+
+def write_task(objects: ObjectStore, task: ExportTask, plan: ExportPlan, schema: pa.Schema | None) -> None:
     """Write the files of a task, then its record; runs on an executor."""
-    objects = open_objects(out)
     writer = TableWriter(objects, plan.table, task.number)
     unparsed = 0
     for batch in read_parts(task.store, task.parts, plan.request.predicate):
@@ -161,8 +165,8 @@ def _export_task(task: _Task, *, plan: ExportPlan, out: str, schema: pa.Schema |
     objects.put(_record_key(task.number), json.dumps({"files": files, "unparsed": unparsed}).encode())
 
 
-def _summary(objects: ObjectStore, plan: ExportPlan, out: str, tasks: int) -> Summary:
-    """Of all records; deletes files of the table that none of them names."""
+def summary_of(objects: ObjectStore, plan: ExportPlan, out: str, tasks: int) -> Summary:
+    """The summary of all records; deletes files of the table that none of them names."""
     records = [json.loads(objects.get(_record_key(number))[0]) for number in range(tasks)]
     files = {file["key"]: file for record in records for file in record["files"]}
     for key in [info.key for info in objects.list(f"{plan.table}/") if info.key not in files]:

@@ -8,14 +8,19 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from pipeline.archive import ArchiveSnapshot
 from pipeline.export.json_body import parse_bodies
 from pipeline.export.plan import ExportPlan, ExportRequest
 from pipeline.export.table import COLUMNS, TableWriter, day_folder, topic_folder
+from pipeline.jobs.export import summary_of, tasks_of, write_task
 from pipeline.rows import message_batch
+from tests.support.archive_copies import put_on_disk
+from tests.support.faulty_store import FaultyObjectStore
 from tests.support.hot_stores import record
+from tests.support.removal_world import RemovalWorld
 from tiering.clock import ManualClock
 from tiering.cold.urls import open_object_store
-from tiering.errors import CorruptionError
+from tiering.errors import CorruptionError, ObjectStoreUnavailableError
 from tiering.message import StoredMessage
 from tiering.types import Tier
 
@@ -89,3 +94,30 @@ def test_a_plan_is_read_back_and_damage_is_named() -> None:
     for data in (b"{}", b"nothing", b"[]", plan.encode().replace(b"task_bytes", b"unknown")):
         with pytest.raises(CorruptionError, match="not the plan of an export"):
             ExportPlan.decode(data, path="x")
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("where", ["*/topic=t/*", "*/topic=u/*", "_tasks/*"])
+def test_a_task_that_dies_in_the_middle_of_its_writing_is_done_again_and_doubles_nothing(
+    tmp_path: Path, where: str, is_done: bool
+) -> None:
+    world = RemovalWorld(segment_bytes=65_536)
+    engine = world.open()
+    for _ in range(3):
+        world.append(engine, 20)
+        world.clock.advance(DAY_MS)
+    engine.archive(everything=True)
+    cold = put_on_disk(world.objects, tmp_path / "cold")
+    plan = ExportPlan.make(
+        ExportRequest(cold, (), (), None, None, None, 1 << 20), ArchiveSnapshot.take(cold), "x"
+    )  # fmt: skip
+    (task,) = tasks_of(plan)
+    objects = FaultyObjectStore(open_object_store(f"file://{tmp_path}/out", clock=ManualClock()))
+    (objects.fail_after if is_done else objects.fail_before)("*", where)
+    with pytest.raises(ObjectStoreUnavailableError):
+        write_task(objects, task, plan, None)
+    write_task(objects, task, plan, None)
+    summary = summary_of(objects, plan, "file:///out", 1)
+    assert (summary["rows"], summary["files"]) == (60, 6)
+    table = ds.dataset(tmp_path / "out/table-x", partitioning="hive").to_table()
+    assert sorted(table["physical_offset"].to_pylist()) == [one.offset for one in world.sent]
