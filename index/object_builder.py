@@ -2,54 +2,28 @@
 
 The source is read four times, some 100,000 items at a time: to count keys and segments, to collect the offsets, and,
 slot by slot, to sort, translate and pack. In memory: 8 bytes a distinct record (12 while they are collected), the key
-filter, and a few pieces. Everything is written in the object's order, except for the header of the pages section, which
-holds a length and is written after the pages.
+filter, and a few pieces.
 """
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from index.cold_offsets import ColdOffsets, ToCold, count_segments
-from index.cover import joined_crc
 from index.errors import CorruptIndexError
 from index.key_filter import DEFAULT_BITS_PER_KEY, KeyFilter
 from index.layout import ItemLayout, Items
 from index.object_order import PIECE_ITEMS, SlotOrder, highs, keys_of
-from index.object_pages import PageDirectory
-from index.object_sections import (
-    DIRECTORY,
-    FILTER,
-    META,
-    PAGES,
-    SECTION_HEAD_BYTES,
-    TAIL,
-    TAIL_MAGIC,
-    Sections,
-    encode_section,
-)
-from index.page_writer import PageWriter
+from index.object_sections import Sections
+from index.object_writer import DEFAULT_PAGE_BYTES, IndexMeta, ObjectShape, ObjectWriter, Target, Written
 from tiering.errors import InvalidRequestError
-from tiering.format.section import SectionRef
 from tiering.types import TimeBounds
 
-DEFAULT_PAGE_BYTES = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class IndexMeta:
-    """What the builder cannot read off the compacted file."""
-
-    store_id: str
-    segment_bytes: int
-    topics: Mapping[int, str]
-    """Topic names by id, of every topic that has items."""
+__all__ = ["DEFAULT_PAGE_BYTES", "IndexMeta", "IndexObject", "Written", "build_index_object", "write_index_object"]
 
 
 class CompactedSource(Protocol):
@@ -92,27 +66,6 @@ class CompactedSource(Protocol):
     def all_items(self) -> Items:
         """All items, in compacted form, slot by slot; better a view of a map than an array in memory."""
         ...
-
-
-class Target(Protocol):
-    """Where an object is put together: a file, or memory."""
-
-    def write_at(self, position: int, data: bytes | memoryview) -> None:
-        """Put bytes at a place, perhaps beyond the end so far."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What was written, and what the manifest says about it."""
-
-    size_bytes: int
-    crc32: int
-    items: int
-    slot_from: int
-    slot_end: int
-    sections: Sections
-    meta: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,27 +131,19 @@ def write_index_object(
     offsets = ColdOffsets.collect(
         segments, (items["offset"].astype(np.int64) for items in order.whole_slots()), to_cold, meta.segment_bytes
     )
-    writer = _Writer(target)
     key_filter = KeyFilter.sized(keys, filter_bits) if filter_bits and source.layout.has_hash_high else None
-    pages = PageWriter(
-        writer.page, source.layout, source.slots, page_bytes, source.begin_ms, slot_from, slot_end
-    )  # fmt: skip
+    shape = ObjectShape(
+        source.layout, source.slots, source.begin_ms, source.first, source.next, source.bounds, page_bytes
+    )
+    writer = ObjectWriter(target, shape, meta, slot_from)
     for piece in order.sorted():
         items = piece.items
         items["offset"] = offsets.of(items["offset"].astype(np.int64))
         if key_filter is not None:
             key_filter.add(items["hash"].astype(np.int64), highs(items))
-        pages.add(items, piece.slot_end)
+        writer.add(items, piece.slot_end)
     del offsets
-    directory = pages.finish()
-    writer.end_of_pages()
-    writer.section(DIRECTORY, directory.encode())
-    if key_filter is not None:
-        writer.pieces(FILTER, key_filter.pieces())
-    else:
-        writer.nothing(FILTER)
-    described = _described(source, meta, directory, writer.sections, len(order), sorted(segments), slot_from, slot_end)
-    return writer.finish(described, len(order), slot_from, slot_end)
+    return writer.finish(slot_end, segments, key_filter)
 
 
 def _count(order: SlotOrder, segment_bytes: int) -> tuple[int, dict[int, int]]:
@@ -213,77 +158,6 @@ def _count(order: SlotOrder, segment_bytes: int) -> tuple[int, dict[int, int]]:
         found.sort()
         keys += 1 + int(np.count_nonzero(np.diff(found)))
     return keys, segments
-
-
-def _described(
-    source: CompactedSource, meta: IndexMeta, directory: PageDirectory, sections: Sections, items: int,
-    segments: list[int], slot_from: int, slot_end: int,
-) -> dict[str, Any]:  # fmt: skip
-    bounds = source.bounds
-    assert bounds is not None
-    return {
-        "store_id": meta.store_id,
-        "layout": source.layout.name,
-        "slots": source.slots,
-        "slot_range": [slot_from, slot_end],
-        "items": items,
-        "pages": len(directory),
-        "page_bytes": directory.page_bytes,
-        "begin_ms": source.begin_ms,
-        "min_store_ms": bounds.min_store_ms,
-        "max_store_ms": bounds.max_store_ms,
-        "min_born_ms": bounds.min_born_ms,
-        "max_born_ms": bounds.max_born_ms,
-        "first": source.first,
-        "next": source.next,
-        "segment_bytes": meta.segment_bytes,
-        "segments": segments,
-        "topics": {str(number): name for number, name in sorted(meta.topics.items())},
-        "sections": {
-            name: {"position": ref.position, "length": ref.length, "crc": ref.crc32} for name, ref in sections.items()
-        },
-    }
-
-
-class _Writer:
-    """Sections at their places, and the checksum of all of them."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._position = SECTION_HEAD_BYTES
-        self._crc = 0
-        """Of the pages, then of everything so far."""
-        self.sections: dict[str, SectionRef] = {}
-
-    def page(self, data: bytes | memoryview) -> None:
-        self._target.write_at(self._position, data)
-        self._crc = zlib.crc32(data, self._crc)
-        self._position += len(data)
-
-    def end_of_pages(self) -> None:
-        length = self._position
-        head = encode_section(PAGES, b"", length - SECTION_HEAD_BYTES)
-        self._target.write_at(0, head)
-        self._crc = joined_crc(zlib.crc32(head), self._crc, length - SECTION_HEAD_BYTES)
-        self.sections[PAGES] = SectionRef(0, length, length, self._crc)
-
-    def section(self, name: str, table: bytes) -> None:
-        self.pieces(name, [encode_section(name, table)])
-
-    def pieces(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
-        start, crc = self._position, 0
-        for piece in pieces:
-            crc = zlib.crc32(piece, crc)
-            self.page(piece)
-        self.sections[name] = SectionRef(start, self._position - start, self._position - start, crc)
-
-    def nothing(self, name: str) -> None:
-        self.sections[name] = SectionRef(self._position, 0, 0, 0)
-
-    def finish(self, described: dict[str, Any], items: int, slot_from: int, slot_end: int) -> Written:
-        self.section(META, json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode())
-        self.page(TAIL.pack(self.sections[META].length, self.sections[META].crc32, TAIL_MAGIC))
-        return Written(self._position, self._crc, items, slot_from, slot_end, self.sections, described)
 
 
 class _Memory:

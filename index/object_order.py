@@ -33,6 +33,31 @@ def keys_of(items: Items) -> NDArray[np.int64]:
     return items["hash"].astype(np.int64) << 32 | highs(items)
 
 
+def places_of(items: Items, slots: int) -> NDArray[np.uint64]:
+    """One number for the slot and both hashes of each item: objects are in its order.
+
+    Hashes of a slot differ by multiples of ``slots``, so that slot and multiple are as good as slot and hash, and take
+    no more than 32 bits together.
+    """
+    hashes = items["hash"].astype(np.uint64)
+    multiples, found = np.divmod(hashes, np.uint64(slots))
+    return (found * np.uint64(_multiples(slots)) + multiples) << np.uint64(32) | highs(items).astype(np.uint64)
+
+
+def place_of_slot(slot: int, slots: int) -> int:
+    """The number that no item of a slot below has, and no item of it or one above is below."""
+    return slot * _multiples(slots) << 32
+
+
+def slot_of_place(place: int, slots: int) -> int:
+    """The slot of the items with a number of :func:`places_of`."""
+    return (place >> 32) // _multiples(slots)
+
+
+def _multiples(slots: int) -> int:
+    return -(-(1 << 31) // slots)
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The next items: of whole slots, or of a part of the one that is longer than a piece."""

@@ -65,11 +65,11 @@ def plan_pages(
 
 
 class PageWriter:
-    """Pages of the slots ``[slot_from, slot_end)`` of an object, handed to ``write`` one after the other."""
+    """Pages of an object whose slots begin with ``slot_from``, handed to ``write`` one after the other."""
 
     def __init__(
         self, write: Callable[[bytes], None], layout: ItemLayout, slots: int, page_bytes: int, begin_ms: int,
-        slot_from: int, slot_end: int,
+        slot_from: int,
     ) -> None:  # fmt: skip
         if page_bytes < PAGE_HEAD_BYTES + SLOT_BYTES + layout.compacted_bytes:
             raise InvalidRequestError(f"a page of {page_bytes} bytes holds no item")
@@ -78,7 +78,6 @@ class PageWriter:
         self._slots = slots
         self._page_bytes = page_bytes
         self._begin_ms = begin_ms
-        self._slot_end = slot_end
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._position = 0
@@ -99,9 +98,14 @@ class PageWriter:
                 return
             start = end
 
-    def finish(self) -> PageDirectory:
-        """Write what is left; the directory of all pages."""
-        self.add(self._items[:0], self._slot_end)
+    @property
+    def further_bytes(self) -> int:
+        """What comes on top of the pages so far, if nothing more is added: held items, and the directory's rows."""
+        return self._items.nbytes + PAGE_ROW.itemsize * (len(self._rows) + 1)
+
+    def finish(self, slot_end: int) -> PageDirectory:
+        """Write what is left, up to the end of the object's slots; the directory of all pages."""
+        self.add(self._items[:0], slot_end)
         self._cut(at_end=True)
         rows = np.array(self._rows, PAGE_ROW)
         return PageDirectory(self._slots, self._page_bytes, self._begin_ms, self._layout, rows, self._position)

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 from index.compacted_file import CompactedIndexFile
 from index.local_index import LocalIndex
-from index.object_builder import IndexMeta, write_index_object
+from index.object_builder import write_index_object
 from index.object_sections import FILTER
+from index.object_writer import IndexMeta, Written
 from index.resident_filters import ResidentFilters
 from index.snapshot import IndexFileEntry
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
+from tiering.cold.object_store import ObjectStore
 from tiering.cold.publishing import verify_object
 from tiering.cold.segment.reader import SegmentReader
 from tiering.errors import CorruptionError, StoreError
@@ -45,7 +47,7 @@ class Workbench:
     """Surrounds every change of a file."""
 
     @contextlib.contextmanager
-    def file(self, name: str) -> Iterator[_Draft]:
+    def file(self, name: str) -> Iterator[Draft]:
         """An empty file that is gone afterwards; if the store is closed meanwhile, when its name is used again."""
         path = self.tmp_dir / name
         with self.local_step():
@@ -53,28 +55,31 @@ class Workbench:
             self.fs.unlink(path)
             file = self.fs.open(path)
         try:
-            yield _Draft(file, self.local_step)
+            yield Draft(file, self.local_step)
         finally:
             file.close()
             with contextlib.suppress(StoreError), self.local_step():
                 self.fs.unlink(path)
 
 
-class _Draft:
-    """The bytes of an object that is put together."""
+class Draft:
+    """The bytes of an object that is put together, or of what it is made from."""
 
     def __init__(self, file: File, local_step: LocalStep) -> None:
         self._file = file
         self._local_step = local_step
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
+        """Put bytes at a place."""
         with self._local_step():
             self._file.write_at(position, data)
 
     def read_at(self, position: int, length: int) -> bytes:
+        """What was put at a place."""
         return self._file.read_at(position, length)
 
     def pieces(self, size_bytes: int) -> Iterator[bytes]:
+        """The first so many bytes, some at a time."""
         for start in range(0, size_bytes, _PIECE_BYTES):
             yield self._file.read_at(start, min(_PIECE_BYTES, size_bytes - start))
 
@@ -146,8 +151,7 @@ def upload_file(
     with workbench.file(f"object-{entry.begin_ms}") as draft:
         written = write_index_object(draft, entry.reader, segments.to_cold, meta)
         key = manifest.keys.index(0, entry.begin_ms, entry.first, head.epoch, randomness.token_hex(4))
-        manifest.objects.upload(key, draft.pieces(written.size_bytes))
-        verify_object(manifest.objects, key, written.size_bytes, written.crc32)
+        upload_draft(manifest.objects, key, draft, written)
         if filters is not None:  # of an object that nobody will name it stays unused, and goes first
             ref = written.sections[FILTER]
             filters.offer(key, ref, lambda: draft.read_at(ref.position, ref.length))
@@ -156,6 +160,12 @@ def upload_file(
         entry.reader.slots, written.slot_from, written.slot_end, entry.reader.layout.name, entry.bounds,
         dict(written.sections),
     )  # fmt: skip
+
+
+def upload_draft(objects: ObjectStore, key: str, draft: Draft, written: Written) -> None:
+    """Store an object that was put together, and verify it."""
+    objects.upload(key, draft.pieces(written.size_bytes))
+    verify_object(objects, key, written.size_bytes, written.crc32)
 
 
 class _SegmentMaps:

@@ -74,9 +74,14 @@ class ColdKeys:
         """A sorted segment."""
         return f"{self.store_id}/log/{base_offset_name(base_offset)}-{epoch}-{nonce}.zst"
 
-    def index(self, level: int, begin_ms: int, first_physical: int, epoch: int, nonce: str) -> str:
-        """An index object."""
-        return f"{self.store_id}/index/L{level}/{begin_ms}-{base_offset_name(first_physical)}-{epoch}-{nonce}.idx"
+    def index(
+        self, level: int, begin_ms: int, first_physical: int, epoch: int, nonce: str,
+        slots: tuple[int, int] | None = None,
+    ) -> str:  # fmt: skip
+        """An index object; ``slots`` are those of a part that was cut by slot range."""
+        part = f"-s{slots[0]}.{slots[1]}" if slots is not None else ""
+        name = f"{begin_ms}-{base_offset_name(first_physical)}{part}-{epoch}-{nonce}.idx"
+        return f"{self.store_id}/index/L{level}/{name}"
 
     def queue_rows(self, base_offset: int, epoch: int, nonce: str) -> str:
         """The queue rows of one archived segment."""

@@ -242,10 +242,10 @@ def test_items_that_do_not_lie_slot_by_slot_are_refused(piece_items: int) -> Non
 def test_pages_are_written_as_soon_as_nothing_can_change_them() -> None:
     source = source_of([(low, 0) for low in range(500)], 500)
     written: list[bytes] = []
-    writer = PageWriter(written.append, TIERLOG, 500, 400, 0, 0, 500)
+    writer = PageWriter(written.append, TIERLOG, 500, 400, 0, 0)
     for piece in SlotOrder(source.items, 500, 0, 500, piece_items=50).sorted():
         before = len(written)
         writer.add(piece.items, piece.slot_end)
         assert len(written) > before
-    directory = writer.finish()
+    directory = writer.finish(500)
     assert len(directory) == len(written)

@@ -1,60 +1,28 @@
-"""Merges index objects of one archive into objects of a higher level, as a job beside the store does it.
-
-Items are read page by page from the objects themselves, their offsets turned back into physical ones through the
-segments' maps, their seconds counted from the earliest begin time, and the result is built and committed by the same
-code as every index object. In memory, for small archives.
-"""
+"""Merges index objects of one archive that a test has chosen, whatever their age, by the code of the merge job."""
 
 from __future__ import annotations
 
-import zlib
+import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from index.index_object import IndexObjectReader
 from index.key_filter import DEFAULT_BITS_PER_KEY
-from index.layout import LAYOUTS, SECONDS_MAX, SECONDS_MIN, Items
-from index.object_builder import DEFAULT_PAGE_BYTES, IndexMeta, build_index_object
-from tests.support.given_items import GivenItems
+from index.layout import Items
+from index.merge_job import FailedRange, Outcome, RunTasks
+from index.merge_task import MergeTask, merge_range
+from index.object_writer import DEFAULT_PAGE_BYTES, IndexMeta
+from index.publish import Workbench
+from tests.support.crash_fs import CrashFileSystem
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
-from tiering.cold.segment.reader import SegmentReader
+from tiering.cold.object_store import ObjectStore
+from tiering.errors import StoreError
 from tiering.format.manifest import Head, IndexEntry
 from tiering.randomness import Randomness
-from tiering.types import TimeBounds
-
-
-class _Maps:
-    """Offset maps of the segments that are still in the archive."""
-
-    def __init__(self, manifest: ManifestStore, head: Head) -> None:
-        reader = manifest.reader()
-        physical, cold = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        self.segment_bytes = 0
-        for entry in manifest.log_entries(reader, head):
-            self.segment_bytes = entry.segment_bytes
-            known, cold_of = SegmentReader(reader, entry).offset_map()
-            physical.append(known)
-            cold.append(cold_of)
-        self._physical, self._cold = np.concatenate(physical), np.concatenate(cold)
-        self._by_cold = np.argsort(self._cold)
-
-    def to_cold(self, physical: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Cold offsets of records."""
-        place = np.searchsorted(self._physical, physical)
-        assert (self._physical[place] == physical).all()
-        return self._cold[place]
-
-    def to_physical(self, cold: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Physical offsets; every cold offset is one of an archived record."""
-        ordered = self._cold[self._by_cold]
-        place = np.searchsorted(ordered, cold)
-        assert (ordered[place] == cold).all()
-        return self._physical[self._by_cold[place]]
 
 
 def mergeable(manifest: ManifestStore, head: Head) -> list[list[IndexEntry]]:
@@ -87,56 +55,40 @@ class Shape:
     filter_bits: int = DEFAULT_BITS_PER_KEY
 
 
+def memory_workbench() -> Workbench:
+    """A folder for half-made objects that is in memory."""
+    return Workbench(CrashFileSystem(), Path("/merge"), contextlib.nullcontext)
+
+
+def task_of(
+    manifest: ManifestStore, head: Head, chosen: Sequence[IndexEntry], shape: Shape, max_part_bytes: int = 600 << 20
+) -> MergeTask:
+    """What merges all slots of objects into those of the next level."""
+    reader = manifest.reader()
+    segment_bytes = next(iter(manifest.log_entries(reader, head))).segment_bytes
+    topics = {state.topic_id: state.name for state in manifest.state(reader, head).topics}
+    return MergeTask(
+        1 + max(entry.level for entry in chosen), tuple(chosen), 0, chosen[0].slots,
+        IndexMeta(head.store_id, segment_bytes, topics), head.epoch, head.cold_min, max_part_bytes,
+        shape.page_bytes, shape.filter_bits,
+    )  # fmt: skip
+
+
 def merge(
     manifest: ManifestStore, chosen: Sequence[IndexEntry], randomness: Randomness, shape: Shape, *, commit: bool = True
 ) -> list[IndexEntry]:
     """Replace objects by those of the next level; without ``commit`` they are uploaded and nobody names them."""
     head = manifest.refresh()
     begun_s = manifest.begin_upload()
-    maps = _Maps(manifest, head)
-    source = _read(manifest, head, chosen, maps)
-    topics = {state.topic_id: state.name for state in manifest.state(manifest.reader(), head).topics}
-    meta = IndexMeta(head.store_id, maps.segment_bytes, topics)
-    level = 1 + max(entry.level for entry in chosen)
-    cuts = sorted({source.slots * part // shape.parts for part in range(shape.parts + 1)})
-    slots = source.items["hash"].astype(np.int64) % source.slots
-    merged = []
+    whole = task_of(manifest, head, chosen, shape)
+    cuts = sorted({whole.slot_end * part // shape.parts for part in range(shape.parts + 1)})
+    merged: list[IndexEntry] = []
     for slot_from, slot_end in pairwise(cuts):
-        if not ((slots >= slot_from) & (slots < slot_end)).any():
-            continue
-        built = build_index_object(
-            source, maps.to_cold, meta, shape.page_bytes, filter_bits=shape.filter_bits,
-            slot_range=(slot_from, slot_end),
-        )  # fmt: skip
-        key = manifest.keys.index(level, source.begin_ms, source.first, head.epoch, randomness.token_hex(4))
-        manifest.objects.put(key, built.data)
-        items = int(((slots >= slot_from) & (slots < slot_end)).sum())
-        merged.append(
-            IndexEntry(
-                key, level, source.first, source.next, source.begin_ms, len(built.data), zlib.crc32(built.data), items,
-                source.slots, slot_from, slot_end, source.layout.name, source.bounds, dict(built.sections),
-            )
-        )  # fmt: skip
+        task = replace(whole, slot_from=slot_from, slot_end=slot_end)
+        merged += merge_range(task, manifest.objects, randomness, memory_workbench()).entries
     if commit and merged:
         manifest.commit_other(ManifestChange(index=tuple(merged), remove=tuple(chosen), begun_s=begun_s))
     return merged
-
-
-def _read(manifest: ManifestStore, head: Head, chosen: Sequence[IndexEntry], maps: _Maps) -> GivenItems:
-    layout = next(layout for layout in LAYOUTS.values() if layout.name == chosen[0].layout)
-    begin_ms = min(entry.begin_ms for entry in chosen)
-    pieces = []
-    for entry in chosen:
-        items = items_of(manifest, entry)
-        items = items[items["offset"] >= head.cold_min]
-        items["seconds"] = _counted_from(begin_ms, entry.begin_ms, items["seconds"].astype(np.int64))
-        items["offset"] = maps.to_physical(items["offset"].astype(np.int64))
-        pieces.append(items)
-    items = np.concatenate(pieces).astype(layout.compacted)  # joining alone would leave the machine's byte order
-    items = items[np.lexsort((items["hash"], items["hash"].astype(np.int64) % chosen[0].slots))]
-    bounds = reduce(TimeBounds.union, (entry.bounds for entry in chosen if entry.bounds is not None))
-    first, end = min(entry.first for entry in chosen), max(entry.next for entry in chosen)
-    return GivenItems(items, chosen[0].slots, layout, begin_ms, first, end, bounds)
 
 
 def items_of(manifest: ManifestStore, entry: IndexEntry) -> Items:
@@ -146,8 +98,16 @@ def items_of(manifest: ManifestStore, entry: IndexEntry) -> Items:
     return np.concatenate(pages)
 
 
-def _counted_from(begin_ms: int, was_ms: int, seconds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Begin times are whole seconds, so this is exact; what was saturated stands for any time beyond."""
-    assert (was_ms - begin_ms) % 1000 == 0
-    moved = np.clip(seconds + (was_ms - begin_ms) // 1000, SECONDS_MIN, SECONDS_MAX)
-    return np.where((seconds == SECONDS_MIN) | (seconds == SECONDS_MAX), seconds, moved)
+def in_process(objects: ObjectStore, randomness: Randomness) -> RunTasks:
+    """Merges slot ranges here, one after the other, as executors do it."""
+
+    def run(tasks: Sequence[MergeTask]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for task in tasks:
+            try:
+                outcomes.append(merge_range(task, objects, randomness, memory_workbench()))
+            except StoreError as error:
+                outcomes.append(FailedRange.of(error))
+        return outcomes
+
+    return run

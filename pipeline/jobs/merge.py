@@ -1,0 +1,133 @@
+"""Merges small index objects into those of days, months and years: ``python -m pipeline.jobs.merge``.
+
+One task is one slot range of one group. Executors build and upload the objects of a range; the driver replaces the
+inputs of a group by them in one commit when all its ranges are there. Killed anywhere: groups that were committed are
+merged, objects of others are named by nobody and swept, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from index.merge_job import FailedRange, MergeJob, MergeReport, Outcome
+from index.merge_plan import Level, MergeGroup, MergeOptions
+from index.merge_task import MergeTask, merge_range
+from index.publish import Workbench
+from pipeline.archive import ArchiveSnapshot, PinnedStore, open_objects
+from pipeline.job import Job, JobContext, Summary
+from tiering.cold.manifest_store import ManifestStore
+from tiering.errors import InvalidRequestError, StoreError
+from tiering.fs import LocalFileSystem
+from tiering.options import ColdOptions
+from tiering.paths import ColdKeys
+from tiering.randomness import SystemRandomness
+from tiering.times import format_time, parse_time
+
+_HOUR_MS = 3_600_000
+_LEVELS = {level.name.lower(): level for level in Level}
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    defaults = MergeOptions()
+    parser.add_argument("--cold", metavar="URL", required=True, help="the archive: file:///dir, s3://bucket/prefix")
+    parser.add_argument("--store", metavar="ID", action="append", default=[], help="only this store; may be repeated")
+    parser.add_argument(
+        "--level", choices=[*_LEVELS], action="append", help="only this level; may be repeated (all of them)"
+    )
+    parser.add_argument("--until", metavar="TIME", help="only days, months and years that end by then")
+    parser.add_argument(
+        "--late-hours", type=float, default=defaults.late_ms / _HOUR_MS, metavar="N",
+        help="how long after its end a day may still get records (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-part-bytes", type=int, default=defaults.max_part_bytes, metavar="N",
+        help="no merged object grows larger (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--grace-hours", type=float, default=ColdOptions().grace_ms / _HOUR_MS, metavar="N",
+        help="the stores' cold.grace_ms; a group is committed within a quarter of it (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="say what is due and merge nothing")
+
+
+def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
+    options = MergeOptions(
+        arguments.max_part_bytes, int(arguments.late_hours * _HOUR_MS),
+        None if arguments.until is None else parse_time(arguments.until),
+    )  # fmt: skip
+    if arguments.grace_hours <= 0:
+        raise InvalidRequestError("the grace period is longer than nothing")
+    levels = [_LEVELS[name] for name in arguments.level or _LEVELS]
+    stores = ArchiveSnapshot.take(arguments.cold, arguments.store).stores.values()
+    jobs = {store.store_id: _job(context, store, options, arguments.grace_hours) for store in stores}
+    if arguments.dry_run:
+        due = {store_id: job.plan(levels) for store_id, job in jobs.items()}
+        return {"dry_run": True, "due": [_described(store_id, group) for store_id in due for group in due[store_id]]}
+    reports = {store_id: job.run(levels, context.progress) for store_id, job in jobs.items()}
+    return _summary(reports)
+
+
+def _job(context: JobContext, store: PinnedStore, options: MergeOptions, grace_hours: float) -> MergeJob:
+    manifest = ManifestStore(
+        open_objects(store.url), ColdKeys(store.store_id), context.randomness,
+        replace(ColdOptions(), grace_ms=int(grace_hours * _HOUR_MS)), clock=context.clock,
+    )  # fmt: skip
+    at_once = 2 * context.spark.sparkContext.defaultParallelism
+    return MergeJob(manifest, options, partial(_run, context.spark, store.url), context.clock, at_once=at_once)
+
+
+def _run(spark: SparkSession, url: str, tasks: Sequence[MergeTask]) -> list[Outcome]:
+    """Every task on its own, on whatever executor is free."""
+    if not tasks:
+        return []
+    numbered = spark.sparkContext.parallelize(list(enumerate(tasks)), len(tasks))
+    outcomes = dict(numbered.map(partial(_merged, url)).collect())
+    return [outcomes[number] for number in range(len(tasks))]
+
+
+def _merged(url: str, numbered: tuple[int, MergeTask]) -> tuple[int, Outcome]:
+    """Runs on an executor. What a user can do something about is an answer; the rest fails the attempt."""
+    number, task = numbered
+    with tempfile.TemporaryDirectory(prefix="tierlog-merge-") as folder:
+        workbench = Workbench(LocalFileSystem(), Path(folder), contextlib.nullcontext)
+        try:
+            return number, merge_range(task, open_objects(url), SystemRandomness(), workbench)
+        except StoreError as error:
+            return number, FailedRange.of(error)
+
+
+def _described(store_id: str, group: MergeGroup) -> dict[str, object]:
+    return {
+        "store": store_id, "group": group.name, "level": group.level, "inputs": len(group.inputs),
+        "bytes": group.size_bytes, "from": format_time(group.inputs[0].begin_ms),
+    }  # fmt: skip
+
+
+def _summary(reports: dict[str, MergeReport]) -> Summary:
+    per_store = {store_id: asdict(report) for store_id, report in reports.items()}
+    totals = {
+        name: sum(report[name] for report in per_store.values())
+        for name in ("groups", "inputs", "outputs", "items", "bytes_before", "bytes_after")
+    }
+    return {
+        **totals,
+        "refused": [{"store": store_id, "group": name} for store_id in reports for name in reports[store_id].refused],
+        "failed": [{"store": store_id, **each} for store_id in reports for each in reports[store_id].failed],
+        "findings": sum(len(report.failed) for report in reports.values()),
+    }
+
+
+JOB = Job("merge", "Merge small index objects into those of days, months and years.", _add_arguments, _body)
+main = JOB.main
+
+if __name__ == "__main__":
+    sys.exit(main())
