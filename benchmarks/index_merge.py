@@ -4,7 +4,7 @@ Objects of a day with random keys, one of which every 200th item has, are made f
 directory that is the bucket; then they are merged. Printed: seconds of the clock and of the processor, items a second,
 and the greatest anonymous memory of the process above what it had before.
 
-``PYTHONPATH=. python benchmarks/index_merge.py [--objects 87] [--items 50000] [--max-part-bytes 629145600]``
+``PYTHONPATH=. python benchmarks/index_merge.py [--objects 87] [--items 50000] [--max-part-bytes 600000000]``
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--objects", type=int, default=87)
     parser.add_argument("--items", type=int, default=50_000, help="of an object")
-    parser.add_argument("--max-part-bytes", type=int, default=600 << 20)
+    parser.add_argument("--max-part-bytes", type=int, default=600_000_000)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

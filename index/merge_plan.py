@@ -42,7 +42,7 @@ class Level(enum.IntEnum):
 class MergeOptions:
     """How objects are merged."""
 
-    max_part_bytes: int = 600 << 20
+    max_part_bytes: int = 600_000_000
     """No object grows larger; a group that would is cut by slot range, then by time."""
     late_ms: int = 6 * 3_600_000
     """So long after its end a day, month or year may still get objects of its records: they were rolled, sealed,

@@ -141,16 +141,19 @@ class IndexPublisher:
 
 def upload_file(
     manifest: ManifestStore, randomness: Randomness, entry: IndexFileEntry, head: Head, topic_names: dict[int, str],
-    workbench: Workbench, filters: ResidentFilters | None = None,
+    workbench: Workbench, filters: ResidentFilters | None = None, slot_range: tuple[int, int] | None = None,
 ) -> IndexEntry:  # fmt: skip
-    """Store a compacted file as an object under a name of this attempt, verified; who commits the entry names it."""
+    """Store a compacted file as an object under a name of this attempt, verified; who commits the entry names it.
+
+    Of ``slot_range``, where there are items, those slots only.
+    """
     assert isinstance(entry.reader, CompactedIndexFile)
     assert entry.next is not None
     segments = _SegmentMaps(manifest, head)
     meta = IndexMeta(manifest.keys.store_id, segments.segment_bytes, topic_names)
     with workbench.file(f"object-{entry.begin_ms}") as draft:
-        written = write_index_object(draft, entry.reader, segments.to_cold, meta)
-        key = manifest.keys.index(0, entry.begin_ms, entry.first, head.epoch, randomness.token_hex(4))
+        written = write_index_object(draft, entry.reader, segments.to_cold, meta, slot_range=slot_range)
+        key = manifest.keys.index(0, entry.begin_ms, entry.first, head.epoch, randomness.token_hex(4), slot_range)
         upload_draft(manifest.objects, key, draft, written)
         if filters is not None:  # of an object that nobody will name it stays unused, and goes first
             ref = written.sections[FILTER]

@@ -11,12 +11,17 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
+from index.compacted_file import CompactedIndexFile
 from index.from_archive import archived_ranges
 from index.layout import TIERLOG
 from index.local_index import LocalIndex
+from index.object_order import SlotOrder
 from index.publish import Workbench, upload_file
 from index.ranges import uncovered
 from index.rebuild_plan import IndexShape, Range, Stretch
+from index.snapshot import IndexFileEntry
 from tiering.cold.manifest_change import ManifestChange
 from tiering.cold.manifest_store import ManifestStore
 from tiering.errors import ConflictError, CorruptionError
@@ -33,14 +38,14 @@ _MOST_ITEMS = 1 << 20
 
 def build_objects(
     manifest: ManifestStore, head: Head, span: Range, shape: IndexShape, fs: FileSystem, folder: Path,
-    randomness: Randomness,
+    randomness: Randomness, slot_range: Range | None = None,
 ) -> tuple[IndexEntry, ...]:  # fmt: skip
     """Store index objects of the records in the physical range ``span``; who commits the entries names them.
 
-    The objects' ranges lie in ``span`` in ascending order; what has no keys has no object. Everything local happens in
-    ``folder``: one segment, and the index files that are not uploaded yet. Raises :class:`CorruptionError` if a segment
-    cannot be read or is missing, :class:`InvalidRequestError` for a shape that no file can have, the object store's
-    errors.
+    The objects' ranges lie in ``span`` in ascending order; what has no keys has no object. ``slot_range`` leaves out
+    what other objects hold of the same records. Everything local happens in ``folder``: one segment, and the index
+    files that are not uploaded yet. Raises :class:`CorruptionError` if a segment cannot be read or is missing,
+    :class:`InvalidRequestError` for a shape that no file can have, the object store's errors.
     """
     first, end = span
     paths = StorePaths(folder)
@@ -58,7 +63,8 @@ def build_objects(
         index.keep_house()
         for entry in index.pending():
             assert entry.next is not None
-            built.append(upload_file(manifest, randomness, entry, head, names, workbench))
+            if slot_range is None or _has_items(entry, slot_range):
+                built.append(upload_file(manifest, randomness, entry, head, names, workbench, slot_range=slot_range))
             index.set_indexed_to(entry.next)
             index.remove_below(entry.next)
         index.keep_house()
@@ -102,15 +108,17 @@ class IndexRebuild:
         self._randomness = randomness
 
     def replace(self, head: Head, old: IndexEntry) -> Head:
-        """Another object in the place of ``old``, over the same range.
+        """Another object in the place of ``old``, over the same range; several small ones in that of a merged one.
 
         Raises :class:`CorruptionError` if a segment of the range cannot be read, :class:`ConflictError` if ``old`` has
         left the manifest.
         """
-        if old.level or old.layout != TIERLOG.name:
-            raise CorruptionError("a merged object is made again by merging", path=old.key)
+        if old.layout != TIERLOG.name:
+            raise CorruptionError(f"objects of layout {old.layout} are not made again", path=old.key)
         first = max(old.first, head.cold_min)  # what lies below has expired, and its segments are gone
-        return self._commit(head, first, old.next, old.slots, old.items + 2, (old,))
+        items = min(old.items + 2, _MOST_ITEMS) if old.level else old.items + 2
+        part = None if (old.slot_from, old.slot_end) == (0, old.slots) else (old.slot_from, old.slot_end)
+        return self._commit(head, first, old.next, old.slots, items, (old,), part)
 
     def fill(self, head: Head, segment: LogEntry, known: list[IndexEntry]) -> Head:
         """Objects for what no object covers of a segment; :class:`CorruptionError` if all of it is covered."""
@@ -126,12 +134,21 @@ class IndexRebuild:
         return head
 
     def _commit(
-        self, head: Head, first: int, following: int, slots: int, items: int, remove: tuple[IndexEntry, ...]
-    ) -> Head:
+        self, head: Head, first: int, following: int, slots: int, items: int, remove: tuple[IndexEntry, ...],
+        slot_range: Range | None = None,
+    ) -> Head:  # fmt: skip
         begun_s = self._manifest.begin_upload()
         shape, fs = IndexShape(slots, max(items, 2), TIERLOG), OverlayFileSystem(self._fs)
-        built = build_objects(self._manifest, head, (first, following), shape, fs, _FOLDER, self._randomness)
+        built = build_objects(
+            self._manifest, head, (first, following), shape, fs, _FOLDER, self._randomness, slot_range
+        )
         return self._manifest.commit_other(ManifestChange(index=built, remove=remove, begun_s=begun_s))
+
+
+def _has_items(entry: IndexFileEntry, slot_range: Range) -> bool:
+    assert isinstance(entry.reader, CompactedIndexFile)
+    items = np.ascontiguousarray(entry.reader.all_items(), entry.reader.layout.compacted)  # a view of the file's map
+    return len(SlotOrder(items, entry.reader.slots, *slot_range)) > 0
 
 
 def _until(end: int, ranges: Iterator[LogRange]) -> Iterator[LogRange]:

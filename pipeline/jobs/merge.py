@@ -24,6 +24,7 @@ from index.merge_task import MergeTask, merge_range
 from index.publish import Workbench
 from pipeline.archive import ArchiveSnapshot, PinnedStore, open_objects
 from pipeline.job import Job, JobContext, Summary
+from pipeline.tasks import TaskFailure, run_tasks
 from tiering.cold.manifest_store import ManifestStore
 from tiering.errors import InvalidRequestError, StoreError
 from tiering.fs import LocalFileSystem
@@ -87,22 +88,20 @@ def _job(context: JobContext, store: PinnedStore, options: MergeOptions, grace_h
 
 def _run(spark: SparkSession, url: str, tasks: Sequence[MergeTask]) -> list[Outcome]:
     """Every task on its own, on whatever executor is free."""
-    if not tasks:
-        return []
-    numbered = spark.sparkContext.parallelize(list(enumerate(tasks)), len(tasks))
-    outcomes = dict(numbered.map(partial(_merged, url)).collect())
-    return [outcomes[number] for number in range(len(tasks))]
+    outcomes = run_tasks(spark, partial(_merged, url), tasks)
+    return [FailedRange(each.text, None) if isinstance(each, TaskFailure) else each for each in outcomes]
 
 
-def _merged(url: str, numbered: tuple[int, MergeTask]) -> tuple[int, Outcome]:
-    """Runs on an executor. What a user can do something about is an answer; the rest fails the attempt."""
-    number, task = numbered
+def _merged(url: str, task: MergeTask) -> Outcome:
+    """Runs on an executor; what can be tried again fails the attempt."""
     with tempfile.TemporaryDirectory(prefix="tierlog-merge-") as folder:
         workbench = Workbench(LocalFileSystem(), Path(folder), contextlib.nullcontext)
         try:
-            return number, merge_range(task, open_objects(url), SystemRandomness(), workbench)
+            return merge_range(task, open_objects(url), SystemRandomness(), workbench)
         except StoreError as error:
-            return number, FailedRange.of(error)
+            if error.retryable:
+                raise
+            return FailedRange.of(error)
 
 
 def _described(store_id: str, group: MergeGroup) -> dict[str, object]:

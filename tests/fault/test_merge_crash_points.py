@@ -23,12 +23,12 @@ from tiering.types import Order, TimeAxis
 
 #: 22:00, so that days, a month and a year change between the messages.
 BEGIN = parse_time("2026-12-30T22:00:00")
-OPTIONS = MergeOptions(max_part_bytes=6000, late_ms=0)
+OPTIONS = MergeOptions(max_part_bytes=2400, late_ms=0)
 
 
 def aged(retention_ms: int = 0) -> tuple[LookUpWorld, LookUpStore]:
     """Four days in two years, archived, with a day or more since."""
-    world = LookUpWorld(Sizes(cold_retention_ms=retention_ms), ManualClock(BEGIN))
+    world = LookUpWorld(Sizes(segment_bytes=8192, cold_retention_ms=retention_ms), ManualClock(BEGIN))
     (store,) = world.stores
     for number in range(14):
         store.append(
@@ -78,7 +78,7 @@ def requests_of_merge() -> int:
     world, store = aged()
     watched = WatchedStore(world.objects)
     report = job(world, store, cast(ObjectStore, watched)).run(list(Level))
-    assert report.groups >= 4
+    assert report.groups >= 4, report
     assert report.outputs > report.groups  # cut into parts
     is_merged(world, store)
     return watched.requests
@@ -109,12 +109,14 @@ def test_answers_before_during_and_after_are_those_of_the_log() -> None:
 
 # killed after a request is much like killed before the next one
 @pytest.mark.parametrize(
-    "after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.slow)]
-)
-def test_killed_at_every_request(after: bool) -> None:
+    ("after", "step"),
+    [pytest.param(False, 5, id="some"), pytest.param(False, 1, id="before", marks=pytest.mark.slow),
+     pytest.param(True, 1, id="after", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_killed_at_every_request(after: bool, step: int) -> None:
     total = requests_of_merge()
     assert total > 30
-    for number in range(1, total + 1):
+    for number in range(1, total + 1, step):
         world, store = aged()
         watched = WatchedStore(world.objects)
         kill_at(watched, number, after=after)
@@ -122,15 +124,16 @@ def test_killed_at_every_request(after: bool) -> None:
             job(world, store, cast(ObjectStore, watched)).run(list(Level))
         world.ask(Query("Aa", "often", limit=1000))
         assert merged(world, store).failed == []
-        if number % 5 == 0:
+        if number % 3 == 0:
             world.sweep()
         is_merged(world, store)
 
 
 def expire(world: LookUpWorld, store: LookUpStore) -> None:
     """The oldest segments go, and the index objects of the first day with them."""
-    world.clock.advance(DAY_MS)
+    world.clock.advance(2 * DAY_MS)
     store.round()
+    store.rewrite()
     assert store.manifest().refresh().cold_min > 0
 
 
@@ -148,13 +151,11 @@ def append(world: LookUpWorld, store: LookUpStore) -> None:
     store.drop_hot()
 
 
-@pytest.mark.parametrize(
-    "beside", [expire, pytest.param(erase, marks=pytest.mark.slow), another_merge,
-               pytest.param(append, marks=pytest.mark.slow)]
-)  # fmt: skip
-def test_what_is_done_beside_it_at_any_request(beside: Callable[[LookUpWorld, LookUpStore], None]) -> None:
-    total, refused = requests_of_merge(), 0
-    for number in range(1, total + 1, 1 if beside is another_merge else 2):
+@pytest.mark.parametrize("beside", [expire, erase, another_merge, append])
+@pytest.mark.parametrize("step", [9, pytest.param(2, marks=pytest.mark.slow)])
+def test_what_is_done_beside_it_at_any_request(beside: Callable[[LookUpWorld, LookUpStore], None], step: int) -> None:
+    refused = 0
+    for number in range(1, requests_of_merge() + 1, step):
         world, store = aged(4 * DAY_MS if beside is expire else 0)
         watched = WatchedStore(world.objects)
 
@@ -171,6 +172,7 @@ def test_what_is_done_beside_it_at_any_request(beside: Callable[[LookUpWorld, Lo
         assert report.failed == []
         refused += len(report.refused)
         merged(world, store)
+        world.sweep()
         is_merged(world, store)
     assert refused > 0 or beside in (erase, append)
 
@@ -208,3 +210,22 @@ def test_a_lost_input_fails_its_group_and_no_other() -> None:
     report = merged(world, store)
     assert [failed["object"] for failed in report.failed] == [victim.key]
     assert report.groups > 0
+
+
+def test_repair_makes_a_lost_merged_object_again() -> None:
+    world, store = aged()
+    merged(world, store)
+    manifest = store.manifest()
+    entries = list(manifest.all_index_entries(manifest.reader(), manifest.refresh()))
+    part = next(entry for entry in entries if (entry.slot_from, entry.slot_end) != (0, entry.slots))
+    whole = next(entry for entry in entries if (entry.slot_from, entry.slot_end) == (0, entry.slots))
+    for lost in (part, whole):
+        world.objects.delete(lost.key)
+        assert store.engine.check(deep=True) != []
+        report = store.engine.repair()
+        assert (len(report.done), report.left) == (1, [])
+        assert store.engine.check(deep=True) == []
+        ask(world)
+    merged(world, store)
+    ask(world)
+    assert store.engine.check(deep=True) == []
