@@ -37,10 +37,11 @@ def find_head(store: NewStore) -> Head | None:
 def refuse_existing(store: NewStore) -> None:
     """Raise :class:`StoreMismatchError` if the store is there already."""
     if find_head(store) is not None:
-        raise _exists(store)
+        raise exists_already(store)
 
 
-def _exists(store: NewStore) -> StoreMismatchError:
+def exists_already(store: NewStore) -> StoreMismatchError:
+    """What is said where the store has an archive."""
     return StoreMismatchError(
         f"store {store.store_id!r} has an archive here already", path=store.url,
         hint="history goes to a store of its own: name another id",
@@ -122,7 +123,7 @@ def publish(
             for ref in (state_ref, gaps_ref):
                 if ref is not None:
                     manifest.objects.delete(ref.key)
-        raise _exists(store) from error
+        raise exists_already(store) from error
     with contextlib.suppress(StoreError):  # they cost their space only
         leavings.delete(manifest, head)
     return head

@@ -30,7 +30,7 @@ MOST_PARTITIONS = 1 << 20
 _STORE_MS_AT = 56
 _TIME_BYTES = 8
 #: Rows that are made messages at a time.
-_PIECE_ROWS = 8_192
+_PIECE_ROWS = 1 << 15
 
 
 def stretch_bytes(store: NewStore) -> int:

@@ -5,8 +5,7 @@ Columns are named and typed as in the view ``messages``; only what a user may ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tiering.batch import ANY_QUEUE, Message, MessageBatch
+from tiering.arrow_batch import ArrowMessages
+from tiering.batch import MessageBatch, validate_topic
 from tiering.errors import InvalidRequestError
 from tiering.options import HotOptions
 
@@ -41,6 +41,8 @@ _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "store_time": (_TIME, "timestamp"),
     "body": (_BYTES, "binary or string"),
 }
+#: Columns that are taken as they are.
+_OTHERS = ("body", "keys", "tag", "properties", "queue_id")
 #: Columns of the view that an archive gives out by itself.
 _GIVEN_OUT = ("queue_offset", "message_id", "physical_offset", "store_id", "tier", "key")
 
@@ -81,38 +83,32 @@ class InputRows:
 
     def messages(self, rows: pa.RecordBatch) -> tuple[MessageBatch, NDArray[np.int64]]:
         """Checked messages and their store times; errors say the row in ``rows`` (``position``)."""
-        count = rows.num_rows
-        store_ms = self._times(rows, "store_time", np.full(count, self.store_ms, np.int64))
+        store_ms = self._times(rows, "store_time", np.full(rows.num_rows, self.store_ms, np.int64))
         born_ms = self._times(rows, "born_time", store_ms)
-        topics = self._values(rows, "topic", self.topic)
-        bodies = self._values(rows, "body", None)
-        keys = self._values(rows, "keys", None)
-        tags = self._values(rows, "tag", None)
-        properties = self._values(rows, "properties", None)
-        queues = self._values(rows, "queue_id", None)
-        messages = []
-        for place in range(count):
-            topic, body, key = topics[place], bodies[place], keys[place] or ()
-            if topic is None or body is None:
-                raise InvalidRequestError(f"{'topic' if topic is None else 'body'} is null", position=place)
-            messages.append(
-                Message(
-                    topic,
-                    body.encode() if isinstance(body, str) else body,
-                    keys=(key,) if isinstance(key, str) else key,
-                    tag=tags[place] or "",
-                    properties=dict(properties[place] or ()),
-                    born_ms=int(born_ms[place]),
-                    queue_id=ANY_QUEUE if queues[place] is None else queues[place],
-                )
-            )
-        return MessageBatch.of(messages, now_ms=0, max_body_bytes=HotOptions().max_body_bytes), store_ms
+        topics, topic_index = self._topics(rows)
+        columns = {name: rows.column(name) for name in _OTHERS if name in self.columns}
+        if "keys" in columns and not pa.types.is_nested(columns["keys"].type):
+            columns["keys"] = _each_a_list(columns["keys"])
+        table = pa.table({**columns, "born_ms": born_ms})
+        batch = ArrowMessages(table, topics[0]).to_batch(now_ms=0, max_body_bytes=HotOptions().max_body_bytes)
+        return replace(batch, topics=topics, topic_index=topic_index), store_ms
 
-    def _values(self, rows: pa.RecordBatch, name: str, missing: object) -> list[Any]:
-        if name not in self.columns:
-            return [missing] * rows.num_rows
-        values: list[Any] = rows.column(name).to_pylist()
-        return values
+    def _topics(self, rows: pa.RecordBatch) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        if self.topic is not None:
+            return (self.topic,), np.zeros(rows.num_rows, np.int32)
+        column = rows.column("topic")
+        if column.null_count:
+            raise InvalidRequestError("topic is null", position=_first_null(column))
+        encoded = column.dictionary_encode()
+        topics: list[str] = encoded.dictionary.to_pylist()
+        index = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+        for number, topic in enumerate(topics):
+            try:
+                validate_topic(topic)
+            except InvalidRequestError as error:
+                place = int(np.argmax(index == number))
+                raise InvalidRequestError(error.message, position=place, hint=error.hint) from error
+        return tuple(topics), index
 
     def _times(self, rows: pa.RecordBatch, name: str, missing: NDArray[np.int64]) -> NDArray[np.int64]:
         if name not in self.columns:
@@ -120,9 +116,19 @@ class InputRows:
         column = rows.column(name).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
         known = column.is_valid().to_numpy(zero_copy_only=False)
         if name == "store_time" and not known.all():
-            raise InvalidRequestError("store_time is null", position=int(np.argmin(known)))
+            raise InvalidRequestError("store_time is null", position=_first_null(column))
         values = column.fill_null(0).to_numpy(zero_copy_only=False) // 1000
         return np.where(known, values, missing)
+
+
+def _first_null(column: pa.Array) -> int:
+    return int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))
+
+
+def _each_a_list(column: pa.Array) -> pa.Array:
+    """One text a row as a list of one, of none where it is null."""
+    offsets = np.concatenate(([0], np.cumsum(column.is_valid().to_numpy(zero_copy_only=False))))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), column.drop_null())
 
 
 def _holds_text(kind: DataType) -> bool:

@@ -178,7 +178,7 @@ def test_store_times_that_step_back_are_refused_with_the_row(tmp_path: Path) -> 
     [
         ("topic", None, "row 7 of partition 0: topic is null"),
         ("topic", "no such/name", "row 7 of partition 0: bad topic name"),
-        ("body", None, "row 7 of partition 0: body is null"),
+        ("body", None, "row 7 of partition 0: empty body"),
         ("body", b"", "row 7 of partition 0: empty body"),
         ("body", bytes(20_000), "row 7 of partition 0: record of .* bytes does not fit a segment"),
         ("keys", ["two words"], "row 7 of partition 0: bad key 'two words'"),

@@ -1,0 +1,266 @@
+"""A RocketMQ broker's commit log on its way into an archive: what is there, found by tasks, and each segment archived.
+
+The log decides, as for every reader of a broker's directory (``tiering.rocketmq.adopt``): it ends before the first
+record that is not whole or does not stand where it says, and one that goes on behind damage is refused. Segments keep
+their bytes and physical offsets; the last is closed with a blank record, as rolling it would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.new_store.commit import NewTopics
+from pipeline.new_store.part import BuiltPart, NewStore, PartBuilder, QueueRun
+from tiering.errors import CorruptionError, InvalidRequestError, NotFoundError, StoreError
+from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
+from tiering.format.store_state import CommittedOffset, GroupRecord
+from tiering.fs import ByteArray, LocalFileSystem
+from tiering.group_offsets import validate_group
+from tiering.hot.commit_log import CommitLog, Segment
+from tiering.hot.consume_queue import MOST_QUEUES
+from tiering.hot.identity import StoreIdentity
+from tiering.hot.topics import Topic, TopicRegistry, validate_foreign_topic
+from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan, topic_at_stop
+from tiering.overlay import OverlayFileSystem
+from tiering.paths import StorePaths
+from tiering.randomness import SystemRandomness
+from tiering.rocketmq.adopt import adopt, is_broker_store
+from tiering.rocketmq.config_files import read_consumer_offsets
+
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSegment:
+    """One file of the log."""
+
+    path: str
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one file holds."""
+
+    segment: BrokerSegment
+    end: int
+    """Bytes of whole records."""
+    is_closed: bool
+    """Whether a blank record follows them."""
+    is_begun: bool
+    """Whether anything stands at its beginning, whole or not."""
+    records: int
+    checksum: int
+    """CRC-32 of the records."""
+    topics: tuple[str, ...]
+    runs: tuple[QueueRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLog:
+    """The files of a broker's directory, and what only its other files tell."""
+
+    segment_bytes: int
+    segments: tuple[BrokerSegment, ...]
+    topics: tuple[Topic, ...]
+    """Those with a folder or a configuration; ids and queue counts may grow with the log."""
+    groups: dict[str, dict[tuple[str, int], int]]
+
+    @classmethod
+    def find(cls, root: Path) -> BrokerLog:
+        """Look at a directory, of which nothing changes.
+
+        Raises :class:`NotFoundError` if no broker's log is there, :class:`InvalidRequestError` for a store of
+        tierlog's own, :class:`CorruptionError` if a segment is missing or of another size.
+        """
+        paths = StorePaths(root)
+        disk = LocalFileSystem()
+        if disk.exists(paths.store_json):
+            raise InvalidRequestError(
+                "this is a store of tierlog", path=str(root), hint="it archives itself: tierlog archive"
+            )
+        if not is_broker_store(disk, paths):
+            raise NotFoundError("no store of a RocketMQ broker here", path=str(root), hint="it has a folder commitlog")
+        fs = OverlayFileSystem(disk)
+        adopt(fs, paths, store_id=None, segment_bytes=None, queue_file_units=None)
+        identity = StoreIdentity.read(fs, paths)
+        assert identity is not None
+        size = identity.segment_bytes
+        bases = CommitLog(fs, paths, size).bases()
+        for base in bases:
+            if base % size or fs.size(paths.segment(base)) != size:
+                raise CorruptionError(f"a segment of a log of {size}-byte ones", path=str(paths.segment(base)))
+        for lower, upper in pairwise(bases):
+            if upper != lower + size:
+                raise CorruptionError("a segment is missing after this one", path=str(paths.segment(lower)))
+        segments = tuple(BrokerSegment(str(paths.segment(base).absolute()), base) for base in bases)
+        topics = TopicRegistry(fs, paths, 1, read_only=True, foreign=True).all()
+        return cls(size, segments, tuple(topics), _groups(disk, paths))
+
+
+def _groups(fs: LocalFileSystem, paths: StorePaths) -> dict[str, dict[tuple[str, int], int]]:
+    found: dict[str, dict[tuple[str, int], int]] = {}
+    with contextlib.suppress(CorruptionError):  # the log is what matters
+        for (topic, group), queues in read_consumer_offsets(fs, paths).items():
+            with contextlib.suppress(InvalidRequestError):
+                offsets = found.setdefault(validate_group(group), {})
+                offsets |= {(topic, queue): offset for queue, offset in queues.items()}
+    return found
+
+
+def survey(segment: BrokerSegment) -> Survey:
+    """Read one file with every checksum. Memory: one run for each queue, and for each jump of its offsets."""
+    data = LocalFileSystem().map_read(Path(segment.path))
+    names: list[str] = []
+    runs: dict[tuple[str, int], list[QueueRun]] = {}
+    table, position, records, stop = TopicTable(names), 0, 0, ScanStop.ROWS_FULL
+    while stop in (ScanStop.ROWS_FULL, ScanStop.UNKNOWN_TOPIC):
+        found = scan(data, position, len(data), segment.base, table, check_crc=True, check_torn=True)
+        rows, position, stop = found.rows, found.position, found.stop
+        if stop is ScanStop.UNKNOWN_TOPIC:
+            rows = rows[:-1]
+            try:
+                names.append(validate_foreign_topic(topic_at_stop(data, found)))
+            except InvalidRequestError:  # no checksum covers the name
+                stop = ScanStop.INVALID
+            table = TopicTable(names)
+        records += len(rows)
+        _follow(runs, names, rows[in_queues(rows)], segment)
+    return Survey(
+        segment, position, stop is ScanStop.BLANK, bool(data[:BLANK_BYTES].any()), records,
+        zlib.crc32(data[:position].data), tuple(names), tuple(run for queue in runs.values() for run in queue),
+    )  # fmt: skip
+
+
+def _follow(
+    runs: dict[tuple[str, int], list[QueueRun]], names: Sequence[str], rows: ScanRows, segment: BrokerSegment
+) -> None:
+    """Note which offsets of which queues come, in the order of the log."""
+    if not len(rows):
+        return
+    if not ((rows["queue_id"] >= 0) & (rows["queue_id"] < MOST_QUEUES) & (rows["queue_offset"] >= 0)).all():
+        raise CorruptionError("a queue id or offset that no queue has", path=segment.path)
+    rows = rows[np.lexsort((rows["physical_offset"], rows["queue_id"], rows["topic_number"]))]
+    breaks = np.diff(rows["queue_offset"]) != 1
+    for name in ("topic_number", "queue_id"):
+        breaks |= np.diff(rows[name]) != 0
+    starts = np.concatenate(([0], np.flatnonzero(breaks) + 1))
+    ends = np.concatenate((starts[1:], [len(rows)]))
+    for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+        row = rows[first]
+        run = QueueRun(
+            names[row["topic_number"]], int(row["queue_id"]), int(row["queue_offset"]),
+            int(row["queue_offset"]) + last - first,
+        )  # fmt: skip
+        queue = runs.setdefault((run.topic, run.queue_id), [])
+        if queue and queue[-1].next == run.first:
+            queue[-1] = queue[-1]._replace(next=run.next)
+        else:
+            queue.append(run)
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """A log that was surveyed: what of it is archived."""
+
+    surveys: tuple[Survey, ...]
+    """Of files with records, ascending; all but the last are closed."""
+    begin: int
+    topics: tuple[Topic, ...]
+    groups: tuple[GroupRecord, ...]
+    fingerprint: str
+    """Equal for equal logs: by it an archive is known to be of this one."""
+
+    @classmethod
+    def of(cls, log: BrokerLog, surveys: Sequence[Survey]) -> LogPlan:
+        """Find the end of the log; :class:`CorruptionError` if it goes on behind damage."""
+        kept: list[Survey] = []
+        end: Survey | None = None
+        for each in surveys:
+            if end is not None and each.is_begun:
+                raise CorruptionError(
+                    "the log is damaged, and goes on behind the damage", path=end.segment.path, position=end.end,
+                    hint="tierlog check --read-only says more",
+                )  # fmt: skip
+            if end is None and each.end + BLANK_BYTES > log.segment_bytes:
+                raise CorruptionError("no room for the record that ends a segment", path=each.segment.path)
+            if end is None and (each.end or each.is_closed):
+                kept.append(each)
+            if end is None and not each.is_closed:
+                end = each
+        known = {topic.name: topic for topic in log.topics}
+        names = sorted({*known, *(name for each in kept for name in each.topics)})
+        topics = [
+            Topic(number, name, known[name].queues if name in known else 1, known[name].floors if name in known else {})
+            for number, name in enumerate(names, 1)
+        ]
+        digest = hashlib.blake2b(digest_size=8)
+        for each in kept:
+            digest.update(f"{each.segment.base} {each.end} {each.records} {each.checksum}\n".encode())
+        begin = log.segments[0].base if log.segments else 0
+        groups = tuple(
+            GroupRecord(name, 0, tuple(CommittedOffset(*queue, offset) for queue, offset in sorted(offsets.items())))
+            for name, offsets in sorted(log.groups.items())
+        )
+        return cls(tuple(kept), begin, tuple(topics), groups, f"rocketmq-{digest.hexdigest()}")
+
+    @property
+    def records(self) -> int:
+        """Messages, those without a queue unit counted."""
+        return sum(each.records for each in self.surveys)
+
+    def new_topics(self) -> NewTopics:
+        """Ids, ends and gaps; :class:`StoreError` for a queue whose offsets began again."""
+        runs = [run for each in self.surveys for run in each.runs]
+        try:
+            return NewTopics.of(self.topics, runs, whole_log=self.begin == 0)
+        except CorruptionError as error:
+            raise StoreError(
+                error.message, path=error.path,
+                hint="a topic was deleted and made again, or the broker lost its queues: an archive cannot hold both",
+            ) from error  # fmt: skip
+
+    def tasks(self, store: NewStore) -> list[ArchiveTask]:
+        """A task for each segment."""
+        ids = {topic.name: topic.topic_id for topic in self.topics}
+        return [ArchiveTask(store, each, tuple((ids[name], name) for name in each.topics)) for each in self.surveys]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveTask:
+    """One segment to be archived; travels."""
+
+    store: NewStore
+    survey: Survey
+    topics: tuple[tuple[int, str], ...]
+
+    def run(self) -> BuiltPart:
+        """Archive and index the segment. Killed: objects that nobody names; another try stores its own."""
+        found = self.survey
+        data = LocalFileSystem().map_private(Path(found.segment.path))
+        if zlib.crc32(data[: found.end].data) != found.checksum:
+            raise CorruptionError("the file changed since it was looked at", path=found.segment.path)
+        if not found.is_closed:
+            _close(data, found.end)
+        topics = [Topic(number, name, 1) for number, name in self.topics]
+        with PartBuilder.open(self.store, found.segment.base, SystemRandomness()) as builder:
+            builder.add(Segment(found.segment.base, data), topics)
+            return builder.finish()
+
+
+def _close(data: ByteArray, position: int) -> None:
+    """A blank record over the rest, of which nothing stays; pages of zeros remain the file's."""
+    for start in range(position, len(data), _PIECE_BYTES):
+        piece = data[start : start + _PIECE_BYTES]
+        if piece.any():
+            piece[:] = 0
+    blank = BLANK.pack(len(data) - position, MAGIC_BLANK)
+    data[position : position + BLANK_BYTES] = np.frombuffer(blank, np.uint8)
