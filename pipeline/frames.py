@@ -40,7 +40,10 @@ _BOUNDS = ("queue_id", "first_queue_offset", "min_store_ms", "max_store_ms", "mi
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One of ``count`` parts of some frames, about equal in bytes before compression; ``number`` counts from 0."""
+    """One of ``count`` parts of some frames, about equal in bytes before compression; ``number`` counts from 0.
+
+    A segment that is rewritten after an erasure keeps its frames and their runs, so each share stays what it was.
+    """
 
     number: int
     count: int
@@ -70,9 +73,9 @@ def read_frames(
     """The messages of a segment that fit, in the order of queues, then queue offsets; no batch is empty.
 
     ``frames`` reads only frames of these numbers (``SeekTable.frame_of`` tells a cold offset's), ``share`` a part of
-    those that are read. Frames that topic, queue or times rule out are not asked for. In
-    memory are 8 MiB of compressed frames and one batch. Raises :class:`CorruptionError` for damage, naming the object,
-    and the object store's error if it cannot be read.
+    those that are read. Frames that topic, queue or times rule out are not asked for. In memory are 8 MiB of compressed
+    frames and one batch. Raises :class:`CorruptionError` for damage, naming the object, and the object store's error if
+    it cannot be read.
     """
     head = store.head
     if entry.next <= head.cold_min:
