@@ -3,13 +3,18 @@
 Objects are read page by page and segments one after the other, whatever the size of the archive: what the items of a
 segment are is summed up in two numbers, and where the sums of items and of records differ, the objects that point into
 the segment are read again to tell which. Memory: one segment's keys, a page, and a few numbers for each object.
+
+Reading an object (:func:`read_object`) and comparing a segment (:class:`IndexedSegment`) need nothing of each other, so
+they may be done elsewhere; :class:`IndexCheck` brings together what they tell, in the order of the archive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,19 +47,94 @@ _NO_TOPIC = -1
 _Keys = NDArray[np.void]
 
 
-@dataclass(slots=True)
-class _Sum:
+class ItemSum(NamedTuple):
     """How many items, and the sum of their fingerprints modulo 2^64."""
 
-    count: int = 0
+    items: int = 0
     total: int = 0
+
+    def plus(self, other: ItemSum) -> ItemSum:
+        """Both together."""
+        return ItemSum(self.items + other.items, (self.total + other.total) & 0xFFFFFFFFFFFFFFFF)
+
+
+class Kind(Enum):
+    """What follows from a finding for later ones."""
+
+    PLAIN = "plain"
+    NARROW = "narrow"
+    """Bounds in the manifest: told of the first segment that shows it."""
+    MISSING = "missing"
+    """Keys without items: told of an object of which nothing else is known to be wrong."""
+
+
+class Told(NamedTuple):
+    """A finding on its way to those of the whole archive."""
+
+    kind: Kind
+    object: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRules:
+    """What holds for every object and segment of one check."""
+
+    store_id: str
+    segment_bytes: int
+    indexed_to: int
+    topic_ids: Mapping[str, int]
+    unsaid: tuple[str, ...]
+    """What is compared of no item, because the layout of some object lacks it."""
+    lost: tuple[tuple[int, int], ...]
+    """Physical ranges whose index objects are not known."""
+    layouts: Mapping[int, ItemLayout]
+
+    def keys_of_items(self, items: Items, begin_ms: int) -> _Keys:
+        """What items say."""
+        keys = np.zeros(len(items), _KEY)
+        for name, field in zip(_NAMES, _FIELDS, strict=True):
+            if name not in self.unsaid:
+                keys[name] = items[field]
+        seconds = items["seconds"].astype(np.int64)
+        keys["second"] = begin_ms // 1000 + seconds
+        keys["second"][(seconds == SECONDS_MIN) | (seconds == SECONDS_MAX)] = _UNKNOWN
+        return keys
+
+    def overlaps(self, entry: IndexEntry, base: int) -> bool:
+        """Whether the range of an object reaches into a segment."""
+        return entry.first < base + self.segment_bytes and base < entry.next
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRead:
+    """What one object holds, by the base of the segment that items point into, and what is wrong with it."""
+
+    sums: Mapping[int, ItemSum]
+    told: tuple[str, ...]
+
+
+def read_object(objects: ObjectStore, rules: IndexRules, entry: IndexEntry) -> ObjectRead:
+    """Every page of an object; raises the object store's errors, but for an object that is not there."""
+    sums: dict[int, ItemSum] = {}
+    told: list[str] = []
+    try:
+        for items in items_of_object(objects, rules.store_id, entry, told.append, rules.layouts):
+            keys = rules.keys_of_items(items, entry.begin_ms)
+            bases = keys["offset"] // rules.segment_bytes * rules.segment_bytes
+            for base in np.unique(bases).tolist():
+                mine = keys[bases == base]
+                sums[base] = sums.get(base, ItemSum()).plus(ItemSum(len(mine), _fingerprint(mine)))
+    except (CorruptionError, ObjectNotFoundError) as error:
+        told.append(error.message)
+    return ObjectRead(sums, tuple(told))
 
 
 class IndexCheck:
-    """The index objects of one archive. :meth:`read_objects` first, then :meth:`compare` for each segment."""
+    """The index objects of one archive: :meth:`take` each of them as it was read, then :meth:`tell` of each segment."""
 
     def __init__(
-        self, objects: ObjectStore, store_id: str, log: Sequence[LogEntry], index: Sequence[IndexEntry],
+        self, store_id: str, log: Sequence[LogEntry], index: Sequence[IndexEntry],
         head: Head, lost_log: Sequence[tuple[int, int]], lost_index: Sequence[tuple[int, int]],
         topic_ids: dict[str, int], findings: Findings, layouts: Mapping[int, ItemLayout] = LAYOUTS,
     ) -> None:  # fmt: skip
@@ -62,72 +142,103 @@ class IndexCheck:
 
         What the items of one object lack, because their layout does, is compared of none.
         """
-        self._layouts = layouts
         used = {entry.layout for entry in index}
-        self._unsaid = [
+        unsaid = tuple(
             name for name, field in zip(_NAMES, _FIELDS, strict=True)
             if any(field not in layout.fields for layout in layouts.values() if layout.name in used)
-        ]  # fmt: skip
-        self._objects = objects
-        self._store_id = store_id
-        self._bases = {entry.base for entry in log}
-        self._segment_bytes = log[0].segment_bytes if log else 1
-        self._index = list(index)
-        self._indexed_to = head.indexed_to
+        )  # fmt: skip
+        segment_bytes = log[0].segment_bytes if log else 1
+        self.rules = IndexRules(
+            store_id, segment_bytes, head.indexed_to, topic_ids, unsaid, tuple(lost_index), dict(layouts)
+        )  # fmt: skip
+        self._bases = sorted(entry.base for entry in log)
+        self._over: dict[int, list[IndexEntry]] = {}
+        for entry in index:
+            low = bisect_right(self._bases, entry.first - segment_bytes)
+            for base in self._bases[low : bisect_left(self._bases, entry.next)]:
+                self._over.setdefault(base, []).append(entry)
         self._cold_min = head.cold_min
-        self._lost_log, self._lost = lost_log, lost_index
-        self._topic_ids = topic_ids
+        self._lost_log = lost_log
         self._findings = findings
-        self._sums: dict[int, _Sum] = {}
+        self._sums: dict[int, ItemSum] = {}
         self._strays: dict[int, list[IndexEntry]] = {}
         self._narrow: set[str] = set()
 
-    # objects
-
-    def read_objects(self, progress: Callable[[int, int], None]) -> None:
-        """Every page of every object; sums up the items of each segment."""
-        for number, entry in enumerate(self._index):
-            find = partial(self._findings.add, entry.key)
-            nowhere: set[int] = set()
-            try:
-                for items in items_of_object(self._objects, self._store_id, entry, find, self._layouts):
-                    nowhere |= self._sum_up(entry, self._keys_of_items(items, entry.begin_ms))
-            except (CorruptionError, ObjectNotFoundError) as error:
-                find(error.message)
-            if nowhere:
-                find(f"points into segment {min(nowhere)}, which the manifest lacks")
-            progress(number + 1, len(self._index))
-
-    def _sum_up(self, entry: IndexEntry, keys: _Keys) -> set[int]:
-        """Add to the sums; returns the segments that do not exist."""
-        bases = keys["offset"] // self._segment_bytes * self._segment_bytes
-        for base in np.unique(bases).tolist():
-            mine = keys[bases == base]
-            found = self._sums.setdefault(base, _Sum())
-            found.count += len(mine)
-            found.total = (found.total + _fingerprint(mine)) & 0xFFFFFFFFFFFFFFFF
-            if not self._overlaps(entry, base):
+    def take(self, entry: IndexEntry, read: ObjectRead) -> None:
+        """The next object."""
+        for text in read.told:
+            self._findings.add(entry.key, text)
+        nowhere = []
+        for base, found in read.sums.items():
+            self._sums[base] = self._sums.get(base, ItemSum()).plus(found)
+            if not self.rules.overlaps(entry, base):
                 self._strays.setdefault(base, []).append(entry)
-        unknown = {base for base in np.unique(bases).tolist() if base not in self._bases and base >= self._cold_min}
-        return {base for base in unknown if not any(low <= base < high for low, high in self._lost_log)}
+            at = bisect_left(self._bases, base)
+            is_known = at < len(self._bases) and self._bases[at] == base
+            if not is_known and base >= self._cold_min and not any(low <= base < high for low, high in self._lost_log):
+                nowhere.append(base)
+        if nowhere:
+            self._findings.add(entry.key, f"points into segment {min(nowhere)}, which the manifest lacks")
 
-    def _overlaps(self, entry: IndexEntry, base: int) -> bool:
-        return entry.first < base + self._segment_bytes and base < entry.next
+    def segment(self, base: int) -> IndexedSegment:
+        """What the objects have of a segment, once all of them were taken."""
+        return IndexedSegment(
+            self._sums.get(base, ItemSum()), tuple(self._over.get(base, ())), tuple(self._strays.get(base, ()))
+        )  # fmt: skip
 
-    # segments
+    def tell(self, told: Iterable[Told]) -> None:
+        """What was found of the next segment."""
+        narrow: set[str] = set()
+        for kind, about, text in told:
+            if kind is Kind.NARROW:
+                narrow.add(about)
+            if kind is Kind.NARROW and about in self._narrow:
+                continue
+            if kind is Kind.MISSING and self._findings.count_of(about):
+                continue
+            self._findings.add(about, text)
+        self._narrow |= narrow
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedSegment:
+    """What the index objects have of one segment."""
+
+    sum: ItemSum
+    over: tuple[IndexEntry, ...]
+    """Objects whose range reaches into it."""
+    strays: tuple[IndexEntry, ...]
+    """Objects whose range does not, while items of theirs point into it."""
+
+    def compare(self, objects: ObjectStore, rules: IndexRules, whole: WholeSegment) -> list[Told]:
+        """The keys of the segment's records against the items that point into it."""
+        comparison = _Comparison(objects, rules, self)
+        comparison.compare(whole)
+        return comparison.told
+
+
+class _Comparison:
+    """One segment against what the index has of it."""
+
+    def __init__(self, objects: ObjectStore, rules: IndexRules, indexed: IndexedSegment) -> None:
+        self._objects = objects
+        self._rules = rules
+        self._indexed = indexed
+        self.told: list[Told] = []
 
     def compare(self, whole: WholeSegment) -> None:
-        """The keys of a segment's records against the items that point into it."""
         wanted, physical = self._keys_of_records(whole)
-        found = self._sums.get(whole.entry.base, _Sum())
-        if (found.count, found.total) != (len(wanted), _fingerprint(wanted)):
+        if self._indexed.sum != ItemSum(len(wanted), _fingerprint(wanted)):
             self._tell(whole, wanted, physical)
+
+    def _add(self, about: str, text: str, kind: Kind = Kind.PLAIN) -> None:
+        self.told.append(Told(kind, about, text))
 
     def _keys_of_records(self, whole: WholeSegment) -> tuple[_Keys, NDArray[np.int64]]:
         """The keys that must be indexed, and the physical offset of the record of each."""
-        ids = np.array([self._topic_ids.get(name, _NO_TOPIC) for name in whole.names], np.int32)
+        ids = np.array([self._rules.topic_ids.get(name, _NO_TOPIC) for name in whole.names], np.int32)
         batch = KeyBatch.of(whole.data, whole.rows, ids)
-        is_indexed = whole.rows["physical_offset"][batch.keys["row"]] < self._indexed_to
+        is_indexed = whole.rows["physical_offset"][batch.keys["row"]] < self._rules.indexed_to
         found = batch.keys[is_indexed]
         rows = whole.rows[found["row"]]
         keys = np.empty(len(found), _KEY)
@@ -135,21 +246,21 @@ class IndexCheck:
         keys["hash"], keys["high"] = found["hash"], found["hash_high"]
         keys["topic_id"], keys["queue_id"] = ids[rows["topic_number"]], rows["queue_id"]
         keys["size"], keys["second"] = rows["size"], rows["store_ms"] // 1000
-        for name in self._unsaid:
+        for name in self._rules.unsaid:
             keys[name] = 0
-        self._check_bounds(whole.entry.base, rows)
+        self._check_bounds(rows)
         return keys, rows["physical_offset"].astype(np.int64)
 
-    def _check_bounds(self, base: int, rows: NDArray[np.void]) -> None:
-        for entry in self._index:
-            if entry.bounds is None or not self._overlaps(entry, base) or entry.key in self._narrow or entry.level:
+    def _check_bounds(self, rows: NDArray[np.void]) -> None:
+        for entry in self._indexed.over:
+            if entry.bounds is None or entry.level:
                 continue
             mine = rows[(rows["physical_offset"] >= entry.first) & (rows["physical_offset"] < entry.next)]
             for name in ("store_ms", "born_ms"):
                 low, high = getattr(entry.bounds, f"min_{name}"), getattr(entry.bounds, f"max_{name}")
                 if len(mine) and (mine[name].min() < low or mine[name].max() > high):
-                    self._narrow.add(entry.key)
-                    self._findings.add(entry.key, f"its bounds of {name} in the manifest are narrower than its records")
+                    text = f"its bounds of {name} in the manifest are narrower than its records"
+                    self._add(entry.key, text, Kind.NARROW)
 
     def _tell(self, whole: WholeSegment, wanted: _Keys, physical: NDArray[np.int64]) -> None:
         """Which keys have no item, and which items belong to no key."""
@@ -158,13 +269,15 @@ class IndexCheck:
         missing = np.ones(len(wanted), bool)
         order = np.argsort(wanted, order=_NAMES[:3])
         seen = np.zeros(len(wanted), np.int64)
-        for entry in (*(each for each in self._index if self._overlaps(each, base)), *self._strays.get(base, ())):
+        for entry in (*self._indexed.over, *self._indexed.strays):
             extra: list[_Keys] = []
             wrong: list[_Keys] = []
             try:
-                for items in items_of_object(self._objects, self._store_id, entry, lambda _: None, self._layouts):
-                    keys = self._keys_of_items(items, entry.begin_ms)
-                    keys = keys[(keys["offset"] >= base) & (keys["offset"] < base + self._segment_bytes)]
+                for items in items_of_object(
+                    self._objects, self._rules.store_id, entry, lambda _: None, self._rules.layouts
+                ):
+                    keys = self._rules.keys_of_items(items, entry.begin_ms)
+                    keys = keys[(keys["offset"] >= base) & (keys["offset"] < base + self._rules.segment_bytes)]
                     keys = keys[~np.isin(keys["offset"], passed_over) & ~whole.is_lost(keys["offset"])]
                     at = _places(wanted[order], keys)
                     extra.append(keys[at < 0])
@@ -178,38 +291,27 @@ class IndexCheck:
             self._say(entry, "say something else of their record than the record", wrong)
         if (seen > 1).any():
             offset = int(physical[seen > 1][0])
-            self._findings.add(whole.entry.key, f"keys of the record at {offset} are in the index twice")
+            self._add(whole.entry.key, f"keys of the record at {offset} are in the index twice")
         self._say_missing(whole, physical[missing])
 
     def _say(self, entry: IndexEntry, what: str, pieces: list[_Keys]) -> None:
         count = sum(map(len, pieces))
         if count:
             offset = min(int(piece["offset"].min()) for piece in pieces if len(piece))
-            self._findings.add(entry.key, f"{count} items {what}, the first at cold offset {offset}")
+            self._add(entry.key, f"{count} items {what}, the first at cold offset {offset}")
 
     def _say_missing(self, whole: WholeSegment, physical: NDArray[np.int64]) -> None:
-        for entry in self._index:
+        for entry in self._indexed.over:
             mine = (physical >= entry.first) & (physical < entry.next)
             if mine.any():
-                if not self._findings.count_of(entry.key):
-                    first = f"the first of the record at {physical[mine].min()}"
-                    self._findings.add(entry.key, f"{int(mine.sum())} keys are not found, {first}")
+                first = f"the first of the record at {physical[mine].min()}"
+                self._add(entry.key, f"{int(mine.sum())} keys are not found, {first}", Kind.MISSING)
                 physical = physical[~mine]
-        for low, high in self._lost:
+        for low, high in self._rules.lost:
             physical = physical[(physical < low) | (physical >= high)]
         if len(physical):
             first = f"the first of the record at {physical.min()}"
-            self._findings.add(whole.entry.key, f"{len(physical)} keys are in no index object, {first}")
-
-    def _keys_of_items(self, items: Items, begin_ms: int) -> _Keys:
-        keys = np.zeros(len(items), _KEY)
-        for name, field in zip(_NAMES, _FIELDS, strict=True):
-            if name not in self._unsaid:
-                keys[name] = items[field]
-        seconds = items["seconds"].astype(np.int64)
-        keys["second"] = begin_ms // 1000 + seconds
-        keys["second"][(seconds == SECONDS_MIN) | (seconds == SECONDS_MAX)] = _UNKNOWN
-        return keys
+            self._add(whole.entry.key, f"{len(physical)} keys are in no index object, {first}")
 
 
 def _fingerprint(keys: _Keys) -> int:
@@ -263,12 +365,22 @@ def check_archive_deep(
     cold.check_manifest()
     if hot is not None and hot.border > head.archived_to:
         findings.add(None, f"I6 border {hot.border} lies above archived_to {head.archived_to}")
-    topic_ids = {topic.name: topic.topic_id for topic in cold.state.topics}
-    index = IndexCheck(
-        manifest.objects, manifest.keys.store_id, cold.log, cold.index, head, cold.lost_ranges, cold.lost_index,
-        topic_ids, findings, layouts,
-    )  # fmt: skip
+    index = index_check(cold, findings, layouts)
     total = len(cold.index) + len(cold.log)
-    index.read_objects(lambda done, _: progress(done, total))
-    cold.check_segments(hot, index.compare, lambda done, _: progress(len(cold.index) + done, total))
+    for number, entry in enumerate(cold.index):
+        index.take(entry, read_object(manifest.objects, index.rules, entry))
+        progress(number + 1, total)
+
+    def compare(whole: WholeSegment) -> None:
+        index.tell(index.segment(whole.entry.base).compare(manifest.objects, index.rules, whole))
+
+    cold.check_segments(hot, compare, lambda done, _: progress(len(cold.index) + done, total))
     cold.check_bucket()
+
+
+def index_check(cold: ColdCheck, findings: Findings, layouts: Mapping[int, ItemLayout] = LAYOUTS) -> IndexCheck:
+    """The check of the index of an archive whose manifest was checked."""
+    return IndexCheck(
+        cold.manifest.keys.store_id, cold.log, cold.index, cold.head, cold.lost_ranges, cold.lost_index,
+        cold.topic_ids, findings, layouts,
+    )  # fmt: skip

@@ -6,7 +6,8 @@ the archive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
@@ -14,8 +15,9 @@ import numpy as np
 
 from tiering.checks.findings import Findings
 from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.object_store import ObjectStore
 from tiering.cold.orphan_check import check_orphans
-from tiering.cold.queue_order import QueueOrder
+from tiering.cold.queue_order import QueueOrder, QueueStretch, stretches
 from tiering.cold.reading import ArchiveCache, ArchiveReader
 from tiering.cold.segment.check import compare_queue_rows, compare_segment, compare_with_hot
 from tiering.cold.segment.reader import SegmentReader
@@ -36,10 +38,13 @@ from tiering.format.manifest import (
 )
 from tiering.format.queue_rows import QUEUE_ROW, QueueRows, decode_queue_rows_head, decode_rows_page
 from tiering.format.store_state import StoreState
+from tiering.fs import ByteArray
 from tiering.hot.store import HotStore
 from tiering.types import TimeBounds
 
 Progress = Callable[[int, int], None]
+#: Takes a finding: the object that it is about, and what is wrong.
+Add = Callable[[str, str], None]
 
 
 class ColdCheck:
@@ -161,42 +166,23 @@ class ColdCheck:
 
     def check_segments(self, hot: HotStore | None, visit: Callable[[WholeSegment], None], progress: Progress) -> None:
         """Every segment in ascending order; ``visit`` gets what could be read of it."""
-        topic_ids = {topic.name: topic.topic_id for topic in self.state.topics}
         kept = {segment.base_offset: segment for segment in hot.log.segments()} if hot else {}
-        queues = QueueOrder(self.head, self.state, self._gaps)
-        rows = _StoredRows(self)
-        expected = self.head.cold_min
+        follow = SegmentOrder(self)
         for number, entry in enumerate(self.log):
-            find = self._finder(entry.key)
-            if entry.base > expected and self.lost_ranges:
-                queues.miss()  # a page of the manifest is lost
-            expected = entry.next
-            stored, rows_key = rows.of(entry)
-            try:
-                segment = SegmentReader(self.reader, entry)
-                whole = read_whole(self.manifest.objects, segment, entry, list(topic_ids), find)
-                if whole is not None:
-                    unknown = sorted({run.topic for run in whole.runs} - topic_ids.keys())
-                    if unknown and self.state.topics:
-                        find(f"holds topic {unknown[0]!r}, which the state object lacks")
-                    compare_segment(segment, whole, find)
-                    if stored is not None and whole.runs and not unknown:
-                        compare_queue_rows(whole, stored, topic_ids, self._finder(rows_key))
-                    if entry.base in kept:
-                        compare_with_hot(whole, kept[entry.base].data, find)
-                    visit(whole)
-                if whole is not None and (whole.runs or not entry.records):
-                    queues.see(whole.runs, entry, topic_ids, find)
-                    if sum(run.records for run in whole.runs) < len(whole.items):
-                        queues.miss()  # of topics that are not archived
-                else:
-                    queues.miss()
-            except (CorruptionError, ObjectNotFoundError) as error:
-                find(error.message)
-                queues.miss()
+            stored = follow.stored_rows(entry)
+            copy = kept[entry.base].data if entry.base in kept else None
+            seen = check_segment(
+                self.manifest.objects, self.reader, entry, follow.topic_ids, stored, self.findings.add, visit, copy
+            )
+            follow.see(entry, seen)
             progress(number + 1, len(self.log))
         if hot is not None:
-            self._check_border(hot, queues)
+            self._check_border(hot, follow.queues)
+
+    @property
+    def topic_ids(self) -> dict[str, int]:
+        """Ids by name, of the topics that the state object names."""
+        return {topic.name: topic.topic_id for topic in self.state.topics}
 
     def is_segment_damaged(self, entry: LogEntry) -> bool:
         """Whether a segment itself is not what its entry says, whatever is said of it elsewhere."""
@@ -246,6 +232,83 @@ class ColdCheck:
 
 def _decode_page(kind: str, level: int, data: bytes, key: str) -> list[Any]:
     return decode_page(data, kind, level, path=key)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """The queue rows of a segment as the manifest leads to them, and in which object they are."""
+
+    key: str
+    rows: QueueRows | None
+    """None if they cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSeen:
+    """What the segments after it have to agree with."""
+
+    queues: tuple[QueueStretch, ...] | None
+    """None if its directory cannot be read."""
+    is_complete: bool
+    """Whether the directory leads to all of its records: it does not to those of topics that are not archived."""
+
+
+def check_segment(
+    objects: ObjectStore, reader: ArchiveReader, entry: LogEntry, topic_ids: Mapping[str, int], stored: StoredRows,
+    add: Add, visit: Callable[[WholeSegment], None], copy: ByteArray | None = None,
+) -> SegmentSeen:  # fmt: skip
+    """One segment by itself, with all that is said of it: for whoever has only this one. ``add`` is told what is wrong,
+    ``visit`` gets what could be read, ``copy`` is the hot one.
+    """
+    find = partial(add, entry.key)
+    try:
+        segment = SegmentReader(reader, entry)
+        whole = read_whole(objects, segment, entry, list(topic_ids), find)
+        if whole is None:
+            return SegmentSeen(None, False)
+        unknown = sorted({run.topic for run in whole.runs} - topic_ids.keys())
+        if unknown and topic_ids:
+            find(f"holds topic {unknown[0]!r}, which the state object lacks")
+        compare_segment(segment, whole, find)
+        if stored.rows is not None and whole.runs and not unknown:
+            compare_queue_rows(whole, stored.rows, topic_ids, partial(add, stored.key))
+        if copy is not None:
+            compare_with_hot(whole, copy, find)
+        visit(whole)
+        if not whole.runs and entry.records:
+            return SegmentSeen(None, False)
+        is_complete = sum(run.records for run in whole.runs) >= len(whole.items)
+        return SegmentSeen(tuple(stretches(whole.runs)), is_complete)
+    except (CorruptionError, ObjectNotFoundError) as error:
+        find(error.message)
+        return SegmentSeen(None, False)
+
+
+class SegmentOrder:
+    """Sees the segments of a check in ascending order: what one of them says of the next, and their queue rows."""
+
+    def __init__(self, check: ColdCheck) -> None:
+        self.queues = QueueOrder(check.head, check.state, check._gaps)
+        self._check = check
+        self._rows = _StoredRows(check)
+        self._expected = check.head.cold_min
+        self.topic_ids = check.topic_ids
+
+    def stored_rows(self, entry: LogEntry) -> StoredRows:
+        """The stored queue rows of the next segment."""
+        rows, key = self._rows.of(entry)
+        return StoredRows(key, rows)
+
+    def see(self, entry: LogEntry, seen: SegmentSeen) -> None:
+        """The next segment; tells where its queues do not go on."""
+        check = self._check
+        if entry.base > self._expected and check.lost_ranges:
+            self.queues.miss()  # a page of the manifest is lost
+        self._expected = entry.next
+        if seen.queues is not None:
+            self.queues.see(seen.queues, entry, self.topic_ids, partial(check.findings.add, entry.key))
+        if seen.queues is None or not seen.is_complete:
+            self.queues.miss()
 
 
 class _StoredRows:

@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tiering.cold.segment.reader import DirectoryRow
 from tiering.cold.segment.whole import Find
 from tiering.format.manifest import Head, LogEntry, QueueGap
 from tiering.format.store_state import StoreState
+
+
+class QueueStretch(NamedTuple):
+    """Records of one queue that follow each other, of one segment; ``first_queue_offset`` is -1 without units."""
+
+    topic: str
+    queue_id: int
+    first_queue_offset: int
+    records: int
+
+
+def stretches(runs: Iterable[DirectoryRow]) -> Iterator[QueueStretch]:
+    """The rows of a directory with those that go on where the one before ends put together: a few for each queue."""
+    last: QueueStretch | None = None
+    for run in runs:
+        goes_on = (
+            last is not None
+            and (last.topic, last.queue_id) == (run.topic, run.queue_id)
+            and last.first_queue_offset >= 0
+            and run.first_queue_offset == last.first_queue_offset + last.records
+        )
+        if last is not None and goes_on:
+            last = last._replace(records=last.records + run.records)
+            continue
+        if last is not None:
+            yield last
+        last = QueueStretch(run.topic, run.queue_id, run.first_queue_offset, run.records)
+    if last is not None:
+        yield last
 
 
 class QueueOrder:
@@ -26,8 +56,8 @@ class QueueOrder:
         self._missed = True
         self._after_miss.clear()
 
-    def see(self, runs: Iterable[DirectoryRow], entry: LogEntry, topic_ids: Mapping[str, int], find: Find) -> None:
-        """The directory of the next segment."""
+    def see(self, runs: Iterable[QueueStretch], entry: LogEntry, topic_ids: Mapping[str, int], find: Find) -> None:
+        """What the directory of the next segment says."""
         for run in runs:
             topic_id = topic_ids.get(run.topic)
             if topic_id is None or run.first_queue_offset < 0:
