@@ -214,6 +214,21 @@ def test_everything_again_if_asked_for(wanted: Answers, world: ArchiveWorld) -> 
     assert answers(world) == wanted
 
 
+@pytest.mark.parametrize("done", [1, 2])
+def test_killed_between_commits_the_next_run_goes_on(wanted: Answers, world: ArchiveWorld, done: int) -> None:
+    """Objects of the stretch that was not committed are nobody's."""
+    manifest, shape = world.manifest(), IndexShape(7, 30, TIERLOG)
+    stretches = plan_of(manifest, shape).stretches
+    assert len(stretches) > done
+    for stretch in stretches[:done]:
+        replace_stretch(manifest, stretch, built(manifest, stretch, shape), manifest.begin_upload())
+    lost = {entry.key for entry in built(manifest, stretches[done], shape)}
+    assert rebuild(world, shape)[0] == len(stretches) - done
+    assert lost.isdisjoint(entry.key for entry in entries(world))
+    assert check(world) == []
+    assert answers(world) == wanted
+
+
 def test_answers_are_the_same_after_every_commit(world: ArchiveWorld) -> None:
     """One engine over all of it, so that its catalogue swaps each stretch in."""
     manifest, cold = world.manifest(), world.cold()
