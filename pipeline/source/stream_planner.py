@@ -18,6 +18,7 @@ from pipeline.source.stream_offsets import (
 )
 from pipeline.source.stream_queues import QueueBounds, Queues
 from tiering.errors import NotFoundError, TopicNotFoundError
+from tiering.takeover import QUEUE_STEP
 
 _log = logging.getLogger(__name__)
 
@@ -136,8 +137,10 @@ class StreamPlanner:
         if position >= bounds.end:
             return position
         least = self._queues.least(key, position)
-        if least > position:
-            self._lost(f"offsets [{position}, {least}) of {key} are not there any more")
+        gone = list(present(position, least, bounds.gaps))
+        is_restored = least % QUEUE_STEP == 0  # where a restore lets queues begin of which no message was archived
+        if gone and not is_restored:
+            self._lost(f"offsets [{gone[0][0]}, {gone[-1][1]}) of {key} are not there any more")
         return least
 
     def _lost(self, what: str) -> None:

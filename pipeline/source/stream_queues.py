@@ -22,10 +22,8 @@ from tiering.fetch import Fetcher
 from tiering.first_offsets import FirstOffsets
 from tiering.format.manifest import Head
 from tiering.format.store_state import TopicState
+from tiering.takeover import QUEUE_STEP
 from tiering.types import Boundary, PullStatus
-
-#: A restore leaves out twice as many offsets: a shorter range holds no gap that the service could not tell of.
-_LESS_THAN_A_GAP = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +149,7 @@ class ServedQueues:
     def _gaps(key: QueueKey, queue: QueueEnds) -> Gaps:
         if queue.gaps is not None:
             return tuple((first, following) for first, following in queue.gaps)
-        if queue.max_offset < _LESS_THAN_A_GAP:
+        if queue.max_offset < QUEUE_STEP:
             return ()
         raise UnavailableError(f"which offsets of {key} were left out is in the archive, and that does not answer")
 
@@ -194,8 +192,8 @@ class AllQueues:
             archives = {store_id: ArchivedQueues(snapshot.url, store_id) for store_id in snapshot.stores}
         served: dict[str, ServedQueues] = {}
         if options.url is not None:
-            client = ServiceClient(options.url)
-            store_id = str(client.stats()["store_id"])
+            with ServiceClient(options.url) as client:  # which opens a connection again when it is used again
+                store_id = str(client.stats()["store_id"])
             if options.store not in (None, store_id):
                 raise StoreMismatchError(f"the service serves store {store_id!r}, not {options.store!r}")
             if archives and store_id not in archives:
