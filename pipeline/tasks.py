@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -39,6 +41,12 @@ def run_tasks(spark: SparkSession, function: Callable[[A], R], arguments: Sequen
         raise StoreError(
             f"a task failed for good: {_reason(error)}", hint="the log of its executor tells more"
         ) from error
+
+
+def scratch_folder(job: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder for a task on the disks that Spark gives its executor, gone when the task leaves it."""
+    disks = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    return tempfile.TemporaryDirectory(prefix=f"tierlog-{job}-", dir=disks[0] or None)
 
 
 class _Caught(Generic[A, R]):

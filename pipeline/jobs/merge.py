@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -24,7 +23,7 @@ from index.merge_task import MergeTask, merge_range
 from index.publish import Workbench
 from pipeline.archive import ArchiveSnapshot, PinnedStore, open_objects
 from pipeline.job import Job, JobContext, Summary
-from pipeline.tasks import TaskFailure, run_tasks
+from pipeline.tasks import TaskFailure, run_tasks, scratch_folder
 from tiering.cold.manifest_store import ManifestStore
 from tiering.errors import InvalidRequestError, StoreError
 from tiering.fs import LocalFileSystem
@@ -94,7 +93,7 @@ def _run(spark: SparkSession, url: str, tasks: Sequence[MergeTask]) -> list[Outc
 
 def _merged(url: str, task: MergeTask) -> Outcome:
     """Runs on an executor; what can be tried again fails the attempt."""
-    with tempfile.TemporaryDirectory(prefix="tierlog-merge-") as folder:
+    with scratch_folder("merge") as folder:
         workbench = Workbench(LocalFileSystem(), Path(folder), contextlib.nullcontext)
         try:
             return merge_range(task, open_objects(url), SystemRandomness(), workbench)

@@ -8,8 +8,6 @@ nobody's. Run again, it finds what is still missing or of another shape, and goe
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +19,7 @@ from index.rebuild import build_objects, replace_stretch
 from index.rebuild_plan import IndexShape, Range, RebuildPlan, Stretch, plan_rebuild
 from pipeline.archive import ArchiveSnapshot, PinnedStore, pin
 from pipeline.job import Job, JobContext, Summary
-from pipeline.tasks import TaskFailure, run_tasks
+from pipeline.tasks import TaskFailure, run_tasks, scratch_folder
 from tiering.errors import ConflictError, InvalidRequestError
 from tiering.format.manifest import IndexEntry
 from tiering.fs import LocalFileSystem
@@ -206,8 +204,7 @@ def _replace(
 
 def _build(store: PinnedStore, shape: IndexShape, piece: Range) -> tuple[IndexEntry, ...]:
     """On an executor: objects of one piece, with a folder of its own on the disk that Spark was given."""
-    scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-    with tempfile.TemporaryDirectory(prefix="tierlog-rebuild-", dir=scratch) as folder:
+    with scratch_folder("rebuild") as folder:
         return build_objects(
             store.manifest, store.head, piece, shape, LocalFileSystem(), Path(folder), SystemRandomness()
         )  # fmt: skip
