@@ -152,7 +152,7 @@ def append(world: LookUpWorld, store: LookUpStore) -> None:
 
 
 @pytest.mark.parametrize("beside", [expire, erase, another_merge, append])
-@pytest.mark.parametrize("step", [9, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [9, pytest.param(4, marks=pytest.mark.slow)])
 def test_what_is_done_beside_it_at_any_request(beside: Callable[[LookUpWorld, LookUpStore], None], step: int) -> None:
     refused = 0
     for number in range(1, requests_of_merge() + 1, step):
