@@ -52,7 +52,7 @@ def counted(url: str, store_id: str) -> Iterator[CountedStore]:
     manifest = open_manifest(url, store_id)
     objects = manifest.objects
     counting = CountedStore(objects)
-    manifest.objects = counting  # type: ignore[assignment]
+    manifest.objects = counting
     try:
         yield counting
     finally:
