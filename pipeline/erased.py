@@ -5,7 +5,7 @@ A time that no row shows (``pipeline.rows``) counts as it is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.rows import key_pairs
-from tiering.erasing.tombstones import means_key
+from tiering.erasing.tombstones import keys_meant
 from tiering.format.manifest import Tombstone
 
 
@@ -25,8 +25,9 @@ def without_erased(batch: pa.RecordBatch, tombstones: Iterable[Tombstone]) -> pa
     hidden = np.zeros(batch.num_rows, bool)
     for stone in tombstones:
         meant = _is_meant(batch, stone) & ~hidden
-        if stone.key_hash is not None and meant.any():
-            meant[meant] = _has_key(batch.filter(pa.array(meant)), stone)
+        means = keys_meant(stone)
+        if means is not None and meant.any():
+            meant[meant] = _has_key(batch.filter(pa.array(meant)), means)
         hidden |= meant
     return batch.filter(pa.array(~hidden)) if hidden.any() else batch
 
@@ -43,9 +44,9 @@ def _is_meant(batch: pa.RecordBatch, stone: Tombstone) -> NDArray[np.bool_]:
     return found
 
 
-def _has_key(batch: pa.RecordBatch, stone: Tombstone) -> NDArray[np.bool_]:
+def _has_key(batch: pa.RecordBatch, means: Callable[[str], bool]) -> NDArray[np.bool_]:
     rows, keys = key_pairs(batch)
     found = np.zeros(batch.num_rows, bool)
     for row, key in zip(rows.to_pylist(), keys.to_pylist(), strict=True):
-        found[row] = found[row] or means_key(stone, key)
+        found[row] = found[row] or means(key)
     return found

@@ -143,6 +143,12 @@ class ColdWay:
         self._state.doubt()
         self.archive()
 
+    def tell_topics(self) -> None:
+        """Tell the archive of the topics as they are now, if it does not know; there is nobody to tell before it is."""
+        if self._manifest.had_head:
+            with self._lock:
+                self._publish_state(self._claim(), self._state.with_topics)
+
     def local_round(self) -> None:
         """What needs no archive: roll by age, remove what is due."""
         with self._lock:
@@ -183,7 +189,7 @@ class ColdWay:
         if ref is not None:
             change = ManifestChange(state=ref, begun_s=begun_s)
             head = self._despite_erasures(self._claim(), lambda seen: self._manifest.commit(change, seen))
-            self._remember(head)
+            self.remember(head)
         return head
 
     def sweep_round(self) -> None:
@@ -225,7 +231,7 @@ class ColdWay:
         self.check_owner()
         self._look_again_s = self._clock.monotonic_s() + _HEAD_WATCH_S
         if self._manifest.head is not None:
-            self._remember(self._manifest.head)  # another process may have begun an erasure
+            self.remember(self._manifest.head)  # another process may have begun an erasure
 
     def _claim(self) -> Head:
         self.check_going_on()
@@ -244,7 +250,7 @@ class ColdWay:
             self._identity = self._identity.published()
             self._identity.save(self._fs, self._paths)
             self._index.set_indexed_to(head.indexed_to)
-            self._remember(head)
+            self.remember(head)
             self._claimed = True
         return head
 
@@ -257,7 +263,7 @@ class ColdWay:
         for number, segment in enumerate(waiting):
             self.check_going_on()
             head = self._despite_erasures(head, partial(self._archiver.archive, segment))
-            self._remember(head)
+            self.remember(head)
             report.segments += 1
             report.bytes_raw += head.log[-1].raw_bytes
             report.bytes_stored += head.log[-1].size_bytes
@@ -277,7 +283,7 @@ class ColdWay:
         names = {topic.topic_id: topic.name for topic in self._hot.topics.all()}
         head, objects = self._despite_erasures(head, lambda seen: self._publisher.publish(seen, names))
         report.index_objects += objects
-        self._remember(head)
+        self.remember(head)
         self._index.settle()
         return head
 
@@ -313,10 +319,11 @@ class ColdWay:
         head = self._unless_lost(partial(self._manifest.commit_other, change, owned=True))
         for entry in change.remove:
             self._manifest.cache.forget(entry.key)
-        self._remember(head)
+        self.remember(head)
         return head
 
-    def _remember(self, head: Head) -> None:
+    def remember(self, head: Head) -> None:
+        """Have ``head.json`` say what a head says, and of which earlier erasures hot copies remain, durably."""
         if head.version <= self._remembered:
             return
         with self.local_step(), self._remembering:

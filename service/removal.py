@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -14,10 +15,12 @@ from index.store_search import TieredStoreSearch
 from service.archiving import ColdWay
 from service.erasing import Eraser, Progress
 from service.expiring import Expirer
-from service.receipts import Receipts, plan_of
+from service.guarded_commits import GuardedCommits
 from tiering.clock import Clock
 from tiering.disk_space import DiskSpace
+from tiering.erasing.course import ErasureCourse
 from tiering.erasing.known import KnownErasures
+from tiering.erasing.receipts import Receipts, plan_of
 from tiering.erasing.rewriting import SegmentRewriter
 from tiering.erasing.tombstones import Erasures, FixedErasures
 from tiering.errors import InvalidRequestError, ReadOnlyError
@@ -28,6 +31,7 @@ from tiering.options import RetentionOptions
 from tiering.paths import StorePaths
 from tiering.randomness import Randomness
 from tiering.retention import due_border, held_border
+from tiering.store_view import HotView
 
 
 def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, disk: DiskSpace, now_ms: int) -> None:
@@ -60,15 +64,17 @@ class Removal:
         eraser: Eraser | None,
         expirer: Expirer | None,
         receipts: Receipts | None,
+        tell: Callable[[], None] | None,
         *,
         read_only: bool,
     ) -> None:
-        """``holding`` is held while something is committed that a hold forbids."""
+        """``holding`` is held while what a hold forbids is committed; ``tell`` tells the archive of topics."""
         self._hot = hot
         self._holding = holding
         self._eraser = eraser
         self._expirer = expirer
         self._receipts = receipts
+        self._tell = tell
         self._read_only = read_only
 
     def erase(
@@ -115,7 +121,8 @@ class Removal:
         """Change options of a topic, durably.
 
         A hold that begins waits for the commit of an erasure or of expiry that is under way; after it returned there
-        is none until it ends.
+        is none until it ends. The archive is told before it returns, because jobs ask nobody else: if that fails the
+        options are in force here all the same, and the object store's error is raised.
         """
         self._check_writable()
         with self._holding:
@@ -128,6 +135,8 @@ class Removal:
                     hold=changes.get("hold", topic.hold),
                     log_end=self._hot.log.end,
                 )
+        if self._tell is not None:
+            self._tell()
 
     def _check_writable(self) -> None:
         if self._read_only:
@@ -161,15 +170,19 @@ def make_removal(
     """The removal of a store that is being opened at ``root``."""
     holding = threading.Lock()
     manifest = cold_index.manifest if cold_index else None
-    receipts = None if manifest is None else Receipts(hot, manifest, identity.volume_id)
+    receipts = None if manifest is None else Receipts(HotView(hot), manifest, identity.volume_id)
     if manifest is None or cold_way is None:
-        return Removal(hot, holding, None, None, receipts, read_only=read_only)
+        return Removal(hot, holding, None, None, receipts, None, read_only=read_only)
 
     def find(query: Query, erased: Erasures) -> Answer:
         store = TieredStoreSearch(identity.store_id, hot, index, cold_index, FixedErasures(erased))
         return searcher.search([store], query)
 
     rewriter = SegmentRewriter(manifest, randomness, clock, cold_way.check_going_on)
-    eraser = Eraser(hot, manifest, cold_way, rewriter, known, clock, randomness, holding, find)
-    expirer = Expirer(hot, manifest, cold_way, rewriter, fs, StorePaths(root), clock, options, holding)
-    return Removal(hot, holding, eraser, expirer, receipts, read_only=read_only)
+    committer = GuardedCommits(hot, cold_way, holding)
+    course = ErasureCourse(manifest, committer, rewriter, clock, randomness)
+    eraser = Eraser(
+        hot, manifest, committer, course, known, clock, randomness, cold_way.check_going_on, cold_way.remember, find
+    )
+    expirer = Expirer(hot, manifest, cold_way, committer, rewriter, fs, StorePaths(root), clock, options)
+    return Removal(hot, holding, eraser, expirer, receipts, cold_way.tell_topics, read_only=read_only)

@@ -16,6 +16,7 @@
     │   └── TornRecordError
     ├── UnsupportedFormatError               a newer tierlog wrote this: upgrade
     ├── ConflictError                        reload and decide again
+    │   ├── TopicHeldError
     │   ├── PreconditionFailedError
     │   ├── StaleGenerationError
     │   ├── StoreLockedError
@@ -113,6 +114,10 @@ class UnsupportedFormatError(StoreError):
 
 class ConflictError(StoreError):
     """The state changed under the caller, who must look again."""
+
+
+class TopicHeldError(ConflictError):
+    """A topic is on hold: nothing of it may be erased or expire until that has ended."""
 
 
 class PreconditionFailedError(ConflictError):

@@ -102,7 +102,7 @@ class StateWriter:
         )
         return StoreState(
             topics, groups, self._volume_id, log_end, hot.topics.next_id, hot.topics.first_offset,
-            hot.log.segment_bytes, known.takeovers,
+            hot.log.segment_bytes, known.takeovers, hot.log.begin,
         )  # fmt: skip
 
     def _store(self, state: StoreState) -> ObjectRef:

@@ -38,6 +38,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.UnsupportedFormatError: 500,
     errors.ConflictError: 409,
     errors.PreconditionFailedError: 409,
+    errors.TopicHeldError: 409,
     errors.StaleGenerationError: 409,
     errors.StoreLockedError: 409,
     errors.StoreMismatchError: 409,

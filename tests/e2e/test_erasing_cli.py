@@ -124,7 +124,7 @@ def test_topic_options_by_rest(api: ApiClient) -> None:
     assert api.request("PUT", "/v1/topics/v", {"cold_retention_ms": 0}).status_code == 422
     assert api.request("PUT", "/v1/topics/v/hold", {"hold": True}).json()["hold"] is True
     refused = api.request("POST", "/v1/admin/erase", {"topic": "v"})
-    assert (refused.status_code, refused.json()["title"]) == (409, "conflict")
+    assert (refused.status_code, refused.json()["title"]) == (409, "topic held")
     assert "off" in refused.json()["hint"]
     assert api.request("PUT", "/v1/topics/v/hold", {}).status_code == 422
     assert api.request("PUT", "/v1/topics/nobody/hold", {"hold": True}).status_code == 404

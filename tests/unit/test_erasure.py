@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from dataclasses import asdict, replace
 
 import pytest
@@ -10,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.support.hot_stores import NOW_MS, record
 from tiering.erasing.known import KnownErasures
-from tiering.erasing.tombstones import NOTHING_ERASED, Erasures, make_tombstone
+from tiering.erasing.tombstones import NOTHING_ERASED, Erasures, is_for, make_tombstone
 from tiering.errors import InvalidRequestError
-from tiering.format.manifest import Head, Tombstone
+from tiering.format.manifest import Head, Tombstone, tombstone_from_json
 from tiering.format.properties import encode_properties
 from tiering.format.record import Record
 from tiering.randomness import SeededRandomness
@@ -77,6 +79,26 @@ def test_a_tombstone_does_not_tell_its_key_and_no_two_hashes_of_one_key_are_alik
     assert first.key_hash != second.key_hash
     assert len(first.key_hash or "") == 32
     assert Erasures([replace(first, salt=second.salt)]).hides(keyed("customer-4711")) is False
+
+
+def test_one_tombstone_may_be_for_many_keys_and_is_read_back_as_it_was_written() -> None:
+    made = make_tombstone("orders", "k0", None, None, END, SeededRandomness(1), other_keys=["k1", "k2"])
+    read = tombstone_from_json(json.loads(json.dumps(asdict(made))))
+    assert read == made
+    erased = Erasures([read])
+    assert [erased.hides(keyed(key)) for key in ("k0", "k1", "k2", "k3")] == [True, True, True, False]
+    assert not erased.hides(keyed())
+    assert pickle.loads(pickle.dumps(erased)).hides(keyed("k1")), "executors are given erasures"
+    assert is_for(made, "orders", ["k2", "k0", "k1"], None, None)
+    assert not is_for(made, "orders", ["k2", "k0"], None, None)
+    assert not is_for(made, "orders", ["k0", "k1", "k3"], None, None)
+    assert not is_for(made, "orders", ["k0", "k1", "k2"], 5, None)
+
+
+def test_a_tombstone_of_before_there_were_many_keys_is_read() -> None:
+    value = asdict(stone(key="k1"))
+    del value["other_hashes"]
+    assert Erasures([tombstone_from_json(value)]).hides(keyed("k1"))
 
 
 def test_an_empty_range_of_times_is_refused() -> None:

@@ -1,29 +1,32 @@
 """The receipt of an erasure: what was asked, what it matched, which objects were written again in its course.
 
 One JSON object per erasure, ``<store id>/receipts/<tombstone id>.json``, outside the manifest and never swept, so that
-completion can be proved from the bucket alone after the volume is gone. Only the store's own process writes it, by
-compare-and-swap. Unknown keys are ignored.
+completion can be proved from the bucket alone after the volume is gone. The store's own process writes it, and a job
+that carries the erasure out beside it, by compare-and-swap. Unknown keys are ignored.
 
 ::
 
     {"tombstone": {…}, "asked_ms": 0, "matched": {"hot": 1, "cold": 3, "complete": true}, "to_rewrite": [0, 4096],
-     "done_to": 8192, "rewritten": [{"segment": 0, "old": "…", "new": "…", "records": 3, "at_ms": 0}]}
+     "done_to": 8192, "rewritten": [{"segment": 0, "old": "…", "new": "…", "records": 3, "at_ms": 0, "by": "…"}]}
 
 ``rewritten`` is written before the commit that puts ``new`` in the place of ``old``, with ``at_ms`` null, and completed
-after it. Killed in between: the manifest still names ``old`` if the commit did not land, and the row is dropped.
+after it. Killed in between: the row stays until ``old`` has left the manifest, by whomever; then it is completed if
+``new`` was ever named, else dropped. ``by`` is whose row it is, so that of two writers none drops the other's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tiering.cold.object_store import ObjectStore
-from tiering.errors import CorruptionError, NotFoundError, ObjectNotFoundError
+from tiering.errors import CorruptionError, NotFoundError, ObjectNotFoundError, PreconditionFailedError
 from tiering.format.manifest import Tombstone, tombstone_from_json
 from tiering.paths import ColdKeys
+
+_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class RewrittenSegment:
     records: int
     at_ms: int | None = None
     """Server time at which ``old`` left the manifest; None until that is known."""
+    by: str = ""
+    """The process that wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +66,21 @@ class Receipt:
     """Every archived segment below was looked at, and rewritten if it held a match."""
     rewritten: tuple[RewrittenSegment, ...] = ()
 
-    def with_rows(self, rows: tuple[RewrittenSegment, ...], done_to: int | None = None) -> Receipt:
-        """With these rows instead of those whose commit is not known to have landed."""
-        known = tuple(row for row in self.rewritten if row.at_ms is not None)
-        return replace(self, rewritten=known + rows, done_to=self.done_to if done_to is None else done_to)
+    def with_rows(self, rows: tuple[RewrittenSegment, ...], by: str, done_to: int = 0) -> Receipt:
+        """With these rows instead of those by the same process whose commit is not known to have landed."""
+        names = {row.new for row in rows}
+        kept = (row for row in self.rewritten if row.at_ms is not None or row.by != by)
+        known = tuple(row for row in kept if row.new not in names)
+        return replace(self, rewritten=known + rows, done_to=max(done_to, self.done_to))
+
+    def settled(self, landed: Collection[str], lost: Collection[str], at_ms: int) -> Receipt:
+        """With the undecided rows of these new names completed, or dropped."""
+        rows = (
+            replace(row, at_ms=at_ms) if row.at_ms is None and row.new in landed else row
+            for row in self.rewritten
+            if row.at_ms is not None or row.new not in lost
+        )
+        return replace(self, rewritten=tuple(rows))
 
     @property
     def undecided(self) -> tuple[RewrittenSegment, ...]:
@@ -86,7 +102,9 @@ class Receipt:
                 matched and Matched(int(matched["hot"]), int(matched["cold"]), bool(matched["complete"])),
                 None if to_rewrite is None else tuple(map(int, to_rewrite)), int(value["done_to"]),
                 tuple(
-                    RewrittenSegment(row["segment"], row["old"], row["new"], row["records"], row["at_ms"])
+                    RewrittenSegment(
+                        row["segment"], row["old"], row["new"], row["records"], row["at_ms"], row.get("by", "")
+                    )
                     for row in value["rewritten"]
                 ),
             )  # fmt: skip
@@ -128,6 +146,33 @@ class ReceiptStore:
         etag = self._etags.pop(name, None)
         info = self._objects.put(self._keys.receipt(name), data, if_absent=etag is None, if_match=etag)
         self._etags[name] = info.etag
+
+    def begin(self, receipt: Receipt) -> Receipt:
+        """Store it new, or in the place of a damaged one; what is stored now if somebody else was faster."""
+        try:
+            self.save(receipt)
+        except PreconditionFailedError:
+            return self.load(receipt.tombstone.tombstone_id)
+        return receipt
+
+    def update(self, receipt: Receipt, change: Callable[[Receipt], Receipt]) -> Receipt:
+        """Store what ``change`` makes of a receipt, or of what somebody else has made of it since; what is stored now.
+
+        Raises :class:`PreconditionFailedError` if others keep writing it.
+        """
+        name = receipt.tombstone.tombstone_id
+        for _ in range(_TRIES):
+            changed = change(receipt)
+            if changed == receipt and name in self._etags:
+                return receipt
+            try:
+                self.save(changed)
+            except PreconditionFailedError as error:
+                refused = error
+                receipt = self.load(name)
+            else:
+                return changed
+        raise refused
 
     def ids(self) -> Iterator[str]:
         """Ids of all receipts, in their order."""

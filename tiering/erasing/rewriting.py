@@ -8,18 +8,20 @@ names the new objects, and going over them again finds fillers only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tiering.clock import Clock
 from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.reading import ArchiveReader
 from tiering.cold.segment.reader import DirectoryRow
 from tiering.cold.segment.rewriting import choose_records, rewrite_segment
-from tiering.errors import CorruptionError, ObjectNotFoundError
+from tiering.errors import ConflictError, CorruptionError, ObjectNotFoundError
 from tiering.format.manifest import Head, LogEntry
 from tiering.format.record import Record
 from tiering.randomness import Randomness
+from tiering.store_view import Committer
 
 _LOG = logging.getLogger("tierlog")
 _MOST_REWRITTEN = 8
@@ -35,6 +37,18 @@ class Unwanted:
     is_meant: Callable[[Record], bool]
 
 
+class Selection(Protocol):
+    """What must go from an archive. Goes from process to process by pickle, so it holds values alone."""
+
+    def concerns(self, entry: LogEntry) -> bool:
+        """Whether a segment may hold any of it, by its entry alone."""
+        ...
+
+    def unwanted(self, reader: ArchiveReader, entry: LogEntry) -> Unwanted | None:
+        """What must go from a segment that it concerns; None if nothing need."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Replacement:
     """One segment that was written again; ``records`` became fillers."""
@@ -42,6 +56,16 @@ class Replacement:
     old: LogEntry
     new: LogEntry
     records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one segment that was looked at."""
+
+    entry: LogEntry
+    replacement: Replacement | None = None
+    error: str | None = None
+    """Why it cannot be read: damaged, or missing."""
 
 
 @dataclass(slots=True)
@@ -55,6 +79,15 @@ class Batch:
     unreadable: list[LogEntry] = field(default_factory=list)
     """Segments that are damaged or missing, which were passed over."""
 
+    def take(self, outcome: Outcome) -> None:
+        """Add what became of the next segment."""
+        if outcome.replacement is not None:
+            self.replacements.append(outcome.replacement)
+        if outcome.error is not None:
+            _LOG.error("an archived segment cannot be read and is not written again: %s", outcome.error)
+            self.unreadable.append(outcome.entry)
+        self.reached = outcome.entry.next
+
     def change(self) -> ManifestChange:
         """The commit that puts the new objects in the place of the old ones."""
         return ManifestChange(
@@ -63,9 +96,84 @@ class Batch:
             begun_s=self.begun_s,
         )
 
+    def still_named(self, manifest: ManifestStore, head: Head) -> Batch:
+        """Without what somebody else has replaced or dropped since, and reaching as far as the first of that."""
+        reader = manifest.reader()
+        entries = {each.old.base: manifest.log_entry(reader, head, each.old.base) for each in self.replacements}
+        named = {entry.key for entry in entries.values() if entry is not None}
+        left = [each for each in self.replacements if each.old.key in named]
+        lost = [each.old.base for each in self.replacements if each.old.key not in named]
+        reached = min(lost, default=self.reached)
+        return Batch(
+            self.first, reached, self.begun_s, left, [entry for entry in self.unreadable if entry.base < reached]
+        )
+
+
+class BatchMaker(Protocol):
+    """Who writes segments again: this process, or many."""
+
+    def batch(self, head: Head, first: int, end: int, selection: Selection) -> Batch:
+        """Look at published segments of ``[first, end)`` in ascending order, at so many as one commit should replace.
+
+        A segment that is damaged stays as it is and keeps no other from being written again.
+        """
+        ...
+
+
+def rewrite(
+    manifest: ManifestStore,
+    reader: ArchiveReader,
+    epoch: int,
+    entry: LogEntry,
+    selection: Selection,
+    randomness: Randomness,
+) -> Outcome:
+    """Store one segment again, under a name of this attempt, if it holds anything that must go.
+
+    Raises the object store's errors; damage of the segment itself is an outcome.
+    """
+    try:
+        unwanted = selection.unwanted(reader, entry)
+        if unwanted is None:
+            return Outcome(entry)
+        chosen = choose_records(reader, entry, unwanted.may_hold, unwanted.is_meant)
+        if not chosen.records:
+            return Outcome(entry)
+        key = manifest.keys.segment(entry.base, epoch, randomness.token_hex(4))
+        new = rewrite_segment(manifest.objects, reader, entry, chosen, key, manifest.options.compression_level)
+    except (CorruptionError, ObjectNotFoundError) as error:
+        if error.path != entry.key:
+            raise
+        return Outcome(entry, error=str(error))
+    return Outcome(entry, Replacement(entry, new, chosen.records))
+
+
+def commit_batch(manifest: ManifestStore, committer: Committer, batch: Batch, topics: Collection[str]) -> Batch:
+    """Put what a batch holds in the place of the old objects; the batch without what somebody else replaced meanwhile.
+
+    Raises :class:`ConflictError` if one of the topics is on hold or the uploads took too long.
+    """
+    try:
+        committer.commit(batch.change(), topics)
+    except ConflictError:
+        left = batch.still_named(manifest, manifest.refresh())
+        if len(left.replacements) == len(batch.replacements):
+            raise
+        if left.replacements:
+            committer.commit(left.change(), topics)
+        return left
+    return batch
+
+
+def entries_between(
+    manifest: ManifestStore, reader: ArchiveReader, head: Head, first: int, end: int
+) -> Iterator[LogEntry]:
+    """Published segments that lie in ``[first, end)`` at least in part, ascending."""
+    return (entry for entry in manifest.log_entries(reader, head) if entry.next > first and entry.base < end)
+
 
 class SegmentRewriter:
-    """Prepares batches for one store; used by one thread at a time."""
+    """Prepares batches for one store in this process; used by one thread at a time."""
 
     def __init__(
         self, manifest: ManifestStore, randomness: Randomness, clock: Clock, check_going_on: Callable[[], None]
@@ -76,43 +184,20 @@ class SegmentRewriter:
         self._clock = clock
         self._check_going_on = check_going_on
 
-    def batch(self, head: Head, first: int, end: int, unwanted_in: Callable[[LogEntry], Unwanted | None]) -> Batch:
-        """Look at published segments of ``[first, end)`` in ascending order: 64, or 8 written again, or 5 s at most.
-
-        ``unwanted_in`` gives None for a segment that need not be read. A segment that is damaged stays as it is and
-        keeps no other from being written again.
-        """
+    def batch(self, head: Head, first: int, end: int, selection: Selection) -> Batch:
+        """The next 64 segments that are concerned, or 8 written again, or what takes 5 s; see :class:`BatchMaker`."""
         manifest = self._manifest
         reader = manifest.reader()
         batch = Batch(first, first, manifest.begin_upload())
         looked_at = 0
-        for entry in manifest.log_entries(reader, head):
-            if entry.next <= first or entry.base >= end:
-                continue
+        for entry in entries_between(manifest, reader, head, first, end):
             took_s = self._clock.monotonic_s() - batch.begun_s
             if looked_at == _MOST_LOOKED_AT or len(batch.replacements) == _MOST_REWRITTEN or took_s > _MOST_S:
                 return batch
             self._check_going_on()
-            unwanted = unwanted_in(entry)
-            if unwanted is not None:
+            if selection.concerns(entry):
                 looked_at += 1
-                try:
-                    batch.replacements += self._replacement(reader, head, entry, unwanted)
-                except (CorruptionError, ObjectNotFoundError) as error:
-                    if error.path != entry.key:
-                        raise
-                    _LOG.error("an archived segment cannot be read and is not written again: %s", error)
-                    batch.unreadable.append(entry)
+                batch.take(rewrite(manifest, reader, head.epoch, entry, selection, self._randomness))
             batch.reached = entry.next
         batch.reached = max(first, end)
         return batch
-
-    def _replacement(
-        self, reader: ArchiveReader, head: Head, entry: LogEntry, unwanted: Unwanted
-    ) -> Iterator[Replacement]:
-        manifest = self._manifest
-        chosen = choose_records(reader, entry, unwanted.may_hold, unwanted.is_meant)
-        if chosen.records:
-            key = manifest.keys.segment(entry.base, head.epoch, self._randomness.token_hex(4))
-            new = rewrite_segment(manifest.objects, reader, entry, chosen, key, manifest.options.compression_level)
-            yield Replacement(entry, new, chosen.records)

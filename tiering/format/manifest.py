@@ -221,7 +221,7 @@ class Tombstone:
     tombstone_id: str
     topic: str
     key_hash: str | None
-    """Keyed hash of the key, hex; None: every message of the topic."""
+    """Keyed hash of the key, hex, or of the first of several; None: every message of the topic."""
     salt: str
     """The key of that hash, hex."""
     from_ms: int | None
@@ -231,6 +231,13 @@ class Tombstone:
     """Only records below this physical offset."""
     added: int = 0
     """Manifest version that added it."""
+    other_hashes: tuple[str, ...] = ()
+    """Keyed hashes of further keys, with the same salt."""
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """Keyed hashes of all its keys; empty: every message of the topic."""
+        return () if self.key_hash is None else (self.key_hash, *self.other_hashes)
 
 
 class TopicExpiry(NamedTuple):
@@ -341,7 +348,7 @@ def tombstone_from_json(value: Json) -> Tombstone:
     """Inverse of ``dataclasses.asdict``; unknown keys are ignored."""
     return Tombstone(
         value["tombstone_id"], value["topic"], value["key_hash"], value["salt"], value["from_ms"], value["to_ms"],
-        value["end"], value["added"],
+        value["end"], value["added"], tuple(value.get("other_hashes", ())),
     )  # fmt: skip
 
 

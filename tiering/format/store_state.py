@@ -71,6 +71,8 @@ class StoreState:
     """Size of a log segment; 0: not known."""
     takeovers: tuple[Takeover, ...] = ()
     """Every restore, oldest first."""
+    log_begin: int | None = None
+    """Physical offset at which the volume's log begins, which only rises; None: not known."""
 
     def tells_as_much(self, other: StoreState) -> bool:
         """Whether ``other`` says the same, apart from how much of the log was looked at."""
@@ -82,6 +84,7 @@ class StoreState:
             "topics": [_without(asdict(topic), "ends") for topic in self.topics],
             "volume_id": self.volume_id, "log_end": self.log_end, "next_topic_id": self.next_topic_id,
             "first_offset": self.first_offset, "segment_bytes": self.segment_bytes, "takeovers": self.takeovers,
+            "log_begin": self.log_begin,
         }  # fmt: skip
         body = {
             "ends": [topic.ends for topic in self.topics],
@@ -101,7 +104,7 @@ class StoreState:
             tuple(_group(*group) for group in body.get("groups", ())),
             table.get("volume_id", ""), table.get("log_end", 0), table.get("next_topic_id", 1),
             table.get("first_offset", 0), table.get("segment_bytes", 0),
-            tuple(Takeover(*takeover) for takeover in table.get("takeovers", ())),
+            tuple(Takeover(*takeover) for takeover in table.get("takeovers", ())), table.get("log_begin"),
         )  # fmt: skip
 
 

@@ -8,14 +8,14 @@ from typing import Any
 from tiering.cold.manifest_store import ManifestStore
 from tiering.erasing.receipt import Receipt, ReceiptStore
 from tiering.errors import CorruptionError
-from tiering.hot.store import HotStore
+from tiering.store_view import StoreView, is_held
 
 
 class Receipts:
     """Reads receipts of one store and compares them with what is there now. Thread safe."""
 
-    def __init__(self, hot: HotStore, manifest: ManifestStore, volume_id: str) -> None:
-        self._hot = hot
+    def __init__(self, view: StoreView, manifest: ManifestStore, volume_id: str) -> None:
+        self._view = view
         self._manifest = manifest
         self._volume_id = volume_id
         self.store_id = manifest.keys.store_id
@@ -44,7 +44,7 @@ class Receipts:
         stone, head = receipt.tombstone, self._manifest.refresh()
         there = self._still_there([row.old for row in receipt.rewritten])
         is_open = any(each.tombstone_id == stone.tombstone_id for each in head.tombstones)
-        begin = self._hot.log.begin
+        begin = self._view.log_begin
         tails = self._tails_below(stone.end)
         is_gone = not there and not tails and begin >= stone.end
         return {
@@ -65,15 +65,14 @@ class Receipts:
     def _state(self, receipt: Receipt, *, is_open: bool, is_gone: bool) -> str:
         if not is_open:
             return "complete" if is_gone else "rewritten"
-        topic = self._hot.topics.find(receipt.tombstone.topic)
-        return "held" if topic is not None and topic.hold else "hidden"
+        return "held" if is_held(self._view, receipt.tombstone.topic) else "hidden"
 
     def _may_hold(
         self, receipt: Receipt, there: Collection[str], tails: int, begin: int, *, is_open: bool
     ) -> list[str]:
         """Places, each in words with a hint at when it will be empty."""
         stone, found = receipt.tombstone, []
-        if is_open:
+        if is_open and receipt.done_to < stone.end:
             found.append(f"archived segments from {receipt.done_to} to {stone.end}, until they are written again")
         if there:
             found.append(f"{len(there)} replaced objects, until they are deleted after grace")

@@ -11,17 +11,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.reading import ArchiveReader
 from tiering.cold.segment.reader import DirectoryRow, SegmentReader
 from tiering.erasing.rewriting import Unwanted
+from tiering.expiring.rules import Rules
 from tiering.format.manifest import Head, LogEntry, TopicExpiry
-from tiering.hot.store import HotStore
-from tiering.hot.topics import Topic
-from tiering.options import RetentionOptions
+from tiering.store_view import RetainedTopic, StoreView
 from tiering.types import TimeRange
 
 _EVER_MS = 1 << 62
-_LEAST_STEP_MS = 60_000
-_MOST_STEP_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +31,29 @@ class LeastKept:
 
 
 class ColdRetention:
-    """Plans for one open store; reads directories and queue rows where bounds do not decide."""
+    """Plans for one store; reads directories and queue rows where bounds do not decide."""
 
-    def __init__(self, hot: HotStore, manifest: ManifestStore, options: RetentionOptions) -> None:
-        self._hot = hot
+    def __init__(self, view: StoreView, manifest: ManifestStore, rules: Rules) -> None:
+        self._view = view
         self._manifest = manifest
-        self._options = options
+        self._rules = rules
 
     def topics(self, head: Head, now_ms: int) -> tuple[TopicExpiry, ...]:
-        """Topics of which something archived has grown too old since the last time.
-
-        An expiry moves by a 24th of the retention, a minute at least and an hour at most: each is a commit.
-        """
+        """Topics of which something archived has grown too old since the last time."""
         expired = dict(head.expired)
         found = []
-        for topic in self._hot.topics.all():
-            retention_ms = topic.cold_retention_ms
-            if retention_ms is None or topic.hold:
+        for topic in self._view.topics():
+            below_ms = self._rules.topic_below_ms(topic, now_ms)
+            if below_ms is None or topic.hold:
                 continue
-            below_ms, before_ms = now_ms - retention_ms, expired.get(topic.topic_id, -_EVER_MS)
-            step_ms = min(_MOST_STEP_MS, max(_LEAST_STEP_MS, retention_ms // 24))
-            if below_ms - before_ms >= step_ms and self._holds_between(head, topic, TimeRange(before_ms, below_ms)):
+            before_ms = expired.get(topic.topic_id, -_EVER_MS)
+            if below_ms - before_ms >= self._rules.step_ms(topic) and self._holds_between(
+                head, topic, TimeRange(before_ms, below_ms)
+            ):
                 found.append(TopicExpiry(topic.topic_id, below_ms))
         return tuple(found)
 
-    def _holds_between(self, head: Head, topic: Topic, stored: TimeRange) -> bool:
+    def _holds_between(self, head: Head, topic: RetainedTopic, stored: TimeRange) -> bool:
         pieces = self._manifest.queue_row_pieces(self._manifest.reader(), head, topic.topic_id, stored=stored)
         return any(
             ((rows["min_store_ms"] < stored.to_ms) & (rows["max_store_ms"] >= stored.from_ms)).any() for rows in pieces
@@ -65,18 +61,18 @@ class ColdRetention:
 
     def least_kept(self, head: Head, now_ms: int) -> LeastKept:
         """Where the archive may begin: behind whole segments that are too old, too much, or expired by topic."""
-        reader, options = self._manifest.reader(), self._options
-        indexed_segment = head.indexed_to - head.indexed_to % self._hot.log.segment_bytes
-        limit = min(head.archived_to, indexed_segment, self._hot.log.begin)
-        below_ms = now_ms - options.cold_retention_ms if options.cold_retention_ms else -_EVER_MS
-        over = self._bytes(head) - options.cold_max_bytes if options.cold_max_bytes else 0
+        reader, most_bytes = self._manifest.reader(), self._rules.most_bytes
+        indexed_segment = head.indexed_to - head.indexed_to % self._view.segment_bytes
+        limit = min(head.archived_to, indexed_segment, self._view.log_begin)
+        below_ms = self._rules.archive_below_ms(now_ms)
+        over = self._bytes(head) - most_bytes if most_bytes else 0
         expired = self.expired_by_name(head)
-        held = {topic.name for topic in self._hot.topics.all() if topic.hold}
+        held = {topic.name for topic in self._view.topics() if topic.hold}
         cold_min = head.cold_min
         for entry in self._manifest.log_entries(reader, head):
             if entry.next > limit:
                 break
-            is_old = entry.bounds is None or entry.bounds.max_store_ms < below_ms
+            is_old = entry.bounds is None or (below_ms is not None and entry.bounds.max_store_ms < below_ms)
             if not (is_old or over > 0 or self._has_expired(entry, expired)):
                 break
             if held and any(run.topic in held for run in SegmentReader(reader, entry).runs()):
@@ -103,18 +99,33 @@ class ColdRetention:
         expired = dict(head.expired)
         return {
             topic.name: expired[topic.topic_id]
-            for topic in self._hot.topics.all()
+            for topic in self._view.topics()
             if topic.topic_id in expired and not topic.hold
         }
 
-    def unwanted(self, entry: LogEntry, expired: Mapping[str, int], looked: Mapping[str, int]) -> Unwanted | None:
-        """What is to be overwritten in a segment of which half has expired now, or all, and had not by ``looked``."""
+
+@dataclass(frozen=True, slots=True)
+class ExpiredRecords:
+    """What is to be overwritten: of segments of which half has expired now, or all, and had not by ``looked``."""
+
+    expired: Mapping[str, int]
+    """By topic: what was stored before has expired."""
+    looked: Mapping[str, int]
+    """The expiries up to which all segments were looked at."""
+
+    def concerns(self, entry: LogEntry) -> bool:
+        """Whether anything of it may have expired since."""
         if entry.bounds is None:
-            return None
+            return False
         stored = entry.bounds.min_store_ms, entry.bounds.max_store_ms
-        if not any(TimeRange(looked.get(name, -_EVER_MS), ms).overlaps(*stored) for name, ms in expired.items()):
-            return None  # without a request: nothing of it has expired since
-        runs = list(SegmentReader(self._manifest.reader(), entry).runs())
+        return any(
+            TimeRange(self.looked.get(name, -_EVER_MS), ms).overlaps(*stored) for name, ms in self.expired.items()
+        )
+
+    def unwanted(self, reader: ArchiveReader, entry: LogEntry) -> Unwanted | None:
+        """What has expired, if overwriting it is worth it."""
+        expired, looked = self.expired, self.looked
+        runs = list(SegmentReader(reader, entry).runs())
         whole, now, then = entry.raw_bytes, _bytes_over(runs, expired), _bytes_over(runs, looked)
         live = sum(run.bytes for run in runs)
         is_half = 2 * now >= whole > 2 * then

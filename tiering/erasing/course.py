@@ -1,0 +1,243 @@
+"""Carries open erasures out: archived segments are written again, receipts say so, and tombstones close.
+
+Work goes over the archived segments below a tombstone's end; its receipt says how far it came. A segment that cannot
+be read is passed over and keeps the tombstone open, and its messages hidden, until it is repaired or gone. The store's
+own process and jobs may do this beside each other: what one has replaced the other finds gone, leaves out, and looks
+at once more.
+
+Killed anywhere: messages stay hidden, the receipt (made anew if it was not written yet) tells where to go on, and a
+batch whose commit landed is found by its names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tiering.clock import Clock
+from tiering.cold.manifest_store import ManifestChange, ManifestStore
+from tiering.cold.reading import ArchiveReader
+from tiering.erasing.receipt import Receipt, ReceiptStore, RewrittenSegment
+from tiering.erasing.rewriting import Batch, BatchMaker, Unwanted, commit_batch
+from tiering.erasing.tombstones import Erasures
+from tiering.errors import CorruptionError
+from tiering.format.manifest import Head, LogEntry, Tombstone
+from tiering.randomness import Randomness
+from tiering.store_view import Committer
+
+_LOG = logging.getLogger("tierlog")
+
+#: Told (bytes of log looked at, bytes to look at).
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedRecords:
+    """What open erasures have not come to yet."""
+
+    stones: tuple[Tombstone, ...]
+    reached: Mapping[str, int]
+    """Where each goes on."""
+    holding: Mapping[str, frozenset[int]]
+    """The segments with matches of an erasure, where they are known."""
+
+    def concerns(self, entry: LogEntry) -> bool:
+        """By offset, time, and what is known of matches."""
+        return entry.bounds is not None and self._erased(entry).may_hide_at(entry.bounds)
+
+    def unwanted(self, reader: ArchiveReader, entry: LogEntry) -> Unwanted | None:
+        """What the erasures hide."""
+        erased = self._erased(entry)
+        return Unwanted(erased.may_hide, erased.hides)
+
+    def _erased(self, entry: LogEntry) -> Erasures:
+        return Erasures(
+            stone
+            for stone in self.stones
+            if self.reached[stone.tombstone_id] < entry.next
+            and entry.base < stone.end
+            and entry.base in self.holding.get(stone.tombstone_id, (entry.base,))
+        )
+
+
+class ErasureCourse:
+    """The erasures that one process carries out. For one thread at a time."""
+
+    def __init__(
+        self,
+        manifest: ManifestStore,
+        committer: Committer,
+        maker: BatchMaker,
+        clock: Clock,
+        randomness: Randomness,
+        *,
+        knows_matches: bool = False,
+    ) -> None:
+        """``knows_matches`` means that receipts name every segment with a match, so that no other is looked at."""
+        self._manifest = manifest
+        self._committer = committer
+        self._maker = maker
+        self._clock = clock
+        self._name = randomness.token_hex(4)
+        self._knows_matches = knows_matches
+        self._receipts = ReceiptStore(manifest.objects, manifest.keys)
+        self._open: dict[str, Receipt] = {}
+        self._ahead: dict[str, int] = {}
+        """How far an erasure was looked at behind a segment that cannot be read, at which its receipt stays."""
+        self._unreadable: dict[int, str] = {}
+        """Bases and names of such segments: looked at again once they are replaced, and after a restart."""
+        self._looked_in = 0
+
+    @property
+    def unreadable(self) -> Sequence[str]:
+        """Objects that cannot be read, which therefore may hold what is erased."""
+        return sorted(self._unreadable.values())
+
+    def forget(self) -> None:
+        """Read receipts again: something failed, or there is nothing to do; whatever landed, the bucket knows it."""
+        self._open.clear()
+
+    def nothing_open(self) -> None:
+        """There is no erasure to carry out."""
+        self._open.clear()
+        self._ahead.clear()
+        self._unreadable.clear()
+
+    def step(self, head: Head, stones: Sequence[Tombstone], progress: Progress | None = None) -> bool:
+        """Take these erasures on by one batch; False if all that is archived of them was looked at."""
+        if self._is_replaced(head):
+            self._ahead.clear()
+            self._unreadable.clear()
+        reached = {stone.tombstone_id: self._reached(stone) for stone in stones}
+        due = tuple(stone for stone in stones if reached[stone.tombstone_id] < min(stone.end, head.archived_to))
+        if not due:
+            return False
+        first = min(reached[stone.tombstone_id] for stone in due)
+        end = min(head.archived_to, max(stone.end for stone in due))
+        batch = self._maker.batch(head, first, end, ErasedRecords(due, reached, self._holding(due)))
+        reached_to = self._replace(batch, due, reached)
+        if progress is not None:
+            progress(reached_to, end)
+        return True
+
+    def close(self, head: Head, stones: Sequence[Tombstone]) -> bool:
+        """Close what is done of these erasures; whether there was any.
+
+        For the store's own process, which hides hot copies by what it has seen of them, or where there are none.
+        """
+        done_to = {stone.tombstone_id: self.receipt_of(stone).done_to for stone in stones}
+        closing = [stone for stone in stones if stone.end <= min(head.archived_to, done_to[stone.tombstone_id])]
+        if closing:
+            for stone in closing:
+                self.settle(stone)
+            change = ManifestChange(close_tombstones=tuple(stone.tombstone_id for stone in closing))
+            self._committer.commit(change, ())
+            for stone in closing:
+                for row in self._open.pop(stone.tombstone_id).rewritten:
+                    self._manifest.cache.forget(row.old)  # a reader of an older head may have kept something since
+        return bool(closing)
+
+    def _holding(self, due: Sequence[Tombstone]) -> dict[str, frozenset[int]]:
+        if not self._knows_matches:
+            return {}
+        receipts = [self.receipt_of(stone) for stone in due]
+        known = {each.tombstone.tombstone_id: each.to_rewrite for each in receipts}
+        return {name: frozenset(bases) for name, bases in known.items() if bases is not None}
+
+    def _replace(self, batch: Batch, due: Sequence[Tombstone], reached: Mapping[str, int]) -> int:
+        """Say in the receipts what will be replaced, replace it, and say that it was; how far that goes."""
+        touched = [stone for stone in due if reached[stone.tombstone_id] < batch.reached]
+        if batch.replacements:
+            for stone in touched:
+                rows = self._rows(stone, batch, reached)
+                self.update(stone, lambda receipt, rows=rows: receipt.with_rows(rows, self._name))  # type: ignore[misc]
+            topics = [stone.topic for stone in due]
+            batch = commit_batch(self._manifest, self._committer, batch, topics)
+        at_ms = self._manifest.objects.now_ms() if batch.replacements else None
+        for stone in touched:
+            rows = tuple(replace(row, at_ms=at_ms) for row in self._rows(stone, batch, reached))
+            done_to = self._done_to(stone, batch)
+            self.update(
+                stone,
+                lambda receipt, rows=rows, done_to=done_to: receipt.with_rows(rows, self._name, done_to),  # type: ignore[misc]
+            )
+            if done_to < batch.reached:
+                self._ahead[stone.tombstone_id] = batch.reached
+        self._unreadable |= {entry.base: entry.key for entry in batch.unreadable}
+        return batch.reached
+
+    def _rows(self, stone: Tombstone, batch: Batch, reached: Mapping[str, int]) -> tuple[RewrittenSegment, ...]:
+        first = reached[stone.tombstone_id]
+        mine = [each for each in batch.replacements if first < each.old.next and each.old.base < stone.end]
+        return tuple(
+            RewrittenSegment(each.old.base, each.old.key, each.new.key, each.records, by=self._name) for each in mine
+        )
+
+    # segments that cannot be read
+
+    def _reached(self, stone: Tombstone) -> int:
+        return max(self._ahead.get(stone.tombstone_id, 0), self.receipt_of(stone).done_to)
+
+    def _done_to(self, stone: Tombstone, batch: Batch) -> int:
+        """What the receipt may say after a batch: not beyond a segment that was passed over."""
+        done_to = self.receipt_of(stone).done_to
+        if stone.tombstone_id in self._ahead:
+            return done_to
+        passed = [entry.base for entry in batch.unreadable if done_to < entry.next and entry.base < stone.end]
+        return min(passed, default=batch.reached)
+
+    def _is_replaced(self, head: Head) -> bool:
+        """Whether a segment that could not be read left the manifest since; asked once a version."""
+        if not self._unreadable or head.version == self._looked_in:
+            return False
+        self._looked_in = head.version
+        reader = self._manifest.reader()
+        entries = {base: self._manifest.log_entry(reader, head, base) for base in self._unreadable}
+        return any(entry is None or entry.key != self._unreadable[base] for base, entry in entries.items())
+
+    # receipts
+
+    def receipt_of(self, stone: Tombstone) -> Receipt:
+        """The receipt of an open erasure, rows of interrupted batches settled; made if it is missing."""
+        receipt = self._open.get(stone.tombstone_id)
+        if receipt is None:
+            found = self._readable_receipt(stone.tombstone_id)
+            receipt = found or self._receipts.begin(Receipt(stone, self._clock.now_ms()))
+            self._open[stone.tombstone_id] = receipt
+            if receipt.undecided:
+                receipt = self.settle(stone)
+        return receipt
+
+    def update(self, stone: Tombstone, change: Callable[[Receipt], Receipt]) -> Receipt:
+        """Change the receipt of an open erasure, whoever else does."""
+        receipt = self._receipts.update(self.receipt_of(stone), change)
+        self._open[stone.tombstone_id] = receipt
+        return receipt
+
+    def settle(self, stone: Tombstone) -> Receipt:
+        """Find out which rows without a time are true; those of segments that were not replaced yet may become so."""
+        receipt = self._open.get(stone.tombstone_id) or self.receipt_of(stone)
+        landed, lost = set[str](), set[str]()
+        if receipt.undecided:
+            head, reader = self._manifest.refresh(), self._manifest.reader()
+            left: set[str] | None = None
+            for row in receipt.undecided:
+                entry = self._manifest.log_entry(reader, head, row.segment)
+                if entry is not None and entry.key == row.old:
+                    continue
+                if left is None:
+                    left = {name for name, _ in self._manifest.removed_names(reader, head)}
+                is_known = row.new in left or (entry is not None and entry.key == row.new)
+                (landed if is_known else lost).add(row.new)
+        at_ms = self._manifest.objects.now_ms() if landed else 0
+        receipt = self._receipts.update(receipt, lambda each: each.settled(landed, lost, at_ms))
+        self._open[stone.tombstone_id] = receipt
+        return receipt
+
+    def _readable_receipt(self, tombstone_id: str) -> Receipt | None:
+        try:
+            return self._receipts.find(tombstone_id)
+        except CorruptionError as error:  # the erasure goes on: all segments are looked at once more
+            _LOG.error("the receipt of an erasure is damaged and begun anew: %s", error)
+            return None
