@@ -10,6 +10,7 @@ from tiering.types import END_OF_TIME_MS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _HINT = "use ms since the epoch or RFC 3339, for example 2026-03-01T00:00:00Z or 2026-03-01"
 _RFC_3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?\s*([Zz]|[+-]\d\d:?\d\d)?)?"
@@ -68,3 +69,13 @@ def format_time(ms: int) -> str:
         return str(ms)
     moment = _EPOCH + ms * _MS
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+
+
+def parse_duration(text: str) -> int:
+    """Ms of a number with a unit: ms, s, m, h, d (24 h) or w. Raises :class:`InvalidRequestError` for anything else."""
+    match = re.fullmatch(r"([0-9]{1,15})\s*(ms|s|m|h|d|w)", text.strip())
+    if match is None:
+        raise InvalidRequestError(
+            f"cannot read the duration {text[:60]!r}", hint="a number and ms, s, m, h, d or w, for example 90d"
+        )
+    return int(match[1]) * _UNITS_MS[match[2]]

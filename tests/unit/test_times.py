@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiering.errors import InvalidRequestError
-from tiering.times import format_time, parse_time
+from tiering.times import format_time, parse_duration, parse_time
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,17 @@ def test_a_time_survives_being_written_and_read(ms: int) -> None:
 def test_a_time_beyond_four_digit_years_is_shown_as_its_number() -> None:
     assert format_time(253_402_300_800_000) == "253402300800000"
     assert format_time(-1) == "-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("90d", 7_776_000_000), ("12 h", 43_200_000), ("5m", 300_000), ("1s", 1000), ("7ms", 7), ("2w", 1_209_600_000)],
+)
+def test_a_duration_is_a_number_and_a_unit(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "90", "d", "-1d", "1.5h", "1y", "1h30m"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot read the duration"):
+        parse_duration(text)

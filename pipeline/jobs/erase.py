@@ -1,0 +1,86 @@
+"""Erases messages of an archive in bulk: hidden by one commit, overwritten by executors; prints the receipt.
+
+``python -m pipeline.jobs.erase --cold URL [--store ID] TOPIC [--key K]… [--keys-file FILE] [--from T] [--to T]``
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pipeline.archive import ArchiveSnapshot
+from pipeline.job import Job, JobContext, Summary
+from pipeline.removal.erasing import BulkErasure, ErasureRequest
+from pipeline.removal.spark import add_archive_arguments, most_at_once, on_executors
+from pipeline.removal.tasks import ArchivePlace
+from tiering.errors import InvalidRequestError
+from tiering.times import parse_time
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_archive_arguments(parser)
+    parser.add_argument("topic", metavar="TOPIC", nargs="?")
+    parser.add_argument("--key", metavar="K", action="append", default=[], help="only messages with this key, or ...")
+    parser.add_argument("--keys-file", metavar="FILE", type=Path, help="... one of these, one a line")
+    parser.add_argument("--from", dest="from_time", metavar="T", help="stored at or after T; ms or RFC 3339")
+    parser.add_argument("--to", dest="to_time", metavar="T", help="stored before T")
+    parser.add_argument("--scan", action="store_true", help="look at every record instead of asking the key index")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--dry-run", action="store_true", help="only count what would be erased")
+    how.add_argument("--resume", metavar="TOMBSTONE", help="go on with an erasure that was begun")
+
+
+def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
+    request = _request(arguments)
+    place = ArchiveSnapshot.take(arguments.cold, filter(None, [arguments.store])).only()
+    erasure = BulkErasure(
+        ArchivePlace(place.url, place.store_id), on_executors(context.spark), context.clock, context.randomness,
+        most=most_at_once(context.spark), has_volume=not arguments.no_volume,
+    )  # fmt: skip
+    if arguments.dry_run:
+        assert request is not None
+        return erasure.plan(request)
+    if request is None:
+        tombstone_id, stone = arguments.resume, erasure.open_erasure(arguments.resume)
+    else:
+        stone = erasure.begin(request)
+        tombstone_id = stone.tombstone_id
+    if stone is not None:
+        erasure.carry_out(stone, request, context.progress)
+    unreadable = erasure.unreadable
+    return {**erasure.receipt(tombstone_id), "unreadable": list(unreadable), "findings": len(unreadable)}
+
+
+def _request(arguments: argparse.Namespace) -> ErasureRequest | None:
+    """What is asked for; None to go on with what was begun."""
+    if arguments.resume is not None:
+        if arguments.topic or arguments.key or arguments.keys_file or arguments.from_time or arguments.to_time:
+            raise InvalidRequestError("--resume stands alone", hint="the tombstone says what is erased")
+        return None
+    if arguments.topic is None:
+        raise InvalidRequestError("no topic", hint="give TOPIC, or --resume TOMBSTONE")
+    keys = [*arguments.key, *_keys_of(arguments.keys_file)]
+    if (arguments.keys_file is not None or arguments.key) and not keys:
+        raise InvalidRequestError("no keys", path=str(arguments.keys_file))
+    return ErasureRequest(
+        arguments.topic,
+        tuple(dict.fromkeys(keys)),
+        None if arguments.from_time is None else parse_time(arguments.from_time),
+        None if arguments.to_time is None else parse_time(arguments.to_time),
+        arguments.scan,
+    )
+
+
+def _keys_of(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        return [line for line in path.read_text("utf-8").splitlines() if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"cannot read the keys ({error})", path=str(path)) from error
+
+
+JOB = Job("erase", "Erase messages of an archive by topic, keys and store time.", _add_arguments, _body, " bytes")
+
+if __name__ == "__main__":
+    raise SystemExit(JOB.main())
