@@ -51,7 +51,7 @@ class CountedStore:
 def counted(url: str, store_id: str) -> Iterator[CountedStore]:
     manifest = open_manifest(url, store_id)
     objects = manifest.objects
-    counting = CountedStore(objects)
+    counting: Any = CountedStore(objects)
     manifest.objects = counting
     try:
         yield counting
