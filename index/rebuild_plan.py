@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import pairwise
 
 from index.layout import ItemLayout
 from index.ranges import uncovered
@@ -108,16 +108,18 @@ def _blocks(head: Head, index: Iterable[IndexEntry]) -> Iterator[_Block]:
         yield _Block(reached, end, ())
 
 
-def _has_all_slots(entries: Iterable[IndexEntry]) -> bool:
-    """Whether the parts of each range make up the slots: whoever merges cuts between them, without a hole."""
-
-    def place(entry: IndexEntry) -> tuple[int, int, int]:
-        return entry.first, entry.next, entry.slots
-
-    return not any(
-        uncovered([(part.slot_from, part.slot_end) for part in parts], 0, slots)
-        for (_, _, slots), parts in groupby(sorted(entries, key=place), key=place)
-    )
+def _has_all_slots(entries: Sequence[IndexEntry]) -> bool:
+    """Whether everywhere in a block the parts of a merge, which may be cut by slots and by time, make up all slots."""
+    if all(entry.slot_from == 0 and entry.slot_end == entry.slots for entry in entries):
+        return True
+    edges = sorted({edge for entry in entries for edge in (entry.first, entry.next)})
+    for first, end in pairwise(edges):
+        here = [entry for entry in entries if entry.first <= first and end <= entry.next]
+        for slots in {entry.slots for entry in here}:
+            parts = [(entry.slot_from, entry.slot_end) for entry in here if entry.slots == slots]
+            if uncovered(parts, 0, slots):
+                return False
+    return True
 
 
 class _Log:

@@ -85,6 +85,13 @@ def test_a_range_of_slots_that_is_missing(slots: tuple[int, int]) -> None:
     assert ranges(plan([entry(0, 600, level=1, slots=slots), entry(600, 1000)])) == [(0, 600)]
 
 
+def test_parts_may_be_cut_by_time_too() -> None:
+    parts = [entry(0, 600, level=1, slots=(0, 5)), entry(0, 200, level=1, slots=(5, 10))]
+    rest = entry(200, 600, level=1, slots=(5, 10))
+    assert ranges(plan([*parts, rest, entry(600, 1000)])) == []
+    assert ranges(plan([*parts, entry(600, 1000)])) == [(0, 600)]
+
+
 def test_an_object_that_reaches_below_what_has_expired_is_replaced_above_it() -> None:
     found = plan([entry(0, 430, name="bad"), entry(430, 1000)], at=head(200, 1000))
     assert ranges(found) == [(200, 430)]
