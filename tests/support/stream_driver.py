@@ -38,6 +38,10 @@ class StreamDriver:
         """The process ends."""
         self._reader.stop()
 
+    def take_checkpoint_of(self, other: StreamDriver) -> None:
+        """Go on where another query, which has ended, has committed its last batch."""
+        self._log, self.rows = list(other._log), list(other.rows)
+
     def plan(self, limit: ReadLimit | None = None) -> bool:
         """Log the next batch; False if there is nothing new."""
         start = self._start(len(self._log))

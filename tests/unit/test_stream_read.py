@@ -33,7 +33,7 @@ def offsets(rows: list[Row]) -> list[int]:
 
 def later(store: StreamedStore) -> int:
     """A time after all that is stored, and before what will be."""
-    (last_ms,) = [store.engine.stats()["last_store_ms"]]
+    last_ms = store.engine.stats()["last_store_ms"]
     assert isinstance(last_ms, int)
     while SystemClock().now_ms() <= last_ms + 1:
         pass
@@ -122,7 +122,7 @@ def test_what_expired_before_it_was_read_is_an_error_that_names_it(store: Stream
     with pytest.raises(NotFoundError, match=r"offsets \[30, \d+\) of topic 'orders' queue 0 of store s are not there"):
         store.query.plan()
     query = store.new_query(failOnDataLoss="false", maxMessagesPerTrigger="9")
-    query._log, query.rows = store.query._log, store.query.rows  # the same checkpoint
+    query.take_checkpoint_of(store.query)
     query.until_quiet()
     found = offsets(query.everything())
     assert found == [*range(30), *range(found[30], 435)]
@@ -174,11 +174,11 @@ def test_a_store_that_was_made_again_under_its_id_is_no_continuation() -> None:
         store.query.until_quiet()
         other.append("orders", 0, 10)
         query = other.new_query()
-        query._log, query.rows = store.query._log, store.query.rows
+        query.take_checkpoint_of(store.query)
         with pytest.raises(NotFoundError, match=r"queue 0 of store s ends at 10, but was read up to 30"):
             query.plan()
         waiting = other.new_query(failOnDataLoss="false")
-        waiting._log, waiting.rows = store.query._log, list(store.query.rows)
+        waiting.take_checkpoint_of(store.query)
         assert not waiting.plan()
         other.append("orders", 0, 25)
         assert offsets(waiting.trigger()) == [*range(30, 35)]
