@@ -241,10 +241,14 @@ class CommitLog:
             )
 
     def flush_files(self, start: int) -> None:
-        """Flush every segment from the one that holds ``start`` on, whatever is in it."""
+        """Flush every segment from the one that holds ``start`` on, whatever is in it, and their names.
+
+        A process that was killed in a roll may have left the new segment's name to the kernel alone.
+        """
         for base in self._segments:
             if base + self.segment_bytes > start:
                 flush_file(self._fs, self._paths.segment(base))
+        self._fs.flush_dir(self._paths.commitlog)
 
     def room(self) -> int:
         """Bytes of records that still fit the active segment (a blank record always does)."""
