@@ -12,7 +12,7 @@ import pyarrow as pa
 from service.wire import Json, body_bytes
 
 if TYPE_CHECKING:
-    from service.engine import Appended
+    from service.appending import Appended
 
 _TIME = pa.int64()
 _FIELDS = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from index.archive_repair import ArchiveRepair, RepairReport
 from index.layout import LAYOUTS
 from index.query import Answer, Query
 from index.store_search import TieredStoreSearch
+from service.appending import Appended, IdempotencyKey, append_once
 from service.archived_appends import TailNumbers
 from service.archiving import ArchiveReport, Progress
 from service.background_steps import make_background
@@ -35,21 +35,12 @@ from tiering.errors import (
     ReadOnlyError,
 )
 from tiering.fs import FileSystem, LocalFileSystem
+from tiering.hot.producers import Origin, Run
 from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
 from tiering.pull_result import PullResult
 from tiering.randomness import Randomness, SystemRandomness
 from tiering.types import Boundary, Durability
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where one message went."""
-
-    message_id: str
-    queue_id: int
-    queue_offset: int
-    store_ms: int
 
 
 class Engine:
@@ -125,19 +116,47 @@ class Engine:
 
     # writing
 
-    def append(self, messages: Sequence[Message], durability: Durability = Durability.FLUSHED) -> list[Appended]:
+    def append(
+        self,
+        messages: Sequence[Message],
+        durability: Durability = Durability.FLUSHED,
+        key: IdempotencyKey | None = None,
+    ) -> list[Appended]:
         """Append a batch, all of it or, if one message is wrong, nothing; see :class:`Durability` for the promise.
 
+        With a ``key`` it may be done again: what is in the log already is answered as it was, see :func:`append_once`.
         Raises :class:`DiskFullError` before anything is written while the disk is fuller than the settings allow.
         """
         self._check_writable()
+        if key is None or not messages:
+            return self._append(messages, durability)
+        return append_once(
+            self._hot.producers,
+            key,
+            messages,
+            lambda piece, origin: self._append(piece, durability, origin),
+            lambda run: self._read_back(run, durability),
+        )
+
+    def _read_back(self, run: Run, durability: Durability) -> Callable[[int], StoredMessage | None]:
+        """What was acknowledged less durably, or not at all, is as durable now as asked for."""
+        if durability is Durability.ARCHIVED and self._archived is None:
+            raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
+        self._hot.flush(run.physical_end)
+        if durability is Durability.ARCHIVED and self._archived is not None:
+            self._archived.wait_for(run.physical_end)
+        return self._fetcher.message_at
+
+    def _append(
+        self, messages: Sequence[Message], durability: Durability, origin: Origin | None = None
+    ) -> list[Appended]:
         self._disk.check_room()
         batch = MessageBatch.of(messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes)
         self._check_durability(batch.topics, durability)
         if not self._settings.create_topics:
             for name in batch.topics:
                 self._hot.topics.get(name)
-        result = self._hot.append(batch, durability)
+        result = self._hot.append(batch, durability, origin)
         self._background.appended()
         if durability is Durability.ARCHIVED and self._archived is not None:
             self._archived.wait_for(self._hot.log.flushed)
@@ -313,6 +332,8 @@ class Engine:
             "appended_messages": hot.appended_messages,
             "appended_bytes": hot.appended_bytes,
             "flushes": hot.log.flushes,
+            "produce_window_requests": hot.producers.size,
+            "produce_window_from_ms": hot.producers.since_ms,
             "last_store_ms": hot.last_store_ms,
             "disk_free_bytes": self._disk.free_bytes(),
             "disk_total_bytes": self._disk.total_bytes(),

@@ -24,11 +24,26 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from service.setting_groups import ColdSettings, HotSettings, IndexSettings, QuerySettings, ServeSettings
+from service.setting_groups import (
+    ColdSettings,
+    HotSettings,
+    IndexSettings,
+    ProduceSettings,
+    QuerySettings,
+    ServeSettings,
+)
 from tiering.errors import InvalidRequestError
 from tiering.options import ColdOptions, HotOptions, RetentionOptions, TailOptions
 
-__all__ = ["ColdSettings", "HotSettings", "IndexSettings", "QuerySettings", "ServeSettings", "Settings"]
+__all__ = [
+    "ColdSettings",
+    "HotSettings",
+    "IndexSettings",
+    "ProduceSettings",
+    "QuerySettings",
+    "ServeSettings",
+    "Settings",
+]
 
 ENV_PREFIX = "TIERLOG_"
 #: Variables that do not follow the rule of the prefix and the group.
@@ -61,6 +76,7 @@ class Settings(BaseSettings):
         description="Whether the first message to an unknown topic makes it; false answers 404 instead.",
     )
     hot: HotSettings = HotSettings()
+    produce: ProduceSettings = ProduceSettings()
     index: IndexSettings = IndexSettings()
     cold: ColdSettings = ColdSettings()
     query: QuerySettings = QuerySettings()
@@ -128,6 +144,8 @@ class Settings(BaseSettings):
             max_body_bytes=self.hot.max_body_bytes,
             default_queues=self.hot.default_queues,
             record_checksum=self.hot.record_checksum,
+            producer_window_ms=self.produce.window_ms,
+            producer_window_requests=self.produce.window_requests,
             foreign=foreign,
         )
 

@@ -13,9 +13,9 @@ from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
 
 if TYPE_CHECKING:
     from index.query import Answer
+    from service.appending import Appended
     from service.archiving import ArchiveReport
     from service.catalogue import FileInfo, TopicInfo
-    from service.engine import Appended
     from tiering.batch import Message
     from tiering.message import StoredMessage
     from tiering.pull_result import PullResult

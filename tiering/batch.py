@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -19,7 +19,9 @@ from tiering.format.properties import (
     KEYS,
     NAME_END,
     OWN_FIELDS,
+    PRODUCER,
     RECORD_CHECKSUM,
+    SEQUENCE,
     TAGS,
     VALUE_END,
     encode_properties,
@@ -129,6 +131,18 @@ class MessageBatch:
             + self.body.lengths + self._property_bytes(checksum=checksum)
         )  # fmt: skip
 
+    def with_marks(self, marks: Sequence[bytes]) -> MessageBatch:
+        """The same with a further piece of property text, made by the store, for each message.
+
+        Raises :class:`MessageTooLargeError` if one does not fit.
+        """
+        starts = self.properties.starts.tolist()
+        data = self.properties.data
+        texts = [data[start:end].tobytes() + mark for start, end, mark in zip(starts, starts[1:], marks, strict=False)]
+        marked = replace(self, properties=BytesColumn.of(texts))
+        marked._property_bytes(checksum=False)
+        return marked
+
     def _property_bytes(self, *, checksum: bool) -> NDArray[np.int64]:
         keys, tags = self.keys.lengths, self.tags.lengths
         found: NDArray[np.int64] = (
@@ -137,12 +151,14 @@ class MessageBatch:
             + self.properties.lengths
             + (CHECKSUM_BYTES if checksum else 0)
         )
-        if len(found) and found.max() > MAX_PROPERTIES_BYTES:  # only a checksum comes on top of what was checked
+        if (
+            len(found) and found.max() > MAX_PROPERTIES_BYTES
+        ):  # only what the store adds comes on top of what was checked
             place = int(found.argmax())
             raise MessageTooLargeError(
                 f"message {place}: property text of {found[place]} bytes is over the limit of {MAX_PROPERTIES_BYTES}",
                 position=place,
-                hint=f"the record checksum takes {CHECKSUM_BYTES} of it",
+                hint="a record checksum and the mark of an Idempotency-Key are part of it",
             )
         return found
 
@@ -194,6 +210,8 @@ def _validate_tag(tag: str) -> str:
 
 def _without_own_fields(properties: Mapping[str, str]) -> Mapping[str, str]:
     for name in OWN_FIELDS & properties.keys():
+        if name in (PRODUCER, SEQUENCE):
+            raise InvalidRequestError(f"property {name!r} is written by the store", hint="send an Idempotency-Key")
         if name == RECORD_CHECKSUM:
             raise InvalidRequestError(f"property {name!r} is written by the store", hint="hot.record_checksum adds it")
         raise InvalidRequestError(f"property {name!r} has a field of its own: use keys or tag")

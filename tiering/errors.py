@@ -20,6 +20,8 @@
     │   ├── PreconditionFailedError
     │   ├── StaleGenerationError
     │   ├── StoreLockedError
+    │   ├── RequestUnderWayError (retryable) send the request again in a moment
+    │   ├── KeyReusedError                   take another idempotency key
     │   └── StoreMismatchError
     ├── UnavailableError  (retryable)        back off and try again
     │   ├── ObjectStoreUnavailableError
@@ -130,6 +132,16 @@ class StaleGenerationError(ConflictError):
 
 class StoreLockedError(ConflictError):
     """Another process holds the store directory."""
+
+
+class RequestUnderWayError(ConflictError):
+    """The same request is being worked on: sent again later, it is answered with what became of it."""
+
+    retryable = True
+
+
+class KeyReusedError(ConflictError):
+    """The idempotency key was used before, for other messages."""
 
 
 class StoreMismatchError(ConflictError):

@@ -159,7 +159,13 @@ class Fetcher:
         Raises :class:`MessageNotFoundError` if no message of a queue has this id (prepared transactions are in none,
         found by key only), the object store's error if it lies in a cold tier that does not answer.
         """
-        offset = offset_in_message_id(message_id)
+        found = self.message_at(offset_in_message_id(message_id))
+        if found is None or found.record.message_id != message_id.upper():
+            raise MessageNotFoundError(f"no message has the id {message_id}")
+        return found
+
+    def message_at(self, offset: int) -> StoredMessage | None:
+        """The message of a queue whose record begins at a physical offset, None if there is none or it is erased."""
         record, tier, head = None, Tier.HOT, None
         if self._hot is None:
             assert self._manifest is not None
@@ -176,8 +182,8 @@ class Fetcher:
                     record, tier = self._archived_record(head, offset) if head else None, Tier.COLD
         if record is not None and self._erased(head).hides(record):
             record = None
-        if record is None or record.message_id != message_id.upper() or not record.has_queue_unit:
-            raise MessageNotFoundError(f"no message has the id {message_id}")
+        if record is None or not record.has_queue_unit:
+            return None
         return StoredMessage(record, self._store_id, tier)
 
     def _erased(self, head: Head | None) -> Erasures:

@@ -32,6 +32,10 @@ class HotOptions:
     """Queues of a topic that is created by its first message."""
     record_checksum: bool = False
     """End every record with a checksum of all of it; costs 20 bytes and a second pass over the body."""
+    producer_window_ms: int = 86_400_000
+    """How long it is known which messages a producer has sent."""
+    producer_window_requests: int = 100_000
+    """Of how many requests that is known."""
     foreign: bool = False
     """The log is a RocketMQ broker's, only read: topic names and queue offsets are taken that ours never has."""
 

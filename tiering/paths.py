@@ -41,6 +41,7 @@ class StorePaths:
         self.expiry_json = self.tierlog / "expiry.json"
         self.classic_index_json = self.tierlog / "classic_index.json"
         self.index_json = self.tierlog / "index.json"
+        self.producers_json = self.tierlog / "producers.json"
         self.tails_json = self.tierlog / "tails.json"
         self.index = root / "index"
         self.cache = root / "cache"

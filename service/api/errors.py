@@ -17,7 +17,7 @@ from tiering.cold.bill import AbandonedError, BudgetSpentError
 from tiering.problems import problem_title, problem_type
 
 _LOG = logging.getLogger("tierlog")
-_RETRY_S = 5
+_RETRY_S, _SOON_S = 5, 1
 
 #: Every class of the tree stands here by itself; a test walks the tree.
 STATUS: dict[type[errors.StoreError], int] = {
@@ -42,6 +42,8 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.StaleGenerationError: 409,
     errors.StoreLockedError: 409,
     errors.StoreMismatchError: 409,
+    errors.RequestUnderWayError: 409,
+    errors.KeyReusedError: 422,
     errors.UnavailableError: 503,
     errors.ObjectStoreUnavailableError: 503,
     errors.ThrottledError: 503,
@@ -88,12 +90,21 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def problem(
-    status: int, title: str, detail: str, *, uri: str = "about:blank", hint: str | None = None, **extra: object
+    status: int,
+    title: str,
+    detail: str,
+    *,
+    uri: str = "about:blank",
+    hint: str | None = None,
+    retry_s: int | None = None,
+    **extra: object,
 ) -> JSONResponse:
     """A problem body; ``hint`` and what else is known are members of their own, left out if there is none."""
     body: dict[str, object] = {"type": uri, "title": title, "status": status, "detail": detail}
     body.update({name: value for name, value in {"hint": hint, **extra}.items() if value is not None})
-    headers = {"Retry-After": str(_RETRY_S)} if status in (429, 503) else None
+    if retry_s is None and status in (429, 503):
+        retry_s = _RETRY_S
+    headers = None if retry_s is None else {"Retry-After": str(retry_s)}
     return JSONResponse(body, status, headers, media_type="application/problem+json")
 
 
@@ -116,6 +127,7 @@ def _store_error(request: Request, error: Any) -> JSONResponse:
         error.message,
         uri=problem_type(kind),
         hint=error.hint,
+        retry_s=_SOON_S if kind is errors.RequestUnderWayError else None,
         path=error.path,
         position=error.position,
     )

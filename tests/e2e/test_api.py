@@ -328,12 +328,25 @@ def test_a_body_without_announced_length_is_refused_once_it_is_over_the_limit(se
         assert connection.recv(12) == b"HTTP/1.1 413"
 
 
-def test_idempotency_is_not_promised_in_silence(service: Service) -> None:
-    status, _, _ = service.ask(
-        "POST", "/v1/topics/t/messages", '{"messages":[{"body":"x"}]}', content_type="application/json",
-        idempotency_key="a",
-    )  # fmt: skip
-    assert status == 501
+def test_a_request_sent_again_with_its_key_appends_nothing_twice(service: Service) -> None:
+    def send(key: str, *bodies: str) -> tuple[int, dict[str, str], Any]:
+        lines = "\n".join(json.dumps({"body": body}) for body in bodies)
+        status, headers, content = service.ask(
+            "POST", "/v1/topics/t/messages", lines, content_type="application/x-ndjson", idempotency_key=key
+        )
+        return status, headers, json.loads(content)
+
+    first = send('"p"', "a", "b")
+    assert first[0] == 200
+    assert send("p:0", "a", "b")[2] == first[2]
+    assert send("p:1", "b", "c")[2]["results"][0] == first[2]["results"][1]
+    assert sum(queue["max_offset"] for queue in service.json("GET", "/v1/topics/t")[1]["offsets"]) == 3
+    assert send("p", "other")[0] == 422
+    assert send("p q", "a")[0] == 400
+    with service.engine._hot.producers.claim("t", "p", 3, 9):
+        status, headers, refused = send("p:3", "d")
+    assert (status, headers["retry-after"], refused["type"]) == (409, "1", "urn:tierlog:problem:request-under-way")
+    assert service.json("GET", "/v1/stats")[1]["produce_window_requests"] == 2
 
 
 def test_health_files_and_stats_answer(service: Service) -> None:

@@ -30,7 +30,7 @@ from tiering.fs import LocalFileSystem
 from tiering.types import Durability
 
 _CHANGING_FILES = {"write_at", "zero", "flush"}
-_CHANGING = {"create", "open", "rename", "unlink", "flush_dir", "make_dirs", "put", "upload", "head", "get_range"}
+CHANGING_CALLS = {"create", "open", "rename", "unlink", "flush_dir", "make_dirs", "put", "upload", "head", "get_range"}
 
 
 class Countdown:
@@ -75,8 +75,8 @@ def work(folder: Path, lines_file: Path, seed: int, kill_at: int) -> None:
         folder / "store",
         settings=tiny_settings(),
         cold_url=f"file://{folder}/cold",
-        fs=Counted(LocalFileSystem(), countdown, _CHANGING),
-        objects=Counted(LocalObjectStore(folder / "cold", clock), countdown, _CHANGING),
+        fs=Counted(LocalFileSystem(), countdown, CHANGING_CALLS),
+        objects=Counted(LocalObjectStore(folder / "cold", clock), countdown, CHANGING_CALLS),
     )
     at = sent.last()
     while at < len(lines):
@@ -105,8 +105,8 @@ def work_together(folder: Path, seed: int, kill_at: int, writers: int) -> None:
             hot__flush_interval_ms=5, hot__checkpoint_interval_ms=20, hot__retention_ms=0, cold__tail_interval_ms=0
         ),
         cold_url=f"file://{folder}/cold",
-        fs=Counted(LocalFileSystem(), countdown, _CHANGING),
-        objects=Counted(LocalObjectStore(folder / "cold", SystemClock()), countdown, _CHANGING),
+        fs=Counted(LocalFileSystem(), countdown, CHANGING_CALLS),
+        objects=Counted(LocalObjectStore(folder / "cold", SystemClock()), countdown, CHANGING_CALLS),
     )
     engine.start()
     failures: list[BaseException] = []

@@ -20,8 +20,10 @@ UNIQ_KEY = "UNIQ_KEY"
 SHARDING_KEY = "__SHARDINGKEY"
 #: Sums the whole record, see ``tiering.format.record_checksum``; the store's own, no property of the message.
 RECORD_CHECKSUM = "__CRC32#"
+#: Who sent a message and its number there, for requests that may be sent again (``tiering.hot.producers``).
+PRODUCER, SEQUENCE = "TL_PID", "TL_SEQ"
 #: Properties that are no property of a message: they have a field of their own, or are the store's.
-OWN_FIELDS = frozenset({KEYS, TAGS, RECORD_CHECKSUM})
+OWN_FIELDS = frozenset({KEYS, TAGS, RECORD_CHECKSUM, PRODUCER, SEQUENCE})
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

@@ -31,6 +31,7 @@ from tiering.hot.consume_queue import ConsumeQueues, QueueView
 from tiering.hot.dispatch import ClassicFiles, Dispatcher, LogSubscriber
 from tiering.hot.following import Following
 from tiering.hot.pins import Pins
+from tiering.hot.producers import Origin, ProducerWindow, marks
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.options import HotOptions
@@ -82,6 +83,10 @@ class HotStore:
         if self.log.is_empty:
             self.log.add_segment(0)
         self._writer = BatchWriter(self.log, self.topics, clock, store_host, record_checksum=options.record_checksum)
+        #: What producers that number their messages have sent.
+        self.producers = ProducerWindow(
+            fs, paths, clock, window_ms=options.producer_window_ms, window_requests=options.producer_window_requests
+        )
         self.border = self.log.begin
         self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics, foreign=options.foreign)
         self._durable = max(checkpoint.confirm_offset, self.log.begin)
@@ -108,13 +113,16 @@ class HotStore:
             self.queues.discard_tails()
         self.log.flush_files(self._durable)
         self._classic = classic
-        derived = [*subscribers, *([] if classic is None else [classic])]
+        derived: list[LogSubscriber] = [*subscribers, *([] if classic is None else [classic])]
+        if self.producers.is_in_use:
+            derived.append(self.producers)
         self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *derived])
         end = self._dispatcher.recover(self.log.last_base + self.log.segment_bytes)
         if put_back is not None and put_back(self.log, end):
             end = self._dispatcher.recover(self.log.last_base + self.log.segment_bytes)
         self.log.check_end(end, self._durable, self._published_below)
         self.log.start_at(end, tail_is_zero=self._stopped_cleanly and end == self._durable)
+        self.producers.recovered(end)
         self._writer.last_store_ms = self.queues.last_store_ms
         for key, next_offset in self.queues.next_offsets().items():
             self._writer.raise_next(key, next_offset)
@@ -143,7 +151,7 @@ class HotStore:
                 self.flush()
                 self.dispatch()
                 self._flush_classic()
-                self.checkpoint()
+                self.checkpoint(at_once=True)
                 self.log.close()
                 self.log.discard_prepared()
                 self._fs.unlink(self._paths.abort)
@@ -193,18 +201,24 @@ class HotStore:
 
     # appending
 
-    def append(self, batch: MessageBatch, durability: Durability) -> AppendResult:
+    def append(self, batch: MessageBatch, durability: Durability, origin: Origin | None = None) -> AppendResult:
         """Append a batch; all but ``async`` return after its bytes are durable; to archive them is not the matter here.
 
         ``async`` returns at once unless more than ``flush_dirty_bytes`` are unflushed, which is how much a crash of
-        the machine may lose. Raises :class:`MessageTooLargeError` for a record that no segment can hold, before
-        anything is written.
+        the machine may lose. ``origin`` is kept in the records, and known from now on. Raises
+        :class:`MessageTooLargeError` for a record that no segment can hold, before anything is written.
         """
+        if origin is not None:
+            batch = batch.with_marks(marks(origin.producer, origin.sequences.tolist()))
         sizes = self._writer.record_sizes(batch)
         with self._append_lock:
             self._check_open()
             with self.writing("append"):
+                if origin is not None:
+                    self.producers.begin(self.log.end, self.log.flushed)
                 result = self._writer.append(batch, sizes)
+                if origin is not None:
+                    self.producers.register(origin, result.physical_offset, sizes, result.store_ms)
             end = self.log.end
         if durability is not Durability.ASYNC or end - self.log.flushed > self._options.flush_dirty_bytes:
             self.flush(end)
@@ -272,13 +286,13 @@ class HotStore:
         """Why queues and index do not follow the log, to be tried again; None if they do, or the store is read-only."""
         return self._following.error if self._read_only_reason is None else None
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, at_once: bool = False) -> None:
         """Flush the queues, move the recovery point to what they hold, and raise their floors there.
 
         The floors tell the next open if queue files get lost, and are never ahead of the recovery point. Killed before
         the checkpoint is replaced: recovery derives a little more again, with the same result. A queue file that was
         its queue's last when its records went goes as soon as it has a follower: RocketMQ looks for a queue's smallest
-        offset in the first file only.
+        offset in the first file only. ``at_once``: bring what is known of producers up to date though it is not due.
         """
         with self._dispatch_lock, self.writing("checkpoint"):
             self.queues.remove_below(self.log.begin)
@@ -293,6 +307,7 @@ class HotStore:
                 replace_file(self._fs, self._paths.checkpoint, checkpoint.encode(), self._paths.tmp)
                 self.topics.raise_floors(self.queues.next_offsets())
                 self._checkpointed = checkpoint
+            self.producers.checkpoint(self.log.flushed, at_once=at_once)
 
     # reading
 
@@ -385,7 +400,7 @@ class HotStore:
             self._pins.wait_below(border, give_up=lambda: self._closed)
         with self._dispatch_lock, self.writing("removal"):
             self._check_open()  # closing waits for this lock, and nothing may change on the disk after it
-            self.checkpoint()
+            self.checkpoint(at_once=True)
             while self.log.begin < border:
                 self._check_open()
                 self.log.remove_first()

@@ -7,17 +7,24 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 
 from service.api.deps import TheEngine, TheSettings
 from service.api.incoming import BODY, incoming
 from service.api.schemas import AppendedListOut
+from service.appending import IdempotencyKey
 from service.arrow_rows import appended_stream
 from service.wire import ARROW_STREAM, appended_json
 from tiering.batch import validate_topic
 from tiering.types import Durability
 
 router = APIRouter(prefix="/v1", tags=["messages"])
+
+_KEY = (
+    "`producer` or `producer:number`: who sends the request, and the number of its first message among all that this "
+    "producer sends to the topic, 0 if absent; the others follow on. What the store has of them already is not "
+    "appended again but answered as the first time. 409 with `Retry-After` while the same numbers are being appended, "
+    "422 if they belong to other messages. Remembered for `produce.window_ms`."
+)
 
 
 @router.post(
@@ -32,15 +39,13 @@ async def produce(
     engine: TheEngine,
     settings: TheSettings,
     durability: Durability = Durability.FLUSHED,
-    idempotency_key: Annotated[str | None, Header(include_in_schema=False)] = None,
+    idempotency_key: Annotated[str | None, Header(description=_KEY)] = None,
 ) -> Response:
     """Append a batch in order, all of it or nothing; answered when it is as durable as asked for."""
     validate_topic(topic)
-    if idempotency_key is not None:
-        # taking it and not keeping it would let a client repeat a request in good faith
-        raise HTTPException(501, "Idempotency-Key is not supported by this version")
+    key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key)
     messages = await incoming(request, topic, engine, settings)
-    results = await run_in_threadpool(engine.append, messages, durability)
+    results = await run_in_threadpool(engine.append, messages, durability, key)
     if ARROW_STREAM in request.headers.get("accept", ""):
         return Response(await run_in_threadpool(appended_stream, results), media_type=ARROW_STREAM)
     return JSONResponse(appended_json(results))
