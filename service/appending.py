@@ -17,11 +17,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tiering.batch import ANY_QUEUE, Message
+from service.opening import StoreParts
+from service.settings import Settings
+from service.store_host import store_host
+from tiering.batch import ANY_QUEUE, Message, MessageBatch, MessageColumns
+from tiering.clock import Clock
 from tiering.errors import ConflictError, InvalidRequestError, KeyReusedError
 from tiering.format.properties import KEYS, OWN_FIELDS, SHARDING_KEY
-from tiering.hot.producers import Origin, ProducerWindow, Run
+from tiering.hot.producers import Origin, Run
 from tiering.message import StoredMessage
+from tiering.types import Durability
 
 _KEY = re.compile(r'("?)([A-Za-z0-9_.~-]{1,64})(?::([0-9]{1,18}))?\1')
 
@@ -55,35 +60,82 @@ class IdempotencyKey:
         return cls(found[2], int(found[3] or 0))
 
 
-def append_once(
-    window: ProducerWindow,
-    key: IdempotencyKey,
-    messages: Sequence[Message],
-    append: Callable[[Sequence[Message], Origin], list[Appended]],
-    read_back: Callable[[Run], Callable[[int], StoredMessage | None]],
-) -> list[Appended]:
-    """Where each message went, now or when it was sent before.
+class Appends:
+    """How requests become records of one open store. Thread safe."""
 
-    ``read_back`` makes a run readable and reads its records by physical offset. Raises :class:`RequestUnderWayError`
-    while another request has some of these numbers, :class:`KeyReusedError` if one of them belongs to another message,
-    :class:`ConflictError` if a message was appended before and cannot be read any more; nothing was appended then.
-    """
-    topics = {messages[0].topic} if hasattr(messages, "to_batch") else {message.topic for message in messages}
-    if len(topics) != 1:
-        raise InvalidRequestError("messages with one idempotency key are of one topic")
-    (topic,) = topics
-    end = key.first + len(messages)
-    with window.claim(topic, key.producer, key.first, end):
-        results: list[Appended | None] = [None] * len(messages)
-        for run in window.known(topic, key.producer, key.first, end):
-            _answer_again(run, key, messages, results, read_back(run))
-        missing = [place for place, result in enumerate(results) if result is None]
-        if missing:
-            piece = messages if len(missing) == len(messages) else [messages[place] for place in missing]
-            numbers = key.first + np.array(missing, np.int64)
-            for place, result in zip(missing, append(piece, Origin(topic, key.producer, numbers)), strict=True):
-                results[place] = result
-    return [result for result in results if result is not None]
+    def __init__(self, parts: StoreParts, settings: Settings, clock: Clock, appended: Callable[[], None]) -> None:
+        """``appended`` is called after each append."""
+        self._hot, self._archived = parts.hot, parts.archived
+        self._disk, self._fetcher = parts.disk, parts.fetcher
+        self._settings = settings
+        self._clock = clock
+        self._appended = appended
+        self._store_host = store_host(settings)
+
+    def append(self, messages: Sequence[Message], durability: Durability, key: IdempotencyKey | None) -> list[Appended]:
+        """Where each message went, now or, with a ``key``, when it was sent before; see :class:`Durability`.
+
+        Raises, with a key, :class:`RequestUnderWayError` while another request has some of its numbers,
+        :class:`KeyReusedError` if one of them belongs to another message, :class:`ConflictError` if a message was
+        appended before and cannot be read any more; nothing was appended then.
+        """
+        if key is None or not messages:
+            return self._append(messages, durability)
+        topics = {messages[0].topic} if isinstance(messages, MessageColumns) else {one.topic for one in messages}
+        if len(topics) != 1:
+            raise InvalidRequestError("messages with one idempotency key are of one topic")
+        (topic,) = topics
+        window, end = self._hot.producers, key.first + len(messages)
+        with window.claim(topic, key.producer, key.first, end):
+            results: list[Appended | None] = [None] * len(messages)
+            for run in window.known(topic, key.producer, key.first, end):
+                self._make_as_durable(run, durability)
+                _answer_again(run, key, messages, results, self._fetcher.message_at)
+            missing = [place for place, result in enumerate(results) if result is None]
+            if missing:
+                piece = messages if len(missing) == len(messages) else [messages[place] for place in missing]
+                origin = Origin(topic, key.producer, key.first + np.array(missing, np.int64))
+                for place, result in zip(missing, self._append(piece, durability, origin), strict=True):
+                    results[place] = result
+        return [result for result in results if result is not None]
+
+    def _append(
+        self, messages: Sequence[Message], durability: Durability, origin: Origin | None = None
+    ) -> list[Appended]:
+        self._disk.check_room()
+        batch = MessageBatch.of(messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes)
+        self._check_durability(batch.topics, durability)
+        if not self._settings.create_topics:
+            for name in batch.topics:
+                self._hot.topics.get(name)
+        result = self._hot.append(batch, durability, origin)
+        self._appended()
+        if durability is Durability.ARCHIVED and self._archived is not None:
+            self._archived.wait_for(self._hot.log.flushed)
+        return [
+            Appended(
+                (self._store_host + int(offset).to_bytes(8)).hex().upper(), queue_id, queue_offset, result.store_ms
+            )
+            for offset, queue_id, queue_offset in zip(
+                result.physical_offset.tolist(), result.queue_id.tolist(), result.queue_offset.tolist(), strict=True
+            )
+        ]
+
+    def _check_durability(self, topics: Sequence[str], durability: Durability) -> None:
+        if durability is not Durability.ARCHIVED:
+            return
+        if self._archived is None:
+            raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
+        left_out = {topic.name for topic in self._hot.topics.all() if not topic.archive}
+        for name in left_out.intersection(topics):
+            raise InvalidRequestError(f"topic {name!r} is not archived", hint="append with durability=flushed")
+
+    def _make_as_durable(self, run: Run, durability: Durability) -> None:
+        """What was acknowledged less durably, or not at all, keeps the promise of the request that has it now."""
+        self._check_durability((), durability)
+        self._hot.flush(run.physical_end)
+        if durability is Durability.ARCHIVED and self._archived is not None:
+            self._archived.wait_for(run.physical_end)
 
 
 def _answer_again(

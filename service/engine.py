@@ -11,7 +11,7 @@ from index.archive_repair import ArchiveRepair, RepairReport
 from index.layout import LAYOUTS
 from index.query import Answer, Query
 from index.store_search import TieredStoreSearch
-from service.appending import Appended, IdempotencyKey, append_once
+from service.appending import Appended, Appends, IdempotencyKey
 from service.archived_appends import TailNumbers
 from service.archiving import ArchiveReport, Progress
 from service.background_steps import make_background
@@ -23,8 +23,7 @@ from service.querying import answer
 from service.removal import remove_due
 from service.restoring import restore_volume
 from service.settings import Settings
-from service.store_host import store_host
-from tiering.batch import MAX_QUEUES, Message, MessageBatch
+from tiering.batch import MAX_QUEUES, Message
 from tiering.checks.findings import Findings
 from tiering.clock import Clock, SystemClock
 from tiering.cold.object_store import ObjectStore
@@ -35,7 +34,6 @@ from tiering.errors import (
     ReadOnlyError,
 )
 from tiering.fs import FileSystem, LocalFileSystem
-from tiering.hot.producers import Origin, Run
 from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
 from tiering.pull_result import PullResult
@@ -66,11 +64,11 @@ class Engine:
         self._fetcher, self._disk = parts.fetcher, parts.disk
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
-        self._store_host = store_host(settings)
         #: Erasures, their receipts, and the options of topics that say what may go.
         self.removal = parts.removal
         self._keeping, self._local_steps = parts.keeping, parts.steps
         self._background = make_background(parts, self._checkpoint, self._remove_due, settings, clock, randomness)
+        self._appends = Appends(parts, settings, clock, self._background.appended)
 
     @classmethod
     def open(
@@ -124,59 +122,11 @@ class Engine:
     ) -> list[Appended]:
         """Append a batch, all of it or, if one message is wrong, nothing; see :class:`Durability` for the promise.
 
-        With a ``key`` it may be done again: what is in the log already is answered as it was, see :func:`append_once`.
+        With a ``key`` it may be done again: what is in the log already is answered as it was, see :class:`Appends`.
         Raises :class:`DiskFullError` before anything is written while the disk is fuller than the settings allow.
         """
         self._check_writable()
-        if key is None or not messages:
-            return self._append(messages, durability)
-        return append_once(
-            self._hot.producers,
-            key,
-            messages,
-            lambda piece, origin: self._append(piece, durability, origin),
-            lambda run: self._read_back(run, durability),
-        )
-
-    def _read_back(self, run: Run, durability: Durability) -> Callable[[int], StoredMessage | None]:
-        """What was acknowledged less durably, or not at all, is as durable now as asked for."""
-        if durability is Durability.ARCHIVED and self._archived is None:
-            raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
-        self._hot.flush(run.physical_end)
-        if durability is Durability.ARCHIVED and self._archived is not None:
-            self._archived.wait_for(run.physical_end)
-        return self._fetcher.message_at
-
-    def _append(
-        self, messages: Sequence[Message], durability: Durability, origin: Origin | None = None
-    ) -> list[Appended]:
-        self._disk.check_room()
-        batch = MessageBatch.of(messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes)
-        self._check_durability(batch.topics, durability)
-        if not self._settings.create_topics:
-            for name in batch.topics:
-                self._hot.topics.get(name)
-        result = self._hot.append(batch, durability, origin)
-        self._background.appended()
-        if durability is Durability.ARCHIVED and self._archived is not None:
-            self._archived.wait_for(self._hot.log.flushed)
-        return [
-            Appended(
-                (self._store_host + int(offset).to_bytes(8)).hex().upper(), queue_id, queue_offset, result.store_ms
-            )
-            for offset, queue_id, queue_offset in zip(
-                result.physical_offset.tolist(), result.queue_id.tolist(), result.queue_offset.tolist(), strict=True
-            )
-        ]
-
-    def _check_durability(self, topics: Sequence[str], durability: Durability) -> None:
-        if durability is not Durability.ARCHIVED:
-            return
-        if self._archived is None:
-            raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
-        left_out = {topic.name for topic in self._hot.topics.all() if not topic.archive}
-        for name in left_out.intersection(topics):
-            raise InvalidRequestError(f"topic {name!r} is not archived", hint="append with durability=flushed")
+        return self._appends.append(messages, durability, key)
 
     def create_topic(self, name: str, queues: int) -> None:
         """Make a topic, or give an existing one more queues; fewer is refused."""

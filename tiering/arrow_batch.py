@@ -198,15 +198,22 @@ class ArrowMessages(Sequence[Message]):
 def _canonical(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column in its one type and, unless it is too large for that, in one piece."""
     if pa.types.is_timestamp(column.type):
-        if column.type.unit in ("us", "ns"):
-            column = pc.floor_temporal(column, unit="millisecond")
-        column = column.cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
+        column = _floored_ms(column)
     try:
         column = column.cast(_COLUMNS[name][2])
     except pa.ArrowInvalid as error:
         raise InvalidRequestError(f"column {name!r}: {error}") from error
     whole = column.combine_chunks()
     return whole if isinstance(whole, pa.ChunkedArray) else pa.chunked_array([whole])
+
+
+def _floored_ms(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    per_ms = {"s": 0, "ms": 1, "us": 1_000, "ns": 1_000_000}[column.type.unit]
+    if per_ms < 2:
+        return column.cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
+    numbers = column.cast(pa.int64())
+    absent = numbers.is_null().to_numpy()
+    return pa.chunked_array([pa.array(numbers.fill_null(0).to_numpy() // per_ms, pa.int64(), mask=absent)])
 
 
 def _joined_keys(column: pa.Array | None) -> pa.Array | None:

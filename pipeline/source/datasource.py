@@ -12,6 +12,7 @@ from pipeline.source.options import SourceOptions, Use, View
 from tiering.clock import SystemClock
 from tiering.errors import InvalidRequestError
 from tiering.randomness import SystemRandomness
+from tiering.types import Durability
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -56,14 +57,29 @@ class TierlogDataSource(DataSource):
         if options.cold is not None and options.url is not None:
             raise InvalidRequestError("rows go to a service or to an archive", hint="give option 'url' or 'cold'")
         if options.cold is None:
-            raise _not_there("written")
+            from pipeline.source.service_writer import make_service_writer
+
+            if options.segment_bytes or options.index_slots or options.index_items:
+                raise InvalidRequestError(
+                    "a service has sizes of its own", hint="they are options of a write to 'cold'"
+                )
+            return make_service_writer(options, schema, overwrite=overwrite, randomness=SystemRandomness())
+        if options.producer is not None or options.durability is not Durability.FLUSHED:
+            raise InvalidRequestError(
+                "an archive is written whole or not at all", hint="leave out producer, durability"
+            )
         return make_archive_writer(
             options, schema, overwrite=overwrite, clock=SystemClock(), randomness=SystemRandomness()
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Appends to a running service, each row once."""
-        raise _not_there("written as a stream")
+        from pipeline.source.service_writer import make_service_stream_writer
+
+        options = SourceOptions.parse(self.options, Use.WRITE_STREAM)
+        if options.url is None or options.cold is not None:
+            raise InvalidRequestError("a stream is written to a service", hint="give option 'url'")
+        return make_service_stream_writer(options, schema, overwrite=overwrite)
 
 
 def _schema_of(options: SourceOptions) -> StructType:

@@ -13,6 +13,7 @@ from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, StoreError
 from tiering.service_address import ServiceAddress
 from tiering.times import parse_time
+from tiering.types import Durability
 
 #: What Spark itself hands to every source and sink, whatever the user wrote.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
@@ -58,6 +59,10 @@ class SourceOptions:
     max_messages_per_trigger: int | None = None
     topic: str | None = None
     """Of a write the topic of all rows, None: a column says it; of a stream see :attr:`topics`."""
+    producer: str | None = None
+    """Who the rows for a service are from, so that the same write done again appends nothing twice; None: drawn."""
+    durability: Durability = Durability.FLUSHED
+    """When a service has to say that it has them."""
     segment_bytes: int | None = None
     """Size of the log segments of an archive that is written; None: as the service's."""
     index_slots: int | None = None
@@ -145,6 +150,13 @@ def _flag(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _durability(text: str) -> Durability:
+    try:
+        return Durability(text.lower())
+    except ValueError:
+        raise InvalidRequestError(f"{text!r} is no durability", hint=", ".join(Durability)) from None
+
+
 def _text(text: str) -> str:
     if not text:
         raise InvalidRequestError("it is empty")
@@ -152,7 +164,8 @@ def _text(text: str) -> str:
 
 
 _READS = Use.READ | Use.READ_STREAM
-_ALL = _READS | Use.WRITE | Use.WRITE_STREAM
+_WRITES = Use.WRITE | Use.WRITE_STREAM
+_ALL = _READS | _WRITES
 
 _OPTIONS = {
     option.name.lower(): option
@@ -164,7 +177,9 @@ _OPTIONS = {
         _Option("partition_bytes", "partition_bytes", _count, Use.READ),
         _Option("start", "start", _start, Use.READ_STREAM),
         _Option("maxMessagesPerTrigger", "max_messages_per_trigger", _count, Use.READ_STREAM),
-        _Option("topic", "topic", _text, Use.WRITE | Use.READ_STREAM),
+        _Option("topic", "topic", _text, _WRITES | Use.READ_STREAM),
+        _Option("producer", "producer", _text, Use.WRITE),
+        _Option("durability", "durability", _durability, _WRITES),
         _Option("segment_bytes", "segment_bytes", _count, Use.WRITE),
         _Option("index_slots", "index_slots", _count, Use.WRITE),
         _Option("index_items", "index_items", _count, Use.WRITE),

@@ -40,6 +40,7 @@ from tiering.format.record import decode_record
 from tiering.fs import FileSystem, replace_file
 from tiering.hot.dispatch import LogRange
 from tiering.json_file import read_json
+from tiering.options import HotOptions
 from tiering.paths import StorePaths
 
 _LOG = logging.getLogger("tierlog")
@@ -78,12 +79,10 @@ class Origin:
 class ProducerWindow:
     """What is known of producers. Thread safe; a :class:`LogSubscriber` while the store recovers, and only then."""
 
-    def __init__(
-        self, fs: FileSystem, paths: StorePaths, clock: Clock, *, window_ms: int, window_requests: int
-    ) -> None:
+    def __init__(self, fs: FileSystem, paths: StorePaths, clock: Clock, options: HotOptions) -> None:
         """Read what is there."""
         self._fs, self._paths, self._clock = fs, paths, clock
-        self._window_ms, self._window_requests = window_ms, window_requests
+        self._window_ms, self._window_requests = options.producer_window_ms, options.producer_window_requests
         self._lock = threading.Lock()
         self._save_lock = threading.Lock()
         self._runs: dict[_Key, list[Run]] = {}

@@ -84,9 +84,7 @@ class HotStore:
             self.log.add_segment(0)
         self._writer = BatchWriter(self.log, self.topics, clock, store_host, record_checksum=options.record_checksum)
         #: What producers that number their messages have sent.
-        self.producers = ProducerWindow(
-            fs, paths, clock, window_ms=options.producer_window_ms, window_requests=options.producer_window_requests
-        )
+        self.producers = ProducerWindow(fs, paths, clock, options)
         self.border = self.log.begin
         self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics, foreign=options.foreign)
         self._durable = max(checkpoint.confirm_offset, self.log.begin)
