@@ -60,14 +60,10 @@ class TierlogDataSource(DataSource):
             from pipeline.source.service_writer import make_service_writer
 
             if options.segment_bytes or options.index_slots or options.index_items:
-                raise InvalidRequestError(
-                    "a service has sizes of its own", hint="they are options of a write to 'cold'"
-                )
+                raise InvalidRequestError("a service has sizes of its own", hint="such options are for 'cold'")
             return make_service_writer(options, schema, overwrite=overwrite, randomness=SystemRandomness())
         if options.producer is not None or options.durability is not Durability.FLUSHED:
-            raise InvalidRequestError(
-                "an archive is written whole or not at all", hint="leave out producer, durability"
-            )
+            raise InvalidRequestError("producer and durability are of a service", hint="give 'url' or leave them out")
         return make_archive_writer(
             options, schema, overwrite=overwrite, clock=SystemClock(), randomness=SystemRandomness()
         )
