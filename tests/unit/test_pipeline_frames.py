@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,21 @@ import pyarrow as pa
 import pytest
 
 from index.query import Query
-from pipeline.archive import ArchiveSnapshot, PinnedStore
+from pipeline.archive import ArchiveSnapshot, PinnedStore, open_objects
 from pipeline.frames import read_frames
 from pipeline.parts import plan_parts, read_parts
 from pipeline.predicate import EVERYTHING, Predicate, Span
-from pipeline.rows import MESSAGES
+from pipeline.rows import MESSAGES, message_batch
 from tests.support.archive_copies import put_on_disk
+from tests.support.hot_stores import record
 from tests.support.removal_world import KEYS, RemovalWorld, asked
+from tests.support.segments import Written, mixed_records, write_segment
 from tiering.clock import ManualClock
 from tiering.errors import CorruptionError
-from tiering.format.manifest import LogEntry
+from tiering.format.manifest import Head, LogEntry
+from tiering.format.record import Record, SysFlag
+from tiering.message import StoredMessage
+from tiering.types import Tier
 
 TIMES = [ManualClock().now_ms() + 1000 * (number + 1) for number in range(90)]
 
@@ -142,6 +149,55 @@ def test_a_predicate_gives_what_a_filter_of_all_rows_gives(
     assert read_all(store, predicate).to_pylist() == wanted
     planned = [batch for task in plan_parts(store, predicate) for batch in read_parts(store, task, predicate)]
     assert pa.Table.from_batches(planned, MESSAGES).to_pylist() == wanted
+
+
+def segment_store(parts: list[Record], folder: Path) -> tuple[PinnedStore, Written]:
+    """A store of one segment with these records."""
+    written = write_segment(parts)
+    url = f"file://{folder}"
+    open_objects(url).put(written.entry.key, written.data)
+    end = written.entry.next
+    head = Head("store", "volume", "open", 1, 1, "c", ("c",), end, end, written.entry.base, log=(written.entry,))
+    return PinnedStore(url, "store", head.encode()), written
+
+
+def test_records_as_rocketmq_writes_them_and_none_that_no_queue_leads_to(tmp_path: Path) -> None:
+    parts = mixed_records(5)
+    for number in range(0, len(parts), 7):  # bodies of clients that compress, between others
+        packed = zlib.compress(parts[number].body)
+        parts[number] = replace(parts[number], body=packed, sys_flag=parts[number].sys_flag | SysFlag.COMPRESSED)
+    store, written = segment_store(parts, tmp_path)
+    shown = [each for each in written.sorted_records if each.has_queue_unit]
+    assert 0 < len(shown) < len(parts)
+    expected = message_batch([StoredMessage(each, "store", Tier.COLD) for each in shown])
+    assert read_all(store).combine_chunks().equals(pa.Table.from_batches([expected]))
+
+
+def test_bodies_that_are_large_once_inflated_go_into_batches_of_bounded_size(tmp_path: Path) -> None:
+    body = zlib.compress(bytes(1 << 20))
+    parts = [record(queue_offset=number, body=body, sys_flag=int(SysFlag.COMPRESSED)) for number in range(20)]
+    store, written = segment_store(parts, tmp_path)
+    batches = list(read_frames(store, written.entry))
+    assert [offset for batch in batches for offset in batch.column("queue_offset").to_pylist()] == [*range(20)]
+    assert all(batch.num_rows <= 4 for batch in batches)
+
+
+def test_what_has_expired_is_not_read(tmp_path: Path) -> None:
+    world = filled()
+    engine = world.open()
+    engine.removal.configure("t", cold_retention_ms=3_600_000)
+    world.clock.advance(3_600_000 - 60_000 - 80_000)
+    for step in ("of one topic", "of all, by whole segments"):
+        world.clock.advance(60_000)
+        while engine.removal.round():
+            pass
+        store = on_disk(world, tmp_path / step)
+        verify(world, store)
+        assert store.head.expired
+        assert 0 < read_all(store).num_rows < len(world.sent)
+        world.cold["retention_ms"] = 3_600_000
+        engine = world.open()
+    assert store.head.cold_min > 0
 
 
 def test_a_frame_that_is_damaged_is_an_error_that_names_the_object(tmp_path: Path) -> None:
