@@ -7,7 +7,7 @@ import ipaddress
 
 from service.dump.result import Json, Options, columns_of, text_of
 from tiering.format.body import inflated_body, is_compressed
-from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
+from tiering.format.properties import KEYS, RECORD_CHECKSUM, TAGS, split_keys
 from tiering.format.record import (
     TRANSACTION_MASK,
     Record,
@@ -38,6 +38,9 @@ _TRANSACTION = {0x4: "prepared", 0x8: "commit", 0xC: "rollback"}
 _COMPRESSION_MASK = 0x700
 _COMPRESSION = {0x100: "lz4", 0x200: "zstd", 0x300: "zlib"}
 
+#: Properties that have a column of their own; who sent a message and its number there are shown as they are.
+_ELSEWHERE = frozenset({KEYS, TAGS, RECORD_CHECKSUM})
+
 
 def flag_names(sys_flag: int) -> list[str]:
     """The bits of a system flag by name; what has none in hex."""
@@ -65,7 +68,7 @@ def record_row(position: int, record: Record, raw: bytes, options: Options, *, i
         "queue_offset": record.queue_offset, "store_ms": record.store_ms, "born_ms": record.born_ms,
         "message_id": record.message_id, "keys": split_keys(properties.get(KEYS, "")),
         "tag": properties.get(TAGS, ""),
-        "properties": {name: value for name, value in properties.items() if name not in OWN_FIELDS},
+        "properties": {name: value for name, value in properties.items() if name not in _ELSEWHERE},
         "flag": record.flag, "sys_flag": record.sys_flag, "sys_flags": flag_names(record.sys_flag),
         "born_host": host_text(record.born_host), "store_host": host_text(record.store_host),
         "reconsume_times": record.reconsume_times, "prepared_offset": record.prepared_offset,

@@ -12,6 +12,7 @@ import pytest
 from index.query import Query
 from service.appending import Appended, IdempotencyKey
 from service.engine import Engine
+from tests.support.dumps import dumped
 from tests.support.engines import tiny_settings
 from tiering.arrow_batch import ArrowMessages
 from tiering.batch import Message
@@ -251,6 +252,8 @@ def test_the_marks_are_the_stores(store: Store) -> None:
     assert found.properties == {"p": "v"}
     assert (found.record.properties["TL_PID"], found.record.properties["TL_SEQ"]) == ("p", "0")
     store.engine.close()
+    (shown,) = dumped(store.folder / "store" / "commitlog" / f"{0:020d}", limit=1).rows
+    assert shown["properties"] == {"p": "v", "TL_PID": "p", "TL_SEQ": "0"}
 
 
 def test_a_mark_that_does_not_fit_is_refused_before_anything_is_written(store: Store) -> None:
