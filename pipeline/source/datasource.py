@@ -87,7 +87,3 @@ def _check_schema(schema: StructType, options: SourceOptions) -> None:
     meant = _schema_of(options)
     if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in meant]:
         raise InvalidRequestError(f"view {options.view} has other columns", hint="leave .schema(…) away and use select")
-
-
-def _not_there(use: str) -> InvalidRequestError:
-    return InvalidRequestError(f"tierlog cannot be {use}")
