@@ -11,11 +11,13 @@ import pytest
 
 from index.from_archive import IndexSizes
 from index.query import Query
+from pipeline.following import following
 from pipeline.job import DONE, FAILED, WRONG_USE
 from pipeline.jobs.ingest import main
 from pipeline.new_store.part import NewStore
 from tests.support.golden import expected, unpack
 from tests.support.new_stores import BEGIN_MS, everything, pulled, reader_of
+from tiering.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -201,3 +203,13 @@ def test_a_bad_row_is_named_and_nothing_stays(ingest: Ingest, tmp_path: Path) ->
     ingest("--json", str(path), "--topic", "t", "--key-column", "key", *SMALL, code=FAILED)
     assert "Spark failed" in ingest.error
     assert ingest.objects() == {}
+
+
+@pytest.mark.slow
+def test_progress_counts_the_tasks_of_all_stages(spark: SparkSession) -> None:
+    told: list[tuple[int, int]] = []
+    with following(spark, SystemClock(), lambda done, of: told.append((done, of)), "counted"):
+        assert spark.range(100, numPartitions=5).rdd.count() == 100
+    assert told[-1] == (5, 5)
+    assert spark.range(10).rdd.count() == 10  # outside: nobody is told
+    assert told[-1] == (5, 5)

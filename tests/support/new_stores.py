@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,14 @@ def input_rows(rows: Sequence[Row]) -> InputRows:
     return InputRows.of(StructType([MESSAGES_SPARK[name] for name in rows[0]]), store_ms=BEGIN_MS)
 
 
-def build(store: NewStore, partition: int, rows: Sequence[Row], plan: QueuePlan | None = None) -> BuiltPart:
+def build(
+    store: NewStore, partition: int, rows: Sequence[Row], plan: QueuePlan | None = None,
+    topic_id: Callable[[str], int] = topic_id_of,
+) -> BuiltPart:  # fmt: skip
     """What one task does."""
     plan = plan or QueuePlan((partition,))
     with PartBuilder.open(store, partition * stretch_bytes(store), SeededRandomness(partition + 1)) as builder:
-        encoder = PartitionEncoder(store, partition, builder, plan, topic_id_of)
+        encoder = PartitionEncoder(store, partition, builder, plan, topic_id)
         if rows:
             encode_rows(encoder, input_rows(rows), batches_of(rows), partition)
         return encoder.finish()
