@@ -68,6 +68,10 @@ help: ## print this list
 run: $(VENV)/runtime.stamp ## start the service on a store of its own in .tierlog/, with a sample loaded
 	@$(BIN)/python -m service.demo $(RUN_ARGS)
 
+spark-demo: $(VENV)/spark.stamp ## run every Spark job on the sample's archive, in build/spark-demo
+	@$(BIN)/python -m service.demo --only-archive build/spark-demo
+	@$(BIN)/python -m pipeline.demo build/spark-demo
+
 spark-pack: $(VENV)/spark.stamp ## pack what Spark executors need into dist/tierlog-spark.tar.gz
 	@$(BIN)/python -m pipeline.packing dist/tierlog-spark.tar.gz
 
