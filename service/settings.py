@@ -24,11 +24,11 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from service.produce_settings import ProduceSettings
 from service.setting_groups import (
     ColdSettings,
     HotSettings,
     IndexSettings,
-    ProduceSettings,
     QuerySettings,
     ServeSettings,
 )
