@@ -21,7 +21,7 @@ from tiering.message import StoredMessage
 from tiering.types import Tier
 
 TOPICS = ["orders", "a", "ünï", "%DLQ%" + "w" * 200]
-NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "__CRC32#", "K", "KEYSX", "na", "naïve"]
+NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "__CRC32#", "TL_PID", "TL_SEQ", "TL_PIT", "K", "KEYSX", "na", "naïve"]
 pieces = st.one_of(
     st.builds(lambda name, value: name.encode() + b"\x01" + value, st.sampled_from(NAMES), st.one_of(
         st.sampled_from([b"", b"a", b"a b  a c ", " ä ö ä".encode(), b"\x01", b"x\x01y", b" "]),
@@ -130,3 +130,11 @@ def test_utf8_is_what_python_takes_for_it(text: bytes, rest: bytes) -> None:
         except UnicodeDecodeError:
             is_valid = False
         assert bool(is_utf8(held.ctypes.data, len(candidate))) == is_valid
+
+
+def test_properties_of_the_store_alone_are_in_no_row_whoever_decodes_it() -> None:
+    one = record(properties_text=b"p\x01v\x02TL_SEQ\x017\x02TL_PID\x01me\x02TL_PIT\x01w\x02")
+    batch, plain = gathered(encoded(one, checksum=True), [one.topic], EVERYTHING)
+    assert plain == 0
+    assert batch.column("properties").to_pylist() == [[("p", "v"), ("TL_PIT", "w")]]
+    assert batch.equals(message_batch([StoredMessage(one, "store", Tier.COLD)]))

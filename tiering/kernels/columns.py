@@ -36,6 +36,7 @@ from tiering.kernels.text import is_utf8
 _MOST_TEXTS = 64
 """Keys, or properties, of one record: each is compared with those before it."""
 _KEYS, _TAGS, _CHECKSUM = 0x5359454B, 0x53474154, 0x2332334352435F5F  # "KEYS", "TAGS", "__CRC32#" read little-endian
+_PRODUCER, _SEQUENCE = 0x544C5F504944, 0x544C5F534551  # "TL_PID", "TL_SEQ" read big-endian
 
 #: Columns in the order of their addresses. ``*_ends`` has one entry more than there are texts and begins with 0.
 _LAYOUT = (
@@ -117,6 +118,15 @@ def _put_keys(out, row, address, length):
 
 
 @called
+def _is_of_store(name, length):
+    """Whether a property is the store's own and shown to nobody; KEYS and TAGS have columns."""
+    if length == 6:
+        text = load_be32(name) << 16 | load_be16(name + 4)
+        return text in (_PRODUCER, _SEQUENCE)
+    return length == 8 and load_i64(name) == _CHECKSUM
+
+
+@called
 def _put_properties(out, row, address, length):
     """Keys, tag and the other properties of a property text; False if that needs more than copying."""
     if not is_utf8(address, length):
@@ -151,7 +161,7 @@ def _put_properties(out, row, address, length):
                     return False
                 has_tag = True
                 _put(out, _TAG, row, cut + 1, value_length)
-            elif name_length != 8 or load_i64(start) != _CHECKSUM:
+            elif not _is_of_store(start, name_length):
                 if properties - first == _MOST_TEXTS or _is_among(out, _NAME, first, properties, start, name_length):
                     return False
                 _put(out, _NAME, properties, start, name_length)
