@@ -4,6 +4,9 @@ The archive is pinned first, then the service is asked where its queues end. Eve
 ``archived_to`` comes from the archive and every other one from the service, whichever tier it lies in by then: its
 physical offset tells, and never changes. So segments may move from hot to cold while the tasks run, and each message is
 read once. What retention removes meanwhile is an error, never left out.
+
+A topic that is not archived, or was not for a while, leaves holes in its queues below ``archived_to``. The queue rows
+of the pinned head tell them; what is in them is hot or nowhere, and pulled.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pipeline.archive import ArchiveSnapshot
+from pipeline.archive import ArchiveSnapshot, PinnedStore
 from pipeline.client import PulledPage, QueueEnds, ServiceClient
 from pipeline.predicate import Predicate, Span
 from pipeline.pulled_rows import pulled_batch
@@ -58,7 +62,9 @@ def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None, pushed: 
         above = _above(options, archive, store_id, int(stats["log_end"]))
         if pushed.is_empty or not pushed.wants_store(store_id):
             return
-        predicate = replace(pushed.predicate, physical_offsets=pushed.predicate.physical_offsets.meet(Span(above)))
+        log_begin = int(stats["log_begin"])
+        predicate = _within(pushed.predicate, Span(above))
+        in_holes = _within(pushed.predicate, Span(log_begin, above))
         for topic in client.topics():
             if predicate.topics is not None and topic.name not in predicate.topics:
                 continue
@@ -67,8 +73,43 @@ def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None, pushed: 
                     continue
                 first = _first_at_or_above(client, topic.name, queue, above)
                 task = PulledPartition(options.url, store_id, topic.name, queue.queue_id, 0, 0, predicate)
-                for start, end in _ranges(queue, first, predicate.queue_offsets, options.partition_bytes):
+                if archive is not None and log_begin < above:
+                    store = archive.stores[store_id]
+                    for begin, end in _holes(client, store, topic.name, queue, first, log_begin):
+                        hole = (_present_from(client, topic.name, queue, begin), end)
+                        for start, end in _ranges(queue, hole, in_holes.queue_offsets, options.partition_bytes):
+                            yield replace(task, first=start, end=end, predicate=in_holes)
+                tail = (first, queue.max_offset)
+                for start, end in _ranges(queue, tail, predicate.queue_offsets, options.partition_bytes):
                     yield replace(task, first=start, end=end)
+
+
+def _within(predicate: Predicate, span: Span) -> Predicate:
+    return replace(predicate, physical_offsets=predicate.physical_offsets.meet(span))
+
+
+def _holes(
+    client: ServiceClient, store: PinnedStore, topic: str, queue: QueueEnds, end: int, log_begin: int
+) -> Iterator[tuple[int, int]]:
+    """The queue offsets below ``end`` that the archive lacks and whose messages may still be hot."""
+    manifest, head = store.manifest, store.head
+    reader = manifest.reader()
+    ids = [state.topic_id for state in manifest.state(reader, head).topics if state.name == topic]
+    for topic_id in ids:
+        pieces = manifest.queue_row_pieces(
+            reader, head, topic_id, queue.queue_id, backwards=True, from_offset=log_begin
+        )
+        for rows in pieces:
+            for row in np.sort(rows, order="first_queue_offset")[::-1]:
+                following = int(row["first_queue_offset"] + row["count"])
+                if following < end:
+                    yield following, end
+                if row["segment"] < log_begin:
+                    return  # what comes before this one is not hot
+                end = min(end, int(row["first_queue_offset"]))
+    first = _bisected(client, topic, queue, log_begin)
+    if first < end:
+        yield first, end
 
 
 def _above(options: SourceOptions, archive: ArchiveSnapshot | None, store_id: str, log_end: int) -> int:
@@ -96,7 +137,11 @@ def _above(options: SourceOptions, archive: ArchiveSnapshot | None, store_id: st
 
 def _first_at_or_above(client: ServiceClient, topic: str, queue: QueueEnds, above: int) -> int:
     """The queue offset from which on all messages that there are lie at or above a physical offset."""
-    first = 0 if above == 0 else _bisected(client, topic, queue, above)
+    return _present_from(client, topic, queue, 0 if above == 0 else _bisected(client, topic, queue, above))
+
+
+def _present_from(client: ServiceClient, topic: str, queue: QueueEnds, first: int) -> int:
+    """``first``, or the queue's first offset if that is greater."""
     page = client.pull(topic, queue.queue_id, first, 1)
     return page.next_offset if page.status is PullStatus.OFFSET_TOO_SMALL else first
 
@@ -138,10 +183,10 @@ def _next_message(client: ServiceClient, topic: str, queue: QueueEnds, offset: i
     return None
 
 
-def _ranges(queue: QueueEnds, first: int, wanted: Span, task_bytes: int) -> Iterator[tuple[int, int]]:
-    """The offsets that are wanted from ``first`` to the queue's end, without its declared gaps, a task each."""
-    first = max(first, wanted.first or 0)
-    end = queue.max_offset if wanted.end is None else min(wanted.end, queue.max_offset)
+def _ranges(queue: QueueEnds, among: tuple[int, int], wanted: Span, task_bytes: int) -> Iterator[tuple[int, int]]:
+    """The offsets ``[first, end)`` of the queue that are wanted, without its declared gaps, a task each."""
+    first = max(among[0], wanted.first or 0)
+    end = among[1] if wanted.end is None else min(wanted.end, among[1])
     for gap_first, gap_end in sorted(queue.gaps or []):
         yield from _cut(first, min(end, gap_first), task_bytes)
         first = max(first, gap_end)

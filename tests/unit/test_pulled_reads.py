@@ -81,6 +81,25 @@ def test_cold_and_hot_messages_are_rows_once_each(service: Service) -> None:
         assert (row["store_time"], row["born_time"]) == (at_ms(record.store_ms), at_ms(record.born_ms))
 
 
+@pytest.mark.parametrize("archived_before", [0, 40])
+def test_hot_messages_of_a_topic_that_is_not_archived_are_rows_below_archived_to_too(
+    service: Service, archived_before: int
+) -> None:
+    service.append(archived_before + 2)
+    if archived_before:
+        service.engine.archive(everything=True)
+    service.engine.removal.configure("orders", archive=False)
+    service.append(40)
+    service.engine.archive(everything=True)
+    assert bodies(rows_of(service.both())) == sorted(service.bodies)
+    service.engine.removal.configure("orders", archive=True)
+    service.append(40)
+    service.engine.archive(everything=True)
+    service.append(10)
+    assert bodies(rows_of(service.both())) == sorted(service.bodies)
+    assert bodies(rows_of(service.both(), [EqualTo(("topic",), "orders")])) == sorted(service.bodies[::2])
+
+
 def test_a_service_alone_is_read_whole(service: Service) -> None:
     service.append(200)
     service.engine.archive(everything=True, drop_hot=True)
