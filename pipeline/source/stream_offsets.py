@@ -107,10 +107,11 @@ def messages_between(first: int, following: int, gaps: Gaps) -> int:
 
 def offset_after(first: int, following: int, gaps: Gaps, count: int) -> int:
     """The offset behind the first ``count`` messages of ``[first, following)``; its end if there are no more."""
+    reached = first
     for begin, end in present(first, following, gaps):
         if end - begin > count:
-            return begin + count if count else first
-        count -= end - begin
+            return begin + count if count else reached
+        count, reached = count - (end - begin), end
     return following
 
 

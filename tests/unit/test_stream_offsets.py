@@ -77,6 +77,12 @@ def test_offsets_in_gaps_count_for_nothing(first: int, following: int, missing: 
             assert after == following  # over a gap at the end too, or the stream would never reach it
 
 
+def test_a_batch_that_ends_where_a_gap_begins_goes_on() -> None:
+    """It ended where it began, and so did all after it."""
+    assert offset_after(21, (1 << 32) + 5, ((28, 1 << 32),), 7) == 28
+    assert offset_after(28, (1 << 32) + 5, ((28, 1 << 32),), 7) == (1 << 32) + 5
+
+
 @given(st.dictionaries(st.sampled_from(KEYS), st.integers(0, 1 << 40)), st.integers(1, 1 << 41))
 def test_a_limit_is_used_up_and_never_passed(backlogs: dict[QueueKey, int], limit: int) -> None:
     found = shares(backlogs, limit)
