@@ -75,9 +75,10 @@ def _keys_of(path: Path | None) -> list[str]:
     if path is None:
         return []
     try:
-        return [line for line in path.read_text("utf-8").splitlines() if line]
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"cannot read the keys ({error})", path=str(path)) from error
+    return [line for line in text.split("\n") if line]  # splitlines would cut a key at a U+2028 too
 
 
 JOB = Job("erase", "Erase messages of an archive by topic, keys and store time.", _add_arguments, _body, " bytes")

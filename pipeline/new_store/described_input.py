@@ -9,7 +9,16 @@ from dataclasses import astuple, dataclass
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from pipeline.new_store.counted import told
 from tiering.batch import MAX_QUEUES, validate_topic
@@ -19,6 +28,8 @@ from tiering.errors import InvalidRequestError
 ISO, EPOCH_S, EPOCH_MS = "iso", "epoch_s", "epoch_ms"
 _UNITS = {EPOCH_S: 1_000_000, EPOCH_MS: 1_000}
 _LINE = "__line"
+#: Whatever the session is set to: a file that cannot be read ends the job, and is not left out.
+_WHOLE = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
 _SORTED = "store_time"
 
 
@@ -107,9 +118,10 @@ def message_columns(spark: SparkSession, described: Described, partitions: int) 
 
 def _read(spark: SparkSession, described: Described) -> DataFrame:
     try:
+        reader = spark.read.options(**_WHOLE)
         if not described.is_json:
-            return spark.read.parquet(*described.files)
-        lines = spark.read.text(list(described.files)).where("value <> ''").withColumnRenamed("value", _LINE)
+            return reader.parquet(*described.files)
+        lines = reader.text(list(described.files)).where("value <> ''").withColumnRenamed("value", _LINE)
     except AnalysisException as error:
         raise InvalidRequestError(f"these files cannot be read: {str(error).splitlines()[0]}") from error
     if not described.wanted:
@@ -135,7 +147,8 @@ def _keys(described: Described, types: dict[str, DataType]) -> Column:
             lists.append(column.cast("array<string>"))
         elif described.is_json:
             is_list = column.startswith("[")
-            lists.append(sql.when(is_list, sql.from_json(column, "array<string>")).otherwise(sql.array(column)))
+            several = sql.coalesce(sql.from_json(column, "array<string>"), sql.array(column))  # a key may begin with [
+            lists.append(sql.when(is_list, several).otherwise(sql.array(column)))
         else:
             lists.append(sql.array(column.cast("string")))
     nothing = sql.array().cast("array<string>")
@@ -159,6 +172,11 @@ def _time(described: Described, kind: DataType) -> Column:
         return column
     if form in _UNITS:
         return sql.timestamp_micros((column.cast("decimal(30,6)") * _UNITS[form]).cast("bigint"))
+    if isinstance(kind, NumericType):
+        raise InvalidRequestError(
+            f"column {described.time_column!r} is {kind.simpleString()}, and nobody says of which unit",
+            hint=f"give --time-format {EPOCH_S} or {EPOCH_MS}",
+        )
     if not isinstance(kind, StringType):
         return column.cast("timestamp")
     return sql.to_timestamp(column) if form == ISO else sql.to_timestamp(column, form)

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from index.key_segments import key_numbers
+from index.ranges import uncovered
 from pipeline.removal.retrying import retried
 from pipeline.removal.tasks import Archive, Counted, ExecutorRewriter, FanOut, count_segment, find_segments
 from tiering.clock import Clock
@@ -212,7 +213,11 @@ class BulkErasure:
         stored = TimeRange(request.from_ms or 0, END_OF_TIME_MS if request.to_ms is None else request.to_ms)
         entries = list(self._manifest.index_entries(reader, head, TimeAxis.STORE, stored))
         found = self._fan_out(partial(find_segments, self._archive, keys, segment_bytes), entries)
-        ranges = [(head.indexed_to - head.indexed_to % segment_bytes, head.archived_to)]
+        known = ((entry.first, entry.next) for entry in self._manifest.all_index_entries(reader, head))
+        ranges = [
+            (first - first % segment_bytes, end)
+            for first, end in (*uncovered(known, head.cold_min, head.indexed_to), (head.indexed_to, head.archived_to))
+        ]
         for entry, bases in zip(entries, found, strict=True):
             if bases is None:
                 ranges.append((entry.first - entry.first % segment_bytes, entry.next))

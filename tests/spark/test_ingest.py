@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from pathlib import Path
@@ -179,6 +180,8 @@ def test_parquet_with_typed_columns_and_what_is_wrong_with_a_description(
     assert "there is no column 'bodies'; there are at, body, names, number, shard" in ingest.error
     ingest("--parquet", str(tmp_path / "none"), "--topic", "rows", "--body-column", "b", code=WRONG_USE)
     assert "no such files" in ingest.error
+    ingest(*columns, "--body-column", "body", "--time-column", "number", code=WRONG_USE)
+    assert "give --time-format epoch_s or epoch_ms" in ingest.error
     assert not ingest.folder.exists() or ingest.objects() == {}
     summary = ingest(*columns, "--body-column", "body", "--queue-column", "shard", "--time-column", "at", *SMALL)
     assert summary["messages"] == 300
@@ -202,6 +205,29 @@ def test_a_bad_row_is_named_and_nothing_stays(ingest: Ingest, tmp_path: Path) ->
     path.write_text('{"key": "k"}\nnot json\n')
     ingest("--json", str(path), "--topic", "t", "--key-column", "key", *SMALL, code=FAILED)
     assert "Spark failed" in ingest.error
+    assert ingest.objects() == {}
+
+
+@pytest.mark.slow
+def test_a_key_that_begins_like_a_list_and_is_none_is_a_key(ingest: Ingest, tmp_path: Path) -> None:
+    path = tmp_path / "lines.json"
+    path.write_text("".join(json.dumps({"key": key}) + "\n" for key in ("[urgent]", "[1", "plain", ["a", "b"])))
+    ingest("--json", str(path), "--topic", "t", "--key-column", "key", *SMALL)
+    with reader_of(ingest.store()) as engine:
+        assert [each.keys for each in everything(engine)] == [["[urgent]"], ["[1"], ["plain"], ["a", "b"]]
+
+
+@pytest.mark.slow
+def test_a_file_cut_short_ends_the_job_also_where_the_session_would_pass_over_it(
+    ingest: Ingest, tmp_path: Path, spark: SparkSession
+) -> None:
+    whole = gzip.compress("".join(json.dumps({"number": number}) + "\n" for number in range(50_000)).encode())
+    (tmp_path / "lines.json.gz").write_bytes(whole[: len(whole) // 2])
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        ingest("--json", str(tmp_path / "lines.json.gz"), "--topic", "t", *SMALL, code=FAILED)
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
     assert ingest.objects() == {}
 
 

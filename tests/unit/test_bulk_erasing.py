@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from index.query import Query
+from pipeline.jobs.erase import _keys_of
 from pipeline.removal.erasing import ErasureRequest
 from service.engine import Engine
-from tests.support.removal_jobs import erase_in_bulk, erasure_of, note, unseen
+from tests.support.removal_jobs import ArchiveHere, erase_in_bulk, erasure_of, note, unseen
 from tests.support.removal_world import RemovalWorld, WatchedStore, asked
 from tiering.batch import Message
+from tiering.cold.manifest_store import ManifestChange
 from tiering.erasing.tombstones import MAX_KEYS, MAX_OPEN
 from tiering.errors import (
     ConflictError,
@@ -158,6 +162,25 @@ def test_where_the_index_cannot_be_read_records_are_looked_at() -> None:
     assert receipt["matched"] == {"hot": 0, "cold": gone, "complete": True}
     for at, one in enumerate(world.sent[:64]):
         assert world.bucket_holds(one.message.body) != world.is_erased(at)
+
+
+def test_where_no_index_object_is_named_any_more_records_are_looked_at() -> None:
+    world, engine = filled()
+    engine.close()
+    manifest = ArchiveHere(world).manifest
+    entries = list(manifest.all_index_entries(manifest.reader(), manifest.refresh()))
+    manifest.commit_other(ManifestChange(remove=(entries[1],)))
+    receipt = erase_in_bulk(world, "t", "k1", job=erasure_of(world, has_volume=False))
+    gone = len(world.sent) - len(world.visible())
+    assert receipt["matched"] == {"hot": 0, "cold": gone, "complete": True}
+    for at, one in enumerate(world.sent[:64]):
+        assert world.bucket_holds(one.message.body) != world.is_erased(at)
+
+
+def test_a_key_of_a_file_is_a_whole_line_whatever_is_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes("\ufeffone\r\nleft\u2028right\nnext\x85one\n\n".encode())
+    assert _keys_of(path) == ["one", "left\u2028right", "next\x85one"]
 
 
 def test_a_scan_finds_what_the_index_leads_to() -> None:
