@@ -2,7 +2,7 @@
 
 A body fits if pyarrow's JSON reader takes it for the schema: fields that the schema does not name are passed over,
 those that are missing are null, and a value of another kind, a number out of its range, or anything that is not one
-object, makes all of the row null.
+object, or is not UTF-8, makes all of the row null.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def schema_of(ddl: str) -> pa.Schema:
 def parse_bodies(bodies: pa.Array, schema: pa.Schema) -> pa.Array:
     """A struct for each body, null where it does not fit."""
     lines = [body.replace(b"\n", b" ").replace(b"\r", b" ").strip() for body in bodies.to_pylist()]
-    likely = np.array([number for number, line in enumerate(lines) if line[:1] == b"{" and line[-1:] == b"}"], np.int64)
+    likely = np.array([number for number, line in enumerate(lines) if _is_likely(line)], np.int64)
     found: list[tuple[NDArray[np.int64], pa.Array]] = []
     _parse(lines, likely, schema, found)
     kind = pa.struct(list(schema))
@@ -53,6 +53,17 @@ def parse_bodies(bodies: pa.Array, schema: pa.Schema) -> pa.Array:
     places = np.full(len(lines), -1, np.int64)
     places[rows] = np.arange(len(rows))
     return structs.take(pa.array(places, mask=places < 0))
+
+
+def _is_likely(line: bytes) -> bool:
+    """Whether the reader may be asked: it takes bytes for text that is none, at which readers of the table break off."""
+    if line[:1] != b"{" or line[-1:] != b"}":
+        return False
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _parse(

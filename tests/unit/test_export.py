@@ -87,6 +87,20 @@ def test_bodies_that_fit_the_schema_are_typed_and_all_others_are_null() -> None:
     assert parse_bodies(pa.array([], pa.binary()), SCHEMA).to_pylist() == []
 
 
+def test_a_body_that_is_not_utf_8_makes_no_text_that_readers_break_off_at() -> None:
+    schema = pa.schema([pa.field("name", pa.string()), pa.field("tags", pa.list_(pa.string()))])
+    bodies = [
+        b'{"name": "\xff"}',
+        b'{"name": "x"}',
+        b'{"tags": ["\xc3"]}',
+        b'{"other": "\xff"}',
+        '{"name": "ä"}'.encode(),
+    ]
+    structs = parse_bodies(pa.array(bodies, pa.binary()), schema)
+    structs.validate(full=True)
+    assert [one and one["name"] for one in structs.to_pylist()] == [None, "x", None, None, "ä"]
+
+
 def test_a_plan_is_read_back_and_damage_is_named() -> None:
     request = ExportRequest("file:///a", ("s",), ("t", "u"), None, 7, "id long", 64)
     plan = ExportPlan(request, "table-1", {"s": b"\x00\xff"})
