@@ -56,7 +56,7 @@ def parse_bodies(bodies: pa.Array, schema: pa.Schema) -> pa.Array:
 
 
 def _is_likely(line: bytes) -> bool:
-    """Whether the reader may be asked: it takes bytes for text that is none, at which readers of the table break off."""
+    """Whether the reader may be asked: it takes any bytes for text, at which readers of the table would break off."""
     if line[:1] != b"{" or line[-1:] != b"}":
         return False
     try:
