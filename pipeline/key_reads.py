@@ -30,6 +30,8 @@ from tiering.types import Tier, TimeAxis
 #: Keys of topics that are looked up at most; a query for more is a scan.
 MOST_KEYS = 10_000
 _THREADS = 16
+_REPLACED = "\ufffd"
+"""Stands in rows for bytes that are not UTF-8, of which the index has the hash."""
 _HIT_BYTES = 256 << 10
 """What a hit counts for in a task: a request takes about as long as to read so much."""
 
@@ -50,11 +52,11 @@ def _open_index(url: str, store_id: str) -> ColdIndex:
 def plan_key_reads(
     store: PinnedStore, predicate: Predicate, *, part_bytes: int
 ) -> Iterator[tuple[HitsPart, ...]] | None:
-    """Tasks that read what is indexed and may fit; None if there are too many keys, or none are asked for.
+    """Tasks that read what is indexed and may fit; None if the index cannot tell, or there are too many keys.
 
     Asks the index, on this machine alone, on several threads. Raises the error of whatever cannot be read of it.
     """
-    if predicate.keys is None:
+    if predicate.keys is None or any(_REPLACED in key for key in predicate.keys):
         return None
     topics = predicate.topics
     known = [state.name for state in store.manifest.state(store.manifest.reader(), store.head).topics]

@@ -100,6 +100,22 @@ def test_a_key_read_asks_for_the_frames_that_hold_the_key(tmp_path: Path) -> Non
     assert len(frames) < all_frames // 20
 
 
+def test_a_key_that_rows_show_with_replaced_bytes_is_found_by_what_they_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index has the hash of the bytes themselves."""
+    cold = f"file://{tmp_path}/cold"
+    with contextlib.closing(
+        Engine.open(tmp_path / "s", cold_url=cold, store_id="s", settings=tiny_settings())
+    ) as engine:
+        monkeypatch.setattr("tiering.batch._encode", lambda text: text.encode().replace(b"BROKEN", b"\xff"))
+        engine.append([Message("orders", b"%d" % number, ["aBROKENb"]) for number in range(3)])
+        engine.archive(everything=True)
+    rows = rows_of({"cold": cold, "view": "keys"})
+    assert [row["key"] for row in rows] == ["a\ufffdb"] * 3
+    assert rows_of({"cold": cold, "view": "keys"}, [EqualTo(("key",), "a\ufffdb")]) == rows
+
+
 # ------------------------------------------------------------------------------------- objects that are replaced
 
 
