@@ -34,9 +34,12 @@ def open_objects(url: str) -> ObjectStore:
 
 
 @functools.lru_cache(maxsize=32)
-def open_manifest(url: str, store_id: str) -> ManifestStore:
-    """The manifest of one store of the archive at a canonical URL, one a process; nothing is asked yet."""
-    options = ColdOptions()
+def open_manifest(url: str, store_id: str, grace_ms: int | None = None) -> ManifestStore:
+    """The manifest of one store of the archive at a canonical URL, one a process; nothing is asked yet.
+
+    ``grace_ms`` is the store's own if it is not the default, for those who commit.
+    """
+    options = ColdOptions() if grace_ms is None else ColdOptions(grace_ms=grace_ms)
     return ManifestStore(
         open_objects(url), ColdKeys(store_id), SystemRandomness(), options, ArchiveCache(options.cache_bytes)
     )

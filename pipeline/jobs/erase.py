@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.archive import ArchiveSnapshot
+from pipeline.grace import grace_ms_of
 from pipeline.job import Job, JobContext, Summary
 from pipeline.removal.erasing import BulkErasure, ErasureRequest
 from pipeline.removal.spark import add_archive_arguments, most_at_once, on_executors
@@ -32,9 +33,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
     request = _request(arguments)
-    place = ArchiveSnapshot.take(arguments.cold, filter(None, [arguments.store])).only()
+    store = ArchiveSnapshot.take(arguments.cold, filter(None, [arguments.store])).only()
+    place = ArchivePlace(store.url, store.store_id, grace_ms_of(arguments))
     erasure = BulkErasure(
-        ArchivePlace(place.url, place.store_id), on_executors(context.spark), context.clock, context.randomness,
+        place, on_executors(context.spark), context.clock, context.randomness,
         most=most_at_once(context.spark), has_volume=not arguments.no_volume,
     )  # fmt: skip
     if arguments.dry_run:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.archive import ArchiveSnapshot
+from pipeline.grace import grace_ms_of
 from pipeline.job import Job, JobContext, Summary
 from pipeline.removal.expiring import BulkExpiry
 from pipeline.removal.spark import add_archive_arguments, most_at_once, on_executors
@@ -34,9 +35,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
     rules = _rules(arguments, context.clock.now_ms())
-    place = ArchiveSnapshot.take(arguments.cold, filter(None, [arguments.store])).only()
+    store = ArchiveSnapshot.take(arguments.cold, filter(None, [arguments.store])).only()
+    place = ArchivePlace(store.url, store.store_id, grace_ms_of(arguments))
     expiry = BulkExpiry(
-        ArchivePlace(place.url, place.store_id), on_executors(context.spark), context.clock, rules,
+        place, on_executors(context.spark), context.clock, rules,
         most=most_at_once(context.spark), has_volume=not arguments.no_volume,
     )  # fmt: skip
     for name in arguments.topic:

@@ -22,10 +22,11 @@ from index.merge_plan import Level, MergeGroup, MergeOptions
 from index.merge_task import MergeTask, merge_range
 from index.publish import Workbench
 from pipeline.archive import ArchiveSnapshot, PinnedStore, open_objects
+from pipeline.grace import add_grace_argument, grace_ms_of
 from pipeline.job import Job, JobContext, Summary
 from pipeline.tasks import TaskFailure, run_tasks, scratch_folder
 from tiering.cold.manifest_store import ManifestStore
-from tiering.errors import InvalidRequestError, StoreError
+from tiering.errors import StoreError
 from tiering.fs import LocalFileSystem
 from tiering.options import ColdOptions
 from tiering.paths import ColdKeys
@@ -52,10 +53,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-part-bytes", type=int, default=defaults.max_part_bytes, metavar="N",
         help="no merged object grows larger (%(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--grace-hours", type=float, default=ColdOptions().grace_ms / _HOUR_MS, metavar="N",
-        help="the stores' cold.grace_ms; a group is committed within a quarter of it (%(default)s)",
-    )  # fmt: skip
+    add_grace_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what is due and merge nothing")
 
 
@@ -64,11 +62,10 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
         arguments.max_part_bytes, int(arguments.late_hours * _HOUR_MS),
         None if arguments.until is None else parse_time(arguments.until),
     )  # fmt: skip
-    if arguments.grace_hours <= 0:
-        raise InvalidRequestError("the grace period is longer than nothing")
+    grace_ms = grace_ms_of(arguments)
     levels = [_LEVELS[name] for name in arguments.level or _LEVELS]
     stores = ArchiveSnapshot.take(arguments.cold, arguments.store).stores.values()
-    jobs = {store.store_id: _job(context, store, options, arguments.grace_hours) for store in stores}
+    jobs = {store.store_id: _job(context, store, options, grace_ms) for store in stores}
     if arguments.dry_run:
         due = {store_id: job.plan(levels) for store_id, job in jobs.items()}
         return {"dry_run": True, "due": [_described(store_id, group) for store_id in due for group in due[store_id]]}
@@ -76,10 +73,10 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
     return _summary(reports)
 
 
-def _job(context: JobContext, store: PinnedStore, options: MergeOptions, grace_hours: float) -> MergeJob:
+def _job(context: JobContext, store: PinnedStore, options: MergeOptions, grace_ms: int) -> MergeJob:
     manifest = ManifestStore(
         open_objects(store.url), ColdKeys(store.store_id), context.randomness,
-        replace(ColdOptions(), grace_ms=int(grace_hours * _HOUR_MS)), clock=context.clock,
+        replace(ColdOptions(), grace_ms=grace_ms), clock=context.clock,
     )  # fmt: skip
     at_once = 2 * context.spark.sparkContext.defaultParallelism
     return MergeJob(manifest, options, partial(_run, context.spark, store.url), context.clock, at_once=at_once)

@@ -17,7 +17,8 @@ from index.header import check_capacity
 from index.layout import LAYOUTS, TIERLOG, ItemLayout
 from index.rebuild import build_objects, replace_stretch
 from index.rebuild_plan import IndexShape, Range, RebuildPlan, Stretch, plan_rebuild
-from pipeline.archive import ArchiveSnapshot, PinnedStore, pin
+from pipeline.archive import ArchiveSnapshot, PinnedStore, open_manifest, pin
+from pipeline.grace import add_grace_argument, grace_ms_of
 from pipeline.job import Job, JobContext, Summary
 from pipeline.tasks import TaskFailure, run_tasks, scratch_folder
 from tiering.errors import ConflictError, InvalidRequestError
@@ -40,6 +41,7 @@ class _Wish:
     within: tuple[Range, ...]
     everything: bool
     part_bytes: int
+    grace_ms: int
 
 
 @dataclass(slots=True)
@@ -68,6 +70,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--from", dest="first", type=int, default=0, metavar="OFFSET", help="no objects wholly below it")
     add("--to", dest="end", type=int, default=1 << 62, metavar="OFFSET", help="no objects at or above it")
     add("--part-bytes", type=int, default=_PART_BYTES, metavar="N", help="records of one task (default: 4 GiB)")
+    add_grace_argument(parser)
     add("--dry-run", action="store_true", help="only say what would be made again")
 
 
@@ -76,7 +79,7 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
         raise InvalidRequestError("--from lies below --to, and --part-bytes above 0")
     store = ArchiveSnapshot.take(arguments.cold, filter(None, [arguments.store])).only()
     shape = _shape(store, arguments)
-    wish = _Wish(((arguments.first, arguments.end),), arguments.all, arguments.part_bytes)
+    wish = _Wish(((arguments.first, arguments.end),), arguments.all, arguments.part_bytes, grace_ms_of(arguments))
     plan = _plan(store, shape, wish)
     told: dict[str, object] = {
         "store": store.store_id, "slots": shape.slots, "items_an_object": shape.items, "layout": shape.layout.name,
@@ -139,7 +142,7 @@ def _run(context: JobContext, store: PinnedStore, plan: RebuildPlan, shape: Inde
         again: list[tuple[Stretch, str]] = []
         of = done + sum(len(each.pieces) for each in plan.stretches)
         for wave in _waves(plan.stretches, _WAVE * context.spark.sparkContext.defaultParallelism):
-            again += _replace(context, store, wave, shape, report)
+            again += _replace(context, store, wave, shape, wish.grace_ms, report)
             done += sum(len(each.pieces) for each in wave)
             context.progress(done, of)
         if not again:
@@ -166,10 +169,15 @@ def _waves(stretches: Sequence[Stretch], tasks: int) -> Iterator[list[Stretch]]:
 
 
 def _replace(
-    context: JobContext, store: PinnedStore, wave: Sequence[Stretch], shape: IndexShape, report: _Report
+    context: JobContext,
+    store: PinnedStore,
+    wave: Sequence[Stretch],
+    shape: IndexShape,
+    grace_ms: int,
+    report: _Report,
 ) -> list[tuple[Stretch, str]]:
     """Build and commit some stretches; those that have to be planned again, with the reason."""
-    manifest, again = store.manifest, list[tuple[Stretch, str]]()
+    manifest, again = open_manifest(store.url, store.store_id, grace_ms), list[tuple[Stretch, str]]()
     begun_s = manifest.begin_upload()
     pieces = [piece for stretch in wave for piece in stretch.pieces]
     results = iter(run_tasks(context.spark, partial(_build, store, shape), pieces))

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
+from pipeline.grace import add_grace_argument
 from pipeline.removal.tasks import FanOut
 from pipeline.tasks import TaskFailure, run_tasks
 from tiering.errors import StoreError
@@ -24,6 +25,7 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-volume", action="store_true", help="no volume of the store exists: it was written in bulk, or is lost"
     )
+    add_grace_argument(parser)
 
 
 def most_at_once(spark: SparkSession) -> int:

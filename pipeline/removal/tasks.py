@@ -55,11 +55,13 @@ class ArchivePlace:
 
     url: str
     store_id: str
+    grace_ms: int | None = None
+    """The store's, if it is not the default."""
 
     @property
     def manifest(self) -> ManifestStore:
         """One a process."""
-        return open_manifest(self.url, self.store_id)
+        return open_manifest(self.url, self.store_id, self.grace_ms)
 
     @property
     def randomness(self) -> Randomness:

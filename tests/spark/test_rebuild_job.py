@@ -71,6 +71,16 @@ def test_the_number_of_slots_is_changed_in_commits_of_bounded_size(
 
 
 @pytest.mark.slow
+def test_what_took_longer_than_the_stores_grace_period_allows_is_not_named(
+    spark: SparkSession, archive: FolderArchive, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = archive.entries()
+    said = run(archive, capfd, "--all", "--part-bytes", str(1 << 30), "--grace-hours", "0.000001", code=1)
+    assert "quarter of the grace period" in str(said["failed"])
+    assert archive.entries() == before
+
+
+@pytest.mark.slow
 def test_one_damaged_object_is_replaced_alone(
     spark: SparkSession, archive: FolderArchive, capfd: pytest.CaptureFixture[str]
 ) -> None:
