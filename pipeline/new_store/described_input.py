@@ -48,7 +48,7 @@ class Described:
     property_columns: tuple[str, ...] = ()
     queue_column: str | None = None
     time_column: str | None = None
-    """Store and born time, by which rows are ordered; None: one time for all, in the order of the files."""
+    """Store and born time, by which rows are ordered; None: one time for all, in the order that Spark reads them in."""
     time_format: str = ISO
 
     def __post_init__(self) -> None:
