@@ -150,6 +150,7 @@ def child(arguments: argparse.Namespace) -> dict[str, Any]:
     for name, value in (
         ("spark.driver.memory", "2g"), ("spark.ui.enabled", "false"), ("spark.ui.showConsoleProgress", "false"),
         ("spark.sql.session.timeZone", "UTC"), ("spark.sql.shuffle.partitions", "4"),
+        ("spark.sql.python.filterPushdown.enabled", "true"),  # else a key is looked for in every message
     ):  # fmt: skip
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
