@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # has no types
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tiering.errors import ObjectNotFoundError, StoreError
