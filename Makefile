@@ -23,16 +23,8 @@ BANS := tests/unit/test_bans.py
 
 export TIERLOG_SEED := $(SEED)
 
-# Spark's tests join `make test` when there are some and a Java runtime is found; else one line says so.
-HAVE_SPARK_TESTS := $(wildcard tests/spark/test_*.py)
+# PySpark is a Python package, which many tests import. Sessions need a Java runtime; without one a line says so.
 JAVA := $(shell command -v java 2>/dev/null)
-ifeq ($(HAVE_SPARK_TESTS),)
-  SPARK := absent
-else ifeq ($(JAVA),)
-  SPARK := no-java
-else
-  SPARK := yes
-endif
 
 # The tests that ask Apache RocketMQ's own classes build a Java program.
 TEST_ALL_MARKS := slow
@@ -50,13 +42,12 @@ endif
 TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) and not spark
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-TEST_STAMPS := $(VENV)/dev.stamp
+TEST_STAMPS := $(VENV)/spark.stamp
 TEST_MARKS := not slow and not s3 and not java and not spark
-ifeq ($(SPARK),yes)
-  TEST_STAMPS += $(VENV)/spark.stamp
-endif
 # One process, as all of Spark's tests share a session, which itself uses both cores.
-SPARK_PYTEST := $(BIN)/python -m pytest -n 0 tests/spark
+PYTEST_SPARK := $(BIN)/python -m pytest -n 0
+# What PYTEST_ARGS name may all belong to the other of the two runs.
+OR_NONE := $(if $(PYTEST_ARGS),|| test $$? = 5)
 
 .PHONY: help venv run spark-demo spark-pack test test-all check fmt bench lock clean
 
@@ -76,13 +67,13 @@ spark-pack: $(VENV)/spark.stamp ## pack what Spark executors need into dist/tier
 	@$(BIN)/python -m pipeline.packing dist/tierlog-spark.tar.gz
 
 test: $(TEST_STAMPS) ## run the tests that need nothing but Python (and Java, for Spark's)
-ifeq ($(SPARK),no-java)
+ifeq ($(JAVA),)
 	@echo "skipped: tests/spark (no Java runtime found)"
 	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
 endif
-	@$(PYTEST) -m "$(TEST_MARKS)" $(PYTEST_ARGS)
-ifeq ($(SPARK),yes)
-	@$(SPARK_PYTEST) -m "not slow" $(PYTEST_ARGS)
+	@$(PYTEST) -m "$(TEST_MARKS)" $(PYTEST_ARGS) $(OR_NONE)
+ifneq ($(JAVA),)
+	@$(PYTEST_SPARK) -m "spark and not slow" $(PYTEST_ARGS) $(OR_NONE)
 endif
 
 test-all: $(TEST_STAMPS) ## run the slow tests and those that need real servers (Go) or Maven
@@ -96,9 +87,9 @@ ifeq ($(GO),)
 else
 	@$(BIN)/python -m tests.tools.s3_servers
 endif
-	@$(PYTEST) -m "$(TEST_ALL_MARKS)" $(PYTEST_ARGS)
-ifeq ($(SPARK),yes)
-	@$(SPARK_PYTEST) -m slow $(PYTEST_ARGS)
+	@$(PYTEST) -m "$(TEST_ALL_MARKS)" $(PYTEST_ARGS) $(OR_NONE)
+ifneq ($(JAVA),)
+	@$(PYTEST_SPARK) -m "spark and slow" $(PYTEST_ARGS) $(OR_NONE)
 endif
 
 check: $(VENV)/dev.stamp ## lint, format, types, import contracts, bans

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.s3_server import s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["s3_server"]
 
 _HERE = Path(__file__).resolve().parent
 

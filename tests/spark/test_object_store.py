@@ -1,4 +1,4 @@
-"""Jobs on an archive in a bucket: the driver and its tasks find the credentials themselves, and none is written down."""
+"""Jobs on an archive in a bucket: driver and tasks find the credentials themselves, and none is written down."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from tests.conftest import ROOT
 from tests.support.engines import tiny_settings
 from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, S3Server, s3_environment
 from tiering.batch import Message
+from tiering.errors import StoreError
 
 pytestmark = pytest.mark.slow
-
-pytest_plugins = ["tests.support.s3_server"]
 
 
 def test_a_job_by_spark_submit_reads_and_writes_buckets_and_no_credential_is_in_the_event_log(
@@ -69,5 +68,5 @@ def test_a_job_by_spark_submit_reads_and_writes_buckets_and_no_credential_is_in_
 
 def test_an_archive_that_is_no_bucket_is_one_error(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERLOG_S3_ENDPOINT", s3_server.endpoint_url)
-    with pytest.raises(Exception, match="no-such-bucket-here"):
+    with pytest.raises(StoreError, match="The specified bucket does not exist"):
         ArchiveSnapshot.take("s3://no-such-bucket-here/archive")
