@@ -87,6 +87,10 @@ class ItemLayout:
         if self.covered and self.chained_bytes < _COVER_BYTES:
             raise InvalidRequestError(f"item 0 of layout {self.name!r} is too small for the cover record")
 
+    def __getstate__(self) -> dict[str, object]:
+        """The fields alone: what is worked out of them cannot all travel to another process."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
     @property
     def has_hash_high(self) -> bool:
         """Whether items carry the second hash."""

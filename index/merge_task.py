@@ -19,7 +19,7 @@ from index.errors import CorruptIndexError
 from index.key_filter import DEFAULT_BITS_PER_KEY, KeyFilter
 from index.layout import LAYOUTS, ItemLayout, Items
 from index.merging import Merge, Merged
-from index.object_order import keys_of, slot_of_place
+from index.object_order import keys_of
 from index.object_writer import DEFAULT_PAGE_BYTES, IndexMeta, ObjectShape, ObjectWriter
 from index.publish import Draft, Workbench, upload_draft
 from tiering.cold.object_store import ObjectStore
@@ -145,20 +145,22 @@ class _Parts:
     def add(self, merged: Merged) -> None:
         """The next items of the merge."""
         places, slots = merged.places, self._shape.slots
+        slot_of = merged.items["hash"].astype(np.int64) % slots
         start = 0
         while start < len(places):
-            stop = min(start + self._step, len(places))
-            slot = slot_of_place(int(places[start]), slots)
-            if self._part is not None and self._part.size_bytes + self._bytes_of(stop - start) > (
-                self._task.max_part_bytes
-            ):
+            slot, stop = int(slot_of[start]), min(start + self._step, len(places))
+            if stop < len(places):  # whole slots, and one that is larger than a step for itself
+                last = int(slot_of[stop - 1])
+                stop = start + int(np.searchsorted(slot_of[start:], last if last > slot else last + 1))
+            more = stop - start
+            if self._part is not None and self._part.size_with(more) + self._bytes_of(more) > self._task.max_part_bytes:
                 if slot == self._part.slot_end - 1:
-                    stop = start + int(np.searchsorted(merged.items["hash"][start:].astype(np.int64) % slots, slot + 1))
+                    stop = start + int(np.searchsorted(slot_of[start:], slot + 1))
                 else:
                     self._end_part(slot)
             if self._part is None:
                 self._part = _Part(self._workbench, self._shape, self._task, self._slot)
-            self._part.add(merged.items[start:stop], slot_of_place(int(places[stop - 1]), slots) + 1)
+            self._part.add(merged.items[start:stop], int(slot_of[stop - 1]) + 1)
             start = stop
 
     def finish(self) -> list[IndexEntry]:
@@ -211,16 +213,19 @@ class _Part:
         self._last_key = -1
         self._first_segment = shape.first // self._segment_bytes
         self._has_segment = np.zeros(-(-shape.next // self._segment_bytes) - self._first_segment, np.bool_)
+        self._segments = 0
+        self._name_bytes = len(str(shape.next)) + 2
 
-    @property
-    def size_bytes(self) -> int:
-        """About what the object would have if it ended now."""
-        return self.writer.size_bytes + self._keys * self._bits // 8
+    def size_with(self, items: int) -> int:
+        """About what the object would have, not less, if it ended after so many items more; without these items."""
+        segments = min(self._segments + items, len(self._has_segment))
+        return self.writer.size_bytes + self._keys * self._bits // 8 + segments * self._name_bytes
 
     def add(self, items: Items, slot_end: int) -> None:
         segments = items["offset"].astype(np.int64) // self._segment_bytes - self._first_segment
         if segments.min() < 0 or segments.max() >= len(self._has_segment):
             raise CorruptIndexError("an index item points out of the range that its object covers")
+        self._segments += len(np.unique(segments[~self._has_segment[segments]]))
         self._has_segment[segments] = True
         if self._bits:
             self._spool_keys(keys_of(items))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from index import merging
@@ -69,9 +69,9 @@ def test_parts_hold_together_what_the_inputs_hold_and_none_passes_its_size(
         wanted.setdefault(row.place[1:], []).append(row.cold)
     for key in {*wanted, (0, 7), (12, 1)}:
         assert inputs.look_up(entries, key) == wanted.get(key, [])
-    for entry in entries:
+    for entry in entries:  # the last slot's items may lie in the next page of each input too
         one_slot = len({row.place[0] for row in inputs.found([entry])}) == 1
-        assert one_slot or entry.size_bytes <= max_part_bytes
+        assert one_slot or entry.size_bytes <= max_part_bytes + page_bytes * len(inputs.entries)
     assert len({entry.key for entry in entries}) == len(entries)
 
 
@@ -89,6 +89,7 @@ def test_items_of_expired_segments_are_left_out(given_files: list[list[tuple[Key
 @given(st.lists(st.integers(-3, 10**9), min_size=2, max_size=5),
        st.lists(st.integers(SECONDS_MIN, SECONDS_MAX) | st.sampled_from([SECONDS_MIN, SECONDS_MAX, -1, 0]), min_size=1,
                 max_size=6))  # fmt: skip
+@example([0, 1], [SECONDS_MIN + 1])
 def test_seconds_say_the_same_time_or_that_nobody_knows(begins_s: list[int], seconds: list[int]) -> None:
     put = [[(number, at) for at in range(6)] for number in range(len(begins_s))]
     inputs = Inputs(put, 7, begin_ms=[1000 * each for each in begins_s], seconds=seconds)

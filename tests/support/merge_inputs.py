@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.index_object import IndexObjectReader
-from index.layout import TIERLOG, ItemLayout, Items
+from index.layout import SECONDS_MAX, SECONDS_MIN, TIERLOG, ItemLayout, Items
 from index.merge_task import MergeTask
 from index.object_builder import build_index_object
 from index.object_check import items_of_object
@@ -39,6 +39,10 @@ class Row:
     cold: int
     second: int | None
     """Since the epoch; None where it is saturated."""
+
+
+def _second(begin_ms: int, seconds: int) -> int | None:
+    return None if seconds in (SECONDS_MIN, SECONDS_MAX) else begin_ms // 1000 + seconds
 
 
 def mirrored(physical: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -84,7 +88,7 @@ class Inputs:
         high = int(item["hash_high"]) if "hash_high" in (item.dtype.names or ()) else 0
         cold = int(mirrored(np.array([int(item["offset"])]))[0])
         second = int(item["seconds"])
-        return Row((low % self.slots, low, high), cold, None if abs(second) >= 2**31 - 1 else begin_ms // 1000 + second)
+        return Row((low % self.slots, low, high), cold, _second(begin_ms, second))
 
     def _store(
         self, items: Items, layout: ItemLayout, begin_ms: int, first: int, end: int, cuts: Sequence[int]
@@ -129,7 +133,7 @@ class Inputs:
         high = int(item["hash_high"]) if "hash_high" in (item.dtype.names or ()) else 0
         return Row(
             (low % self.slots, low, high), int(item["offset"]),
-            None if abs(second) >= 2**31 - 1 else begin_ms // 1000 + second,
+            _second(begin_ms, second),
         )  # fmt: skip
 
     def look_up(self, entries: Sequence[IndexEntry], key: Key) -> list[int]:

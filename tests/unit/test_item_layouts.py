@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,15 @@ from tiering.types import Order
 
 FS = LocalFileSystem()
 every_covered = pytest.mark.parametrize("layout", COVERED, ids=lambda layout: layout.name)
+
+
+@every_covered
+def test_a_layout_that_was_used_goes_to_another_process(layout: ItemLayout) -> None:
+    item = np.zeros(1, layout.compacted)
+    assert layout.decode_compacted(item.tobytes()) == layout.decode_compacted(item.tobytes())
+    copy = pickle.loads(pickle.dumps(layout))
+    assert copy == layout
+    assert copy.compacted == layout.compacted
 
 
 def open_index(folder: Path, layout: ItemLayout) -> LocalIndex:
