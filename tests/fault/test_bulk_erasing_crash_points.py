@@ -171,6 +171,7 @@ def _at(watched: WatchedStore, wanted: int, action: Callable[[], None], request:
         action()
 
 
+@pytest.mark.slow
 def test_a_hold_that_begins_at_any_request_keeps_everything_that_has_not_gone_by_then() -> None:
     total, refused = requests_of_a_job(), 0
     for number in range(1, total + 1):

@@ -56,6 +56,7 @@ def cut_everywhere(seed: int, rounds: int, largest_batch: int) -> tuple[int, Cou
     return world.fs.calls, tried
 
 
+@pytest.mark.slow
 def test_every_crash_point_of_a_short_workload(seed: int, record_property: Callable[[str, object], None]) -> None:
     calls, tried = cut_everywhere(seed, 1, 3)
     record_property("crash_points", calls)

@@ -171,7 +171,7 @@ def compare_answers(good: Good, key: str, name: str, expected: Answer, got: Answ
             assert offset in offsets, f"{name}: lacks {offset}, claimed {claimed}"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["state", "segment", "index object", "log page 0"])  # all of them in more ways below
 def test_one_damaged_object(good: Good, kind: str, seed: int) -> None:
     damage_some(good, kind, seed, objects=1, positions=1)
 

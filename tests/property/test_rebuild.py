@@ -229,6 +229,7 @@ def test_killed_between_commits_the_next_run_goes_on(wanted: Answers, world: Arc
     assert answers(world) == wanted
 
 
+@pytest.mark.slow
 def test_answers_are_the_same_after_every_commit(world: ArchiveWorld) -> None:
     """One engine over all of it, so that its catalogue swaps each stretch in."""
     manifest, cold = world.manifest(), world.cold()

@@ -39,6 +39,7 @@ def test_every_library_that_executors_import_is_packed() -> None:
     assert "fastapi" not in packed
 
 
+@pytest.mark.slow
 def test_the_archive_holds_packages_and_libraries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "dist" / "packed.tar.gz"
     assert main([str(out)]) == 0

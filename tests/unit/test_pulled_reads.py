@@ -129,6 +129,7 @@ def test_segments_that_move_while_tasks_run_are_read_once(service: Service, seed
     assert bodies(rows) == sent
 
 
+@pytest.mark.slow
 def test_filters_hold_for_what_is_hot(service: Service) -> None:
     service.append(200)
     service.engine.archive(everything=True)
