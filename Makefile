@@ -39,11 +39,16 @@ ifneq ($(GO),)
 else
   TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) and not s3
 endif
+# The page is tried in a real browser.
+CHROMIUM := $(shell command -v chromium 2>/dev/null)
+ifneq ($(CHROMIUM),)
+  TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) or browser
+endif
 TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) and not spark
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 TEST_STAMPS := $(VENV)/spark.stamp
-TEST_MARKS := not slow and not s3 and not java and not spark
+TEST_MARKS := not slow and not s3 and not java and not spark and not browser
 # One process, as all of Spark's tests share a session, which itself uses both cores.
 PYTEST_SPARK := $(BIN)/python -m pytest -n 0
 # What PYTEST_ARGS name may all belong to the other of the two runs.
@@ -79,6 +84,10 @@ endif
 test-all: $(TEST_STAMPS) ## run the slow tests and those that need real servers (Go) or Maven
 ifeq ($(ROCKETMQ_TOOLS),)
 	@echo "skipped: tests/rocketmq (no Maven or no JDK found)"
+	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
+endif
+ifeq ($(CHROMIUM),)
+	@echo "skipped: tests/browser (no chromium found)"
 	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
 endif
 ifeq ($(GO),)
@@ -119,7 +128,7 @@ lock: $(VENV)/dev.stamp ## pin again: requirements/*.txt from pyproject.toml (ta
 	echo "lock: requirements/runtime.txt"; \
 	$$compile --build-deps-for wheel -o requirements/runtime.txt pyproject.toml; \
 	echo "lock: requirements/dev.txt"; \
-	$$compile --build-deps-for wheel --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml; \
+	$$compile --build-deps-for wheel --extra dev --extra tracing -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml; \
 	echo "lock: requirements/spark.txt"; \
 	$$compile --build-deps-for wheel --extra spark -c requirements/dev.txt -o requirements/spark.txt pyproject.toml
 

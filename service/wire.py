@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 NDJSON = "application/x-ndjson"
 

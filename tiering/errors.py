@@ -25,7 +25,12 @@
     │   └── StoreMismatchError
     ├── UnavailableError  (retryable)        back off and try again
     │   ├── ObjectStoreUnavailableError
-    │   └── ThrottledError
+    │   ├── ThrottledError
+    │   ├── OverloadedError                  the service has too much to do at once
+    │   └── DeadlineError                    the service gave the request up
+    ├── AccessError
+    │   ├── UnauthenticatedError             send a token that is known
+    │   └── ForbiddenError                   ask for the right
     ├── FencedError                          another volume writes this store now; salvage
     ├── ReadOnlyError                        the store stopped writing: repair the disk, restart
     │   └── DiskFailedError                  the disk refused one operation
@@ -160,6 +165,26 @@ class ObjectStoreUnavailableError(UnavailableError):
 
 class ThrottledError(UnavailableError):
     """The object store asked to slow down."""
+
+
+class OverloadedError(UnavailableError):
+    """The service does too much at once for this request as well; nothing of it was done."""
+
+
+class DeadlineError(UnavailableError):
+    """The service gave a request up that took too long; its work may have been done or not."""
+
+
+class AccessError(StoreError):
+    """The caller may not do this; nothing was done."""
+
+
+class UnauthenticatedError(AccessError):
+    """The request has no token, or one that is not known."""
+
+
+class ForbiddenError(AccessError):
+    """The token is known, but not for this."""
 
 
 class FencedError(StoreError):

@@ -25,6 +25,7 @@ def create_app(engine: Engine, settings: Settings, stopping: threading.Event | N
     app.state.metrics = Metrics(engine)
     app.state.stopping = stopping = stopping or threading.Event()
     errors.install(app)
+    # what is added last is asked first
     app.add_middleware(BodyLimit, max_bytes=settings.serve.max_request_bytes)
     app.add_middleware(AnswerWhenStopped, stopping=stopping)
     for module in (produce, messages, topics, groups, admin, health, metrics, page):

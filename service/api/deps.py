@@ -1,4 +1,4 @@
-"""What routes are handed: the engine, the settings, and the flag that ends long polls."""
+"""What routes are handed: the engine, the settings, who asks, and the flag that ends long polls."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from service.access.caller import ANYBODY, Caller
 from service.engine import Engine
 from service.settings import Settings
 
@@ -26,6 +27,13 @@ def _stopping(request: Request) -> threading.Event:
     return stopping
 
 
+def _caller(request: Request) -> Caller:
+    """Whom the access middleware found; everybody where there is none."""
+    caller: Caller = request.scope.get("tierlog.caller", ANYBODY)
+    return caller
+
+
 TheEngine = Annotated[Engine, Depends(_engine)]
 TheSettings = Annotated[Settings, Depends(_settings)]
 Stopping = Annotated[threading.Event, Depends(_stopping)]
+TheCaller = Annotated[Caller, Depends(_caller)]

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from service.api.schemas import MessageIn, MessagesIn
 from service.engine import Engine
 from service.settings import Settings
-from service.wire import ARROW_STREAM, NDJSON
+from service.wire import ARROW_STREAM, JSON, NDJSON
 from tiering.arrow_batch import ArrowMessages, check_produce_schema
 from tiering.batch import ANY_QUEUE, Message
 from tiering.errors import InvalidRequestError, MessageTooLargeError, TopicNotFoundError
@@ -22,7 +22,6 @@ from tiering.format.arrow_stream import read_stream
 from tiering.format.hashing import java_hash
 from tiering.format.properties import SHARDING_KEY
 
-JSON = "application/json"
 #: What a message in an Arrow stream takes at least, so that rows of nothing do not fill the memory.
 _LEAST_MESSAGE_BYTES = 16
 

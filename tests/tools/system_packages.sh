@@ -11,6 +11,9 @@ wants mkfs.ext4 e2fsprogs
 wants unshare util-linux
 wants zstd zstd
 wants mvn maven
+wants chromium chromium
+wants promtool prometheus
+wants wrk wrk
 wants javac openjdk-17-jdk-headless
 
 if [ ${#missing[@]} -eq 0 ]; then

@@ -13,9 +13,10 @@ from fastapi.responses import JSONResponse
 
 from index.query import Query as Question
 from service.api.deps import Stopping, TheEngine
+from service.api.negotiation import wanted_form
 from service.api.schemas import MessageOut, OffsetByTimeIn, OffsetByTimeOut, PullIn, PullOut, QueryIn, QueryOut
 from service.arrow_rows import answer_stream
-from service.wire import ARROW_STREAM, NDJSON, answer_json, message_json, messages_ndjson, pull_json
+from service.wire import ARROW_STREAM, JSON, NDJSON, answer_json, message_json, messages_ndjson, pull_json
 from tiering.pull_result import PullResult
 from tiering.types import PullStatus
 
@@ -49,12 +50,13 @@ def query(request: Request, topic: str, asked: Annotated[QueryIn, Query()], engi
         asked.dry_run,
     )
     page = answer_json(engine.query(question))
-    wanted = request.headers.get("accept", "")
-    if NDJSON in wanted:
-        return Response("".join(messages_ndjson(page)), media_type=NDJSON)
-    if ARROW_STREAM in wanted:
-        return Response(answer_stream(page), media_type=ARROW_STREAM)
-    return JSONResponse(page)
+    match wanted_form(request, (JSON, NDJSON, ARROW_STREAM)):
+        case "application/x-ndjson":
+            return Response("".join(messages_ndjson(page)), media_type=NDJSON)
+        case "application/vnd.apache.arrow.stream":
+            return Response(answer_stream(page), media_type=ARROW_STREAM)
+        case _:
+            return JSONResponse(page)
 
 
 @router.get("/topics/{topic}/queues/{queue_id}/messages", response_model=PullOut)

@@ -10,10 +10,11 @@ from fastapi.responses import JSONResponse
 
 from service.api.deps import TheEngine, TheSettings
 from service.api.incoming import BODY, incoming
+from service.api.negotiation import wanted_form
 from service.api.schemas import AppendedListOut
 from service.appending import IdempotencyKey
 from service.arrow_rows import appended_stream
-from service.wire import ARROW_STREAM, appended_json
+from service.wire import ARROW_STREAM, JSON, appended_json
 from tiering.batch import validate_topic
 from tiering.types import Durability
 
@@ -46,6 +47,6 @@ async def produce(
     key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key)
     messages = await incoming(request, topic, engine, settings)
     results = await run_in_threadpool(engine.append, messages, durability, key)
-    if ARROW_STREAM in request.headers.get("accept", ""):
+    if wanted_form(request, (JSON, ARROW_STREAM)) == ARROW_STREAM:
         return Response(await run_in_threadpool(appended_stream, results), media_type=ARROW_STREAM)
     return JSONResponse(appended_json(results))

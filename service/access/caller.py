@@ -1,0 +1,43 @@
+"""Who sends a request, and what that caller may do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from tiering.errors import ForbiddenError
+
+
+class Scope(StrEnum):
+    """What a request does. ``ADMIN`` is about the store as a whole, and includes no other scope."""
+
+    PRODUCE = "produce"
+    READ = "read"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A holder of rights: scopes, and the topics they are for as shell patterns (``orders``, ``shop-*``, ``*``)."""
+
+    name: str
+    scopes: frozenset[Scope]
+    topics: Sequence[str] = ("*",)
+
+    def may(self, scope: Scope, topic: str | None = None) -> bool:
+        """Whether the caller may do ``scope``, to ``topic`` if one is meant."""
+        if scope not in self.scopes:
+            return False
+        return topic is None or any(fnmatchcase(topic, pattern) for pattern in self.topics)
+
+    def check(self, scope: Scope, topic: str | None = None) -> None:
+        """Raise :class:`ForbiddenError` unless :meth:`may`; its words are the same whether the topic exists or not."""
+        if not self.may(scope, topic):
+            what = "" if topic is None else f" topic {topic!r}"
+            raise ForbiddenError(f"{self.name!r} has no right to {scope}{what}", hint="ask who runs this service")
+
+
+#: Everybody, where access control is off.
+ANYBODY = Caller("anybody", frozenset(Scope))
