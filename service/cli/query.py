@@ -13,6 +13,7 @@ from service.cli.errors import DONE, INCOMPLETE, NOTHING, say
 from service.cli.output import Rows, chosen_format, messages_out
 from service.cli.stopping import interruptible
 from service.cli.targets import Reader, open_reader
+from service.coverage import merged_coverage
 from service.wire import Json
 from tiering.times import parse_time
 from tiering.types import END_OF_TIME_MS, Order, TimeAxis
@@ -60,7 +61,7 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
             return _show_estimate(page, out, chosen_format(arguments.format))
         found += len(page["messages"])
         out.write(page["messages"])
-        coverage = _merged(coverage, page["coverage"])
+        coverage = merged_coverage(coverage, page["coverage"])
         cursor = page["next_cursor"]
         if not arguments.all or cursor is None:
             break
@@ -124,42 +125,6 @@ def _question(arguments: argparse.Namespace, cursor: str | None) -> Query:
         arguments.timeout,
         arguments.dry_run,
     )
-
-
-def _merged(before: Json, page: Json) -> Json:
-    """Coverage of several pages: numbers add up, intervals that touch grow together, complete only if every page is."""
-    if not before:
-        return page
-    merged = dict(page)
-    merged["complete"] = before["complete"] and page["complete"]
-    if not before["complete"]:
-        merged["cut_by"] = before["cut_by"]
-    for name in ("index_files", "segments"):
-        merged[name] = {part: before[name][part] + value for part, value in page[name].items()}
-    for name in ("round_trips", "waves", "requests", "manifest_requests", "bytes", "cost_usd"):
-        if page.get(name) is not None and before.get(name) is not None:
-            merged[name] = before[name] + page[name]
-    merged["failures"] = before["failures"] + page["failures"]
-    merged["stores"] = _merged_stores(before["stores"], page["stores"])
-    return merged
-
-
-def _merged_stores(before: list[Json], page: list[Json]) -> list[Json]:
-    stores = {store["store_id"]: dict(store) for store in before}
-    for store in page:
-        known = stores.setdefault(store["store_id"], dict(store))
-        known["error"] = known["error"] or store["error"]
-        for tier in ("hot", "cold"):
-            old, new = known[tier], store[tier]
-            if old and new and max(old["from_ms"], new["from_ms"]) <= min(old["to_ms"], new["to_ms"]):
-                grown = {
-                    "from_ms": min(old["from_ms"], new["from_ms"]),
-                    "to_ms": max(old["to_ms"], new["to_ms"]),
-                }
-                known[tier] = {**new, **grown}
-            else:
-                known[tier] = old or new
-    return list(stores.values())
 
 
 def _incomplete(coverage: Json) -> str:

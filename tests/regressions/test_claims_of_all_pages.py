@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.cli.query import _merged_stores
+from service.coverage import merged_stores
 from service.wire import Json
 
 Interval = tuple[int, int] | None
@@ -29,5 +29,5 @@ def stores(cold: Interval) -> list[Json]:
 def test_only_intervals_that_touch_are_joined(pages: list[Interval], claimed: Interval) -> None:
     merged = stores(pages[0])
     for page in pages[1:]:
-        merged = _merged_stores(merged, stores(page))
+        merged = merged_stores(merged, stores(page))
     assert merged == stores(claimed)

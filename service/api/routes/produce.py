@@ -43,10 +43,11 @@ async def produce(
     idempotency_key: Annotated[str | None, Header(description=_KEY)] = None,
 ) -> Response:
     """Append a batch in order, all of it or nothing; answered when it is as durable as asked for."""
+    form = wanted_form(request, (JSON, ARROW_STREAM))  # before anything is appended
     validate_topic(topic)
     key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key)
     messages = await incoming(request, topic, engine, settings)
     results = await run_in_threadpool(engine.append, messages, durability, key)
-    if wanted_form(request, (JSON, ARROW_STREAM)) == ARROW_STREAM:
+    if form == ARROW_STREAM:
         return Response(await run_in_threadpool(appended_stream, results), media_type=ARROW_STREAM)
     return JSONResponse(appended_json(results))
