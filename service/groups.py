@@ -112,6 +112,11 @@ class _Members:
         self.assignment: dict[str, list[Queue]] = {}
 
 
+def every_topic(topic: str) -> bool:
+    """No topic is hidden."""
+    return True
+
+
 def none_missing(topic: str, queue_id: int, start: int, end: int) -> int:
     """Every offset of a store that was never restored has its message."""
     return 0
@@ -228,16 +233,30 @@ class ConsumerGroups:
 
     # what is there
 
-    def all(self) -> list[GroupSummary]:
-        """Every group, by name."""
+    def all(self, shows: Callable[[str], bool] = every_topic) -> list[GroupSummary]:
+        """Every group, by name; of topics that ``shows`` denies nothing is counted, nor a group that reads no other."""
         found = []
         for name in sorted(self._offsets.all()):
             with self._lock:
-                members = len(self._looked_at(name).by_id)
+                members = list(self._looked_at(name).by_id.values())
                 state = self._offsets.all().get(name)
             if state is not None:
-                found.append(GroupSummary(name, state.generation, members, len(state.offsets)))
+                seen = [member for member in members if any(map(shows, member.topics))]
+                queues = sum(shows(topic) for topic, _ in state.offsets)
+                if seen or queues or not (members or state.offsets):
+                    found.append(GroupSummary(name, state.generation, len(seen), queues))
         return found
+
+    def topics(self, name: str, member_id: str | None = None) -> set[str]:
+        """What a group has offsets of or members read, or what one of them reads; none for who is not there."""
+        validate_group(name)
+        with self._lock:
+            members = self._looked_at(name).by_id
+            state = self._offsets.all().get(name)
+        if member_id is not None:
+            return set(members[member_id].topics) if member_id in members else set()
+        read = {topic for member in members.values() for topic in member.topics}
+        return read | {topic for topic, _ in (state.offsets if state else ())}
 
     def describe(self, name: str) -> GroupInfo:
         """One group; :class:`NotFoundError`."""

@@ -9,6 +9,9 @@ from fnmatch import fnmatchcase
 
 from tiering.errors import ForbiddenError
 
+#: What to do about a missing right.
+ASK = "ask who runs this service"
+
 
 class Scope(StrEnum):
     """What a request does. ``ADMIN`` is about the store as a whole, and includes no other scope."""
@@ -32,11 +35,21 @@ class Caller:
             return False
         return topic is None or any(fnmatchcase(topic, pattern) for pattern in self.topics)
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether the rights are for every topic, so that nothing has to be left out of an answer."""
+        return "*" in self.topics
+
     def check(self, scope: Scope, topic: str | None = None) -> None:
         """Raise :class:`ForbiddenError` unless :meth:`may`; its words are the same whether the topic exists or not."""
         if not self.may(scope, topic):
             what = "" if topic is None else f" topic {topic!r}"
-            raise ForbiddenError(f"{self.name!r} has no right to {scope}{what}", hint="ask who runs this service")
+            raise ForbiddenError(f"{self.name!r} has no right to {scope}{what}", hint=ASK)
+
+    def check_everywhere(self, scope: Scope) -> None:
+        """Raise :class:`ForbiddenError` unless ``scope`` may be done to the store as a whole, every topic of it."""
+        if not (self.is_unlimited and self.may(scope)):
+            raise ForbiddenError(f"{self.name!r} has no right to {scope} all topics", hint=ASK)
 
 
 #: Everybody, where access control is off.

@@ -8,17 +8,19 @@ from fastapi import APIRouter, Body
 from fastapi.responses import JSONResponse
 
 from index.query import Query
-from service.api.deps import TheEngine
+from service.access.caller import Scope
+from service.api.deps import TheCaller, TheEngine
 from service.api.schemas import ArchiveIn, CheckIn, EraseIn
 from service.wire import report_json
-from tiering.errors import InvalidRequestError
+from tiering.errors import InvalidRequestError, NotFoundError
 
 router = APIRouter(prefix="/v1/admin", tags=["admin"])
 
 
 @router.post("/archive")
-def archive(engine: TheEngine, wanted: Annotated[ArchiveIn | None, Body()] = None) -> JSONResponse:
+def archive(caller: TheCaller, engine: TheEngine, wanted: Annotated[ArchiveIn | None, Body()] = None) -> JSONResponse:
     """Roll, seal and publish now; answered when published. ``drop_hot`` then removes the hot copies."""
+    caller.check_everywhere(Scope.ADMIN)
     wanted = wanted or ArchiveIn()
     if wanted.all and wanted.until is not None:
         raise InvalidRequestError("give either until or all")
@@ -28,36 +30,45 @@ def archive(engine: TheEngine, wanted: Annotated[ArchiveIn | None, Body()] = Non
 
 
 @router.post("/flush")
-def flush(engine: TheEngine) -> JSONResponse:
+def flush(caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Make everything acknowledged so far durable."""
+    caller.check_everywhere(Scope.ADMIN)
     engine.flush()
     return JSONResponse({"flushed": True})
 
 
 @router.post("/check")
-def check(engine: TheEngine, wanted: Annotated[CheckIn | None, Body()] = None) -> JSONResponse:
+def check(caller: TheCaller, engine: TheEngine, wanted: Annotated[CheckIn | None, Body()] = None) -> JSONResponse:
     """Verify the invariants; an empty list of findings is what everybody wants."""
+    caller.check_everywhere(Scope.ADMIN)
     return JSONResponse(engine.check_report(deep=(wanted or CheckIn()).deep).to_json())
 
 
 @router.post("/erase")
-def erase(engine: TheEngine, wanted: EraseIn) -> JSONResponse:
+def erase(caller: TheCaller, engine: TheEngine, wanted: EraseIn) -> JSONResponse:
     """Hide messages for ever, at once; their archived copies are overwritten in the background.
 
     The answer is the receipt, which `GET /v1/admin/receipts/{id}` gives again as the work goes on. 409 for a topic on
     hold, 400 for a store without a cold tier.
     """
+    caller.check(Scope.ADMIN, wanted.topic)
     query = Query(wanted.topic, wanted.key, wanted.from_ms, wanted.to_ms)
     return JSONResponse(engine.removal.erase(query, dry_run=wanted.dry_run, wait=wanted.wait))
 
 
 @router.get("/receipts")
-def receipts(engine: TheEngine) -> JSONResponse:
-    """Receipts of all erasures, the oldest first."""
-    return JSONResponse({"receipts": engine.removal.receipts()})
+def receipts(caller: TheCaller, engine: TheEngine) -> JSONResponse:
+    """Receipts of all erasures in topics that the caller administers, the oldest first."""
+    caller.check(Scope.ADMIN)
+    found = engine.removal.receipts()
+    return JSONResponse({"receipts": [one for one in found if caller.may(Scope.ADMIN, one["topic"])]})
 
 
 @router.get("/receipts/{tombstone_id}")
-def receipt(tombstone_id: str, engine: TheEngine) -> JSONResponse:
+def receipt(tombstone_id: str, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """The receipt of one erasure: objects rewritten and deleted, and what may still hold bytes."""
-    return JSONResponse(engine.removal.receipt(tombstone_id))
+    caller.check(Scope.ADMIN)
+    found = engine.removal.receipt(tombstone_id)
+    if not caller.may(Scope.ADMIN, found["topic"]):
+        raise NotFoundError(f"there is no receipt {tombstone_id!r}")
+    return JSONResponse(found)

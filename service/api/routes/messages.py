@@ -12,11 +12,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from index.query import Query as Question
-from service.api.deps import Stopping, TheEngine
+from service.access.caller import Scope
+from service.api.deps import Stopping, TheCaller, TheEngine
 from service.api.negotiation import wanted_form
 from service.api.schemas import MessageOut, OffsetByTimeIn, OffsetByTimeOut, PullIn, PullOut, QueryIn, QueryOut
 from service.arrow_rows import answer_stream
 from service.wire import ARROW_STREAM, JSON, NDJSON, answer_json, message_json, messages_ndjson, pull_json
+from tiering.errors import MessageNotFoundError
 from tiering.pull_result import PullResult
 from tiering.types import PullStatus
 
@@ -31,11 +33,14 @@ _STEP_S = 0.5
     response_model=QueryOut,
     responses={200: {"content": {NDJSON: {}, ARROW_STREAM: {}}}},
 )
-def query(request: Request, topic: str, asked: Annotated[QueryIn, Query()], engine: TheEngine) -> Response:
+def query(
+    request: Request, topic: str, asked: Annotated[QueryIn, Query()], caller: TheCaller, engine: TheEngine
+) -> Response:
     """Find messages by key and by time in both tiers.
 
     NDJSON has what stands beside the messages in its last line, an Arrow stream in its schema's metadata.
     """
+    caller.check(Scope.READ, topic)
     question = Question(
         topic,
         asked.key,
@@ -65,10 +70,12 @@ async def pull(
     topic: str,
     queue_id: Annotated[int, Path(ge=0)],
     asked: Annotated[PullIn, Query()],
+    caller: TheCaller,
     engine: TheEngine,
     stopping: Stopping,
 ) -> JSONResponse:
     """Read a queue in order from ``offset``, whichever tier holds it; waits up to ``wait_ms`` at its end."""
+    caller.check(Scope.READ, topic)
 
     def read() -> PullResult:
         return engine.pull(topic, queue_id, asked.offset, asked.limit, asked.tag)
@@ -86,7 +93,11 @@ async def pull(
 
 @router.get("/topics/{topic}/queues/{queue_id}/offset", response_model=OffsetByTimeOut)
 def offset_by_time(
-    topic: str, queue_id: Annotated[int, Path(ge=0)], asked: Annotated[OffsetByTimeIn, Query()], engine: TheEngine
+    topic: str,
+    queue_id: Annotated[int, Path(ge=0)],
+    asked: Annotated[OffsetByTimeIn, Query()],
+    caller: TheCaller,
+    engine: TheEngine,
 ) -> JSONResponse:
     """Where in a queue a store time lies, as if both tiers were one; the rule is RocketMQ's over the whole queue.
 
@@ -95,19 +106,24 @@ def offset_by_time(
     even where the queue begins at a later offset. Messages of one time count together: `lower` is the first of them,
     `upper` the last. 503 if the answer lies in an archive that cannot be reached.
     """
+    caller.check(Scope.READ, topic)
     offset = engine.offset_by_time(topic, queue_id, asked.time_ms, asked.boundary)
     least, following = engine.offsets(topic, queue_id)
     return JSONResponse({"offset": offset, "min_offset": least, "max_offset": following})
 
 
 @router.get("/messages/{message_id}", response_model=MessageOut)
-def message(message_id: str, engine: TheEngine, store_id: str | None = None) -> JSONResponse:
+def message(message_id: str, caller: TheCaller, engine: TheEngine, store_id: str | None = None) -> JSONResponse:
     """One message by the id that the answer to its append gave, whichever tier it is in.
 
-    404 if no message has the id, or if it is another store's than `store_id`; 503 if it lies in an archive that cannot
-    be reached. A client's own id (`UNIQ_KEY`) is a key: query the topic by it.
+    404 if no message has the id or the caller may not read its topic, or if it is another store's than `store_id`; 503
+    if it lies in an archive that cannot be reached. A client's own id (`UNIQ_KEY`) is a key: query the topic by it.
     """
-    return JSONResponse(message_json(engine.message(message_id, store_id)))
+    caller.check(Scope.READ)
+    found = engine.message(message_id, store_id)
+    if not caller.may(Scope.READ, found.record.topic):
+        raise MessageNotFoundError(f"no message has the id {message_id}")
+    return JSONResponse(message_json(found))
 
 
 async def _wait(arrival: asyncio.Future[None], timeout_s: float, request: Request, stopping: threading.Event) -> None:

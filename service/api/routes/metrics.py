@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from service.access.caller import Scope
+from service.api.deps import TheCaller
 from service.metrics import CONTENT_TYPE, Metrics
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/metrics", response_class=Response)
-def metrics(request: Request) -> Response:
+def metrics(request: Request, caller: TheCaller) -> Response:
     """Numbers of the store in Prometheus' text format."""
+    caller.check(Scope.READ)
     found: Metrics = request.app.state.metrics
     return Response(found.text(), media_type=CONTENT_TYPE)

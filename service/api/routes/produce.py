@@ -8,7 +8,8 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from service.api.deps import TheEngine, TheSettings
+from service.access.caller import Scope
+from service.api.deps import TheCaller, TheEngine, TheSettings
 from service.api.incoming import BODY, incoming
 from service.api.negotiation import wanted_form
 from service.api.schemas import AppendedListOut
@@ -37,12 +38,14 @@ _KEY = (
 async def produce(
     request: Request,
     topic: str,
+    caller: TheCaller,
     engine: TheEngine,
     settings: TheSettings,
     durability: Durability = Durability.FLUSHED,
     idempotency_key: Annotated[str | None, Header(description=_KEY)] = None,
 ) -> Response:
     """Append a batch in order, all of it or nothing; answered when it is as durable as asked for."""
+    caller.check(Scope.PRODUCE, topic)
     form = wanted_form(request, (JSON, ARROW_STREAM))  # before anything is appended
     validate_topic(topic)
     key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key)

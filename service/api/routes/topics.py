@@ -5,7 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from service.api.deps import TheEngine
+from service.access.caller import Scope
+from service.api.deps import TheCaller, TheEngine
 from service.api.schemas import HoldIn, TopicIn, TopicOut
 from service.removal import TopicChanges
 from service.wire import file_json, topic_json
@@ -18,20 +19,25 @@ _NEW_QUEUES = 8
 
 
 @router.get("/topics")
-def topics(engine: TheEngine) -> JSONResponse:
-    """Every topic with its queues and their offsets."""
-    return JSONResponse({"topics": [topic_json(topic) for topic in engine.topics()]})
+def topics(caller: TheCaller, engine: TheEngine) -> JSONResponse:
+    """Every topic that the caller may read, with its queues and their offsets."""
+    caller.check(Scope.READ)
+    return JSONResponse(
+        {"topics": [topic_json(topic) for topic in engine.topics() if caller.may(Scope.READ, topic.name)]}
+    )
 
 
 @router.get("/topics/{topic}", response_model=TopicOut)
-def topic(topic: str, engine: TheEngine) -> JSONResponse:
+def topic(topic: str, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """One topic."""
+    caller.check(Scope.READ, topic)
     return JSONResponse(topic_json(engine.topic(validate_topic(topic))))
 
 
 @router.put("/topics/{topic}", response_model=TopicOut, responses={201: {"model": TopicOut}})
-def create(topic: str, wanted: TopicIn, engine: TheEngine) -> JSONResponse:
+def create(topic: str, wanted: TopicIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Make a topic (201), or change one (200): more queues, its options. Fewer queues is a conflict."""
+    caller.check(Scope.ADMIN, topic)
     try:
         queues = len(engine.topic(validate_topic(topic)).queues)
         status = 200
@@ -50,19 +56,25 @@ def create(topic: str, wanted: TopicIn, engine: TheEngine) -> JSONResponse:
 
 
 @router.put("/topics/{topic}/hold", response_model=TopicOut)
-def hold(topic: str, wanted: HoldIn, engine: TheEngine) -> JSONResponse:
+def hold(topic: str, wanted: HoldIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Put a topic on hold: until that ends, nothing of it is erased or expires."""
+    caller.check(Scope.ADMIN, topic)
     engine.removal.configure(validate_topic(topic), hold=wanted.hold)
     return JSONResponse(topic_json(engine.topic(topic)))
 
 
 @router.get("/files")
-def files(engine: TheEngine) -> JSONResponse:
+def files(caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Every segment and index file with tier, state, time range and bytes."""
+    caller.check(Scope.READ)
     return JSONResponse({"files": [file_json(file) for file in engine.files()]})
 
 
 @router.get("/stats")
-def stats(engine: TheEngine) -> JSONResponse:
-    """Sizes in bytes, times in ms."""
-    return JSONResponse(engine.stats())
+def stats(caller: TheCaller, engine: TheEngine) -> JSONResponse:
+    """Sizes in bytes, times in ms. What names topics is left out for a caller who may not read all of them."""
+    caller.check(Scope.READ)
+    found = engine.stats()
+    if not caller.is_unlimited:
+        found.pop("consumer_offsets", None)
+    return JSONResponse(found)
