@@ -28,7 +28,10 @@ from tiering.hot.producers import Origin, Run
 from tiering.message import StoredMessage
 from tiering.types import Durability
 
-_KEY = re.compile(r'("?)([A-Za-z0-9_.~-]{1,64})(?::([0-9]{1,18}))?\1')
+_UNQUOTED = "([A-Za-z0-9_.~-]{1,64})(?::([0-9]{1,18}))?"
+#: Every Idempotency-Key, whole.
+IDEMPOTENCY_KEY_PATTERN = f'{_UNQUOTED}|"{_UNQUOTED}"'
+_KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ class IdempotencyKey:
                 f"bad Idempotency-Key {text[:100]!r}",
                 hint="1 to 64 ASCII letters, digits and _ . ~ -, then : and the number of the first message, if not 0",
             )
-        return cls(found[2], int(found[3] or 0))
+        producer, first = (found[1], found[2]) if found[1] else (found[3], found[4])
+        return cls(producer, int(first or 0))
 
 
 class Appends:

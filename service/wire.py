@@ -143,7 +143,7 @@ def produced_json(message: Message) -> Json:
 def decode_base64(text: str) -> bytes:
     """Strict base64; ValueError for anything else."""
     try:
-        return base64.b64decode(text, validate=True)
+        return binascii.a2b_base64(text, strict_mode=True)
     except binascii.Error as error:
         raise ValueError(f"not base64: {error}") from error
 

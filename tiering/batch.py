@@ -35,17 +35,30 @@ ANY_QUEUE = -1
 #: A topic has all queues below its greatest one, so a single stray queue id must not make it have billions.
 MAX_QUEUES = 1024
 
-_TOPIC = re.compile(r"[%|_\-A-Za-z0-9]+")
 _LONG_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
-_KEY_FORBIDDEN = re.compile("[ \x01\x02]")
+_MAX_LONG_TOPIC_BYTES = 255
+_NAME = "[A-Za-z0-9_%|-]"
+#: Every legal topic name, whole: RocketMQ's rule.
+TOPIC_PATTERN = "|".join(
+    [
+        f"{_NAME}{{1,{MAX_TOPIC_BYTES_V1}}}",
+        *(f"{prefix}{_NAME}{{0,{_MAX_LONG_TOPIC_BYTES - len(prefix)}}}" for prefix in _LONG_TOPIC_PREFIXES),
+    ]
+)
+_TOPIC = re.compile(TOPIC_PATTERN)
+#: Every key that can be indexed, whole.
+KEY_PATTERN = "[^ \x01\x02]+"
+_KEY = re.compile(KEY_PATTERN)
+#: Every born time, in ms, is below.
+BORN_END_MS = 1 << 62
 #: Recovery takes a disk sector of zeros in a text for one that a power cut has lost.
 _LOST_SECTOR = bytes(512)
 
 
 def validate_topic(topic: str) -> str:
     """Return a legal topic name (RocketMQ's rule) or raise :class:`InvalidRequestError`."""
-    limit = 255 if topic.startswith(_LONG_TOPIC_PREFIXES) else MAX_TOPIC_BYTES_V1
-    if not _TOPIC.fullmatch(topic) or len(topic) > limit:
+    if not _TOPIC.fullmatch(topic):
+        limit = _MAX_LONG_TOPIC_BYTES if topic.startswith(_LONG_TOPIC_PREFIXES) else MAX_TOPIC_BYTES_V1
         raise InvalidRequestError(
             f"bad topic name {topic[:300]!r}",
             hint=f"use 1 to {limit} ASCII letters, digits and _ - % |",
@@ -55,7 +68,7 @@ def validate_topic(topic: str) -> str:
 
 def validate_key(key: str) -> str:
     """Return a key that can be indexed or raise :class:`InvalidRequestError`."""
-    if not key or _KEY_FORBIDDEN.search(key):
+    if not _KEY.fullmatch(key):
         raise InvalidRequestError(f"bad key {key[:100]!r}", hint="a key is not empty and has no space, 0x01 or 0x02")
     _encode(key)
     return key
@@ -234,5 +247,5 @@ def _check_sizes(message: Message, max_body_bytes: int, *texts: bytes) -> None:
         raise InvalidRequestError(f"a key, tag or property has {len(_LOST_SECTOR)} zero bytes in a row")
     if not ANY_QUEUE <= message.queue_id < MAX_QUEUES:
         raise InvalidRequestError(f"bad queue id {message.queue_id}", hint=f"a topic has at most {MAX_QUEUES} queues")
-    if message.born_ms is not None and not 0 <= message.born_ms < 1 << 62:
+    if message.born_ms is not None and not 0 <= message.born_ms < BORN_END_MS:
         raise InvalidRequestError(f"bad born time {message.born_ms}")

@@ -32,7 +32,9 @@ from tiering.json_file import read_json
 from tiering.paths import StorePaths
 
 _FORMAT = 1
-_NAME = re.compile(r"[A-Za-z0-9_%|-]{1,255}")
+#: Every legal group name, whole.
+GROUP_PATTERN = "[A-Za-z0-9_%|-]{1,255}"
+_NAME = re.compile(GROUP_PATTERN)
 MAX_GROUPS = 1_000
 #: Over all groups: the file is written whole.
 MAX_OFFSETS = 100_000

@@ -15,7 +15,9 @@ from tiering.types import Tier, TimeAxis
 #: Place in the total order of all answers: (time_ms, store_id, physical_offset).
 Place = tuple[int, str, int]
 
-_MESSAGE_ID = re.compile(r"(?:[0-9A-F]{32}|[0-9A-F]{56})", re.IGNORECASE)
+#: Every message id, whole: the first of the offset's 16 digits is below 8.
+MESSAGE_ID_PATTERN = "(?:[0-9A-Fa-f]{24})?[0-9A-Fa-f]{16}[0-7][0-9A-Fa-f]{15}"
+_MESSAGE_ID = re.compile(MESSAGE_ID_PATTERN)
 _OFFSET_DIGITS = 16
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from importlib.metadata import PackageNotFoundError, version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from service.api import errors
+from service.api.contract import describe
+from service.api.exact import ExactRequests
 from service.api.limits import BodyLimit
+from service.api.methods import HeadAndOptions
 from service.api.routes import admin, groups, health, messages, metrics, page, produce, topics
 from service.api.stops import AnswerWhenStopped
 from service.engine import Engine
@@ -19,13 +22,22 @@ from service.settings import Settings
 def create_app(engine: Engine, settings: Settings, stopping: threading.Event | None = None) -> FastAPI:
     """The application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early."""
     # no /docs: its page would load scripts from another site
-    app = FastAPI(title="tierlog", version=_version(), docs_url=None, redoc_url=None, responses=errors.PROBLEMS)
+    app = FastAPI(
+        title="tierlog",
+        version=_version(),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(ExactRequests())],
+    )
+    describe(app, access=False)
     app.state.engine = engine
     app.state.settings = settings
     app.state.metrics = Metrics(engine)
     app.state.stopping = stopping = stopping or threading.Event()
     errors.install(app)
     # what is added last is asked first
+    app.add_middleware(HeadAndOptions)
     app.add_middleware(BodyLimit, max_bytes=settings.serve.max_request_bytes)
     app.add_middleware(AnswerWhenStopped, stopping=stopping)
     for module in (produce, messages, topics, groups, admin, health, metrics, page):

@@ -12,12 +12,14 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from index.errors import CorruptIndexError, DamagedFilterError
+from service.api.methods import allowed_methods
 from tiering import errors
 from tiering.cold.bill import AbandonedError, BudgetSpentError
 from tiering.problems import problem_title, problem_type
 
 _LOG = logging.getLogger("tierlog")
 _RETRY_S, _SOON_S = 5, 1
+_BAD_ARGUMENT = problem_type(errors.InvalidRequestError)
 
 #: Every class of the tree stands here by itself; a test walks the tree.
 STATUS: dict[type[errors.StoreError], int] = {
@@ -60,37 +62,6 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.CapacityError: 507,
     errors.DiskFullError: 507,
     errors.ClosedError: 503,
-}
-
-_PROBLEM_BODY = {
-    "application/problem+json": {
-        "schema": {
-            "type": "object",
-            "required": ["type", "title", "status", "detail"],
-            "properties": {
-                "type": {"type": "string", "description": "URI of the class of the failure"},
-                "title": {"type": "string"},
-                "status": {"type": "integer"},
-                "detail": {"type": "string"},
-                "hint": {"type": "string", "description": "what to do about it"},
-                "path": {"type": "string", "description": "the file or object that it is about"},
-                "position": {"type": "integer", "description": "a byte in it"},
-            },
-        }
-    }
-}
-#: What any call may answer instead, for its description in OpenAPI.
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "4XX": {
-        "description": "400 bad argument, 404 no such thing, 409 conflict, hold or fenced, 413 too large, "
-        "422 unprocessable body, 429 over the limit of requests",
-        "content": _PROBLEM_BODY,
-    },
-    "5XX": {
-        "description": "500 damage or an error of the service, 503 archive or store not available "
-        "(Retry-After), 507 disk full",
-        "content": _PROBLEM_BODY,
-    },
 }
 
 
@@ -144,18 +115,20 @@ def _validation_error(request: Request, error: Any) -> JSONResponse:
     detail = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in found[:5])
     if any(one["loc"][:1] == ("body",) for one in found):
         return problem(422, "unprocessable body", detail, hint="/openapi.json describes the body")
-    return problem(400, "bad argument", detail, hint="/openapi.json lists the arguments")
+    return problem(400, "bad argument", detail, uri=_BAD_ARGUMENT, hint="/openapi.json lists the arguments")
 
 
 def _http_error(request: Request, error: Any) -> JSONResponse:
     title = HTTPStatus(error.status_code).phrase.lower()
+    more = dict(error.headers or {})
     detail = str(error.detail)
     if error.status_code == 404:
         detail = f"there is nothing at {request.url.path}"
     elif error.status_code == 405:
         detail = f"{request.method} is not possible at {request.url.path}"
+        more["Allow"] = ", ".join(allowed_methods(request.scope))
     answer = problem(error.status_code, title, detail, hint="/openapi.json lists every call")
-    answer.headers.update(error.headers or {})
+    answer.headers.update(more)
     return answer
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.api.parameters import MAX_OFFSET, Topic
 from service.groups import DEFAULT_SESSION_MS, MAX_SESSION_MS, MAX_TOPICS, MIN_SESSION_MS
 from tiering.batch import MAX_QUEUES
 
@@ -15,7 +18,7 @@ class _Strict(BaseModel):
 class JoinIn(_Strict):
     """Who wants to read what; a topic that does not exist yet has no queues until it does."""
 
-    topics: list[str] = Field(min_length=1, max_length=MAX_TOPICS)
+    topics: list[Topic] = Field(min_length=1, max_length=MAX_TOPICS)
     session_timeout_ms: int = Field(
         default=DEFAULT_SESSION_MS,
         ge=MIN_SESSION_MS,
@@ -27,16 +30,16 @@ class JoinIn(_Strict):
 class OffsetIn(_Strict):
     """The offset of the next message to consume, one more than that of the last one consumed."""
 
-    topic: str
+    topic: Topic
     queue_id: int = Field(ge=0, le=MAX_QUEUES - 1)
-    offset: int = Field(ge=0, le=(1 << 63) - 1)
+    offset: int = Field(ge=0, le=MAX_OFFSET)
 
 
 class OffsetsIn(_Strict):
     """A commit, all of it or nothing: of a member for queues assigned to it, or, without both, of a group at rest."""
 
     member_id: str | None = None
-    generation: int | None = Field(default=None, ge=0)
+    generation: int | None = Field(default=None, ge=0, le=MAX_OFFSET)
     offsets: list[OffsetIn] = Field(min_length=1, max_length=10_000)
     reset: bool = Field(default=False, description="allow offsets below the committed ones")
 
@@ -112,6 +115,21 @@ class GroupSummaryOut(BaseModel):
     generation: int
     members: int
     queues: int
+
+
+class LeftOut(BaseModel):
+    """The member is gone."""
+
+    group: str
+    member_id: str
+    left: Literal[True]
+
+
+class RemovedOut(BaseModel):
+    """The group is gone."""
+
+    group: str
+    removed: Literal[True]
 
 
 class GroupListOut(BaseModel):

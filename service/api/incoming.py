@@ -29,8 +29,11 @@ _LEAST_MESSAGE_BYTES = 16
 BODY = {
     "required": True,
     "content": {
-        JSON: {"schema": MessagesIn.model_json_schema(ref_template="#/components/schemas/{model}")},
-        NDJSON: {"schema": {"type": "string", "description": "a message a line"}},
+        JSON: {"schema": {"$ref": "#/components/schemas/MessagesIn"}},
+        NDJSON: {
+            "schema": {"type": "string", "description": "a message a line, each as one of the JSON form"},
+            "example": '{"body":"order 4711 paid","keys":["4711"]}\n{"body":"order 4712 paid","keys":["4712"]}\n',
+        },
         ARROW_STREAM: {
             "schema": {
                 "type": "string",

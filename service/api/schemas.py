@@ -2,43 +2,97 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from index.query import DEFAULT_LIMIT, MAX_LIMIT
+from service.api.coverage_schemas import CoverageOut, EstimateOut
+from service.api.parameters import MAX_OFFSET, Flag, Key, Number, Time, absent, whole
 from service.wire import decode_base64
-from tiering.batch import MAX_QUEUES
-from tiering.times import parse_time
-from tiering.types import END_OF_TIME_MS, Boundary, Order, TimeAxis
+from tiering.batch import BORN_END_MS, KEY_PATTERN, MAX_QUEUES
+from tiering.format.properties import OWN_FIELDS
+from tiering.types import END_OF_TIME_MS, Boundary, Order, PullStatus, TimeAxis
 
 MAX_WAIT_MS = 60_000
+MAX_TIMEOUT_MS = 86_400_000
+MAX_BUDGET = (1 << 31) - 1
+
+_NO_SEPARATOR = "[^\x01\x02]"
+_BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})"
+_TIMES = "ms since the epoch, or RFC 3339 from 1970 to 9999"
+_OFFSET = Field(ge=0)
 
 
-def _time(value: object) -> int:
-    return parse_time(str(value))
-
-
-#: ms since the epoch or RFC 3339.
-Time = Annotated[int, BeforeValidator(_time, json_schema_input_type=str)]
+_Tag = Annotated[str, WithJsonSchema({"type": "string", "pattern": whole(f"{_NO_SEPARATOR}*")})]
+_Properties = Annotated[
+    dict[str, str],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": whole(f"{_NO_SEPARATOR}+"), "not": {"enum": sorted(OWN_FIELDS)}},
+            "additionalProperties": {"type": "string", "pattern": whole(f"{_NO_SEPARATOR}+")},
+            "examples": [{"region": "eu"}],
+        }
+    ),
+]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def _one_body_one_place(schema: dict[str, Any]) -> None:
+    """What the fields by themselves do not say; null is as good as absent."""
+    schema["oneOf"] = [
+        {"required": [name], "properties": {name: {"type": "string"}}} for name in ("body", "body_base64")
+    ]
+    schema["not"] = {
+        "required": ["queue_id", "sharding_key"],
+        "properties": {"queue_id": {"type": "integer"}, "sharding_key": {"type": "string"}},
+    }
+    schema["examples"] = [
+        {"body": "order 4711 paid", "keys": ["4711"], "tag": "paid", "properties": {"region": "eu"}},
+        {"body_base64": "/wA=", "born_ms": 1_772_323_200_000, "queue_id": 0},
+    ]
+
+
+def _text(schema: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in schema["anyOf"] if one["type"] == "string")
+    return found
+
+
+def _at_least_a_byte(schema: dict[str, Any]) -> None:
+    _text(schema)["minLength"] = 1
+
+
+def _base64(schema: dict[str, Any]) -> None:
+    _text(schema).update(pattern=whole(_BASE64), contentEncoding="base64")
+
+
+def _no_separator(schema: dict[str, Any]) -> None:
+    _text(schema)["pattern"] = whole(f"{_NO_SEPARATOR}+")
+
+
 class MessageIn(_Strict):
     """A message to append: ``body`` (text) or ``body_base64``, exactly one of them."""
 
-    body: str | None = None
-    body_base64: str | None = None
-    keys: list[str] = []
-    tag: str = ""
-    properties: dict[str, str] = {}
-    born_ms: int | None = Field(default=None, ge=0)
+    model_config = ConfigDict(strict=True, json_schema_extra=_one_body_one_place)
+
+    body: str | None = Field(default=None, json_schema_extra=_at_least_a_byte, description="UTF-8 text")
+    body_base64: str | None = Field(default=None, json_schema_extra=_base64, description="any bytes")
+    keys: list[Key] = Field(default=[], description="found by each of them")
+    tag: _Tag = Field(default="", description="readers of a queue may ask for it")
+    properties: _Properties = Field(default={}, description="names and values, neither empty")
+    born_ms: int | None = Field(
+        default=None, ge=0, lt=BORN_END_MS, description="ms since the epoch; absent: now, by the service's clock"
+    )
     queue_id: int | None = Field(default=None, ge=0, le=MAX_QUEUES - 1, description="absent: spread round robin")
     sharding_key: str | None = Field(
-        default=None, min_length=1, description="messages of one key go to one queue, kept as a property"
+        default=None,
+        min_length=1,
+        json_schema_extra=_no_separator,
+        description="messages of one key go to one queue, kept as a property",
     )
 
     @model_validator(mode="after")
@@ -60,30 +114,49 @@ class MessageIn(_Strict):
 class MessagesIn(_Strict):
     """A batch to append; all of it or nothing."""
 
+    model_config = ConfigDict(strict=True)
+
     messages: list[MessageIn] = Field(min_length=1)
+
+
+def _key(schema: dict[str, Any]) -> None:
+    _text(schema)["pattern"] = whole(KEY_PATTERN)
 
 
 class QueryIn(_Strict):
     """What a query asks for; times are ms or RFC 3339, the range is half-open."""
 
-    key: str | None = None
-    from_ms: Time = Field(default=0, alias="from")
-    to_ms: Time = Field(default=END_OF_TIME_MS, alias="to")
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
-    axis: TimeAxis = Field(default=TimeAxis.STORE, alias="time")
-    order: Order = Order.NEWEST
-    cursor: str | None = None
-    max_requests: int | None = Field(default=None, ge=0, description="ask the object store at most this often")
-    timeout_ms: int | None = Field(default=None, ge=1, description="answer after so long with what is known then")
-    dry_run: bool = Field(default=False, description="say what it may cost, and read only the manifest")
+    key: str | None = Field(
+        default=None,
+        description="messages that have this key; absent: every message",
+        json_schema_extra=_key,
+        examples=["4711"],
+    )
+    from_ms: Time = Field(default=0, alias="from", description=f"first time; {_TIMES}")
+    to_ms: Time = Field(
+        default=END_OF_TIME_MS, alias="to", description=f"end, not included, later than `from`; {_TIMES}"
+    )
+    limit: Number = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
+    axis: TimeAxis = Field(
+        default=TimeAxis.STORE, alias="time", description="`store`: when it was appended; `born`: what its sender says"
+    )
+    order: Order = Field(default=Order.NEWEST, description="which messages come first")
+    cursor: str | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
+    max_requests: Number | None = Field(
+        default=None, ge=0, le=MAX_BUDGET, description="ask the object store at most this often"
+    )
+    timeout_ms: Number | None = Field(
+        default=None, ge=1, le=MAX_TIMEOUT_MS, description="answer after so long with what is known then"
+    )
+    dry_run: Flag = Field(default=False, description="say what it may cost, and read only the manifest")
 
 
 class PullIn(_Strict):
     """Where to read a queue; ``wait_ms`` waits for a message if there is none yet."""
 
-    offset: int = Field(default=0, ge=0)
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
-    wait_ms: int = Field(default=0, ge=0, le=MAX_WAIT_MS)
+    offset: Number = Field(default=0, ge=0, le=MAX_OFFSET, description="of the first message wanted")
+    limit: Number = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="messages at most")
+    wait_ms: Number = Field(default=0, ge=0, le=MAX_WAIT_MS, description="ms to wait for a message at the end")
     tag: str | None = Field(default=None, description="one tag, several as `TagA || TagB`, or `*` for every message")
 
 
@@ -91,62 +164,44 @@ class OffsetByTimeIn(_Strict):
     """A store time, and which end of a run of equal times is meant."""
 
     time_ms: Time
-    boundary: Boundary = Boundary.LOWER
+    boundary: Boundary = Field(default=Boundary.LOWER, description="which end of a run of equal times")
 
 
 class TopicIn(_Strict):
     """A topic to make, or to give more queues."""
 
+    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"queues": 8}, {"cold_retention_ms": None}]})
+
     queues: int | None = Field(
-        default=None, ge=1, le=1024, description="absent: 8 for a new topic, as many as it has for an existing one"
+        default=None,
+        ge=1,
+        le=MAX_QUEUES,
+        description="absent: 8 for a new topic, as many as it has for an existing one",
     )
     archive: bool | None = Field(default=None, description="false: messages live as long as their hot copies only")
     cold_retention_ms: int | None = Field(
-        default=None, ge=1, description="archived messages that are older expire; null: never; absent: as it is"
+        default=None,
+        ge=1,
+        le=END_OF_TIME_MS,
+        description="ms; archived messages that are older expire; null: never; absent: as it is",
     )
 
 
 class HoldIn(_Strict):
     """Whether nothing of the topic may be erased or expire."""
 
+    model_config = ConfigDict(strict=True)
+
     hold: bool
-
-
-class EraseIn(_Strict):
-    """What to erase: a topic, or only a key of it, or what was stored in ``[from, to)``; ``dry_run`` only counts.
-
-    ``wait`` answers after everything that is archived was overwritten.
-    """
-
-    topic: str
-    key: str | None = None
-    from_ms: Time = Field(default=0, alias="from")
-    to_ms: Time = Field(default=END_OF_TIME_MS, alias="to")
-    dry_run: bool = False
-    wait: bool = False
-
-
-class ArchiveIn(_Strict):
-    """What to archive: rolled segments; or all; or what is older than ``until``."""
-
-    until: Time | None = None
-    all: bool = False
-    drop_hot: bool = False
-
-
-class CheckIn(_Strict):
-    """How thorough to be: ``deep`` reads every byte of the archive."""
-
-    deep: bool = False
 
 
 class AppendedOut(BaseModel):
     """Where one message went."""
 
     message_id: str
-    queue_id: int
-    queue_offset: int
-    store_ms: int
+    queue_id: int = _OFFSET
+    queue_offset: int = _OFFSET
+    store_ms: int = Field(description="ms since the epoch")
 
 
 class AppendedListOut(BaseModel):
@@ -155,55 +210,58 @@ class AppendedListOut(BaseModel):
     results: list[AppendedOut]
 
 
-class MessageOut(BaseModel):
-    """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``.
+def _body_or_base64(schema: dict[str, Any]) -> None:
+    schema["oneOf"] = [{"required": ["body"]}, {"required": ["body_base64"]}]
 
-    ``body_compressed`` is there, and true, if a compressed body could not be inflated and is given as it is stored.
-    """
+
+class MessageOut(BaseModel):
+    """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``."""
+
+    model_config = ConfigDict(json_schema_extra=_body_or_base64)
 
     message_id: str
     store_id: str
-    physical_offset: int
+    physical_offset: int = Field(ge=0, description="bytes from the beginning of the log")
     topic: str
-    queue_id: int
-    queue_offset: int
+    queue_id: int = _OFFSET
+    queue_offset: int = _OFFSET
     keys: list[str]
     tag: str
     properties: dict[str, str]
-    born_ms: int
-    store_ms: int
+    born_ms: int = Field(description="ms since the epoch, as its sender says")
+    store_ms: int = Field(description="ms since the epoch, when it was appended")
     tier: Literal["hot", "cold"]
-    size_bytes: int
-    body: str | None = None
-    body_base64: str | None = None
-    body_compressed: bool | None = None
+    size_bytes: int = Field(ge=0, description="of its record in the log")
+    body: str = absent("text")
+    body_base64: str = absent("bytes that are not UTF-8")
+    body_compressed: Literal[True] = absent("there only if a compressed body could not be inflated: it is as stored")
 
 
 class QueryOut(BaseModel):
     """A page; ``coverage`` says what was searched for it. A dry run has no messages but an ``estimate``."""
 
     messages: list[MessageOut]
-    next_cursor: str | None
-    coverage: dict[str, object]
-    estimate: dict[str, object] | None = None
+    next_cursor: str | None = Field(description="null: there is nothing behind this page")
+    coverage: CoverageOut
+    estimate: EstimateOut = absent("of a dry run only")
 
 
 class PullOut(BaseModel):
     """Messages of a queue in order; go on at ``next_offset``."""
 
-    status: Literal["FOUND", "NO_NEW_MESSAGE", "NO_MATCHED_MESSAGE", "OFFSET_TOO_SMALL", "OFFSET_TOO_LARGE"]
-    next_offset: int
-    min_offset: int
-    max_offset: int
+    status: PullStatus
+    next_offset: int = _OFFSET
+    min_offset: int = Field(ge=0, description="of the queue's first message, both tiers counted")
+    max_offset: int = Field(ge=0, description="of the message that comes next")
     messages: list[MessageOut]
 
 
 class OffsetByTimeOut(BaseModel):
     """``min_offset`` and ``max_offset`` are the queue's, both tiers counted."""
 
-    offset: int
-    min_offset: int
-    max_offset: int
+    offset: int = _OFFSET
+    min_offset: int = _OFFSET
+    max_offset: int = _OFFSET
 
 
 class QueueOut(BaseModel):
@@ -212,9 +270,9 @@ class QueueOut(BaseModel):
     ``gaps`` are ranges ``[first, next)`` of offsets that a restore left out; null while the archive cannot tell.
     """
 
-    queue_id: int
-    min_offset: int
-    max_offset: int
+    queue_id: int = _OFFSET
+    min_offset: int = _OFFSET
+    max_offset: int = _OFFSET
     gaps: list[tuple[int, int]] | None
 
 
@@ -223,8 +281,10 @@ class TopicOut(BaseModel):
 
     topic: str
     topic_id: int
-    queues: int
-    archive: bool
-    cold_retention_ms: int | None
-    hold: bool
+    queues: int = Field(ge=1)
+    archive: bool = Field(description="false: messages live as long as their hot copies only")
+    cold_retention_ms: int | None = Field(
+        description="ms; null: archived messages do not expire by a rule of their own"
+    )
+    hold: bool = Field(description="true: nothing of it is erased or expires")
     offsets: list[QueueOut]

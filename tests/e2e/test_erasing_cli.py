@@ -108,7 +108,8 @@ def test_erase_by_rest(api: ApiClient) -> None:
     tombstone_id = answer.json()["tombstone_id"]
     assert api.request("GET", f"/v1/admin/receipts/{tombstone_id}").json()["state"] == "hidden"
     assert len(api.request("GET", "/v1/admin/receipts").json()["receipts"]) == 1
-    assert api.request("GET", "/v1/admin/receipts/none").status_code == 404
+    assert api.request("GET", f"/v1/admin/receipts/{16 * '0'}").status_code == 404
+    assert api.request("GET", "/v1/admin/receipts/none").status_code == 400
     assert api.request("POST", "/v1/admin/erase", {"topic": "x"}).status_code == 404
     assert api.request("POST", "/v1/admin/erase", {"topic": "t", "from": 5, "to": 4}).status_code == 400
     assert api.request("POST", "/v1/admin/erase", {"topic": "t", "until": 4}).status_code == 422

@@ -24,6 +24,8 @@ MAX_OPEN = 200
 #: Keys that all open tombstones may have together: each takes 17 bytes of the head, which is to stay under 150 kB.
 MAX_KEYS = 5_000
 _HASH_BYTES = 16
+#: Every id of a tombstone, whole.
+TOMBSTONE_ID_PATTERN = "[0-9a-f]{16}"
 
 
 class Run(Protocol):

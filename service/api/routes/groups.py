@@ -11,8 +11,19 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from service.access.caller import ANYBODY, ASK, Caller, Scope
+from service.api.contract import may_answer
 from service.api.deps import TheCaller, TheEngine
-from service.api.group_schemas import GroupListOut, GroupOut, JoinIn, MembershipOut, OffsetsIn, OffsetsOut
+from service.api.group_schemas import (
+    GroupListOut,
+    GroupOut,
+    JoinIn,
+    LeftOut,
+    MembershipOut,
+    OffsetsIn,
+    OffsetsOut,
+    RemovedOut,
+)
+from service.api.parameters import GroupName, MemberId
 from service.engine import Engine
 from service.groups import Membership
 from tiering.errors import ForbiddenError, InvalidRequestError, NotFoundError
@@ -21,15 +32,15 @@ from tiering.group_offsets import GroupState, Queue
 router = APIRouter(prefix="/v1/groups", tags=["groups"])
 
 
-@router.get("", response_model=GroupListOut)
+@router.get("", operation_id="list_groups", response_model=GroupListOut)
 def groups(caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Every group in numbers, as far as it is about topics that the caller may read."""
     caller.check(Scope.READ)
     return JSONResponse({"groups": [asdict(summary) for summary in engine.groups.all(partial(caller.may, Scope.READ))]})
 
 
-@router.get("/{group}", response_model=GroupOut)
-def group(group: str, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.get("/{group}", operation_id="get_group", response_model=GroupOut, responses=may_answer(404))
+def group(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """One group: its live members, what is assigned to each, what is committed and how far it is behind.
 
     Only of topics that the caller may read; a group that is about none of them is answered as one that is not there.
@@ -53,8 +64,8 @@ def group(group: str, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     )
 
 
-@router.delete("/{group}")
-def remove(group: str, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.delete("/{group}", operation_id="delete_group", response_model=RemovedOut, responses=may_answer(404, 409, 507))
+def remove(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Forget a group and its offsets; 409 while it has a live member, 403 if it is about topics one may not read."""
     _check_shown(caller, engine, group)
     _check_all(caller, engine.groups.topics(group))
@@ -62,8 +73,10 @@ def remove(group: str, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     return JSONResponse({"group": group, "removed": True})
 
 
-@router.post("/{group}/members", response_model=MembershipOut)
-def join(group: str, wanted: JoinIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.post(
+    "/{group}/members", operation_id="join_group", response_model=MembershipOut, responses=may_answer(409, 507)
+)
+def join(group: GroupName, wanted: JoinIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Become a member. Every member's share of the queues changes: the others learn it by their next heartbeat.
 
     A group is made by its first member. Without a committed offset, begin where you want: at the queue's
@@ -74,8 +87,13 @@ def join(group: str, wanted: JoinIn, caller: TheCaller, engine: TheEngine) -> JS
     return JSONResponse(_membership(engine.groups.join(group, wanted.topics, wanted.session_timeout_ms)))
 
 
-@router.put("/{group}/members/{member_id}", response_model=MembershipOut)
-def heartbeat(group: str, member_id: str, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.put(
+    "/{group}/members/{member_id}",
+    operation_id="heartbeat",
+    response_model=MembershipOut,
+    responses=may_answer(404, 507),
+)
+def heartbeat(group: GroupName, member_id: MemberId, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Stay a member, and learn the assignment of now. 404 if the session is over: join again.
 
     If the generation differs from the one you know, stop reading queues that are no longer yours, and begin the
@@ -85,23 +103,30 @@ def heartbeat(group: str, member_id: str, caller: TheCaller, engine: TheEngine) 
     return JSONResponse(_membership(engine.groups.heartbeat(group, member_id)))
 
 
-@router.delete("/{group}/members/{member_id}")
-def leave(group: str, member_id: str, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.delete(
+    "/{group}/members/{member_id}", operation_id="leave_group", response_model=LeftOut, responses=may_answer(507)
+)
+def leave(group: GroupName, member_id: MemberId, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Give the queues to the other members at once instead of after the session's time. Repeatable."""
     _check_member(caller, engine, group, member_id)
     engine.groups.leave(group, member_id)
     return JSONResponse({"group": group, "member_id": member_id, "left": True})
 
 
-@router.get("/{group}/offsets", response_model=OffsetsOut)
-def committed(group: str, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.get("/{group}/offsets", operation_id="get_offsets", response_model=OffsetsOut, responses=may_answer(404))
+def committed(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """The committed offsets: of each queue the next message to consume. Only of topics that the caller may read."""
     _check_shown(caller, engine, group)
     return JSONResponse(_offsets(group, engine.groups.committed(group), caller))
 
 
-@router.put("/{group}/offsets", response_model=OffsetsOut)
-def commit(group: str, wanted: OffsetsIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.put(
+    "/{group}/offsets",
+    operation_id="commit_offsets",
+    response_model=OffsetsOut,
+    responses=may_answer(404, 409, 507),
+)
+def commit(group: GroupName, wanted: OffsetsIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Commit offsets, durable when answered; the answer has all offsets of the group.
 
     409 for a generation that has passed, for a queue assigned to another member, and without a member while there

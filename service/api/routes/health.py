@@ -5,19 +5,21 @@ from __future__ import annotations
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from service.api.contract import may_answer
 from service.api.deps import TheEngine
 from service.api.errors import problem
+from service.api.store_schemas import AliveOut, ReadyOut
 
 router = APIRouter(tags=["health"])
 
 
-@router.get("/livez")
+@router.get("/livez", operation_id="is_alive", response_model=AliveOut)
 async def livez() -> JSONResponse:
     """200 as long as the process answers."""
     return JSONResponse({"status": "alive"})
 
 
-@router.get("/readyz")
+@router.get("/readyz", operation_id="is_ready", response_model=ReadyOut, responses=may_answer(503))
 async def readyz(engine: TheEngine) -> JSONResponse:
     """200 if messages can be appended, else 503 with the reason.
 

@@ -7,14 +7,16 @@ import threading
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from index.query import Query as Question
 from service.access.caller import Scope
+from service.api.contract import QUERY_FORMS, may_answer
 from service.api.deps import Stopping, TheCaller, TheEngine
 from service.api.negotiation import wanted_form
+from service.api.parameters import MessageId, QueueId, TopicName
 from service.api.schemas import MessageOut, OffsetByTimeIn, OffsetByTimeOut, PullIn, PullOut, QueryIn, QueryOut
 from service.arrow_rows import answer_stream
 from service.wire import ARROW_STREAM, JSON, NDJSON, answer_json, message_json, messages_ndjson, pull_json
@@ -30,11 +32,12 @@ _STEP_S = 0.5
 
 @router.get(
     "/topics/{topic}/messages",
+    operation_id="query_messages",
     response_model=QueryOut,
-    responses={200: {"content": {NDJSON: {}, ARROW_STREAM: {}}}},
+    responses={200: {"content": QUERY_FORMS}, **may_answer(404, 406, 409)},
 )
 def query(
-    request: Request, topic: str, asked: Annotated[QueryIn, Query()], caller: TheCaller, engine: TheEngine
+    request: Request, topic: TopicName, asked: Annotated[QueryIn, Query()], caller: TheCaller, engine: TheEngine
 ) -> Response:
     """Find messages by key and by time in both tiers.
 
@@ -64,11 +67,16 @@ def query(
             return JSONResponse(page)
 
 
-@router.get("/topics/{topic}/queues/{queue_id}/messages", response_model=PullOut)
+@router.get(
+    "/topics/{topic}/queues/{queue_id}/messages",
+    operation_id="pull_messages",
+    response_model=PullOut,
+    responses=may_answer(404),
+)
 async def pull(
     request: Request,
-    topic: str,
-    queue_id: Annotated[int, Path(ge=0)],
+    topic: TopicName,
+    queue_id: QueueId,
     asked: Annotated[PullIn, Query()],
     caller: TheCaller,
     engine: TheEngine,
@@ -91,10 +99,15 @@ async def pull(
     return JSONResponse(pull_json(result))
 
 
-@router.get("/topics/{topic}/queues/{queue_id}/offset", response_model=OffsetByTimeOut)
+@router.get(
+    "/topics/{topic}/queues/{queue_id}/offset",
+    operation_id="get_offset_by_time",
+    response_model=OffsetByTimeOut,
+    responses=may_answer(404),
+)
 def offset_by_time(
-    topic: str,
-    queue_id: Annotated[int, Path(ge=0)],
+    topic: TopicName,
+    queue_id: QueueId,
     asked: Annotated[OffsetByTimeIn, Query()],
     caller: TheCaller,
     engine: TheEngine,
@@ -112,8 +125,13 @@ def offset_by_time(
     return JSONResponse({"offset": offset, "min_offset": least, "max_offset": following})
 
 
-@router.get("/messages/{message_id}", response_model=MessageOut)
-def message(message_id: str, caller: TheCaller, engine: TheEngine, store_id: str | None = None) -> JSONResponse:
+@router.get("/messages/{message_id}", operation_id="get_message", response_model=MessageOut, responses=may_answer(404))
+def message(
+    message_id: MessageId,
+    caller: TheCaller,
+    engine: TheEngine,
+    store_id: Annotated[str | None, Query(description="the store that the message is in")] = None,
+) -> JSONResponse:
     """One message by the id that the answer to its append gave, whichever tier it is in.
 
     404 if no message has the id or the caller may not read its topic, or if it is another store's than `store_id`; 503

@@ -11,7 +11,12 @@ from service.metrics import CONTENT_TYPE, Metrics
 router = APIRouter(tags=["health"])
 
 
-@router.get("/metrics", response_class=Response)
+@router.get(
+    "/metrics",
+    operation_id="get_metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
 def metrics(request: Request, caller: TheCaller) -> Response:
     """Numbers of the store in Prometheus' text format."""
     caller.check(Scope.READ)

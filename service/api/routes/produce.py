@@ -9,9 +9,11 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from service.access.caller import Scope
+from service.api.contract import ARROW_SCHEMA, may_answer
 from service.api.deps import TheCaller, TheEngine, TheSettings
 from service.api.incoming import BODY, incoming
 from service.api.negotiation import wanted_form
+from service.api.parameters import TopicName
 from service.api.schemas import AppendedListOut
 from service.appending import IdempotencyKey
 from service.arrow_rows import appended_stream
@@ -31,13 +33,14 @@ _KEY = (
 
 @router.post(
     "/topics/{topic}/messages",
+    operation_id="append_messages",
     response_model=AppendedListOut,
-    responses={200: {"content": {ARROW_STREAM: {}}}},
+    responses={200: {"content": {ARROW_STREAM: {"schema": ARROW_SCHEMA}}}, **may_answer(406, 409, 507)},
     openapi_extra={"requestBody": BODY},
 )
 async def produce(
     request: Request,
-    topic: str,
+    topic: TopicName,
     caller: TheCaller,
     engine: TheEngine,
     settings: TheSettings,

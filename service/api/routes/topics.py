@@ -6,8 +6,11 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from service.access.caller import Scope
+from service.api.contract import may_answer
 from service.api.deps import TheCaller, TheEngine
+from service.api.parameters import TopicName
 from service.api.schemas import HoldIn, TopicIn, TopicOut
+from service.api.store_schemas import FileListOut, StatsOut, TopicListOut
 from service.removal import TopicChanges
 from service.wire import file_json, topic_json
 from tiering.batch import validate_topic
@@ -18,7 +21,7 @@ router = APIRouter(prefix="/v1", tags=["store"])
 _NEW_QUEUES = 8
 
 
-@router.get("/topics")
+@router.get("/topics", operation_id="list_topics", response_model=TopicListOut)
 def topics(caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Every topic that the caller may read, with its queues and their offsets."""
     caller.check(Scope.READ)
@@ -27,15 +30,21 @@ def topics(caller: TheCaller, engine: TheEngine) -> JSONResponse:
     )
 
 
-@router.get("/topics/{topic}", response_model=TopicOut)
-def topic(topic: str, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.get("/topics/{topic}", operation_id="get_topic", response_model=TopicOut, responses=may_answer(404))
+def topic(topic: TopicName, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """One topic."""
     caller.check(Scope.READ, topic)
     return JSONResponse(topic_json(engine.topic(validate_topic(topic))))
 
 
-@router.put("/topics/{topic}", response_model=TopicOut, responses={201: {"model": TopicOut}})
-def create(topic: str, wanted: TopicIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.put(
+    "/topics/{topic}",
+    operation_id="put_topic",
+    response_model=TopicOut,
+    response_description="changed, or as it was",
+    responses={201: {"model": TopicOut, "description": "made"}, **may_answer(409, 507)},
+)
+def create(topic: TopicName, wanted: TopicIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Make a topic (201), or change one (200): more queues, its options. Fewer queues is a conflict."""
     caller.check(Scope.ADMIN, topic)
     try:
@@ -55,22 +64,24 @@ def create(topic: str, wanted: TopicIn, caller: TheCaller, engine: TheEngine) ->
     return JSONResponse(topic_json(engine.topic(topic)), status)
 
 
-@router.put("/topics/{topic}/hold", response_model=TopicOut)
-def hold(topic: str, wanted: HoldIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.put(
+    "/topics/{topic}/hold", operation_id="hold_topic", response_model=TopicOut, responses=may_answer(404, 409, 507)
+)
+def hold(topic: TopicName, wanted: HoldIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Put a topic on hold: until that ends, nothing of it is erased or expires."""
     caller.check(Scope.ADMIN, topic)
     engine.removal.configure(validate_topic(topic), hold=wanted.hold)
     return JSONResponse(topic_json(engine.topic(topic)))
 
 
-@router.get("/files")
+@router.get("/files", operation_id="list_files", response_model=FileListOut)
 def files(caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Every segment and index file with tier, state, time range and bytes."""
     caller.check(Scope.READ)
     return JSONResponse({"files": [file_json(file) for file in engine.files()]})
 
 
-@router.get("/stats")
+@router.get("/stats", operation_id="get_stats", response_model=StatsOut)
 def stats(caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Sizes in bytes, times in ms. What names topics is left out for a caller who may not read all of them."""
     caller.check(Scope.READ)

@@ -1,0 +1,179 @@
+"""The OpenAPI document: what the framework makes of the routes, completed by what holds for all of them.
+
+Routes name the failures that are their own (``responses=may_answer(404, 409)``). What follows from the form of a call
+is added here: whatever has arguments can be given a bad one, whatever has a body can be sent a bad one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from service.api.schemas import MessagesIn
+from service.wire import ARROW_STREAM, NDJSON
+
+Json = dict[str, Any]
+
+PROBLEM_JSON = "application/problem+json"
+
+_PROBLEM: Json = {
+    "type": "object",
+    "title": "Problem",
+    "description": "What went wrong (RFC 9457); docs/problems.md lists the types.",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {
+            "type": "string",
+            "format": "uri",
+            "description": "URN of the class of the failure; `about:blank` where the status says it all",
+            "examples": ["urn:tierlog:problem:topic-not-found"],
+        },
+        "title": {"type": "string", "description": "the class in words", "examples": ["topic not found"]},
+        "status": {"type": "integer", "minimum": 400, "maximum": 599, "description": "the status of the answer"},
+        "detail": {"type": "string", "description": "this occurrence", "examples": ["no such topic 'ordres'"]},
+        "hint": {"type": "string", "description": "what to do about it"},
+        "path": {"type": "string", "description": "the file or object that it is about"},
+        "position": {"type": "integer", "description": "a byte in it, or the place of a message in the batch"},
+    },
+}
+
+_RETRY_AFTER: Json = {"description": "seconds to wait", "schema": {"type": "integer", "minimum": 1}}
+
+#: What stands in an answer that is an Arrow stream, and how OpenAPI says it.
+ARROW_SCHEMA: Json = {"type": "string", "format": "binary", "description": "an Arrow IPC stream, a message a row"}
+#: The forms of a query's answer beside JSON.
+QUERY_FORMS: Json = {
+    NDJSON: {
+        "schema": {
+            "type": "string",
+            "description": "a message a line, as of the JSON form; the last line has what stands beside the messages",
+        }
+    },
+    ARROW_STREAM: {"schema": ARROW_SCHEMA},
+}
+
+#: Name of the component and what it says.
+_FAILURES: dict[int, tuple[str, str]] = {
+    400: ("BadArgument", "an argument or a message is not what it has to be; nothing was changed"),
+    401: ("Unauthenticated", "no token, or one that is not known"),
+    403: ("Forbidden", "the token is known, but not for this"),
+    404: ("NotFound", "no such topic, queue, message, group, member or receipt"),
+    406: ("NotAcceptable", "`Accept` rules out every form that the answer has"),
+    409: ("Conflict", "the state forbids it: see `type`; with `Retry-After` the same request may work in a moment"),
+    413: ("TooLarge", "the request, or a message in it, is over its limit of bytes"),
+    415: ("UnsupportedForm", "the body's `Content-Type` or `Content-Encoding` is not one that is taken"),
+    422: ("Unprocessable", "the body is not what it has to be; or its Idempotency-Key belongs to other messages"),
+    429: ("TooMuch", "the service has too much to do at once, or a budget is spent; nothing was done"),
+    500: ("Failed", "damage was found, or the service itself is at fault; its log says more"),
+    503: ("Unavailable", "the archive does not answer, the store takes no writes, or the service stops"),
+    507: ("DiskFull", "no room on the disk for what would be written; nothing was acknowledged"),
+}
+
+_TAGS = [
+    {"name": "messages", "description": "Append messages, find them by key and time, read queues in order."},
+    {"name": "store", "description": "Topics and files: what is there."},
+    {"name": "groups", "description": "Consumer groups: who reads which queue, and how far each group is."},
+    {"name": "admin", "description": "What an operator asks for: archive, flush, check, erase."},
+    {"name": "health", "description": "For orchestrators and monitoring."},
+]
+
+_DESCRIPTION = """A message log in two tiers. Times are integer milliseconds since the epoch, UTC; a time in a request
+may also be RFC 3339. Ranges are half-open: `from` is included, `to` is not. Sizes are bytes.
+
+Arguments that a call does not name are refused, as are arguments given twice. HEAD is answered wherever GET is, and
+OPTIONS tells what a path allows. A slash at the end of a path is another path, where there is nothing. In a path,
+percent-encode what a name has besides letters, digits, `_` and `-`: the topic `%RETRY%g` is `%25RETRY%25g`.
+
+Every failure is answered as `application/problem+json`."""
+
+
+def may_answer(*statuses: int) -> dict[int | str, Json]:
+    """The failures that are a route's own, for its decorator."""
+    return {status: {"description": _FAILURES[status][1]} for status in statuses}
+
+
+def describe(app: FastAPI, *, access: bool) -> None:
+    """Give the application its whole document; ``access``: whether calls need a token."""
+    made = app.openapi
+
+    def openapi() -> Json:
+        if app.openapi_schema is None:
+            app.openapi_schema = _completed(made(), access=access)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the framework's own way to extend the document
+
+
+def _completed(document: Json, *, access: bool) -> Json:
+    document["info"]["description"] = _DESCRIPTION
+    document["info"]["license"] = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
+    document["servers"] = [{"url": "/", "description": "the service that this document comes from"}]
+    document["tags"] = _TAGS
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):  # the framework's form of a problem
+        schemas.pop(name, None)
+    schemas["Problem"] = _PROBLEM
+    # the framework does not know what the route reads by itself
+    messages = MessagesIn.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(messages.pop("$defs"), MessagesIn=messages)
+    components["schemas"] = schemas = dict(sorted(schemas.items()))
+    components["responses"] = {name: _failure(status, text) for status, (name, text) in _FAILURES.items()}
+    if access:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, methods in document["paths"].items():
+        is_open = not path.startswith("/v1/") and path != "/metrics"
+        for described in methods.values():
+            _complete(described, is_open=is_open, access=access)
+    _drop_titles(document["paths"])
+    _drop_titles(schemas)
+    return document
+
+
+def _complete(described: Json, *, is_open: bool, access: bool) -> None:
+    responses = described["responses"]
+    failures = {int(status) for status in responses if status.isdigit() and int(status) >= 400}
+    if "requestBody" in described:
+        failures |= {413, 415, 422}
+    else:
+        failures.discard(422)  # the framework's guess wherever there is an argument
+    failures |= {400, 500}
+    if not is_open:
+        failures |= {429, 503}
+        if access:
+            failures |= {401, 403}
+            described["security"] = [{"token": []}]
+    described["responses"] = {status: text for status, text in responses.items() if status.startswith("2")} | {
+        str(status): {"$ref": f"#/components/responses/{_FAILURES[status][0]}"} for status in sorted(failures)
+    }
+
+
+def _failure(status: int, text: str) -> Json:
+    found: Json = {
+        "description": text,
+        "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    if status in (429, 503):
+        found["headers"] = {"Retry-After": {**_RETRY_AFTER, "required": True}}
+    if status == 409:
+        found["headers"] = {"Retry-After": _RETRY_AFTER}
+    if status == 401:
+        found["headers"] = {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}}
+    return found
+
+
+def _drop_titles(value: Any) -> None:
+    """Titles that the framework makes of names only say the names again."""
+    if isinstance(value, list):
+        for one in value:
+            _drop_titles(one)
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            if name == "properties":
+                for field in one.values():
+                    if isinstance(field, dict):
+                        field.pop("title", None)
+            if name == "schema":
+                one.pop("title", None)
+            _drop_titles(one)

@@ -1,0 +1,61 @@
+"""HEAD and OPTIONS, which the routes do not name: both follow from the methods that a path has."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+from starlette.routing import Match, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
+
+
+def allowed_methods(scope: Scope) -> list[str]:
+    """What can be asked of the path of a request; nothing if there is nothing there."""
+    router: Router = scope["app"].router
+    found = [
+        method
+        for method in _METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in router.routes)
+    ]
+    if not found:
+        return []
+    return [*found, *(["HEAD"] if "GET" in found else []), "OPTIONS"]
+
+
+class HeadAndOptions:
+    """ASGI middleware: HEAD is answered as GET is, without the body; OPTIONS by 204 with ``Allow``."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        method = scope.get("method")
+        if method == "OPTIONS" and (allowed := allowed_methods(scope)):
+            await Response(status_code=204, headers={"Allow": ", ".join(allowed)})(scope, receive, send)
+        elif method == "HEAD":
+            answer = _WithoutBody(receive, send)
+            await self._app({**scope, "method": "GET"}, answer.receive, answer.send)
+        else:
+            await self._app(scope, receive, send)
+
+
+class _WithoutBody:
+    """Ends an answer where its body would begin, and tells who makes it that nobody listens any more."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._has_ended = False
+
+    async def receive(self) -> Message:
+        """The request, until the answer has ended."""
+        return {"type": "http.disconnect"} if self._has_ended else await self._receive()
+
+    async def send(self, message: Message) -> None:
+        """Pass the head of the answer on."""
+        if message["type"] == "http.response.start":
+            await self._send(message)
+        elif not self._has_ended:
+            self._has_ended = True
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
