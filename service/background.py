@@ -2,8 +2,9 @@
 
 Daemon threads, one for each thing that must not wait for another: flushing, which bounds what a crash may lose;
 deriving queues and index, with the checkpoints; keeping the index's files; preparing the next segment; archiving and
-removal, where a bucket may be dead; sweeping the bucket. Those who wait for messages have a further one
-(``service.arrivals``). A failure is logged once until it changes, and shown by readiness.
+removal, where a bucket may be dead; sweeping the bucket and counting what is there. Those who
+wait for messages have a further one (``service.arrivals``). A failure is logged once until it changes, and shown by
+readiness.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ class Background:
         checkpoint: Callable[[], None],
         keeping: Repeated,
         tiers: Sequence[Repeated],
-        sweep: Repeated | None,
+        beside: Sequence[Repeated],
         settings: Settings,
         clock: Clock,
         stopping: threading.Event,
     ) -> None:
         """``keeping`` keeps the index's files; ``tiers`` are the steps of the way from tier to tier, taken in turn;
-        ``sweep`` goes beside them."""
+        ``beside`` goes beside them, as long as they do not fail."""
         self._hot = hot
         self._checkpoint = checkpoint
         self._keeping = keeping
         self._tiers = tiers
-        self._sweep = sweep
+        self._beside = beside
         self._settings = settings
         self._clock = clock
         self._stopping = stopping
@@ -74,7 +75,7 @@ class Background:
             "flush": self._flush_loop, "derive": self._derive_loop, "segments": self._segments_loop,
             "index": self._keeping_loop, "tiers": self._tiers_loop,
         }  # fmt: skip
-        if self._sweep is not None:
+        if self._beside:
             loops["sweep"] = self._sweep_loop
         for name, loop in loops.items():
             thread = threading.Thread(target=loop, name=f"tierlog-{name}", daemon=True)
@@ -183,5 +184,6 @@ class Background:
             step.turn()
 
     def _sweep_turn(self) -> None:
-        if self._sweep is not None and self.cold_error is None:
-            self._sweep.turn()
+        for step in self._beside:
+            if self.cold_error is None:
+                step.turn()

@@ -30,7 +30,7 @@ def make_background(
 
     keeping = repeated("keeping the key index", parts.keeping.round)
     cold_way, archived = parts.cold_way, parts.archived
-    sweep = None
+    beside: list[Repeated] = []
     if cold_way is None or archived is None:
         tiers = [repeated("removal", remove_due, parts.first_contact)]
     else:
@@ -44,5 +44,10 @@ def make_background(
             cold_way.sweep_round()
             archived.sweep_round()
 
-        sweep = repeated("sweeping", sweep_both)
-    return Background(parts.hot, checkpoint, keeping, tiers, sweep, settings, clock, parts.stopping)
+        def count() -> None:
+            manifest, totals = parts.manifest, parts.totals
+            if manifest is not None and totals is not None and manifest.head is not None:
+                totals.learn(manifest.reader(scan=True), manifest.head)
+
+        beside = [repeated("sweeping", sweep_both), repeated("counting the archive", count)]
+    return Background(parts.hot, checkpoint, keeping, tiers, beside, settings, clock, parts.stopping)

@@ -18,26 +18,32 @@ from service.background_steps import make_background
 from service.caching import cache_stats
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from service.checking import check_archive, check_classic, check_index, check_store
+from service.file_counts import FileState, count_files
 from service.opening import StoreParts, Surroundings, open_parts
 from service.querying import answer
 from service.removal import remove_due
 from service.restoring import restore_volume
 from service.settings import Settings
+from service.store_counts import StoreCounts, facts_of
 from tiering.batch import MAX_QUEUES, Message
 from tiering.checks.findings import Findings
 from tiering.clock import Clock, SystemClock
+from tiering.cold.archive_totals import Total
 from tiering.cold.object_store import ObjectStore
 from tiering.errors import (
     ConflictError,
     InvalidRequestError,
     MessageNotFoundError,
     ReadOnlyError,
+    TopicNotFoundError,
 )
 from tiering.fs import FileSystem, LocalFileSystem
+from tiering.hot.lag import waiting_ms
 from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
 from tiering.pull_result import PullResult
 from tiering.randomness import Randomness, SystemRandomness
+from tiering.tracer import NO_TRACER, Tracer
 from tiering.types import Boundary, Durability
 
 
@@ -45,7 +51,14 @@ class Engine:
     """One open store. Thread safe; :meth:`close` must be called, or the next open recovers as after a crash."""
 
     def __init__(
-        self, parts: StoreParts, settings: Settings, clock: Clock, randomness: Randomness, *, read_only: bool
+        self,
+        parts: StoreParts,
+        settings: Settings,
+        clock: Clock,
+        randomness: Randomness,
+        *,
+        read_only: bool,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Use :meth:`open`."""
         self.store_id = parts.identity.store_id
@@ -55,8 +68,12 @@ class Engine:
         self._manifest, self._cold_way, self._known = parts.manifest, parts.cold_way, parts.known
         self._cold_index, self._searcher = parts.cold_index, parts.searcher
         self._archived = parts.archived
-        self._meter = parts.meter
+        #: What was counted while it was open.
+        self.counted = StoreCounts(parts.meter, parts.hot.log.flush_seconds)
+        #: Follows what is done for single requests.
+        self.tracer = tracer
         self._broker = parts.broker
+        self._totals = parts.totals
         self._resources = parts.resources
         self._settings = settings
         self._clock = clock
@@ -84,6 +101,7 @@ class Engine:
         fs: FileSystem | None = None,
         randomness: Randomness | None = None,
         objects: ObjectStore | None = None,
+        tracer: Tracer = NO_TRACER,
     ) -> Engine:
         """Open or make the store at ``root`` and recover it.
 
@@ -94,14 +112,16 @@ class Engine:
         of another volume.
         """
         clock = clock or SystemClock()
-        around = Surroundings(settings, clock, fs or LocalFileSystem(), randomness or SystemRandomness(), objects)
+        around = Surroundings(
+            settings, clock, fs or LocalFileSystem(), randomness or SystemRandomness(), objects, tracer=tracer
+        )
         root = Path(root).absolute()
         if restore:
             if read_only:
                 raise InvalidRequestError("a restore writes", hint="leave --read-only out")
             around = restore_volume(root, around, cold_url=cold_url, store_id=store_id)
         parts = open_parts(root, around, cold_url=cold_url, store_id=store_id, read_only=read_only)
-        return cls(parts, settings, clock, around.randomness, read_only=read_only)
+        return cls(parts, settings, clock, around.randomness, read_only=read_only, tracer=tracer)
 
     def start(self) -> None:
         """Run flushing, dispatching, checkpoints, archiving and removal in the background."""
@@ -126,7 +146,11 @@ class Engine:
         Raises :class:`DiskFullError` before anything is written while the disk is fuller than the settings allow.
         """
         self._check_writable()
-        return self._appends.append(messages, durability, key)
+        begun_s = self._clock.monotonic_s()
+        with self.tracer.span("append", messages=len(messages), durability=durability.value):
+            found = self._appends.append(messages, durability, key)
+        self.counted.acknowledged(durability, len(found), self._clock.monotonic_s() - begun_s)
+        return found
 
     def create_topic(self, name: str, queues: int) -> None:
         """Make a topic, or give an existing one more queues; fewer is refused."""
@@ -188,7 +212,12 @@ class Engine:
     def query(self, query: Query) -> Answer:
         """Find messages by key or time over both tiers."""
         store = TieredStoreSearch(self.store_id, self._hot, self._index, self._cold_index, self._known)
-        return answer(self._searcher, [store], query, self._settings)
+        begun_s = self._clock.monotonic_s()
+        with self.tracer.span("query", by="time" if query.key is None else "key", limit=query.limit) as span:
+            found = answer(self._searcher, [store], query, self._settings)
+            span.tell(**facts_of(found))
+        self.counted.answered(query, found, self._clock.monotonic_s() - begun_s)
+        return found
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Read a queue in order; see :meth:`Fetcher.pull`."""
@@ -251,7 +280,8 @@ class Engine:
     def stats(self) -> dict[str, object]:
         """Sizes and lags in bytes, times in ms, and what was asked of the archive since the store was opened."""
         hot, head = self._hot, self._manifest.head if self._manifest else None
-        asked = self._meter.reading()
+        asked = self.counted.archive.reading()
+        archive_lag_bytes, archive_lag_ms = self._archive_lag()
         tails = TailNumbers() if self._archived is None else self._archived.numbers()
         found: dict[str, object] = {
             "store_id": self.store_id,
@@ -262,9 +292,13 @@ class Engine:
             "log_end": hot.log.end,
             "flushed_to": hot.log.flushed,
             "dispatched_to": hot.dispatched_to,
+            "dispatch_lag_bytes": max(0, hot.log.flushed - hot.dispatched_to),
+            "dispatch_lag_ms": waiting_ms(hot, hot.dispatched_to, self._clock),
             "recover_from": hot.recover_from,
             "archived_to": head.archived_to if head else None,
             "indexed_to": head.indexed_to if head else None,
+            "archive_lag_bytes": archive_lag_bytes,
+            "archive_lag_ms": archive_lag_ms,
             "cold_min": head.cold_min if head else None,
             "cold_held_at": self.removal.held_at,
             "open_erasures": len(head.tombstones) if head else None,
@@ -300,6 +334,33 @@ class Engine:
         if self._broker is not None:
             found["consumer_offsets"] = self._broker.consumer_offsets()
         return found
+
+    def _archive_lag(self) -> tuple[int | None, int | None]:
+        """Bytes of log that no archived segment holds, and ms since the oldest of them was stored."""
+        if self._manifest is None:
+            return None, None
+        head = self._manifest.head
+        archived_to = max(self._hot.border, head.archived_to if head else 0)
+        return max(0, self._hot.log.end - archived_to), waiting_ms(self._hot, archived_to, self._clock)
+
+    def group_lags(self, most: int) -> dict[str, int]:
+        """Messages that each group has not committed in the queues that it has committed in, of ``most`` groups.
+
+        Asks the archive for nothing: what expired or was never given out counts too.
+        """
+        found = {}
+        for name, state in sorted(self.groups.all_committed().items())[:most]:
+            found[name] = 0
+            for (topic, queue_id), offset in state.offsets.items():
+                with contextlib.suppress(TopicNotFoundError):
+                    found[name] += max(0, self._hot.next_offset(self._hot.topics.get(topic), queue_id) - offset)
+        return found
+
+    def file_counts(self) -> dict[FileState, Total]:
+        """Number and bytes of files by kind, tier and state; of the archive's once the background has read them."""
+        totals, head = self._totals, self._manifest.head if self._manifest else None
+        held = None if totals is None or head is None else totals.of(head)
+        return count_files(self._hot, self._index, self._classic, head, held)
 
     def check(self, *, deep: bool = False) -> list[str]:
         """Verify the invariants, or a broker's files; one line a finding. ``deep`` reads every archived byte."""

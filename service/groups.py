@@ -231,6 +231,10 @@ class ConsumerGroups:
         """What is durable of a group; :class:`NotFoundError` for an unknown one."""
         return self._offsets.get(validate_group(name))
 
+    def all_committed(self) -> dict[str, GroupState]:
+        """What is durable of every group, by name."""
+        return self._offsets.all()
+
     # what is there
 
     def all(self, shows: Callable[[str], bool] = every_topic) -> list[GroupSummary]:

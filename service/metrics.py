@@ -1,148 +1,149 @@
-"""What a store tells Prometheus: the numbers of :meth:`Engine.stats`, read at each scrape, nothing counted twice."""
+"""What a store and its service tell Prometheus: numbers of :meth:`Engine.stats` and of what was counted on the way.
+
+Read at each scrape, which asks nothing of the archive. What there is, and what it means: ``service.metric_families``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import platform
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from service.engine import Engine
+from service.http_counts import HttpCounts
+from service.metric_families import FAMILIES
+from tiering.gauging import HistogramReading, Labels
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REASON_LENGTH = 200
-
-
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """One metric: where :meth:`Engine.stats` has it, and what one unit of it is in the metric's."""
-
-    stat: str
-    name: str
-    help: str
-    divisor: int = 1
-
-
-_GAUGES = (
-    _Number("topics", "tierlog_topics", "Topics of the store."),
-    _Number("log_begin", "tierlog_log_begin_bytes", "Physical offset of the oldest hot record."),
-    _Number("log_end", "tierlog_log_end_bytes", "Physical offset at which the next record goes."),
-    _Number("flushed_to", "tierlog_flushed_to_bytes", "Physical offset below which the log is durable."),
-    _Number("dispatched_to", "tierlog_dispatched_to_bytes", "Physical offset below which all is derived."),
-    _Number("recover_from", "tierlog_recover_from_bytes", "Physical offset at which recovery would begin."),
-    _Number("archived_to", "tierlog_archived_to_bytes", "Physical offset below which every segment was archived."),
-    _Number("indexed_to", "tierlog_indexed_to_bytes", "Physical offset below which the index was published."),
-    _Number(
-        "index_behind_bytes", "tierlog_index_behind_bytes",
-        "Flushed bytes of log whose keys are in no index yet; growing where the index cannot be written.",
-    ),
-    _Number("index_sealed_to", "tierlog_index_sealed_to_bytes", "Physical offset below which index files are sealed."),
-    _Number("index_files_waiting", "tierlog_index_files_waiting", "Index files that wait to be sealed or compacted."),
-    _Number("hot_bytes", "tierlog_hot_bytes", "Bytes of log that are hot."),
-    _Number("unflushed_bytes", "tierlog_unflushed_bytes", "Bytes that a crash of the machine would lose."),
-    _Number("tailed_to", "tierlog_tailed_to_bytes", "Physical offset below which the bucket has the log."),
-    _Number("tail_lag_bytes", "tierlog_tail_lag_bytes", "Bytes that archived appends wait for."),
-    _Number("unarchived_bytes", "tierlog_unarchived_bytes", "Bytes that the loss of the volume would lose."),
-    _Number("disk_free_bytes", "tierlog_disk_free_bytes", "Bytes that may still be allocated on the store's volume."),
-    _Number("disk_total_bytes", "tierlog_disk_total_bytes", "Bytes allocated on the store's volume and free ones."),
-    _Number("manifest_version", "tierlog_manifest_version", "Version of the manifest last seen."),
-    _Number("last_store_ms", "tierlog_last_store_time_seconds", "Store time of the newest record.", 1000),
-    _Number(
-        "clock_behind_ms", "tierlog_clock_behind_seconds",
-        "How far this machine's clock is behind the newest record; above a minute something is wrong.", 1000,
-    ),
-)  # fmt: skip
-_COUNTERS = (
-    _Number("appended_messages", "tierlog_appended_messages", "Messages appended since the store was opened."),
-    _Number("appended_bytes", "tierlog_appended_bytes", "Bytes of records appended since the store was opened."),
-    _Number("flushes", "tierlog_flushes", "Flushes of the log; fewer than appends where requests share one."),
-    _Number("tails_written", "tierlog_tails_written", "Tails stored for archived appends, each a PUT."),
-    _Number("tail_bytes_written", "tierlog_tail_written_bytes", "Bytes of log in those tails."),
-    _Number("archive_requests", "tierlog_archive_requests", "Requests made to the archive."),
-    _Number("archive_failures", "tierlog_archive_failures", "Requests to the archive that failed."),
-    _Number("archive_bytes_read", "tierlog_archive_read_bytes", "Bytes read from the archive."),
-    _Number("archive_bytes_written", "tierlog_archive_written_bytes", "Bytes written to the archive."),
-)
-_CACHE_COUNTERS = {
-    "hits": "Ranges of the archive that a cache had; of filters, look-ups in index objects that they spared.",
-    "misses": "Ranges that a cache was asked for and did not have; of filters, look-ups in vain without one.",
-    "evictions": "Ranges that left a cache for others.",
+_FILTERS = {
+    "false_positives": "tierlog_filter_false_positives",
+    "fetched": "tierlog_filter_fetches",
+    "fetched_bytes": "tierlog_filter_fetched_bytes",
+    "failures": "tierlog_filter_failures",
 }
-_FILTER_COUNTERS = (
-    _Number("false_positives", "tierlog_filter_false_positives", "Look-ups in vain despite a key filter in memory."),
-    _Number("fetched", "tierlog_filter_fetches", "Key filters fetched in the background, each a request."),
-    _Number("fetched_bytes", "tierlog_filter_fetched_bytes", "Bytes of those."),
-    _Number("failures", "tierlog_filter_failures", "Key filters that could not be fetched or were damaged."),
-)
+
+
+def _metric(name: str, values: Mapping[Labels, float]) -> Metric:
+    """A gauge or counter with a series for each combination of labels."""
+    family = FAMILIES[name]
+    metric: GaugeMetricFamily | CounterMetricFamily
+    if family.kind == "gauge":
+        metric = GaugeMetricFamily(name, family.help, labels=family.labels)
+    else:
+        metric = CounterMetricFamily(name, family.help, labels=family.labels)
+    for labels, value in sorted(values.items()):
+        metric.add_metric(labels, value)
+    return metric
+
+
+def _one(name: str, value: float) -> Metric:
+    return _metric(name, {(): value})
+
+
+def _histogram(name: str, readings: Mapping[Labels, HistogramReading]) -> Metric:
+    family = FAMILIES[name]
+    metric = HistogramMetricFamily(name, family.help, labels=family.labels)
+    for labels, reading in sorted(readings.items()):
+        bounds = [*(str(float(bound)) for bound in reading.bounds), "+Inf"]
+        metric.add_metric(labels, list(zip(bounds, reading.cumulative, strict=True)), reading.total)
+    return metric
 
 
 class StoreCollector(Collector):
     """The metrics of one open store. What the store does not know, such as an archive's, is left out."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, max_groups: int) -> None:
         self._engine = engine
+        self._max_groups = max_groups
 
     def collect(self) -> Iterator[Metric]:
         """Read all numbers at one moment."""
-        stats = self._engine.stats()
-        for number in _GAUGES:
-            value = stats[number.stat]
+        engine, stats, counted = self._engine, self._engine.stats(), self._engine.counted
+        for family in FAMILIES.values():
+            value = stats[family.stat] if family.stat is not None else None
             if isinstance(value, int):
-                yield GaugeMetricFamily(number.name, number.help, value / number.divisor)
-        for number in _COUNTERS:
-            value = stats[number.stat]
-            if isinstance(value, int):
-                yield CounterMetricFamily(number.name, number.help, value)
-        if self._engine.cold_url is not None:
+                yield _one(family.name, value / family.divisor)
+        yield _histogram("tierlog_append_seconds", counted.append_seconds.reading())
+        yield _metric("tierlog_acknowledged_messages", counted.messages.reading())
+        yield _histogram("tierlog_flush_seconds", {(): counted.flush_seconds.reading()})
+        yield _metric("tierlog_queries", counted.queries.reading())
+        yield _histogram("tierlog_query_seconds", counted.query_seconds.reading())
+        yield _histogram("tierlog_query_requests", {(): counted.query_requests.reading()})
+        yield _one("tierlog_query_cost_usd", sum(counted.query_usd.reading().values()))
+        files = engine.file_counts()
+        yield _metric("tierlog_files", {tuple(place): total.count for place, total in files.items()})
+        yield _metric("tierlog_files_bytes", {tuple(place): total.bytes for place, total in files.items()})
+        if engine.cold_url is not None:
+            yield _metric("tierlog_archive_calls", counted.archive.calls.reading())
+            yield _metric("tierlog_archive_cost_usd", counted.archive.usd.reading())
+            yield _histogram("tierlog_archive_call_seconds", counted.archive.seconds.reading())
             yield from _caches(stats["cache"])
-        yield _state("tierlog_read_only", "1 if nothing is written any more.", self._engine.read_only_reason)
-        yield _is(
-            "tierlog_disk_full",
-            "1 while appends are refused because the disk is fuller than hot.disk_full_percent.",
-            self._engine.disk_full_reason,
-        )
-        yield _is(
-            "tierlog_index_failing", "1 while key index and queues cannot follow the log, or index files not be kept.",
-            self._engine.index_error,
-        )  # fmt: skip
-        yield _is("tierlog_archive_failing", "1 if the archive could not be reached.", self._engine.cold_error)
+        yield from self._states()
+        yield from self._groups()
+
+    def _states(self) -> Iterator[Metric]:
+        """Reasons name objects and count bytes: as labels, every new one would make a series; but one is for good."""
+        engine = self._engine
+        reason = engine.read_only_reason
+        yield _metric("tierlog_read_only", {((reason or "")[:_REASON_LENGTH],): int(reason is not None)})
+        yield _one("tierlog_disk_full", int(engine.disk_full_reason is not None))
+        yield _one("tierlog_index_failing", int(engine.index_error is not None))
+        yield _one("tierlog_archive_failing", int(engine.cold_error is not None))
+
+    def _groups(self) -> Iterator[Metric]:
+        yield _one("tierlog_groups", len(self._engine.groups.all_committed()))
+        lags = self._engine.group_lags(self._max_groups)
+        yield _metric("tierlog_group_lag_messages", {(name,): lag for name, lag in lags.items()})
+
+
+class HttpCollector(Collector):
+    """The metrics of requests."""
+
+    def __init__(self, counts: HttpCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Read all numbers."""
+        counts = self._counts
+        moved = counts.bytes.reading()
+        yield _metric("tierlog_http_requests", counts.requests.reading())
+        yield _histogram("tierlog_http_request_seconds", counts.seconds.reading())
+        yield _one("tierlog_http_requests_in_flight", counts.in_flight)
+        yield _one("tierlog_http_received_bytes", moved.get(("received",), 0))
+        yield _one("tierlog_http_sent_bytes", moved.get(("sent",), 0))
+        yield _metric("tierlog_http_refused_requests", counts.refused.reading())
+        yield _metric("tierlog_build_info", {(_version(), platform.python_version()): 1})
 
 
 def _caches(layers: object) -> Iterator[Metric]:
     """Counters of the archive's caches, one series a layer."""
     assert isinstance(layers, dict)
-    for counter, text in _CACHE_COUNTERS.items():
-        family = CounterMetricFamily(f"tierlog_cache_{counter}", text, labels=["layer"])
-        for layer, numbers in layers.items():
-            family.add_metric([layer], numbers[counter])
-        yield family
-    held = GaugeMetricFamily("tierlog_cache_bytes", "Bytes that a cache of the archive holds.", labels=["layer"])
-    for layer, numbers in layers.items():
-        held.add_metric([layer], numbers["bytes"])
-    yield held
-    for number in _FILTER_COUNTERS:
-        yield CounterMetricFamily(number.name, number.help, layers["filters"][number.stat])
+    for counter in ("hits", "misses", "evictions", "bytes"):
+        yield _metric(f"tierlog_cache_{counter}", {(layer,): numbers[counter] for layer, numbers in layers.items()})
+    for counter, name in _FILTERS.items():
+        yield _one(name, layers["filters"][counter])
 
 
-def _is(name: str, text: str, reason: str | None) -> Metric:
-    """A state whose reason names an object or counts bytes: as a label, every new one would make a series."""
-    return GaugeMetricFamily(name, text, int(reason is not None))
-
-
-def _state(name: str, text: str, reason: str | None) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=["reason"])
-    family.add_metric([(reason or "")[:_REASON_LENGTH]], int(reason is not None))
-    return family
+def _version() -> str:
+    try:
+        return version("tierlog")
+    except PackageNotFoundError:
+        return "0"
 
 
 class Metrics:
-    """Prometheus text of one open store."""
+    """Prometheus text of one open store and of the service in front of it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, http: HttpCounts | None = None, *, max_groups: int = 100) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(StoreCollector(engine))
+        self._registry.register(StoreCollector(engine, max_groups))
+        self._registry.register(HttpCollector(http or HttpCounts()))
+        ProcessCollector(registry=self._registry)
 
     def text(self) -> bytes:
         """The exposition format, version 0.0.4."""

@@ -29,6 +29,7 @@ from service.seen_head import SeenHead, read_seen_head
 from service.settings import Settings
 from service.store_host import store_host
 from tiering.clock import Clock
+from tiering.cold.archive_totals import ArchiveTotals
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.object_store import ObjectStore
@@ -63,6 +64,7 @@ from tiering.rocketmq.broker import BrokerStore
 from tiering.store_state import StateWriter
 from tiering.tails.mark import TailMark
 from tiering.tails.returning import LostTail
+from tiering.tracer import NO_TRACER, Tracer
 
 _FIRST_LOOK_S = 3.0
 _READ_ONLY_TRIES = 3
@@ -79,6 +81,7 @@ class Surroundings:
     objects: ObjectStore | None = None
     #: Of the key index's new files.
     layout: ItemLayout = TIERLOG
+    tracer: Tracer = NO_TRACER
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ class StoreParts:
     #: RocketMQ's index beside ours, if it is written.
     classic: ClassicIndex | None
     manifest: ManifestStore | None
+    #: How much the archive holds; known once the background has read it.
+    totals: ArchiveTotals | None
     cold_index: ColdIndex | None
     searcher: Searcher
     keeping: IndexKeeping
@@ -161,7 +166,7 @@ def _open_once(
             if identity.cold_url is None:
                 return _Plan(identity, lost)
             archive = around.objects or open_archive(identity.cold_url, settings, around.clock)
-            metered = MeteredObjectStore(archive, meter)
+            metered = MeteredObjectStore(archive, meter, around.clock, around.tracer)
             resources.callback(metered.close)
             keys = ColdKeys(identity.store_id)
             objects: ObjectStore = metered
@@ -231,6 +236,7 @@ def _open_once(
             archived = archived_appends(
                 hot, cold_way, manifest, TailMark(fs, paths), settings, around.clock, around.randomness, stopping
             )  # fmt: skip
+        totals = None if manifest is None else ArchiveTotals(manifest)
         searcher = make_searcher(settings, around.clock)
         removal = make_removal(
             identity, hot, index, cold_index, searcher, cold_way, known, fs, around.clock, around.randomness,
@@ -240,8 +246,8 @@ def _open_once(
         missing = partial(fetcher.gaps.missing, hot.topics)
         groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness, missing)
         return StoreParts(
-            identity, hot, index, classic, manifest, cold_index, searcher, keeping, steps, cold_way, archived, known,
-            removal, fetcher, groups, disk, meter, stopping, planned.first_contact, resources.pop_all(), broker,
+            identity, hot, index, classic, manifest, totals, cold_index, searcher, keeping, steps, cold_way, archived,
+            known, removal, fetcher, groups, disk, meter, stopping, planned.first_contact, resources.pop_all(), broker,
         )  # fmt: skip
 
 
@@ -274,7 +280,9 @@ def _open_local(
         archived_to, indexed_to = manifest.head.archived_to, manifest.head.indexed_to
     options = settings.hot_options(identity.segment_bytes, identity.queue_file_units, foreign=foreign)
     published_below = 0 if read_only else archived_to  # a reader may look at a volume that fell behind
-    hot = HotStore(fs, paths, around.clock, options, store_host(settings), published_below=published_below)
+    hot = HotStore(
+        fs, paths, around.clock, options, store_host(settings), published_below=published_below, tracer=around.tracer
+    )  # fmt: skip
     steps = LocalSteps(stopping, lambda: hot.read_only_reason)
     index = LocalIndex.open(
         fs, paths, slots=settings.index.slots, items=settings.index.items, layout=around.layout,

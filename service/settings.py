@@ -24,6 +24,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from service.observing_settings import LogSettings, MetricsSettings, TracingSettings
 from service.produce_settings import ProduceSettings
 from service.setting_groups import (
     ColdSettings,
@@ -39,10 +40,13 @@ __all__ = [
     "ColdSettings",
     "HotSettings",
     "IndexSettings",
+    "LogSettings",
+    "MetricsSettings",
     "ProduceSettings",
     "QuerySettings",
     "ServeSettings",
     "Settings",
+    "TracingSettings",
 ]
 
 ENV_PREFIX = "TIERLOG_"
@@ -81,6 +85,9 @@ class Settings(BaseSettings):
     cold: ColdSettings = ColdSettings()
     query: QuerySettings = QuerySettings()
     serve: ServeSettings = ServeSettings()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @field_validator("advertise")
     @classmethod

@@ -12,11 +12,15 @@ from service.api.contract import describe
 from service.api.exact import ExactRequests
 from service.api.limits import BodyLimit
 from service.api.methods import HeadAndOptions
+from service.api.observing import Observe
 from service.api.routes import admin, groups, health, messages, metrics, page, produce, topics
 from service.api.stops import AnswerWhenStopped
 from service.engine import Engine
+from service.http_counts import HttpCounts
 from service.metrics import Metrics
 from service.settings import Settings
+from tiering.clock import SystemClock
+from tiering.randomness import SystemRandomness
 
 
 def create_app(engine: Engine, settings: Settings, stopping: threading.Event | None = None) -> FastAPI:
@@ -33,13 +37,18 @@ def create_app(engine: Engine, settings: Settings, stopping: threading.Event | N
     describe(app, access=False)
     app.state.engine = engine
     app.state.settings = settings
-    app.state.metrics = Metrics(engine)
+    counts = HttpCounts()
+    app.state.metrics = Metrics(engine, counts, max_groups=settings.metrics.max_groups)
     app.state.stopping = stopping = stopping or threading.Event()
     errors.install(app)
     # what is added last is asked first
     app.add_middleware(HeadAndOptions)
     app.add_middleware(BodyLimit, max_bytes=settings.serve.max_request_bytes)
     app.add_middleware(AnswerWhenStopped, stopping=stopping)
+    app.add_middleware(
+        Observe, counts=counts, clock=SystemClock(), randomness=SystemRandomness(),
+        access_every=settings.log.access_every, tracer=engine.tracer,
+    )  # fmt: skip
     for module in (produce, messages, topics, groups, admin, health, metrics, page):
         app.include_router(module.router)
     return app

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from index.errors import CorruptIndexError, DamagedFilterError
 from service.api.methods import allowed_methods
+from service.requests import current_request
 from tiering import errors
 from tiering.cold.bill import AbandonedError, BudgetSpentError
 from tiering.problems import problem_title, problem_type
@@ -76,6 +77,10 @@ def problem(
     **extra: object,
 ) -> JSONResponse:
     """A problem body; ``hint`` and what else is known are members of their own, left out if there is none."""
+    request = current_request()
+    if request is not None:
+        request.problem = title
+        extra["request_id"] = request.request_id
     body: dict[str, object] = {"type": uri, "title": title, "status": status, "detail": detail}
     body.update({name: value for name, value in {"hint": hint, **extra}.items() if value is not None})
     if retry_s is None and status in (429, 503):

@@ -211,6 +211,10 @@ class ArchiveCatalogue:
                     if leaf.rows is not None:
                         yield leaf.rows
 
+    def page(self, reader: ArchiveReader, node: PageNode, kind: str) -> Sequence[Any]:
+        """What a page of the manifest holds, of segments (``log``) or index objects (``index``)."""
+        return self._page(reader, node, kind)
+
     def _entries(
         self,
         reader: ArchiveReader,

@@ -8,10 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tiering.clock import Clock, SystemClock
 from tiering.cold.object_store import ObjectInfo, ObjectStore, PendingUpload
-from tiering.errors import ObjectNotFoundError, PreconditionFailedError
+from tiering.cold.prices import LISTED_AT_ONCE, PART_BYTES, usd_of
+from tiering.errors import ObjectNotFoundError, PreconditionFailedError, ThrottledError, UnavailableError
+from tiering.gauging import Histograms, Tally
+from tiering.tracer import NO_TRACER, Span, Tracer
 
 _Item = TypeVar("_Item")
+_WRITES = ("put", "upload", "list", "list_uploads")
+_FREE = ("delete", "abort_upload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,13 @@ class Meter:
         self._bytes_read = 0
         self._bytes_written = 0
         self._failures = 0
+        #: Calls by operation (a method of the contract) and outcome: ``ok``, ``not_found``, ``precondition_failed``,
+        #: ``throttled``, ``unavailable`` or ``error``.
+        self.calls = Tally()
+        #: What they cost by operation, USD at list prices.
+        self.usd = Tally()
+        #: How long they took by operation, s; of a listing the time waited for names.
+        self.seconds = Histograms()
 
     @property
     def requests(self) -> int:
@@ -83,78 +96,78 @@ class Meter:
 
 
 class MeteredObjectStore:
-    """Passes every call to ``inner`` unchanged and counts it on ``meter``."""
+    """Passes every call to ``inner`` unchanged, counts it on ``meter`` and tells ``tracer`` of it."""
 
-    def __init__(self, inner: ObjectStore, meter: Meter) -> None:
+    def __init__(
+        self, inner: ObjectStore, meter: Meter, clock: Clock | None = None, tracer: Tracer = NO_TRACER
+    ) -> None:
         self._inner = inner
         self._meter = meter
+        self._clock = clock or SystemClock()
+        self._tracer = tracer
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
         """Count one request and the bytes."""
-        with self._request():
+        with self._request("put") as call:
             info = self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
-        self._meter.count(bytes_written=len(data))
+            call.wrote(len(data))
         return info
 
     def upload(self, key: str, pieces: Iterable[bytes]) -> ObjectInfo:
         """Count one request, however many parts it takes, and the bytes."""
-        with self._request():
+        with self._request("upload") as call:
             info = self._inner.upload(key, pieces)
-        self._meter.count(bytes_written=info.size_bytes)
+            call.wrote(info.size_bytes)
         return info
 
     def get(self, key: str) -> tuple[bytes, ObjectInfo]:
         """Count one request and the bytes."""
-        with self._request():
+        with self._request("get") as call:
             found = self._inner.get(key)
-        self._meter.count(bytes_read=len(found[0]))
+            call.read(len(found[0]))
         return found
 
     def get_if_changed(self, key: str, etag: str) -> tuple[bytes, ObjectInfo] | None:
         """Count one request, and the bytes if there were any."""
-        with self._request():
+        with self._request("get_if_changed") as call:
             found = self._inner.get_if_changed(key, etag)
-        if found is not None:
-            self._meter.count(bytes_read=len(found[0]))
+            if found is not None:
+                call.read(len(found[0]))
         return found
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
         """Count one request and the bytes."""
-        with self._request():
+        with self._request("get_range") as call:
             data = self._inner.get_range(key, start, end)
-        self._meter.count(bytes_read=len(data))
+            call.read(len(data))
         return data
 
     def head(self, key: str) -> ObjectInfo:
         """Count one request."""
-        with self._request():
+        with self._request("head"):
             return self._inner.head(key)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         """Count one request when the iteration begins."""
-        with self._request(requests=0):
-            found = self._inner.list(prefix, after)
-        return self._iterated(found)
+        return self._iterated("list", self._inner.list(prefix, after))
 
     def delete(self, key: str) -> None:
         """Count one request."""
-        with self._request():
+        with self._request("delete"):
             self._inner.delete(key)
 
     def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
         """Count one request when the iteration begins."""
-        with self._request(requests=0):
-            found = self._inner.list_uploads(prefix)
-        return self._iterated(found)
+        return self._iterated("list_uploads", self._inner.list_uploads(prefix))
 
     def abort_upload(self, pending: PendingUpload) -> None:
         """Count one request."""
-        with self._request():
+        with self._request("abort_upload"):
             self._inner.abort_upload(pending)
 
     def now_ms(self) -> int:
         """Count one request."""
-        with self._request():
+        with self._request("now_ms"):
             return self._inner.now_ms()
 
     def close(self) -> None:
@@ -162,16 +175,81 @@ class MeteredObjectStore:
         self._inner.close()
 
     @contextmanager
-    def _request(self, requests: int = 1) -> Iterator[None]:
-        self._meter.count(requests=requests)
-        try:
-            yield
-        except (ObjectNotFoundError, PreconditionFailedError):
-            raise
-        except Exception:
-            self._meter.count(failures=1)
-            raise
+    def _request(self, operation: str) -> Iterator[_Call]:
+        with self._tracer.span(f"archive {operation}", operation=operation) as span:
+            call = _Call(self._meter, operation, span)
+            begun_s = self._clock.monotonic_s()
+            try:
+                yield call
+            except Exception as error:
+                call.outcome = _outcome_of(error)
+                raise
+            finally:
+                call.end(self._clock.monotonic_s() - begun_s)
 
-    def _iterated(self, found: Iterator[_Item]) -> Iterator[_Item]:
-        with self._request():
-            yield from found
+    def _iterated(self, operation: str, found: Iterator[_Item]) -> Iterator[_Item]:
+        """No span: one that is around a generator would be around what its reader does, too."""
+        call = _Call(self._meter, operation, None)
+        waited_s, names = 0.0, 0
+        try:
+            while True:
+                begun_s = self._clock.monotonic_s()
+                try:
+                    item = next(found, None)
+                except Exception as error:
+                    call.outcome = _outcome_of(error)
+                    raise
+                finally:
+                    waited_s += self._clock.monotonic_s() - begun_s
+                if item is None:
+                    return
+                names += 1
+                yield item
+        finally:
+            call.pages = max(1, -(-names // LISTED_AT_ONCE))
+            call.end(waited_s)
+
+
+class _Call:
+    """One call on its way, and what it adds to the meter."""
+
+    def __init__(self, meter: Meter, operation: str, span: Span | None) -> None:
+        self._meter = meter
+        self._operation = operation
+        self._span = span
+        self._bytes = 0
+        self.pages = 1
+        self.outcome = "ok"
+        meter.count(requests=1)
+
+    def read(self, size_bytes: int) -> None:
+        self._bytes = size_bytes
+        self._meter.count(bytes_read=size_bytes)
+
+    def wrote(self, size_bytes: int) -> None:
+        self._bytes = size_bytes
+        self._meter.count(bytes_written=size_bytes)
+        if self._operation == "upload" and size_bytes > PART_BYTES:
+            self.pages = 2 + -(-size_bytes // PART_BYTES)  # begun, each part, completed
+
+    def end(self, taken_s: float) -> None:
+        meter, operation = self._meter, self._operation
+        if self.outcome not in ("ok", "not_found", "precondition_failed"):
+            meter.count(failures=1)
+        meter.calls.add((operation, self.outcome))
+        meter.seconds.observe((operation,), taken_s)
+        if operation not in _FREE:
+            is_write = operation in _WRITES
+            meter.usd.add((operation,), usd_of(writes=self.pages) if is_write else usd_of(reads=self.pages))
+        if self._span is not None:
+            self._span.tell(outcome=self.outcome, bytes=self._bytes)
+
+
+def _outcome_of(error: Exception) -> str:
+    if isinstance(error, ObjectNotFoundError):
+        return "not_found"
+    if isinstance(error, PreconditionFailedError):
+        return "precondition_failed"
+    if isinstance(error, ThrottledError):
+        return "throttled"
+    return "unavailable" if isinstance(error, UnavailableError) else "error"

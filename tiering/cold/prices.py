@@ -6,6 +6,10 @@ from __future__ import annotations
 USD_PER_WRITE = 0.005 / 1000
 #: GET, HEAD and every other request.
 USD_PER_READ = 0.0004 / 1000
+#: An upload that is larger is made in parts of that size, and two requests more; as the S3 client of ours does.
+PART_BYTES = 8 << 20
+#: Names in one page of a listing.
+LISTED_AT_ONCE = 1_000
 
 
 def usd_of(*, writes: int = 0, reads: int = 0) -> float:

@@ -14,10 +14,12 @@ from itertools import pairwise
 
 from sortedcontainers import SortedDict
 
+from tiering.clock import Clock, SystemClock
 from tiering.errors import CorruptionError, StoreError, StoreMismatchError
 from tiering.flush_guard import FlushGuard
 from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
 from tiering.fs import ByteArray, File, FileSystem, flush_file
+from tiering.gauging import Histogram
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 
 _PAGE_BYTES = 4096
@@ -44,7 +46,7 @@ PutBack = Callable[["CommitLog", int], bool]
 class CommitLog:
     """Segments in order. Appending, rolling and removing are the store's, one at a time; reading needs no lock."""
 
-    def __init__(self, fs: FileSystem, paths: StorePaths, segment_bytes: int) -> None:
+    def __init__(self, fs: FileSystem, paths: StorePaths, segment_bytes: int, clock: Clock | None = None) -> None:
         self._fs = fs
         self._paths = paths
         self.segment_bytes = segment_bytes
@@ -63,6 +65,9 @@ class CommitLog:
         self.flushed = 0
         #: How often the active file was flushed.
         self.flushes = 0
+        #: How long each of those took, s.
+        self.flush_seconds = Histogram()
+        self._clock = clock or SystemClock()
 
     def load(self, published_below: int = 0) -> None:
         """Map the segments that exist.
@@ -310,8 +315,10 @@ class CommitLog:
                 self._flush_turn.notify_all()
 
     def _flush_file(self) -> None:
+        begun_s = self._clock.monotonic_s()
         with self._flush_guard.flushing():
             self._file.flush()
+        self.flush_seconds.observe(self._clock.monotonic_s() - begun_s)
         self.flushes += 1
 
     def remove_first(self) -> None:

@@ -36,6 +36,7 @@ from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.options import HotOptions
 from tiering.paths import StorePaths
+from tiering.tracer import NO_TRACER, Tracer
 from tiering.types import Durability
 
 _LOG = logging.getLogger("tierlog")
@@ -53,11 +54,13 @@ class HotStore:
         store_host: bytes,
         *,
         published_below: int = 0,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Load what is there; nothing may be appended before :meth:`recover`. The caller holds the store's lock."""
         self._fs = fs
         self._paths = paths
         self._clock = clock
+        self._tracer = tracer
         self._options = options
         self._append_lock = threading.Lock()
         self._dispatch_lock = threading.RLock()
@@ -78,7 +81,7 @@ class HotStore:
         )  # fmt: skip
         # before the log: where a writer goes on beside this, the log may be ahead of it, but never behind
         checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
-        self.log = CommitLog(fs, paths, options.segment_bytes)
+        self.log = CommitLog(fs, paths, options.segment_bytes, clock)
         self.log.load(published_below)
         if self.log.is_empty:
             self.log.add_segment(0)
@@ -219,7 +222,8 @@ class HotStore:
                     self.producers.register(origin, result.physical_offset, sizes, result.store_ms)
             end = self.log.end
         if durability is not Durability.ASYNC or end - self.log.flushed > self._options.flush_dirty_bytes:
-            self.flush(end)
+            with self._tracer.span("flush wait"):
+                self.flush(end)
         return result
 
     def flush(self, upto: int | None = None) -> int:

@@ -6,6 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -24,9 +26,11 @@ class FetchPool:
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """The result to come; cancelling it keeps work that has not begun from beginning.
 
+        It runs in the context of whoever gives it, so that what it logs says for which request.
         Where no further thread can be started, those that run do it later; :class:`RuntimeError` if there is none.
         """
         result: Future[T] = Future()
+        work = partial(copy_context().run, work)
         with self._lock:
             self._waiting.append((result, work))
             if self._running == self._threads:

@@ -23,6 +23,7 @@ from tiering.cold.object_store import (
     validate_prefix,
     validate_range,
 )
+from tiering.cold.prices import PART_BYTES
 from tiering.cold.s3.answers import crc32_text, full_object_crc32, object_info, to_ms
 from tiering.cold.s3.body import read_until
 from tiering.cold.s3.client import DEFAULT_LIMITS, S3Client, S3Limits, sdk_errors
@@ -39,7 +40,6 @@ from tiering.errors import (
     TornRecordError,
 )
 
-PART_BYTES = 8 << 20
 # S3 allows 1024 bytes: 900 for a key, one for the slash.
 MAX_PREFIX_BYTES = 120
 

@@ -1,0 +1,136 @@
+"""What the service tells of each request: its id, a log line, numbers for metrics, a span for traces."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.access.caller import Caller
+from service.api.errors import problem
+from service.http_counts import GONE, HttpCounts
+from service.logs import FACTS
+from service.requests import RequestNotes, bind, request_id, unbind
+from tiering.clock import Clock
+from tiering.randomness import Randomness
+from tiering.tracer import NO_TRACER, Tracer
+
+_LOG = logging.getLogger("tierlog.access")
+_ID = b"x-request-id"
+#: Asked for by machines, all the time.
+_QUIET = frozenset(("/livez", "/readyz", "/metrics"))
+#: The same for all requests that no route takes: what a client makes up is no label.
+UNMATCHED = "unmatched"
+
+
+class Observe:
+    """ASGI middleware, the outermost: takes or makes ``X-Request-Id`` and answers with it, and tells what was done.
+
+    Neither query strings nor bodies nor headers are told.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        counts: HttpCounts,
+        clock: Clock,
+        randomness: Randomness,
+        *,
+        access_every: int = 1,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
+        self._app = app
+        self._counts = counts
+        self._clock = clock
+        self._randomness = randomness
+        self._access_every = access_every
+        self._tracer = tracer
+        self._answered = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, between two looks at the clock."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == _ID), None)
+        notes = RequestNotes(request_id(None if given is None else given.decode("latin-1"), self._randomness))
+        answer = _Answer(scope, receive, send, notes.request_id.encode())
+        token = bind(notes)
+        self._counts.begin()
+        begun_s = self._clock.monotonic_s()
+        try:
+            with self._tracer.span("request", method=scope["method"]) as span:
+                try:
+                    await self._app(scope, answer.receive, answer.send)
+                except Exception:
+                    _LOG.exception("unexpected error")
+                    if answer.has_begun:
+                        raise  # the server cuts the answer off
+                    unexpected = problem(500, "internal error", "an unexpected error, see the service's log")
+                    await unexpected(scope, answer.receive, answer.send)
+                finally:
+                    span.tell(
+                        route=answer.route, status=answer.status, received=answer.received, sent=answer.sent,
+                        request_id=notes.request_id,
+                    )  # fmt: skip
+        finally:
+            taken_s = self._clock.monotonic_s() - begun_s
+            self._counts.end(
+                answer.route, scope["method"], answer.status, taken_s,
+                received=answer.received, sent=answer.sent, problem=notes.problem,
+            )  # fmt: skip
+            self._tell(scope, answer, notes, taken_s)
+            unbind(token)
+
+    def _tell(self, scope: Scope, answer: _Answer, notes: RequestNotes, taken_s: float) -> None:
+        level = logging.DEBUG if answer.route in _QUIET else logging.INFO
+        if not _LOG.isEnabledFor(level):
+            return
+        if answer.status < 400:
+            self._answered += 1
+            if not self._access_every or self._answered % self._access_every:
+                return
+        caller: Caller | None = scope.get("tierlog.caller")
+        facts = {
+            "method": scope["method"],
+            "route": answer.route,
+            "status": answer.status,
+            "ms": round(taken_s * 1000, 3),
+            "received_bytes": answer.received,
+            "sent_bytes": answer.sent,
+            **({"caller": caller.name} if caller is not None else {}),
+            **({"problem": notes.problem} if notes.problem is not None else {}),
+        }
+        _LOG.log(level, "request", extra={FACTS: facts})
+
+
+class _Answer:
+    """One request and its answer on their way."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._request_id = request_id
+        self.has_begun = False
+        self.status = GONE
+        self.received = 0
+        self.sent = 0
+
+    @property
+    def route(self) -> str:
+        """The template of the route that took the request."""
+        return getattr(self._scope.get("route"), "path", UNMATCHED)
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self.received += len(message.get("body", b""))
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun, self.status = True, message["status"]
+            message = {**message, "headers": [*message.get("headers", ()), (_ID, self._request_id)]}
+        else:
+            self.sent += len(message.get("body", b""))
+        await self._send(message)
