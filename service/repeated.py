@@ -43,5 +43,7 @@ class Repeated:
             self.error = found
             self._backoff.failed()
         else:
+            if self.error is not None:
+                _LOG.warning("%s goes well again", self._name)
             self.error = None
             self._backoff.succeeded()

@@ -16,6 +16,7 @@ import uvicorn
 from service.api.app import create_app
 from service.cli.errors import FAILED
 from service.engine import Engine
+from service.logs import configure_logs
 from service.settings import Settings
 from tiering.errors import InvalidRequestError
 
@@ -44,6 +45,7 @@ def serve(
     the open store before requests are taken; ``ready`` is told the URL once they are. Raises what
     :meth:`Engine.open` raises, and :class:`InvalidRequestError` if the address cannot be listened on.
     """
+    configure_logs(settings.log)
     stopping = threading.Event()
     before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
     try:
@@ -113,7 +115,9 @@ def _answer(
     config = uvicorn.Config(
         create_app(engine, settings, stopping),
         timeout_graceful_shutdown=_GRACE_S,
+        log_config=None,
         log_level="warning",
+        access_log=False,
         lifespan="off",
         server_header=False,
     )
