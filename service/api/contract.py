@@ -35,6 +35,7 @@ _PROBLEM: Json = {
         "hint": {"type": "string", "description": "what to do about it"},
         "path": {"type": "string", "description": "the file or object that it is about"},
         "position": {"type": "integer", "description": "a byte in it, or the place of a message in the batch"},
+        "request_id": {"type": "string", "description": "what the service's log calls the request"},
     },
 }
 
