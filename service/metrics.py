@@ -91,6 +91,7 @@ class StoreCollector(Collector):
         engine = self._engine
         reason = engine.read_only_reason
         yield _metric("tierlog_read_only", {((reason or "")[:_REASON_LENGTH],): int(reason is not None)})
+        yield _one("tierlog_fenced", int(engine.is_fenced))
         yield _one("tierlog_disk_full", int(engine.disk_full_reason is not None))
         yield _one("tierlog_index_failing", int(engine.index_error is not None))
         yield _one("tierlog_archive_failing", int(engine.cold_error is not None))
