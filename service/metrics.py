@@ -141,11 +141,13 @@ class Metrics:
     """Prometheus text of one open store and of the service in front of it."""
 
     def __init__(self, engine: Engine, http: HttpCounts | None = None, *, max_groups: int = 100) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(StoreCollector(engine, max_groups))
-        self._registry.register(HttpCollector(http or HttpCounts()))
-        ProcessCollector(registry=self._registry)
+        self._whole, self._nameless = CollectorRegistry(), CollectorRegistry()
+        http_collector = HttpCollector(http or HttpCounts())
+        for registry, most in ((self._whole, max_groups), (self._nameless, 0)):
+            registry.register(StoreCollector(engine, most))
+            registry.register(http_collector)
+            ProcessCollector(registry=registry)
 
-    def text(self) -> bytes:
-        """The exposition format, version 0.0.4."""
-        return generate_latest(self._registry)
+    def text(self, *, with_groups: bool = True) -> bytes:
+        """The exposition format, version 0.0.4; without groups for whom their names are not meant."""
+        return generate_latest(self._whole if with_groups else self._nameless)

@@ -388,3 +388,26 @@ class ServeSettings(SettingGroup):
         ge=1024,
         description="Bytes. A larger request body is refused with 413 before it is read whole.",
     )
+    tls_certificate: str | None = Field(
+        default=None,
+        description=(
+            "PEM file with the certificate for HTTPS and those between it and its authority; unset = plain HTTP. Read "
+            "again within 10 s of a change."
+        ),
+    )
+    tls_key: str | None = Field(
+        default=None, description="PEM file with the certificate's key, without a passphrase; unset = in its file."
+    )
+    tls_client_ca: str | None = Field(
+        default=None,
+        description=(
+            "PEM file with authorities; only clients with a certificate of theirs get a connection (mutual TLS), in "
+            "addition to tokens. Unset = nobody needs one. Read at start only."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _has_certificate(self) -> ServeSettings:
+        if self.tls_certificate is None and (self.tls_key is not None or self.tls_client_ca is not None):
+            raise ValueError("tls_key and tls_client_ca need tls_certificate")
+        return self
