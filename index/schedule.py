@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -22,6 +23,7 @@ from index.work import SearchContext, Work
 from tiering.clock import Clock
 from tiering.cold.bill import AbandonedError, ReadBill, RequestChain
 from tiering.cold.caching.fetch_pool import FetchPool
+from tiering.cold.gate import entering_archive
 from tiering.errors import StoreError
 from tiering.message import StoredMessage
 from tiering.types import Order
@@ -113,6 +115,7 @@ class Schedule:
         self._ended: list[Ended] = []
         self._unforeseen: Exception | None = None
         self._is_closed = False
+        self._in_archive: ExitStack | None = None
 
     def push(self, work: Work) -> None:
         """Add a piece, unless it cannot yield anything of the range or is known."""
@@ -129,7 +132,7 @@ class Schedule:
         """Return as soon as the page is certain, everything is done or time is over.
 
         What is then still under way on the pool changes nothing any more. Raises what a piece raises that is neither a
-        failure of a store nor of the system.
+        failure of a store nor of the system, and :class:`OverloadedError` if the caller may not wait for the archive.
         """
         try:
             while self._turn():
@@ -140,6 +143,8 @@ class Schedule:
             with self._changed:
                 self._is_closed = True
             self._bill.close()
+            if self._in_archive is not None:
+                self._in_archive.close()
 
     # the thread that asked
 
@@ -157,6 +162,8 @@ class Schedule:
                 self._wait()
                 return True
             self._local_first = self._first(work) if self._pool else None
+            if not work.is_local:
+                self._enter_archive()
             self._enlist()  # what may hold the same times need not wait for this
         ended = self._do(work, self._take_over)
         with self._changed:
@@ -208,6 +215,7 @@ class Schedule:
         """See to it that there are threads for the pieces that may be begun; the lock is held."""
         if self._pool is None or self._next_remote() is None:
             return
+        self._enter_archive()
         while self._workers < min(self._width(), len(self._running) + len(self._remote)):
             self._workers += 1
             try:
@@ -217,6 +225,13 @@ class Schedule:
                 if not self._workers:
                     raise
                 return
+
+    def _enter_archive(self) -> None:
+        """Before the first piece that asks the archive; on the thread that asked, as the pool has none before it."""
+        if self._in_archive is None:
+            entered = ExitStack()
+            entered.enter_context(entering_archive())
+            self._in_archive = entered
 
     def _width(self) -> int:
         """How many pieces may be under way at once: what is left of a budget goes to the first in the order."""

@@ -11,6 +11,7 @@ its number, and the next try appends the rest. After it: the next try appends no
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from service.settings import Settings
 from service.store_host import store_host
 from tiering.batch import ANY_QUEUE, Message, MessageBatch, MessageColumns
 from tiering.clock import Clock
-from tiering.errors import ConflictError, InvalidRequestError, KeyReusedError
+from tiering.cold.gate import entering_archive
+from tiering.errors import ConflictError, InvalidRequestError, KeyReusedError, OverloadedError
 from tiering.format.properties import KEYS, OWN_FIELDS, SHARDING_KEY
 from tiering.hot.producers import Origin, Run
 from tiering.message import StoredMessage
@@ -83,8 +85,14 @@ class Appends:
         :class:`KeyReusedError` if one of them belongs to another message, :class:`ConflictError` if a message was
         appended before and cannot be read any more; nothing was appended then.
         """
-        if key is None or not messages:
-            return self._append(messages, durability)
+        # who may not wait for the archive is refused before anything is appended
+        gate = entering_archive() if durability is Durability.ARCHIVED else contextlib.nullcontext()
+        with gate:
+            if key is None or not messages:
+                return self._append(messages, durability)
+            return self._append_once(messages, durability, key)
+
+    def _append_once(self, messages: Sequence[Message], durability: Durability, key: IdempotencyKey) -> list[Appended]:
         topics = {messages[0].topic} if isinstance(messages, MessageColumns) else {one.topic for one in messages}
         if len(topics) != 1:
             raise InvalidRequestError("messages with one idempotency key are of one topic")
@@ -107,6 +115,7 @@ class Appends:
         self, messages: Sequence[Message], durability: Durability, origin: Origin | None = None
     ) -> list[Appended]:
         self._disk.check_room()
+        self._keep_pace()
         batch = MessageBatch.of(messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes)
         self._check_durability(batch.topics, durability)
         if not self._settings.create_topics:
@@ -124,6 +133,17 @@ class Appends:
                 result.physical_offset.tolist(), result.queue_id.tolist(), result.queue_offset.tolist(), strict=True
             )
         ]
+
+    def _keep_pace(self) -> None:
+        """Derive before appending more where queues and index are too far behind the log, or refuse to append."""
+        most = self._settings.hot.max_behind_bytes
+        if self._hot.log.flushed - self._hot.dispatched_to > most:
+            behind = self._hot.log.flushed - self._hot.dispatch()
+            if behind > most:
+                raise OverloadedError(
+                    f"queues and index are {behind} bytes behind the log",
+                    hint=self._hot.dispatch_error or "hot.max_behind_bytes is the limit; try again",
+                )
 
     def _check_durability(self, topics: Sequence[str], durability: Durability) -> None:
         if durability is not Durability.ARCHIVED:

@@ -10,6 +10,7 @@ from pathlib import Path
 from index.archive_repair import ArchiveRepair, RepairReport
 from index.layout import LAYOUTS
 from index.query import Answer, Query
+from index.results import PAGE_BYTES
 from index.store_search import TieredStoreSearch
 from service.appending import Appended, Appends, IdempotencyKey
 from service.archived_appends import TailNumbers
@@ -209,12 +210,12 @@ class Engine:
 
     # reading
 
-    def query(self, query: Query) -> Answer:
-        """Find messages by key or time over both tiers."""
+    def query(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
+        """Find messages by key or time over both tiers; a page is about ``page_bytes`` at most."""
         store = TieredStoreSearch(self.store_id, self._hot, self._index, self._cold_index, self._known)
         begun_s = self._clock.monotonic_s()
         with self.tracer.span("query", by="time" if query.key is None else "key", limit=query.limit) as span:
-            found = answer(self._searcher, [store], query, self._settings)
+            found = answer(self._searcher, [store], query, self._settings, page_bytes)
             span.tell(**facts_of(found))
         self.counted.answered(query, found, self._clock.monotonic_s() - begun_s)
         return found
@@ -394,12 +395,6 @@ class Engine:
     def read_only_reason(self) -> str | None:
         """Why nothing can be written, or None."""
         return "opened read-only" if self._read_only else self._hot.read_only_reason
-
-    @property
-    def is_fenced(self) -> bool:
-        """Whether the archive was seen to be another's: of the volume that took over, or of a copy of this one."""
-        seen = self._manifest is not None and self._manifest.head is not None
-        return seen and self._cold_way is not None and self._cold_way.own_head() is None
 
     @property
     def disk_full_reason(self) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from index.dry_run import dry_run
 from index.query import Answer, Query
+from index.results import PAGE_BYTES
 from index.search import Searcher, StoreSearch
 from service.settings import Settings
 from tiering.clock import Clock
@@ -18,10 +19,16 @@ def make_searcher(settings: Settings, clock: Clock) -> Searcher:
     return Searcher(FetchPool(settings.query.threads, "tierlog-query"), settings.query.concurrency, clock)
 
 
-def answer(searcher: Searcher, stores: Sequence[StoreSearch], query: Query, settings: Settings) -> Answer:
+def answer(
+    searcher: Searcher,
+    stores: Sequence[StoreSearch],
+    query: Query,
+    settings: Settings,
+    page_bytes: int = PAGE_BYTES,
+) -> Answer:
     """Search, or say what that may cost; with the time-out of the settings if the query has none."""
     if query.dry_run:
         return dry_run(stores, query)
     if query.timeout_ms is None and settings.query.timeout_ms:
         query = replace(query, timeout_ms=settings.query.timeout_ms)
-    return searcher.search(stores, query)
+    return searcher.search(stores, query, page_bytes=page_bytes)

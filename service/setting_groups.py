@@ -75,6 +75,15 @@ class HotSettings(SettingGroup):
         le=1024,
         description="Queues of a topic that is made by its first message.",
     )
+    max_behind_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description=(
+            "Bytes of flushed log that queues and index may be behind. An append that finds them further behind "
+            "derives first, and gets 429 if that does not help, as while the index cannot be written. More makes the "
+            "next open after a kill read longer."
+        ),
+    )
     record_checksum: bool = Field(
         default=False,
         description=(
@@ -374,40 +383,3 @@ class QuerySettings(SettingGroup):
             "false and `cut_by` `timeout`; 0 = never."
         ),
     )
-
-
-class ServeSettings(SettingGroup):
-    """Where `tierlog serve` listens."""
-
-    host: str = Field(
-        default="127.0.0.1", min_length=1, description="Address to listen on; `0.0.0.0` is every interface."
-    )
-    port: int = Field(default=8080, ge=0, le=65_535, description="TCP port; 0 takes a free one and prints it.")
-    max_request_bytes: int = Field(
-        default=64 << 20,
-        ge=1024,
-        description="Bytes. A larger request body is refused with 413 before it is read whole.",
-    )
-    tls_certificate: str | None = Field(
-        default=None,
-        description=(
-            "PEM file with the certificate for HTTPS and those between it and its authority; unset = plain HTTP. Read "
-            "again within 10 s of a change."
-        ),
-    )
-    tls_key: str | None = Field(
-        default=None, description="PEM file with the certificate's key, without a passphrase; unset = in its file."
-    )
-    tls_client_ca: str | None = Field(
-        default=None,
-        description=(
-            "PEM file with authorities; only clients with a certificate of theirs get a connection (mutual TLS), in "
-            "addition to tokens. Unset = nobody needs one. Read at start only."
-        ),
-    )
-
-    @model_validator(mode="after")
-    def _has_certificate(self) -> ServeSettings:
-        if self.tls_certificate is None and (self.tls_key is not None or self.tls_client_ca is not None):
-            raise ValueError("tls_key and tls_client_ca need tls_certificate")
-        return self

@@ -25,6 +25,7 @@ Json = dict[str, Any]
 JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 NDJSON = "application/x-ndjson"
+PARQUET = "application/vnd.apache.parquet"
 
 
 def message_json(message: StoredMessage) -> Json:
@@ -67,11 +68,12 @@ def body_bytes(message: Json) -> bytes:
 
 def answer_json(answer: Answer) -> Json:
     """A page of a query; ``estimate`` is there only for a dry run."""
-    found: Json = {
-        "messages": [message_json(message) for message in answer.messages],
-        "next_cursor": answer.next_cursor,
-        "coverage": answer.coverage.to_json(),
-    }
+    return {"messages": [message_json(message) for message in answer.messages], **beside_answer(answer)}
+
+
+def beside_answer(answer: Answer) -> Json:
+    """What stands beside the messages of a page."""
+    found: Json = {"next_cursor": answer.next_cursor, "coverage": answer.coverage.to_json()}
     if answer.estimate is not None:
         found["estimate"] = answer.estimate.to_json()
     return found
@@ -79,12 +81,16 @@ def answer_json(answer: Answer) -> Json:
 
 def pull_json(result: PullResult) -> Json:
     """An answer of a pull."""
+    return {**beside_pull(result), "messages": [message_json(message) for message in result.messages]}
+
+
+def beside_pull(result: PullResult) -> Json:
+    """What stands beside the messages of a pull."""
     return {
         "status": result.status.value,
         "next_offset": result.next_offset,
         "min_offset": result.min_offset,
         "max_offset": result.max_offset,
-        "messages": [message_json(message) for message in result.messages],
     }
 
 
@@ -151,10 +157,3 @@ def decode_base64(text: str) -> bytes:
 def ndjson_line(value: Json) -> str:
     """One line of NDJSON with its line end."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
-
-
-def messages_ndjson(page: Json) -> Iterable[str]:
-    """A query's answer as lines: a message each, last what stands beside the messages."""
-    for message in page["messages"]:
-        yield ndjson_line(message)
-    yield ndjson_line({name: value for name, value in page.items() if name != "messages"})

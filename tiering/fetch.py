@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tiering.cold.gate import entering_archive
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reloading import despite_deletion
 from tiering.cold.replays import Replays
@@ -83,9 +84,12 @@ class Fetcher:
         """
         wanted = TagFilter.parse(tag)
         if self._hot is None:
-            return self._pull_cold_only(topic, queue_id, offset, limit, wanted)
-        with self._hot_queue(self._hot, topic, queue_id) as queue:
+            with entering_archive():
+                return self._pull_cold_only(topic, queue_id, offset, limit, wanted)
+        with self._hot_queue(self._hot, topic, queue_id) as queue, contextlib.ExitStack() as stack:
             is_hot = offset >= queue.first
+            if not is_hot:
+                stack.enter_context(entering_archive())
             first = self._first_without_waiting(queue) if is_hot else _or_zero(lambda: self._first(queue))
             if offset >= queue.end:
                 queue.snapshot.require_dispatched()
@@ -142,11 +146,13 @@ class Fetcher:
         with self._hot_queue(self._hot, topic, queue_id) as queue:
             found = self._hot_by_time(queue, time_ms, boundary)
             if found is None:
-                border, head_below = queue.snapshot.border, self._head_below(queue.snapshot.border)
-                if head_below is not None:
-                    found = self._archived_by_time(
-                        head_below, border, queue.topic_id, topic, queue_id, time_ms, boundary
-                    )
+                border = queue.snapshot.border
+                with entering_archive():
+                    head_below = self._head_below(border)
+                    if head_below is not None:
+                        found = self._archived_by_time(
+                            head_below, border, queue.topic_id, topic, queue_id, time_ms, boundary
+                        )
             if found is None:
                 found = self._of_hot(queue, time_ms, boundary)
             if found >= queue.end - (boundary is Boundary.UPPER):
@@ -178,8 +184,9 @@ class Fetcher:
                 elif offset >= snapshot.border:
                     record = self._hot_record(self._hot, snapshot, offset)
                 else:
-                    head = self._head_below(snapshot.border)
-                    record, tier = self._archived_record(head, offset) if head else None, Tier.COLD
+                    with entering_archive():
+                        head = self._head_below(snapshot.border)
+                        record, tier = self._archived_record(head, offset) if head else None, Tier.COLD
         if record is not None and self._erased(head).hides(record):
             record = None
         if record is None or not record.has_queue_unit:

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from service.api.schemas import MessagesIn
-from service.wire import ARROW_STREAM, NDJSON
+from service.wire import ARROW_STREAM, NDJSON, PARQUET
 
 Json = dict[str, Any]
 
@@ -52,19 +52,22 @@ QUERY_FORMS: Json = {
         }
     },
     ARROW_STREAM: {"schema": ARROW_SCHEMA},
+    PARQUET: {"schema": {"type": "string", "format": "binary", "description": "a Parquet file, a message a row"}},
 }
+#: The forms of a pull's answer beside JSON.
+PULL_FORMS: Json = {form: QUERY_FORMS[form] for form in (NDJSON, ARROW_STREAM)}
 
 #: Name of the component and what it says.
 _FAILURES: dict[int, tuple[str, str]] = {
     400: ("BadArgument", "an argument or a message is not what it has to be; nothing was changed"),
     401: ("Unauthenticated", "no token, or one that is not known"),
-    403: ("Forbidden", "the token is known, but not for this; without tokens: a page of another origin asks"),
+    403: ("Forbidden", "the token is known, but not for this"),
     404: ("NotFound", "no such topic, queue, message, group, member or receipt"),
     406: ("NotAcceptable", "`Accept` rules out every form that the answer has"),
+    408: ("TooSlow", "the body took too long to arrive; nothing was done"),
     409: ("Conflict", "the state forbids it: see `type`; with `Retry-After` the same request may work in a moment"),
     413: ("TooLarge", "the request, or a message in it, is over its limit of bytes"),
     415: ("UnsupportedForm", "the body's `Content-Type` or `Content-Encoding` is not one that is taken"),
-    421: ("Misdirected", "without tokens: the request came under a name that is not the loopback's"),
     422: ("Unprocessable", "the body is not what it has to be; or its Idempotency-Key belongs to other messages"),
     429: ("TooMuch", "the service has too much to do at once, or a budget is spent; nothing was done"),
     500: ("Failed", "damage was found, or the service itself is at fault; its log says more"),
@@ -137,12 +140,10 @@ def _complete(described: Json, *, is_open: bool, access: bool) -> None:
     responses = described["responses"]
     failures = {int(status) for status in responses if status.isdigit() and int(status) >= 400}
     if "requestBody" in described:
-        failures |= {413, 415, 422}
+        failures |= {408, 413, 415, 422}
     else:
         failures.discard(422)  # the framework's guess wherever there is an argument
     failures |= {400, 500}
-    if not access:
-        failures |= {403, 421}
     if not is_open:
         failures |= {429, 503}
         if access:

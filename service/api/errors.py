@@ -91,13 +91,14 @@ def problem(
 
 def install(app: FastAPI) -> None:
     """Answer every failure with a problem body."""
-    app.add_exception_handler(errors.StoreError, _store_error)
+    app.add_exception_handler(errors.StoreError, store_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
 
 
-def _store_error(request: Request, error: Any) -> JSONResponse:
+def store_error(request: Request, error: Any) -> JSONResponse:
+    """The answer to what the store raised."""
     kind = type(error)
     status = STATUS.get(kind, 500)
     if status == 500:
@@ -108,7 +109,7 @@ def _store_error(request: Request, error: Any) -> JSONResponse:
         error.message,
         uri=problem_type(kind),
         hint=error.hint,
-        retry_s=_SOON_S if kind is errors.RequestUnderWayError else None,
+        retry_s=_SOON_S if kind in (errors.RequestUnderWayError, errors.OverloadedError) else None,
         path=error.path,
         position=error.position,
     )

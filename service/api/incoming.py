@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fastapi import Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -47,20 +46,28 @@ BODY = {
 }
 
 
-async def incoming(request: Request, topic: str, engine: Engine, settings: Settings) -> Sequence[Message]:
-    """The messages of a request body; what cannot be one is answered with 413, 415 or 422."""
+async def incoming(request: Request, topic: str, engine: Engine, settings: Settings) -> Callable[[], Sequence[Message]]:
+    """What takes the messages out of a request's body, for a thread: it takes time.
+
+    415 for another content type; the function answers what cannot be a message with 413 or 422.
+    """
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if kind not in (JSON, NDJSON, ARROW_STREAM):
         raise HTTPException(415, f"content type {kind!r} is not one of {JSON}, {NDJSON}, {ARROW_STREAM}")
     body = await request.body()
     queue_of = queue_chooser(engine, settings, topic)
-    if kind == ARROW_STREAM:
-        return await run_in_threadpool(_of_arrow, body, topic, queue_of, settings.serve.max_request_bytes)
-    try:
-        found = MessagesIn.model_validate_json(body).messages if kind == JSON else _lines(body)
-    except ValidationError as error:
-        raise RequestValidationError(_located(error)) from error
-    return await run_in_threadpool(lambda: [_message(one, topic, queue_of) for one in found])
+
+    def read() -> Sequence[Message]:
+        if kind == ARROW_STREAM:
+            return _of_arrow(body, topic, queue_of, settings.serve.max_request_bytes)
+        try:
+            if kind == NDJSON:
+                return _of_lines(body, topic, queue_of)
+            return [_message(one, topic, queue_of) for one in MessagesIn.model_validate_json(body).messages]
+        except ValidationError as error:
+            raise RequestValidationError(_located(error)) from error
+
+    return read
 
 
 def queue_chooser(engine: Engine, settings: Settings, topic: str) -> Callable[[str], int]:
@@ -96,17 +103,28 @@ def _unprocessable(what: str) -> RequestValidationError:
     return RequestValidationError([{"loc": ("body",), "msg": what, "type": "value_error"}])
 
 
-def _lines(body: bytes) -> list[MessageIn]:
+def _of_lines(body: bytes, topic: str, queue_of: Callable[[str], int]) -> list[Message]:
+    """Line by line, so that only messages are kept and not what each was checked with."""
     found = []
-    for number, line in enumerate(body.split(b"\n"), 1):
+    for number, line in enumerate(_lines(body), 1):
         if line.strip():
             try:
-                found.append(MessageIn.model_validate_json(line))
+                one = MessageIn.model_validate_json(line)
             except ValidationError as error:
                 raise RequestValidationError(_located(error, f"line {number}")) from error
+            found.append(_message(one, topic, queue_of))
     if not found:
         raise RequestValidationError([{"loc": ("body",), "msg": "no message", "type": "missing"}])
     return found
+
+
+def _lines(body: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(body):
+        end = body.find(b"\n", start)
+        end = len(body) if end < 0 else end
+        yield body[start:end]
+        start = end + 1
 
 
 def _located(error: ValidationError, *place: str) -> list[dict[str, Any]]:

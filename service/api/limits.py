@@ -1,41 +1,203 @@
-"""Refuses request bodies over a limit while they come in, so that none of them fills the memory."""
+"""What a request has to pass before it is looked at: the number of its kind, and the size of its body."""
 
 from __future__ import annotations
 
-from starlette.exceptions import HTTPException
+import asyncio
+from collections.abc import Iterator
+
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.errors import problem
+from service.api.body_memory import BodyMemory, Share
+from service.api.decoding import ENCODINGS, Decoder, decoder_of
+from service.api.errors import problem, store_error
+from service.api.lanes import Lane, Lanes
+from service.serve_settings import ServeSettings
+from service.wire import JSON, NDJSON
+from tiering.errors import OverloadedError
+
+#: Bytes of memory for a byte of a body: a message is many objects while JSON is taken apart.
+_JSON_WEIGHT, _OTHER_WEIGHT = 8, 2
 
 
-class BodyLimit:
-    """ASGI middleware: 413 for a body of more than ``max_bytes``, announced or not.
+class Admission:
+    """ASGI middleware: 429 for a request of a kind of which there are enough; the lane of others is in the scope."""
 
-    The framework has a limit too, but answers in plain text where everything else is a problem body.
-    """
-
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, lanes: Lanes) -> None:
         self._app = app
-        self._max_bytes = max_bytes
-        self._detail = f"the request body is over the limit of {max_bytes} bytes"
+        self._lanes = lanes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, counting what arrives."""
+        """Pass a request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > self._max_bytes:
-            await problem(413, "request too large", self._detail)(scope, receive, send)
+        lane = self._lanes.of(scope["method"], scope["path"], scope["query_string"])
+        try:
+            place = lane.place()
+            place.__enter__()
+        except OverloadedError as error:
+            await store_error(Request(scope), error)(scope, receive, send)
             return
-        seen = 0
+        try:
+            scope["tierlog.lane"] = lane
+            await self._app(scope, receive, send)
+        finally:
+            place.__exit__(None, None, None)
 
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._max_bytes:
-                raise HTTPException(413, self._detail)
-            return message
 
-        await self._app(scope, counted, send)
+def lane_of(request: Request) -> Lane:
+    """The lane that a request was admitted to."""
+    lane: Lane = request.scope["tierlog.lane"]
+    return lane
+
+
+class _RefusedError(Exception):
+    def __init__(self, answer: Response) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class _GoneError(Exception):
+    """The client went away before its body was there."""
+
+
+class Bodies:
+    """ASGI middleware: reads a request's body, whole and decoded, within the limits, and hands it on in one piece.
+
+    413 for one that is or decodes to too much, 415 for an unknown encoding, 422 for one that cannot be decoded, 408 for
+    one that takes too long, 429 if there is no room for it in memory. Nothing was done then.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings, memory: BodyMemory) -> None:
+        self._app = app
+        self._memory = memory
+        self._max_bytes = settings.max_request_bytes
+        self._receive_s = settings.receive_timeout_ms / 1000
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+            await self._app(scope, receive, send)
+            return
+        with self._memory.share() as share:
+            try:
+                body = await self._body(scope, headers, receive, share)
+            except _GoneError:
+                return
+            except _RefusedError as refused:
+                await refused.answer(scope, receive, send)
+                return
+            except OverloadedError as error:
+                await store_error(Request(scope), error)(scope, receive, send)
+                return
+            await self._app(scope, _once(body, receive), send)
+
+    async def _body(self, scope: Scope, headers: Headers, receive: Receive, share: Share) -> bytes:
+        announced = headers.get("content-length", "")
+        announced_bytes = int(announced) if announced.isdigit() else 0
+        if announced_bytes > self._max_bytes:
+            raise self._too_large()
+        weight = _weight(headers)
+        decoder = _decoder(headers)
+        if decoder is None and announced_bytes:
+            await self._memory.take(share, announced_bytes * weight)
+        found: list[bytes] = []
+        size = arrived = 0
+        left_s = self._receive_s
+        clock = asyncio.get_running_loop().time
+        more = True
+        while more:
+            began_s = clock()
+            message = await self._receive(receive, left_s)
+            left_s -= clock() - began_s
+            if message["type"] == "http.disconnect":
+                raise _GoneError
+            more = message.get("more_body", False)
+            data: bytes = message.get("body", b"")
+            arrived += len(data)
+            if arrived > self._max_bytes:
+                raise self._too_large()
+            steps = iter((data,)) if decoder is None else decoder.feed(data)
+            while (piece := await _next(scope, steps, is_here=decoder is None)) is not None:
+                size += len(piece)
+                if size > self._max_bytes:
+                    raise self._too_large()
+                if size * weight > share.held_bytes:
+                    await self._memory.take(share, size * weight - share.held_bytes)
+                found.append(piece)
+        if decoder is not None:
+            try:
+                decoder.end()
+            except ValueError as error:
+                raise _undecodable(error) from error
+        return b"".join(found)
+
+    async def _receive(self, receive: Receive, left_s: float) -> Message:
+        try:
+            return await asyncio.wait_for(receive(), max(0.0, left_s))
+        except TimeoutError as error:
+            answer = problem(
+                408, "request timeout", f"the request body was not there after {self._receive_s:g} s",
+                hint="nothing was done; send smaller bodies, or raise serve.receive_timeout_ms",
+            )  # fmt: skip
+            answer.headers["Connection"] = "close"
+            raise _RefusedError(answer) from error
+
+    def _too_large(self) -> _RefusedError:
+        detail = f"the request body is over the limit of {self._max_bytes} bytes"
+        return _RefusedError(
+            problem(413, "request too large", detail, hint="send smaller batches; serve.max_request_bytes is the limit")
+        )
+
+
+def _weight(headers: Headers) -> int:
+    kind = headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    return _JSON_WEIGHT if kind in (JSON, NDJSON) else _OTHER_WEIGHT
+
+
+def _decoder(headers: Headers) -> Decoder | None:
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding in ("", "identity"):
+        return None
+    try:
+        return decoder_of(encoding)
+    except KeyError as error:
+        answer = problem(
+            415, "unsupported media type", f"content encoding {encoding[:100]!r} is not one of {', '.join(ENCODINGS)}"
+        )
+        answer.headers["Accept-Encoding"] = ", ".join(ENCODINGS)
+        raise _RefusedError(answer) from error
+
+
+def _undecodable(error: ValueError) -> _RefusedError:
+    return _RefusedError(problem(422, "unprocessable body", str(error), hint="Content-Encoding says how it is encoded"))
+
+
+async def _next(scope: Scope, steps: Iterator[bytes], *, is_here: bool) -> bytes | None:
+    """The next decoded piece; decoding is done on a thread, as it takes time."""
+    if is_here:
+        return next(steps, None)
+    lane: Lane = scope["tierlog.lane"]
+    try:
+        return await lane.run(lambda: next(steps, None))
+    except ValueError as error:
+        raise _undecodable(error) from error
+
+
+def _once(body: bytes, receive: Receive) -> Receive:
+    """What the application receives: the body, then what comes from the client after it."""
+    left: list[bytes] = [body]
+
+    async def given() -> Message:
+        if left:
+            return {"type": "http.request", "body": left.pop(), "more_body": False}
+        return await receive()
+
+    return given

@@ -149,6 +149,11 @@ class QueryIn(_Strict):
         default=None, ge=1, le=MAX_TIMEOUT_MS, description="answer after so long with what is known then"
     )
     dry_run: Flag = Field(default=False, description="say what it may cost, and read only the manifest")
+    all: Flag = Field(
+        default=False,
+        description="every message from the cursor on, streamed as NDJSON, Arrow or Parquet; `limit` are read "
+        "at a time, and `timeout_ms` is for each of these pages",
+    )
 
 
 class PullIn(_Strict):

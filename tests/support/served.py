@@ -11,6 +11,7 @@ import uvicorn
 
 from service.api.app import create_app
 from service.engine import Engine
+from service.http_server import http_config
 from service.settings import Settings
 
 
@@ -20,7 +21,7 @@ def served(engine: Engine, settings: Settings, stopping: threading.Event | None 
     stopping = stopping or threading.Event()
     with socket.create_server(("127.0.0.1", port)) as listener:
         app = create_app(engine, settings, stopping)
-        config = uvicorn.Config(app, lifespan="off", log_level="critical", timeout_graceful_shutdown=2)
+        config = http_config(app, settings.serve, log_level="critical", timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

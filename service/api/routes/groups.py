@@ -23,13 +23,14 @@ from service.api.group_schemas import (
     OffsetsOut,
     RemovedOut,
 )
+from service.api.lane_route import LaneRoute
 from service.api.parameters import GroupName, MemberId
 from service.engine import Engine
 from service.groups import Membership
 from tiering.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from tiering.group_offsets import GroupState, Queue
 
-router = APIRouter(prefix="/v1/groups", tags=["groups"])
+router = APIRouter(route_class=LaneRoute, prefix="/v1/groups", tags=["groups"])
 
 
 @router.get("", operation_id="list_groups", response_model=GroupListOut)

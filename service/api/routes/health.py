@@ -8,9 +8,10 @@ from fastapi.responses import JSONResponse
 from service.api.contract import may_answer
 from service.api.deps import TheEngine
 from service.api.errors import problem
+from service.api.lane_route import LaneRoute
 from service.api.store_schemas import AliveOut, ReadyOut
 
-router = APIRouter(tags=["health"])
+router = APIRouter(route_class=LaneRoute, tags=["health"])
 
 
 @router.get("/livez", operation_id="is_alive", response_model=AliveOut)

@@ -8,26 +8,43 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
+from index.query import MAX_LIMIT
 from index.query import Query as Question
 from service.access.caller import Scope
-from service.api.contract import QUERY_FORMS, may_answer
-from service.api.deps import Stopping, TheCaller, TheEngine
+from service.answer_forms import whole
+from service.api.contract import PULL_FORMS, QUERY_FORMS, may_answer
+from service.api.deps import Stopping, TheCaller, TheEngine, TheSettings
+from service.api.downloads import download
+from service.api.lane_route import LaneRoute
+from service.api.limits import lane_of
 from service.api.negotiation import wanted_form
 from service.api.parameters import MessageId, QueueId, TopicName
 from service.api.schemas import MessageOut, OffsetByTimeIn, OffsetByTimeOut, PullIn, PullOut, QueryIn, QueryOut
-from service.arrow_rows import answer_stream
-from service.wire import ARROW_STREAM, JSON, NDJSON, answer_json, message_json, messages_ndjson, pull_json
-from tiering.errors import MessageNotFoundError
+from service.following import FollowedQuery
+from service.wire import (
+    ARROW_STREAM,
+    JSON,
+    NDJSON,
+    PARQUET,
+    answer_json,
+    beside_answer,
+    beside_pull,
+    message_json,
+    pull_json,
+)
+from tiering.errors import InvalidRequestError, MessageNotFoundError
 from tiering.pull_result import PullResult
 from tiering.types import PullStatus
 
-router = APIRouter(prefix="/v1", tags=["messages"])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"])
 
 #: A long poll waits in steps, so that a stop and a client that went away end it.
 _STEP_S = 0.5
+_LONG_FORMS = (NDJSON, ARROW_STREAM, PARQUET)
+_FORMS = (JSON, *_LONG_FORMS)
+_ENDINGS = {NDJSON: "ndjson", ARROW_STREAM: "arrows", PARQUET: "parquet"}
 
 
 @router.get(
@@ -36,42 +53,54 @@ _STEP_S = 0.5
     response_model=QueryOut,
     responses={200: {"content": QUERY_FORMS}, **may_answer(404, 406, 409)},
 )
-def query(
-    request: Request, topic: TopicName, asked: Annotated[QueryIn, Query()], caller: TheCaller, engine: TheEngine
+async def query(
+    request: Request,
+    topic: TopicName,
+    asked: Annotated[QueryIn, Query()],
+    caller: TheCaller,
+    engine: TheEngine,
+    settings: TheSettings,
 ) -> Response:
     """Find messages by key and by time in both tiers.
 
-    NDJSON has what stands beside the messages in its last line, an Arrow stream in its schema's metadata.
+    NDJSON has what stands beside the messages in its last line, an Arrow stream in its schema's metadata, Parquet in
+    the key-value metadata of the file. With `all` the answer follows the cursor to the end, however many messages there
+    are: what stands beside them is then in the custom metadata of an Arrow stream's last record batch. An answer that
+    fails half-way ends with a line `{"problem": ...}` (NDJSON) or breaks off.
     """
     caller.check(Scope.READ, topic)
-    question = Question(
-        topic,
-        asked.key,
-        asked.from_ms,
-        asked.to_ms,
-        asked.limit,
-        asked.axis,
-        asked.order,
-        asked.cursor,
-        asked.max_requests,
-        asked.timeout_ms,
-        asked.dry_run,
-    )
-    page = answer_json(engine.query(question))
-    match wanted_form(request, (JSON, NDJSON, ARROW_STREAM)):
-        case "application/x-ndjson":
-            return Response("".join(messages_ndjson(page)), media_type=NDJSON)
-        case "application/vnd.apache.arrow.stream":
-            return Response(answer_stream(page), media_type=ARROW_STREAM)
-        case _:
-            return JSONResponse(page)
+    lane = lane_of(request)
+    question = _question(topic, asked)
+    if asked.all:
+        form = wanted_form(request, _LONG_FORMS)
+        ask = partial(engine.query, page_bytes=settings.serve.stream_page_bytes)
+        return await download(request, FollowedQuery(ask, question), form, f"{topic}.{_ENDINGS[form]}")
+    form = wanted_form(request, _FORMS)
+
+    def page() -> Response:
+        answer = engine.query(question)
+        if form == JSON:
+            return JSONResponse(answer_json(answer))
+        return Response(whole(answer.messages, beside_answer(answer), form), media_type=form)
+
+    return await lane.run(page, is_timed=False)
+
+
+def _question(topic: str, asked: QueryIn) -> Question:
+    if asked.all and asked.dry_run:
+        raise InvalidRequestError("a dry run is of one page", hint="leave all out")
+    limit = MAX_LIMIT if asked.all and "limit" not in asked.model_fields_set else asked.limit
+    return Question(
+        topic, asked.key, asked.from_ms, asked.to_ms, limit, asked.axis, asked.order, asked.cursor,
+        asked.max_requests, asked.timeout_ms, asked.dry_run,
+    )  # fmt: skip
 
 
 @router.get(
     "/topics/{topic}/queues/{queue_id}/messages",
     operation_id="pull_messages",
     response_model=PullOut,
-    responses=may_answer(404),
+    responses={200: {"content": PULL_FORMS}, **may_answer(404, 406)},
 )
 async def pull(
     request: Request,
@@ -81,22 +110,32 @@ async def pull(
     caller: TheCaller,
     engine: TheEngine,
     stopping: Stopping,
-) -> JSONResponse:
-    """Read a queue in order from ``offset``, whichever tier holds it; waits up to ``wait_ms`` at its end."""
+) -> Response:
+    """Read a queue in order from ``offset``, whichever tier holds it; waits up to ``wait_ms`` at its end.
+
+    NDJSON has what stands beside the messages in its last line, an Arrow stream in its schema's metadata.
+    """
     caller.check(Scope.READ, topic)
+    form = wanted_form(request, (JSON, NDJSON, ARROW_STREAM))
+    run = lane_of(request).run
 
     def read() -> PullResult:
         return engine.pull(topic, queue_id, asked.offset, asked.limit, asked.tag)
 
-    result = await run_in_threadpool(read)
+    def answer(result: PullResult) -> Response:
+        if form == JSON:
+            return JSONResponse(pull_json(result))
+        return Response(whole(result.messages, beside_pull(result), form), media_type=form)
+
+    result = await run(read)
     if result.status is PullStatus.NO_NEW_MESSAGE and asked.wait_ms > 0:
         loop = asyncio.get_running_loop()
         arrival: asyncio.Future[None] = loop.create_future()
         tell = partial(loop.call_soon_threadsafe, arrival.set_result, None)
-        with await run_in_threadpool(engine.watch, topic, queue_id, asked.offset, tell):
+        with await run(partial(engine.watch, topic, queue_id, asked.offset, tell)):
             await _wait(arrival, asked.wait_ms / 1000, request, stopping)
-        result = await run_in_threadpool(read)
-    return JSONResponse(pull_json(result))
+        result = await run(read)
+    return await run(partial(answer, result)) if result.messages else answer(result)
 
 
 @router.get(

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Request, Response
 
 from service.access.caller import Scope
 from service.api.deps import TheCaller
+from service.api.lane_route import LaneRoute
 from service.metrics import CONTENT_TYPE, Metrics
 
-router = APIRouter(tags=["health"])
+router = APIRouter(route_class=LaneRoute, tags=["health"])
 
 
 @router.get(
@@ -18,7 +19,7 @@ router = APIRouter(tags=["health"])
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def metrics(request: Request, caller: TheCaller) -> Response:
-    """Numbers of the store in Prometheus' text format; the lag of groups only for who may read every topic."""
+    """Numbers of the store in Prometheus' text format."""
     caller.check(Scope.READ)
     found: Metrics = request.app.state.metrics
-    return Response(found.text(with_groups=caller.is_unlimited), media_type=CONTENT_TYPE)
+    return Response(found.text(), media_type=CONTENT_TYPE)

@@ -8,7 +8,9 @@ from importlib.resources import files
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-router = APIRouter(include_in_schema=False)
+from service.api.lane_route import LaneRoute
+
+router = APIRouter(route_class=LaneRoute, include_in_schema=False)
 
 _HEADERS = {
     "Content-Security-Policy": (

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from service.access.caller import Scope
 from service.api.contract import ARROW_SCHEMA, may_answer
 from service.api.deps import TheCaller, TheEngine, TheSettings
 from service.api.incoming import BODY, incoming
+from service.api.lane_route import LaneRoute
+from service.api.limits import lane_of
 from service.api.negotiation import wanted_form
 from service.api.parameters import TopicName
 from service.api.schemas import AppendedListOut
@@ -21,7 +22,7 @@ from service.wire import ARROW_STREAM, JSON, appended_json
 from tiering.batch import validate_topic
 from tiering.types import Durability
 
-router = APIRouter(prefix="/v1", tags=["messages"])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"])
 
 _KEY = (
     "`producer` or `producer:number`: who sends the request, and the number of its first message among all that this "
@@ -52,8 +53,12 @@ async def produce(
     form = wanted_form(request, (JSON, ARROW_STREAM))  # before anything is appended
     validate_topic(topic)
     key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key)
-    messages = await incoming(request, topic, engine, settings)
-    results = await run_in_threadpool(engine.append, messages, durability, key)
-    if form == ARROW_STREAM:
-        return Response(await run_in_threadpool(appended_stream, results), media_type=ARROW_STREAM)
-    return JSONResponse(appended_json(results))
+    read = await incoming(request, topic, engine, settings)
+
+    def append() -> Response:
+        results = engine.append(read(), durability, key)
+        if form == ARROW_STREAM:
+            return Response(appended_stream(results), media_type=ARROW_STREAM)
+        return JSONResponse(appended_json(results))
+
+    return await lane_of(request).run(append)

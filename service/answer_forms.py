@@ -1,0 +1,155 @@
+"""The forms in which many messages go out, page by page: NDJSON, Arrow stream, Parquet.
+
+What stands beside the messages (`next_cursor`, `coverage`) is known at the end only: it is the last line of NDJSON, the
+custom metadata of an Arrow stream's last record batch, which has no rows, and key-value metadata in Parquet's footer.
+What breaks off in the middle has no such end.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from service.arrow_rows import MESSAGE_SCHEMA, messages_stream, stored_batch
+from service.wire import ARROW_STREAM, NDJSON, PARQUET, Json, message_json, ndjson_line
+from tiering.message import StoredMessage
+
+#: A Parquet row group: of fewer rows, what is said of each group outweighs them; of more, they fill the memory.
+_GROUP_ROWS, _GROUP_BYTES = 50_000, 8 << 20
+
+
+class Form(Protocol):
+    """Writes one answer; bytes come out in their order, and none of them twice."""
+
+    def page(self, messages: Sequence[StoredMessage]) -> bytes:
+        """What there is to send after some more messages; may be empty."""
+        ...
+
+    def end(self, beside: Json) -> bytes:
+        """The rest, with what stands beside the messages."""
+        ...
+
+    def failed(self, problem: Json) -> bytes | None:
+        """How the form says that it breaks off; None if it can only break off."""
+        ...
+
+
+def form_of(media_type: str) -> Form:
+    """The form of a media type; KeyError for others."""
+    kinds: dict[str, Callable[[], Form]] = {NDJSON: _NdjsonForm, ARROW_STREAM: _ArrowForm, PARQUET: _ParquetForm}
+    return kinds[media_type]()
+
+
+def whole(messages: Sequence[StoredMessage], beside: Json, media_type: str) -> bytes:
+    """One page of an answer in a form; Arrow has what stands beside the messages in its schema's metadata."""
+    if media_type == ARROW_STREAM:
+        return messages_stream(messages, beside)
+    form = form_of(media_type)
+    return form.page(messages) + form.end(beside)
+
+
+class _NdjsonForm:
+    """A message a line."""
+
+    def page(self, messages: Sequence[StoredMessage]) -> bytes:
+        return "".join(ndjson_line(message_json(message)) for message in messages).encode()
+
+    def end(self, beside: Json) -> bytes:
+        return ndjson_line(beside).encode()
+
+    def failed(self, problem: Json) -> bytes | None:
+        return ndjson_line({"problem": problem}).encode()
+
+
+class _ArrowForm:
+    """A record batch a page."""
+
+    def __init__(self) -> None:
+        self._sink = io.BytesIO()
+        self._writer = pa.ipc.new_stream(self._sink, MESSAGE_SCHEMA)
+
+    def page(self, messages: Sequence[StoredMessage]) -> bytes:
+        if messages:
+            self._writer.write_batch(stored_batch(messages))
+        return _taken(self._sink)
+
+    def end(self, beside: Json) -> bytes:
+        metadata = {name: json.dumps(value) for name, value in beside.items()}
+        self._writer.write_batch(stored_batch(()), custom_metadata=metadata)
+        self._writer.close()
+        return _taken(self._sink)
+
+    def failed(self, problem: Json) -> bytes | None:
+        return None
+
+
+class _ParquetForm:
+    """Row groups of some pages each; zstd inside."""
+
+    def __init__(self) -> None:
+        self._sink = _Outlet()
+        self._writer = pq.ParquetWriter(self._sink, MESSAGE_SCHEMA, compression="zstd")
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def page(self, messages: Sequence[StoredMessage]) -> bytes:
+        if messages:
+            batch = stored_batch(messages)
+            self._waiting.append(batch)
+            self._rows += batch.num_rows
+            self._bytes += batch.nbytes
+            if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+                self._write_group()
+        return self._sink.taken()
+
+    def end(self, beside: Json) -> bytes:
+        if self._waiting:
+            self._write_group()
+        self._writer.add_key_value_metadata({name: json.dumps(value) for name, value in beside.items()})
+        self._writer.close()
+        return self._sink.taken()
+
+    def failed(self, problem: Json) -> bytes | None:
+        return None
+
+    def _write_group(self) -> None:
+        self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=max(1, self._rows))
+        self._waiting, self._rows, self._bytes = [], 0, 0
+
+
+class _Outlet(io.RawIOBase):
+    """A file of which what was written is taken away, while positions count on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[bytes] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        piece = bytes(memoryview(data))  # type: ignore[arg-type]  # any buffer
+        self._pieces.append(piece)
+        self._position += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._position
+
+    def taken(self) -> bytes:
+        found = b"".join(self._pieces)
+        self._pieces.clear()
+        return found
+
+
+def _taken(sink: io.BytesIO) -> bytes:
+    found = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return found

@@ -1,0 +1,39 @@
+"""Routes whose plain functions run on the threads of the request's lane."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
+
+from service.api.lanes import Lane
+
+_LANE: ContextVar[Lane] = ContextVar("tierlog_lane")
+
+
+class LaneRoute(APIRoute):
+    """For ``APIRouter(route_class=LaneRoute)``: what is not ``async`` is run by :meth:`Lane.run`.
+
+    The framework would run it on threads that all kinds of requests share.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **others: Any) -> None:
+        super().__init__(path, endpoint if inspect.iscoroutinefunction(endpoint) else _on_lane(endpoint), **others)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        _LANE.set(scope["tierlog.lane"])
+        await super().handle(scope, receive, send)
+
+
+def _on_lane(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(endpoint)
+    async def run(*arguments: Any, **named: Any) -> Any:
+        return await _LANE.get().run(functools.partial(endpoint, *arguments, **named))
+
+    return run

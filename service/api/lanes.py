@@ -1,0 +1,125 @@
+"""Lanes of requests: how many of a kind there may be at once, and on which threads they are worked on.
+
+Kinds have threads of their own, so that a flood of one leaves the others answered; and of the threads for appends and
+for reads a share is kept for what does not wait for the archive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+from urllib.parse import parse_qs
+
+from service.serve_settings import ServeSettings
+from tiering.cold.caching.fetch_pool import FetchPool
+from tiering.cold.gate import ArchiveGate, behind
+from tiering.errors import DeadlineError, OverloadedError
+
+T = TypeVar("T")
+
+_TRUE = {"1", "on", "t", "true", "y", "yes"}
+
+
+class Lane:
+    """One kind of requests. Used on the event loop only."""
+
+    def __init__(
+        self,
+        name: str,
+        pool: FetchPool,
+        most: int,
+        setting: str,
+        *,
+        gate: ArchiveGate | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """``most`` requests at once, as ``setting`` says; ``timeout_ms`` for the work of one, None: no limit."""
+        self.name = name
+        self._pool, self._gate = pool, gate
+        self._most, self._setting = most, setting
+        self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        #: Requests that are being answered or wait for it.
+        self.under_way = 0
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Be one of the requests under way; :class:`OverloadedError` if there are enough."""
+        if self.under_way >= self._most:
+            raise OverloadedError(
+                f"{self.under_way} requests of this kind ({self.name}) are under way already",
+                hint=f"try again in a moment; {self._setting} is the limit",
+            )
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+
+    async def run(self, work: Callable[[], T], *, is_timed: bool = True) -> T:
+        """Do the work on a thread of the lane, in turn.
+
+        Raises :class:`DeadlineError` if it is not done in time: it then goes on and keeps its thread, or never begins.
+        """
+        context = contextvars.copy_context()
+
+        def gated() -> T:
+            with behind(self._gate):
+                return work()
+
+        result = asyncio.wrap_future(self._pool.submit(lambda: context.run(gated)))
+        try:
+            return await asyncio.wait_for(result, self._timeout_s if is_timed else None)
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"not done after {self._timeout_s:g} s; the work may have been done or not",
+                hint="serve.request_timeout_ms is the limit",
+            ) from error
+
+
+class Lanes:
+    """All lanes of one application."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        timeout_ms = settings.request_timeout_ms
+        append, read = settings.append_threads, settings.read_threads
+        self.gates = {
+            "append": ArchiveGate(append - max(1, append // 4), "serve.append_threads is the limit"),
+            "read": ArchiveGate(read - max(1, read // 4), "serve.read_threads is the limit"),
+        }
+        reading = FetchPool(read, "tierlog-read")
+        self.append = Lane(
+            "append", FetchPool(append, "tierlog-append"), settings.max_appends, "serve.max_appends",
+            gate=self.gates["append"], timeout_ms=timeout_ms,
+        )  # fmt: skip
+        self.read = Lane(
+            "read", reading, settings.max_reads, "serve.max_reads", gate=self.gates["read"], timeout_ms=timeout_ms
+        )
+        self.poll = Lane(
+            "long poll", reading, settings.max_long_polls, "serve.max_long_polls",
+            gate=self.gates["read"], timeout_ms=timeout_ms,
+        )  # fmt: skip
+        self.stream = Lane(
+            "download", FetchPool(settings.stream_threads, "tierlog-stream"), settings.max_streams, "serve.max_streams"
+        )
+        admin = settings.admin_threads
+        self.admin = Lane("admin", FetchPool(admin, "tierlog-admin"), 5 * admin, "serve.admin_threads")
+        #: What answers whatever else happens: health, metrics and the page.
+        self.always = Lane("always", FetchPool(2, "tierlog-always"), 1_000, "a constant", timeout_ms=timeout_ms)
+
+    def of(self, method: str, path: str, query: bytes) -> Lane:
+        """The lane of a request."""
+        if not path.startswith("/v1/"):
+            return self.always
+        if path.startswith("/v1/admin/") or (method == "DELETE" and path.count("/") == 3):
+            return self.admin
+        if not path.endswith("/messages"):
+            return self.read
+        if method == "POST":
+            return self.append
+        asked = parse_qs(query.decode("latin-1"))
+        if asked.get("all", [""])[-1].lower() in _TRUE:
+            return self.stream
+        return self.poll if asked.get("wait_ms", ["0"])[-1] != "0" else self.read

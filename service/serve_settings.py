@@ -1,0 +1,160 @@
+"""Settings of the service: where it listens, and how much it does and holds at once."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from service.s3_settings import SettingGroup
+
+
+class FlowSettings(SettingGroup):
+    """How much is done and held at once, and how long anybody is waited for."""
+
+    max_request_bytes: int = Field(
+        default=64 << 20,
+        ge=1024,
+        description=(
+            "Bytes. A larger request body is refused with 413 before it is read whole; a compressed one counts as it "
+            "is decoded, while it is decoded."
+        ),
+    )
+    body_memory_bytes: int = Field(
+        default=512 << 20,
+        ge=1 << 20,
+        description=(
+            "Bytes of memory for the bodies of all requests together, with what is made of them: a body of JSON or "
+            "NDJSON counts eight times. A request that does not fit waits for `serve.wait_ms` and then gets 429; a "
+            "larger one than all of this is let in when it is alone."
+        ),
+    )
+    wait_ms: int = Field(
+        default=1_000,
+        ge=0,
+        le=60_000,
+        description="ms that a request waits for room for its body before it gets 429. Longer holds more connections.",
+    )
+    receive_timeout_ms: int = Field(
+        default=30_000,
+        ge=10,
+        le=3_600_000,
+        description=(
+            "ms within which a request's head, and then its body, have to be there; a body that is not gets 408. "
+            "64 MiB in 30 s are 18 Mbit/s: slow clients send smaller batches."
+        ),
+    )
+    send_timeout_ms: int = Field(
+        default=30_000,
+        ge=10,
+        le=3_600_000,
+        description=(
+            "ms. A client that takes none of its answer for so long is cut off, and what the answer holds is freed."
+        ),
+    )
+    request_timeout_ms: int = Field(
+        default=60_000,
+        ge=10,
+        le=86_400_000,
+        description=(
+            "ms of work after which a request is answered with 503, its work done or not; for requests without a "
+            "time-out of their own: not for queries, downloads, `/v1/admin` and what waits in a long poll."
+        ),
+    )
+    keep_alive_ms: int = Field(
+        default=30_000,
+        ge=1_000,
+        le=3_600_000,
+        description="ms after which an idle connection is closed.",
+    )
+    max_connections: int = Field(
+        default=4_096,
+        ge=1,
+        le=1_000_000,
+        description="Connections at once; a further one is told 503 and closed. One file descriptor each.",
+    )
+    max_header_bytes: int = Field(
+        default=32 << 10,
+        ge=4_096,
+        le=1 << 20,
+        description="Bytes of a request's line and headers together; more is answered with 400.",
+    )
+    append_threads: int = Field(
+        default=32,
+        ge=2,
+        le=1_024,
+        description=(
+            "Threads that append. A quarter of them, one at least, is kept for appends that do not wait for the "
+            "archive. More let more requests share a flush."
+        ),
+    )
+    max_appends: int = Field(
+        default=512,
+        ge=1,
+        le=100_000,
+        description="Appends at once, those that wait for a thread or for their body included; a further one gets 429.",
+    )
+    read_threads: int = Field(
+        default=32,
+        ge=2,
+        le=1_024,
+        description=(
+            "Threads that answer queries, pulls and what else reads. A quarter of them, one at least, is kept for "
+            "reads of what is hot: a read that would wait for the archive beyond that gets 429."
+        ),
+    )
+    max_reads: int = Field(
+        default=512,
+        ge=1,
+        le=100_000,
+        description="Reads at once, those that wait for a thread included; a further one gets 429.",
+    )
+    max_long_polls: int = Field(
+        default=2_048,
+        ge=1,
+        le=1_000_000,
+        description="Pulls with `wait_ms` at once; a further one gets 429. They need a thread only while they read.",
+    )
+    max_streams: int = Field(
+        default=64,
+        ge=1,
+        le=10_000,
+        description=(
+            "Queries with `all=true` at once; a further one gets 429. Each holds `serve.stream_page_bytes` as it goes "
+            "out."
+        ),
+    )
+    stream_threads: int = Field(
+        default=8,
+        ge=1,
+        le=1_024,
+        description="Threads that read for queries with `all=true`, in turns.",
+    )
+    stream_page_bytes: int = Field(
+        default=1 << 20,
+        ge=1_024,
+        le=32 << 20,
+        description=(
+            "Bytes of messages that a query with `all=true` reads at a time, one message at least. Larger pages read "
+            "a little faster and hold more memory for a slow reader."
+        ),
+    )
+    admin_threads: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="Threads for `/v1/admin`; four times as many requests may wait for one, a further one gets 429.",
+    )
+
+
+class ServeSettings(FlowSettings):
+    """Where `tierlog serve` listens, and how much it does at once."""
+
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="Address to listen on; `0.0.0.0` is every interface."
+    )
+    port: int = Field(default=8080, ge=0, le=65_535, description="TCP port; 0 takes a free one and prints it.")
+
+    @model_validator(mode="after")
+    def _threads_get_work(self) -> ServeSettings:
+        if self.max_appends < self.append_threads or self.max_reads < self.read_threads:
+            raise ValueError("max_appends or max_reads is below its threads")
+        return self
