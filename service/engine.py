@@ -26,6 +26,7 @@ from service.removal import remove_due
 from service.restoring import restore_volume
 from service.settings import Settings
 from service.store_counts import StoreCounts, facts_of
+from service.timeline import Timeline, View, timeline_of
 from tiering.batch import MAX_QUEUES, Message
 from tiering.checks.findings import Findings
 from tiering.clock import Clock, SystemClock
@@ -269,11 +270,19 @@ class Engine:
 
     def files(self) -> list[FileInfo]:
         """Every segment and index file of both tiers; the cold ones only if the archive can be read."""
+        found = self._local_files()
+        if self._manifest is not None and self._manifest.head is not None:
+            found += cold_files(self._manifest, self._manifest.head)
+        return found
+
+    def timeline(self, view: View) -> Timeline:
+        """The store at a glance: the same files as blocks along the log, of a large archive few enough to draw."""
+        return timeline_of(self.store_id, self._hot, self._local_files(), self._manifest, view)
+
+    def _local_files(self) -> list[FileInfo]:
         found = local_files(self._hot, self._index, self._manifest)
         if self._classic is not None:
             found += classic_files(self._classic)
-        if self._manifest is not None and self._manifest.head is not None:
-            found += cold_files(self._manifest, self._manifest.head)
         if self._broker is not None:  # the index over a broker's log is in memory only
             found = [file for file in found if file.kind == "segment"]
         return found

@@ -16,7 +16,7 @@ from service.api.lanes import Lanes
 from service.api.limits import Admission, Bodies
 from service.api.methods import HeadAndOptions
 from service.api.observing import Observe
-from service.api.routes import admin, groups, health, messages, metrics, page, produce, topics
+from service.api.routes import admin, groups, health, messages, metrics, page, produce, timeline, topics
 from service.api.stops import AnswerWhenStopped
 from service.engine import Engine
 from service.http_counts import HttpCounts
@@ -56,7 +56,7 @@ def create_app(engine: Engine, settings: Settings, stopping: threading.Event | N
         Observe, counts=counts, clock=SystemClock(), randomness=SystemRandomness(),
         access_every=settings.log.access_every, tracer=engine.tracer,
     )  # fmt: skip
-    for module in (produce, messages, topics, groups, admin, health, metrics, page):
+    for module in (produce, messages, topics, timeline, groups, admin, health, metrics, page):
         app.include_router(module.router)
     return app
 

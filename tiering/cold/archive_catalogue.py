@@ -194,6 +194,10 @@ class ArchiveCatalogue:
         """What a level-1 page of segments refers to."""
         return list(self._page(reader, node, "log"))
 
+    def log_page(self, reader: ArchiveReader, node: PageNode) -> Sequence[Any]:
+        """What a page of segments holds: entries (level 0), or references to pages."""
+        return self._page(reader, node, "log")
+
     def index_page(self, reader: ArchiveReader, node: PageNode) -> Sequence[Any]:
         """What a page of index objects holds: entries (level 0), or references to pages."""
         return self._page(reader, node, "index")

@@ -1,0 +1,86 @@
+"""The store at a glance, for those who draw it: ``GET /v1/timeline``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from service.access.caller import Scope
+from service.api.deps import TheCaller, TheEngine
+from service.api.parameters import MAX_OFFSET, Number, Time
+from service.timeline import DEFAULT_BLOCKS, MAX_BLOCKS, View
+from tiering.types import END_OF_TIME_MS, TimeRange
+
+router = APIRouter(prefix="/v1", tags=["store"])
+
+
+class TimelineIn(BaseModel, extra="forbid"):
+    """The part of the store that is wanted: what reaches into a range of store times and of the log, both half-open."""
+
+    from_ms: Time = Field(default=0, alias="from", description="first store time")
+    to_ms: Time = Field(default=END_OF_TIME_MS, alias="to", description="end of the store times, not included")
+    from_offset: Number = Field(default=0, ge=0, le=MAX_OFFSET, description="first physical offset")
+    to_offset: Number = Field(default=MAX_OFFSET, ge=0, le=MAX_OFFSET, description="physical offset behind the last")
+    blocks: Number = Field(
+        default=DEFAULT_BLOCKS, ge=1, le=MAX_BLOCKS, description="in how many blocks a row of files is told, about"
+    )
+    known_version: Number | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_OFFSET,
+        description="manifest version whose `cold` you have for the same range: null if still so",
+    )
+
+
+class BlockOut(BaseModel):
+    """A file, or `count` neighbours of one state. Physical offsets are half-open, store times inclusive ms.
+
+    `level`: how often an index object was merged, 0 to 3. `level`, `bytes` and `records` are null where a view is so
+    wide that the entries themselves were not read, `name` for more than one file.
+    """
+
+    kind: Literal["segment", "index", "classic index"]
+    tier: Literal["hot", "cold"]
+    state: str
+    level: int | None
+    name: str | None
+    count: int
+    first_offset: int
+    next_offset: int
+    bytes: int | None
+    min_store_ms: int | None
+    max_store_ms: int | None
+    records: int | None
+
+
+class TimelineOut(BaseModel):
+    """Blocks of both tiers, and the marks of the whole store. `log_begin` is the border, where the hot tier begins."""
+
+    store_id: str
+    log_begin: int
+    log_end: int
+    archived_to: int | None
+    indexed_to: int | None
+    cold_min: int | None
+    manifest_version: int | None
+    from_ms: int | None
+    to_ms: int | None
+    border_ms: int | None
+    hot: list[BlockOut]
+    cold: list[BlockOut] | None
+    cold_error: str | None
+
+
+@router.get("/timeline", operation_id="get_timeline", response_model=TimelineOut)
+def timeline(asked: Annotated[TimelineIn, Query()], caller: TheCaller, engine: TheEngine) -> JSONResponse:
+    """The same files as `GET /v1/files` as blocks along the log, few enough to draw however many there are.
+
+    Ask again with `known_version`, and archived blocks come only after the archive has changed.
+    """
+    caller.check(Scope.READ)
+    stored = TimeRange(asked.from_ms, asked.to_ms)
+    view = View(stored, asked.from_offset, asked.to_offset, asked.blocks, asked.known_version)
+    return JSONResponse(engine.timeline(view).to_json())

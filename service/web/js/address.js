@@ -1,0 +1,72 @@
+/**
+ * The page's address holds the view and all of a search, so that it can be shared, and back and forward work. It is in
+ * the fragment, which browsers send to nobody: keys that are searched for stand in no log on the way.
+ */
+
+/**
+ * @typedef {object} Search
+ * @property {string} topic
+ * @property {string} key
+ * @property {string} range  name of a preset, or "custom"
+ * @property {string} from  RFC 3339 or ms, of a custom range; empty: no bound
+ * @property {string} to
+ * @property {"store" | "born"} time
+ * @property {"newest" | "oldest"} order
+ * @property {number} limit
+ */
+
+/**
+ * @typedef {object} Place
+ * @property {string} view
+ * @property {Search} search
+ */
+
+export const VIEWS = ["search", "topics", "groups", "store"];
+export const LIMITS = [32, 100, 500, 1000];
+
+/** @returns {Search} */
+export function emptySearch() {
+  return { topic: "", key: "", range: "all", from: "", to: "", time: "store", order: "newest", limit: 32 };
+}
+
+/**
+ * @param {string} fragment  with or without its `#`
+ * @returns {Place}
+ */
+export function parsePlace(fragment) {
+  const [path, query = ""] = fragment.replace(/^#?\/?/, "").split("?", 2);
+  const asked = new URLSearchParams(query);
+  const search = emptySearch();
+  search.topic = asked.get("topic") ?? "";
+  search.key = asked.get("key") ?? "";
+  search.from = asked.get("from") ?? "";
+  search.to = asked.get("to") ?? "";
+  search.range = asked.get("range") ?? (search.from || search.to ? "custom" : "all");
+  search.time = asked.get("time") === "born" ? "born" : "store";
+  search.order = asked.get("order") === "oldest" ? "oldest" : "newest";
+  const limit = Number(asked.get("limit"));
+  if (Number.isInteger(limit) && limit >= 1 && limit <= 10_000) search.limit = limit;
+  return { view: VIEWS.includes(path) ? path : "search", search };
+}
+
+/**
+ * @param {Search} search
+ * @returns {string} the fragment of the search view
+ */
+export function searchFragment(search) {
+  const asked = new URLSearchParams();
+  const plain = emptySearch();
+  if (search.topic) asked.set("topic", search.topic);
+  if (search.key) asked.set("key", search.key);
+  if (search.range === "custom") {
+    if (search.from) asked.set("from", search.from);
+    if (search.to) asked.set("to", search.to);
+  } else if (search.range !== plain.range) {
+    asked.set("range", search.range);
+  }
+  for (const name of /** @type {const} */ (["time", "order", "limit"])) {
+    if (search[name] !== plain[name]) asked.set(name, String(search[name]));
+  }
+  const query = asked.toString();
+  return query ? `#/search?${query}` : "#/search";
+}

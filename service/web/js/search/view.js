@@ -1,0 +1,214 @@
+/** The search: asks, shows pages as they come, and what was covered. */
+
+import { askJson, words } from "../api.js";
+import { h, refill, say } from "../dom.js";
+import { onZone } from "../prefs.js";
+import { bytes, count, counted } from "../units.js";
+import { coveragePanel, estimatePanel, verdict } from "./coverage.js";
+import { FORMS, download } from "./download.js";
+import { SearchForm } from "./form.js";
+import { WrongSearch, pathOf, questionOf } from "./question.js";
+import { Results } from "./results.js";
+
+/** @typedef {import("../address.js").Search} Search */
+/** @typedef {import("./question.js").Question} Question */
+
+export class SearchView {
+  /**
+   * @param {object} around
+   * @param {(search: Search) => void} around.go  put a search into the address, which runs it
+   * @param {(question: Question | null, messages: import("./message.js").Message[], coverage: any) => void} around.found
+   */
+  constructor(around) {
+    this.around = around;
+    this.form = new SearchForm({ search: () => this.submit(), price: () => this.price() });
+    this.results = new Results((key) => this.searchKey(key));
+    this.status = h("div", { class: "status" });
+    this.extra = h("div");
+    this.covered = h("div");
+    this.more = h("button", { type: "button", class: "more", hidden: true, onclick: () => this.next() });
+    this.saving = h("div", { class: "saving", role: "group", "aria-label": "Download all", hidden: true });
+    this.element = h(
+      "section",
+      { class: "view search-view", "aria-label": "Search" },
+      this.form.element, this.extra, this.status, this.covered, this.saving, this.results.element, this.more,
+    );
+    /** @type {Question | null} */
+    this.question = null;
+    /** @type {string | null} */
+    this.cursor = null;
+    /** @type {AbortController | null} */
+    this.running = null;
+    /** @type {any} */
+    this.coverage = null;
+    onZone(() => {
+      this.results.redraw();
+      this.showCoverage();
+    });
+  }
+
+  submit() {
+    const search = this.form.read();
+    try {
+      questionOf(search, Date.now());
+    } catch (error) {
+      if (!(error instanceof WrongSearch)) throw error;
+      this.form.complain(error.message, error.field);
+      return;
+    }
+    this.around.go(search);
+  }
+
+  /** @param {string} key */
+  searchKey(key) {
+    this.around.go({ ...(this.question?.search ?? this.form.read()), key });
+  }
+
+  /**
+   * Take a search from the address; without a topic there is nothing to ask yet.
+   * @param {Search} search
+   */
+  async open(search) {
+    this.form.write(search);
+    this.form.complain("");
+    this.stop();
+    this.extra.replaceChildren();
+    this.question = null;
+    this.coverage = null;
+    this.results.begin(search);
+    this.covered.replaceChildren();
+    this.saving.hidden = true;
+    this.more.hidden = true;
+    this.around.found(null, [], null);
+    if (!search.topic) {
+      refill(this.status, empty("Find a message", "Choose a topic; with a key only messages that carry it are found, wherever they are."));
+      return;
+    }
+    try {
+      this.question = questionOf(search, Date.now());
+    } catch (error) {
+      if (!(error instanceof WrongSearch)) throw error;
+      this.form.complain(error.message, error.field);
+      this.status.replaceChildren();
+      return;
+    }
+    await this.page(null);
+  }
+
+  stop() {
+    this.running?.abort();
+    this.running = null;
+  }
+
+  async next() {
+    if (this.cursor) await this.page(this.cursor);
+  }
+
+  /** @param {string | null} cursor */
+  async page(cursor) {
+    const question = this.question;
+    if (!question) return;
+    this.stop();
+    const running = new AbortController();
+    this.running = running;
+    this.more.disabled = true;
+    if (!cursor) refill(this.status, h("div", { class: "loading", role: "progressbar", "aria-label": "Searching" }));
+    this.element.setAttribute("aria-busy", "true");
+    try {
+      const page = await askJson(pathOf(question, cursor ? { cursor } : {}), { signal: running.signal });
+      this.show(question, page);
+    } catch (error) {
+      if (running.signal.aborted) return;
+      refill(this.status, h("p", { class: "trouble", role: "alert" }, words(error)));
+      this.more.hidden = !this.cursor;
+    } finally {
+      if (this.running === running) {
+        this.running = null;
+        this.more.disabled = false;
+        this.element.removeAttribute("aria-busy");
+      }
+    }
+  }
+
+  /**
+   * @param {Question} question
+   * @param {any} page
+   */
+  show(question, page) {
+    const before = this.results.messages.length;
+    this.results.add(page.messages);
+    this.cursor = page.next_cursor;
+    this.coverage = page.coverage;
+    const all = this.results.messages.length;
+    refill(this.status, all === 0 && empty(
+      page.coverage.complete ? "No message found" : "No message found so far",
+      page.coverage.complete
+        ? `Nothing in topic ${question.topic} matches, in either tier.`
+        : "But not everything was searched: see below what could not be.",
+    ));
+    this.more.hidden = !this.cursor;
+    this.more.textContent = question.search.order === "newest" ? "Older messages" : "Newer messages";
+    this.showCoverage();
+    this.offerDownload();
+    this.around.found(question, this.results.messages, page.coverage);
+    if (before) /** @type {HTMLElement | null} */ (this.results.list.children[before]?.querySelector(".line"))?.focus();
+    say(`${counted(all, "message")} shown. ${verdict(page.coverage, Boolean(this.cursor))}.`);
+  }
+
+  showCoverage() {
+    if (!this.question || !this.coverage) return;
+    refill(this.covered, coveragePanel(this.coverage, this.question, Boolean(this.cursor)));
+  }
+
+  offerDownload() {
+    const shown = this.results.messages.length;
+    this.saving.hidden = shown === 0;
+    refill(
+      this.saving,
+      h("span", { class: "shown" }, `${counted(shown, "message")} shown${this.cursor ? ", there are more" : ""}`),
+      h("span", { class: "grow" }),
+      h("span", { class: "muted" }, "Download all"),
+      FORMS.map((form) => h("button", { type: "button", class: "quiet small", onclick: () => this.save(form) }, form.name)),
+    );
+  }
+
+  /** @param {import("./download.js").Form} form */
+  async save(form) {
+    const question = this.question;
+    if (!question) return;
+    const stop = new AbortController();
+    const progress = h("span", { role: "status" }, `${form.name}: 0 B`);
+    refill(this.saving, progress, h("button", { type: "button", class: "quiet small", onclick: () => stop.abort() }, "Stop"));
+    try {
+      const size = await download(question, form, (n) => refill(progress, `${form.name}: ${bytes(n)}`), stop.signal);
+      this.offerDownload();
+      this.saving.prepend(h("span", { class: "done", role: "status" }, `Saved ${bytes(size)} of ${form.name}. `));
+    } catch (error) {
+      this.offerDownload();
+      if (!stop.signal.aborted) this.saving.prepend(h("span", { class: "bad", role: "alert" }, words(error)));
+    }
+  }
+
+  async price() {
+    const search = this.form.read();
+    try {
+      const question = questionOf(search, Date.now());
+      this.form.complain("");
+      refill(this.extra, h("div", { class: "loading", role: "progressbar", "aria-label": "Estimating" }));
+      const page = await askJson(pathOf(question, { dry_run: "true" }));
+      refill(this.extra, estimatePanel(page.estimate));
+      say(`likely ${count(page.estimate.requests.likely)} requests`);
+    } catch (error) {
+      this.extra.replaceChildren();
+      this.form.complain(words(error), error instanceof WrongSearch ? error.field : "");
+    }
+  }
+}
+
+/**
+ * @param {string} title
+ * @param {string} text
+ */
+function empty(title, text) {
+  return h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text));
+}

@@ -1,0 +1,76 @@
+/** Consumer groups: who reads what, and how far behind. */
+
+import { askJson, words } from "../api.js";
+import { h, refill } from "../dom.js";
+import { Poll } from "../poll.js";
+import { count, counted, duration } from "../units.js";
+
+export class GroupsView {
+  constructor() {
+    this.note = h("p", { role: "status" });
+    this.list = h("div", { class: "cards" });
+    this.element = h("section", { class: "view", "aria-labelledby": "groups-title" },
+      h("div", { class: "view-head" }, h("h2", { id: "groups-title" }, "Consumer groups")), this.note, this.list);
+    this.poll = new Poll(3000, () => this.ask());
+    /** @type {Set<string>} */
+    this.opened = new Set();
+  }
+
+  open() {
+    this.poll.start();
+  }
+
+  close() {
+    this.poll.stop();
+  }
+
+  async ask() {
+    try {
+      const { groups } = await askJson("/v1/groups");
+      const shown = groups.slice(0, 50);
+      const told = await Promise.all(shown.map((/** @type {any} */ one) => askJson(`/v1/groups/${encodeURIComponent(one.group)}`)));
+      refill(this.note, groups.length === 0
+        ? "No consumer group yet: the first member that joins a group makes it."
+        : groups.length > shown.length && `The first ${count(shown.length)} of ${counted(groups.length, "group")}`);
+      refill(this.list, ...told.map((group) => this.card(group)));
+    } catch (error) {
+      refill(this.note, h("span", { class: "bad" }, words(error)));
+      throw error;
+    }
+  }
+
+  /** @param {any} group */
+  card(group) {
+    const details = /** @type {HTMLDetailsElement} */ (
+      h("details", { open: this.opened.has(group.group) },
+        h("summary", {}, counted(group.queues.length, "queue")), queues(group))
+    );
+    details.addEventListener("toggle", () => {
+      if (details.open) this.opened.add(group.group);
+      else this.opened.delete(group.group);
+    });
+    return h("article", { class: "card", "aria-label": `Group ${group.group}` },
+      h("div", { class: "card-head" },
+        h("h3", {}, group.group),
+        h("span", { class: `lag ${group.lag > 0 ? "some" : "none"}` }, h("b", {}, count(group.lag)), " behind")),
+      h("p", { class: "muted" }, `${counted(group.members.length, "member")}, generation ${count(group.generation)}`),
+      group.members.length === 0 && h("p", {}, "Nobody reads at the moment; the offsets are kept."),
+      h("ul", { class: "plain members" }, ...group.members.map((/** @type {any} */ member) =>
+        h("li", {}, h("code", {}, member.member_id), " ", h("span", { class: "muted" },
+          `${counted(member.assignment.length, "queue")} of ${member.topics.join(", ")}; heard ${duration(member.idle_ms)} ago`)))),
+      details);
+  }
+}
+
+/** @param {any} group */
+function queues(group) {
+  const most = Math.max(1, ...group.queues.map((/** @type {any} */ queue) => queue.lag ?? 0));
+  return h("div", { class: "scroll" }, h("table", { class: "rows small-rows" },
+    h("thead", {}, h("tr", {}, ...["Topic", "Queue", "Committed", "End", "Behind"].map((name, at) => h("th", { scope: "col", class: at ? "number" : "" }, name)))),
+    h("tbody", {}, ...group.queues.map((/** @type {any} */ queue) =>
+      h("tr", {},
+        h("td", {}, queue.topic), h("td", { class: "number" }, count(queue.queue_id)),
+        h("td", { class: "number" }, queue.offset === null ? "nothing yet" : count(queue.offset)),
+        h("td", { class: "number" }, count(queue.max_offset)),
+        h("td", { class: "number" }, h("meter", { min: 0, max: most, value: queue.lag ?? 0, "aria-hidden": "true" }), " ", count(queue.lag)))))));
+}
