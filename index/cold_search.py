@@ -271,7 +271,7 @@ class _LostParts:
 
 def topic_id_of(manifest: ManifestStore, reader: ArchiveReader, head: Head, topic: str) -> int:
     """The archive's id of a topic; :class:`TopicNotFoundError` if it never saw one."""
-    for state in manifest.state(reader, head).topics:
-        if state.name == topic:
-            return state.topic_id
+    state = manifest.state(reader, head).find(topic)
+    if state is not None:
+        return state.topic_id
     raise TopicNotFoundError(f"no such topic {topic!r} in the archive")

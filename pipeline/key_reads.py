@@ -59,7 +59,7 @@ def plan_key_reads(
     if predicate.keys is None or any(_REPLACED in key for key in predicate.keys):
         return None
     topics = predicate.topics
-    known = [state.name for state in store.manifest.state(store.manifest.reader(), store.head).topics]
+    known = [state.name for state in store.manifest.state(store.manifest.reader(), store.head).listed]
     keys = [(topic, key) for topic in known if topics is None or topic in topics for key in sorted(predicate.keys)]
     if len(keys) > MOST_KEYS:
         return None

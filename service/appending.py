@@ -118,10 +118,7 @@ class Appends:
         self._keep_pace()
         batch = MessageBatch.of(messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes)
         self._check_durability(batch.topics, durability)
-        if not self._settings.create_topics:
-            for name in batch.topics:
-                self._hot.topics.get(name)
-        result = self._hot.append(batch, durability, origin)
+        result = self._hot.append(batch, durability, origin, create_topics=self._settings.create_topics)
         self._appended()
         if durability is Durability.ARCHIVED and self._archived is not None:
             self._archived.wait_for(self._hot.log.flushed)
@@ -150,7 +147,7 @@ class Appends:
             return
         if self._archived is None:
             raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
-        left_out = {topic.name for topic in self._hot.topics.all() if not topic.archive}
+        left_out = {topic.name for topic in self._hot.topics.listed() if not topic.archive}
         for name in left_out.intersection(topics):
             raise InvalidRequestError(f"topic {name!r} is not archived", hint="append with durability=flushed")
 

@@ -129,7 +129,7 @@ class ColdEngine:
         for store_id in self.store_ids:
             manifest = self._manifests[store_id]
             head, reader, fetcher = manifest.refresh(), manifest.reader(), self._fetchers[store_id]
-            for state in manifest.state(reader, head).topics:
+            for state in manifest.state(reader, head).listed:
                 queues = [
                     QueueInfo(queue, *fetcher.offsets(state.name, queue), fetcher.declared_gaps(state.name, queue))
                     for queue in range(state.queues)

@@ -159,8 +159,9 @@ class Engine:
         self._check_writable()
         if not 1 <= queues <= MAX_QUEUES:
             raise InvalidRequestError(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
+        is_new = self._hot.topics.find(name) is None  # made again after a deletion, it keeps the queues that it had
         topic = self._hot.create_topic(name, queues)
-        if topic.queues > queues:
+        if topic.queues > queues and not is_new:
             raise ConflictError(f"topic {name!r} has {topic.queues} queues already", hint="queues are never taken away")
 
     def flush(self) -> None:
@@ -254,7 +255,7 @@ class Engine:
 
     def topics(self) -> list[TopicInfo]:
         """Topics with their queues and offsets, both tiers counted."""
-        return [self._describe(topic) for topic in self._hot.topics.all()]
+        return [self._describe(topic) for topic in self._hot.topics.listed()]
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; :class:`TopicNotFoundError`."""
@@ -297,7 +298,7 @@ class Engine:
             "store_id": self.store_id,
             "volume_id": self.volume_id,
             "cold_url": self.cold_url,
-            "topics": len(hot.topics.all()),
+            "topics": len(hot.topics.listed()),
             "log_begin": hot.border,
             "log_end": hot.log.end,
             "flushed_to": hot.log.flushed,

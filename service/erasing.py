@@ -23,6 +23,7 @@ from tiering.erasing.known import KnownErasures
 from tiering.erasing.receipt import Matched, Receipt
 from tiering.erasing.tombstones import Erasures, make_tombstone, refuse_too_many
 from tiering.format.manifest import Head, Tombstone
+from tiering.hot.deletion import Deletion
 from tiering.hot.store import HotStore
 from tiering.randomness import Randomness
 from tiering.store_view import Committer, refuse_held
@@ -52,8 +53,13 @@ class Eraser:
         check_going_on: Callable[[], None],
         remember: Callable[[Head], None],
         find: Find,
+        commit: Callable[[ManifestChange], Head],
     ) -> None:
-        """``remember`` makes what a head says durable here, so that hot copies stay hidden whatever comes."""
+        """``remember`` makes what a head says durable here, so that hot copies stay hidden whatever comes.
+
+        ``commit`` commits whatever is on hold.
+        """
+        self._commit = commit
         self._hot = hot
         self._manifest = manifest
         self._committer = committer
@@ -94,6 +100,27 @@ class Eraser:
             return self._course.update(
                 stone, lambda receipt: replace(receipt, matched=counted.matched, to_rewrite=counted.to_rewrite)
             )
+
+    def carry_out_deletion(self, topic: str, deletion: Deletion, matched: Matched | None = None) -> None:
+        """Give the archive the tombstone of a deleted topic, and note that it has it; repeatable after any failure.
+
+        No hold forbids it: one that exists is that of a topic made again, of which nothing is meant.
+        """
+        with self._lock:
+            stone = deletion.tombstone(topic)
+            self._hand_over(topic, stone)
+            if matched is not None:
+                self._course.update(stone, lambda receipt: replace(receipt, matched=matched))
+
+    def _hand_over(self, topic: str, stone: Tombstone) -> None:
+        """Commit a deletion's tombstone unless the archive had it already, which its receipt or the head tells."""
+        head = self._manifest.refresh() if self._manifest.had_head else None
+        is_open = head is not None and any(each.tombstone_id == stone.tombstone_id for each in head.tombstones)
+        if not is_open and not (head is not None and self._course.was_begun(stone)):
+            self._commit(ManifestChange(add_tombstones=(stone,)))
+        self._course.receipt_of(stone)  # before it is noted here: there is one from then on
+        with self._hot.writing("noting that a topic's deletion was told"):
+            self._hot.topics.deletion_was_told(topic, stone.tombstone_id)
 
     def round(self, progress: Progress | None = None) -> bool:
         """Take open erasures on by one batch of segments, or close them; whether there is more to do at once."""

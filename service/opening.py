@@ -54,6 +54,7 @@ from tiering.format.tail import TailHead
 from tiering.fs import FileSystem
 from tiering.group_offsets import GroupOffsets
 from tiering.hot.clean_stop import mark_in_use
+from tiering.hot.deleting import DeletedTopics
 from tiering.hot.identity import StoreIdentity, plan_identity
 from tiering.hot.store import HotStore
 from tiering.overlay import OverlayFileSystem
@@ -220,7 +221,7 @@ def _open_once(
             fs, root, around.clock, max_used_percent=hot_settings.disk_max_used_percent,
             full_percent=hot_settings.disk_full_percent,
         )  # fmt: skip
-        known = KnownErasures(manifest, seen.tombstones)
+        known = KnownErasures(manifest, seen.tombstones, DeletedTopics(hot).current)
         offsets = GroupOffsets(fs, paths, lambda: "opened read-only" if read_only else hot.read_only_reason)
         resources.callback(offsets.close)  # before the lock goes
         cold_way, archived = None, None

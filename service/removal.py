@@ -13,6 +13,7 @@ from index.query import Answer, Query
 from index.search import Searcher
 from index.store_search import TieredStoreSearch
 from service.archiving import ColdWay
+from service.deleting import TopicDeleter
 from service.erasing import Eraser, Progress
 from service.expiring import Expirer
 from service.guarded_commits import GuardedCommits
@@ -25,6 +26,7 @@ from tiering.erasing.rewriting import SegmentRewriter
 from tiering.erasing.tombstones import Erasures, FixedErasures
 from tiering.errors import InvalidRequestError, ReadOnlyError
 from tiering.fs import FileSystem
+from tiering.hot.deleting import DeletedTopics
 from tiering.hot.identity import StoreIdentity
 from tiering.hot.store import HotStore
 from tiering.options import RetentionOptions
@@ -65,6 +67,7 @@ class Removal:
         expirer: Expirer | None,
         receipts: Receipts | None,
         tell: Callable[[], None] | None,
+        deleter: TopicDeleter,
         *,
         read_only: bool,
     ) -> None:
@@ -75,6 +78,7 @@ class Removal:
         self._expirer = expirer
         self._receipts = receipts
         self._tell = tell
+        self._deleter = deleter
         self._read_only = read_only
 
     def erase(
@@ -97,10 +101,28 @@ class Removal:
             pass
         return receipts.get(receipt.tombstone.tombstone_id)
 
+    def delete_topic(
+        self, name: str, *, dry_run: bool = False, wait: bool = False, progress: Progress | None = None
+    ) -> dict[str, Any]:
+        """Delete a topic with all its messages; see :meth:`TopicDeleter.delete`.
+
+        Rewriting follows in the background, or before the answer with ``wait``, as far as the log is archived.
+        """
+        self._check_writable()
+        if dry_run:
+            return self._deleter.plan(name)
+        done = self._deleter.delete(name)
+        eraser, tombstone_id = self._eraser, done["tombstone_id"]
+        while wait and eraser is not None and eraser.round(progress):
+            pass
+        receipt = None if self._receipts is None or tombstone_id is None else self._receipts.get(tombstone_id)
+        return {**done, "receipt": receipt}
+
     def round(self) -> bool:
         """One turn in the background: a batch of rewriting, if there is any; whether there is more to do at once."""
         if self._eraser is None or self._expirer is None:
             return False
+        self._deleter.tell_archive()
         has_more = self._eraser.round()
         return self._expirer.round() or has_more
 
@@ -171,8 +193,10 @@ def make_removal(
     holding = threading.Lock()
     manifest = cold_index.manifest if cold_index else None
     receipts = None if manifest is None else Receipts(HotView(hot), manifest, identity.volume_id)
+    deleted = DeletedTopics(hot)
     if manifest is None or cold_way is None:
-        return Removal(hot, holding, None, None, receipts, None, read_only=read_only)
+        deleter = TopicDeleter(hot, holding, deleted, randomness, manifest, None, None)
+        return Removal(hot, holding, None, None, receipts, None, deleter, read_only=read_only)
 
     def find(query: Query, erased: Erasures) -> Answer:
         store = TieredStoreSearch(identity.store_id, hot, index, cold_index, FixedErasures(erased))
@@ -182,7 +206,18 @@ def make_removal(
     committer = GuardedCommits(hot, cold_way, holding)
     course = ErasureCourse(manifest, committer, rewriter, clock, randomness)
     eraser = Eraser(
-        hot, manifest, committer, course, known, clock, randomness, cold_way.check_going_on, cold_way.remember, find
+        hot,
+        manifest,
+        committer,
+        course,
+        known,
+        clock,
+        randomness,
+        cold_way.check_going_on,
+        cold_way.remember,
+        find,
+        cold_way.commit_beside,
     )
     expirer = Expirer(hot, manifest, cold_way, committer, rewriter, fs, StorePaths(root), clock, options)
-    return Removal(hot, holding, eraser, expirer, receipts, cold_way.tell_topics, read_only=read_only)
+    deleter = TopicDeleter(hot, holding, deleted, randomness, manifest, eraser, cold_way.tell_topics)
+    return Removal(hot, holding, eraser, expirer, receipts, cold_way.tell_topics, deleter, read_only=read_only)

@@ -28,10 +28,11 @@ from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, StoreMismatchError
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.manifest import Head
-from tiering.format.store_state import StoreState, Takeover
+from tiering.format.store_state import StoreState, Takeover, TopicState
 from tiering.fs import FileSystem, replace_file
 from tiering.group_offsets import GroupState, encode_groups
 from tiering.hot.commit_log import CommitLog
+from tiering.hot.deletion import Deletion
 from tiering.hot.identity import (
     DEFAULT_QUEUE_FILE_UNITS,
     DEFAULT_SEGMENT_BYTES,
@@ -210,6 +211,13 @@ def _restore(
     )  # fmt: skip
 
 
+def _deletion_of(topic: TopicState) -> Deletion | None:
+    if not topic.deleted_below:
+        return None
+    begins = dict(enumerate(topic.begins))
+    return Deletion(topic.deleted_below, begins, in_force=topic.deleted, told=True)
+
+
 def _make_local(
     fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, newest_ms: int
 ) -> None:  # fmt: skip
@@ -221,7 +229,7 @@ def _make_local(
         Topic(
             each.topic_id, each.name, each.queues, {}, each.archive, each.cold_retention_ms, each.hold,
             {queue_id: end for queue_id, end in enumerate(each.ends) if end != state.first_offset},
-            state.first_offset,
+            state.first_offset, deletion=_deletion_of(each),
         )
         for each in state.topics
     ]  # fmt: skip

@@ -23,11 +23,13 @@ from tiering.batch import Message
 from tiering.checks.store import segment_rows
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment.reader import SegmentReader
+from tiering.erasing.known import KnownErasures
 from tiering.erasing.tombstones import Erasures
 from tiering.errors import InvalidRequestError, NotFoundError, StoreLockedError, StoreMismatchError
 from tiering.format.filler import is_filler
-from tiering.format.manifest import Head
+from tiering.format.manifest import Head, Tombstone
 from tiering.format.record import decode_record
+from tiering.format.store_state import StoreState
 from tiering.group_offsets import Queue
 from tiering.hot.commit_log import Segment
 from tiering.hot.identity import StoreIdentity
@@ -86,7 +88,7 @@ def salvage(old_root: Path, around: Surroundings, target: Writer, progress: Prog
         start = first_not_archived(parts.hot, parts.manifest, head)
         report = SalvageReport(parts.identity.store_id, parts.identity.volume_id, start)
         queues = {topic.name: topic.queues for topic in parts.hot.topics.all()}
-        run = _Run(target, report, queues, parts.known.current(), look_everywhere=not is_last)
+        run = _Run(target, report, queues, _erased(parts.known, state), look_everywhere=not is_last)
         end = parts.hot.log.end
         for batch in _batches(_messages(parts.hot, parts.identity.store_id, start)):
             run.append(batch)
@@ -94,6 +96,16 @@ def salvage(old_root: Path, around: Surroundings, target: Writer, progress: Prog
         return report
     finally:
         parts.resources.close()
+
+
+def _erased(known: KnownErasures, state: StoreState) -> Erasures:
+    """What must not come back: erasures still open, and topics that were deleted here or after the takeover."""
+    deleted = (
+        Tombstone("", topic.name, None, "", None, None, topic.deleted_below)
+        for topic in state.topics
+        if topic.deleted_below
+    )
+    return Erasures((*known.current().tombstones, *deleted))
 
 
 def _check(identity: StoreIdentity, head: Head, target: Writer, old_root: Path) -> None:

@@ -21,6 +21,7 @@ from tiering.errors import StoreError
 from tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
 from tiering.format.queue_rows import encode_queue_rows
 from tiering.hot.commit_log import Segment
+from tiering.hot.deleting import DeletedTopics
 from tiering.hot.store import HotStore
 from tiering.hot.topics import Topic
 from tiering.kernels.scan import TopicTable
@@ -34,6 +35,7 @@ class Archiver:
     def __init__(
         self, hot: HotStore, manifest: ManifestStore, randomness: Randomness, state: StateWriter
     ) -> None:  # fmt: skip
+        self._deleted = DeletedTopics(hot).current
         self._hot = hot
         self._manifest = manifest
         self._randomness = randomness
@@ -52,7 +54,8 @@ class Archiver:
             raise StoreError(f"segment {segment.base_offset} is not dispatched yet")
         begun_s = self._manifest.begin_upload()
         topics = self._hot.topics.all()
-        entry = upload_segment(self._manifest, self._randomness, topics, segment, head.epoch, head.tombstones)
+        stones = (*head.tombstones, *self._deleted())
+        entry = upload_segment(self._manifest, self._randomness, topics, segment, head.epoch, stones)
         change = ManifestChange(
             log=(entry,), archived_to=segment.end, state=self._state.with_topics(head), begun_s=begun_s
         )

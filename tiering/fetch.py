@@ -34,7 +34,7 @@ from tiering.hot.time_search import offset_by_time
 from tiering.message import StoredMessage, offset_in_message_id
 from tiering.pull_result import Messages, PullResult, collect, edge_of
 from tiering.tag_filter import TagFilter
-from tiering.types import Boundary, Tier
+from tiering.types import Boundary, PullStatus, Tier
 
 _HOT_STEP = 256
 _HEAD_AGE_S = 2.0
@@ -43,7 +43,7 @@ _BEFORE_ALL_MS = -(1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class _HotQueue:
-    """The hot part of a queue as one snapshot shows it: messages in ``[first, end)``."""
+    """The hot part of a queue as one snapshot shows it: messages in ``[first, end)``; none below ``begin`` is left."""
 
     topic: str
     topic_id: int
@@ -52,6 +52,7 @@ class _HotQueue:
     view: QueueView | None
     first: int
     end: int
+    begin: int
 
 
 class Fetcher:
@@ -87,6 +88,8 @@ class Fetcher:
             with entering_archive():
                 return self._pull_cold_only(topic, queue_id, offset, limit, wanted)
         with self._hot_queue(self._hot, topic, queue_id) as queue, contextlib.ExitStack() as stack:
+            if offset < queue.begin:  # of a topic that was deleted and made again
+                return PullResult(PullStatus.OFFSET_TOO_SMALL, queue.begin, queue.begin, queue.end)
             is_hot = offset >= queue.first
             if not is_hot:
                 stack.enter_context(entering_archive())
@@ -142,7 +145,7 @@ class Fetcher:
             if found is None:
                 is_lower = boundary is Boundary.LOWER
                 found = self._archived_end(head, state, queue_id, 0) if is_lower else 0
-            return found
+            return _not_deleted(found, state.begin(queue_id), boundary)
         with self._hot_queue(self._hot, topic, queue_id) as queue:
             found = self._hot_by_time(queue, time_ms, boundary)
             if found is None:
@@ -157,7 +160,7 @@ class Fetcher:
                 found = self._of_hot(queue, time_ms, boundary)
             if found >= queue.end - (boundary is Boundary.UPPER):
                 queue.snapshot.require_dispatched()  # what cannot be read may be the answer
-            return found
+            return _not_deleted(found, queue.begin, boundary)
 
     def message(self, message_id: str) -> StoredMessage:
         """The message with an offset id; :class:`InvalidRequestError` if it is none.
@@ -208,17 +211,19 @@ class Fetcher:
         found = hot.topics.get(topic)
         if not 0 <= queue_id < found.queues:
             raise TopicNotFoundError(f"topic {topic!r} has no queue {queue_id}")
+        begin = found.begin(queue_id)
         floor = found.floor(queue_id)  # read first: it then counts no message that the snapshot lacks
         with hot.snapshot() as snapshot:
             view = hot.queues.view(found.topic_id, queue_id)
             if view is None:
-                yield _HotQueue(topic, found.topic_id, queue_id, snapshot, None, floor, floor)
+                first = end = max(floor, begin)
+                yield _HotQueue(topic, found.topic_id, queue_id, snapshot, None, first, end, begin)
             else:
                 shown = view.until(snapshot.end)
-                first = shown.first_at_or_above(snapshot.border)
+                first = max(shown.first_at_or_above(snapshot.border), begin)
                 # a floor may count units above what is shown: who is sent there has skipped them
                 end = max(shown.next, floor) if shown.next == view.next else shown.next
-                yield _HotQueue(topic, found.topic_id, queue_id, snapshot, shown, first, end)
+                yield _HotQueue(topic, found.topic_id, queue_id, snapshot, shown, first, max(end, begin), begin)
 
     def _hot_messages(self, queue: _HotQueue, offset: int, wanted: TagFilter | None) -> Messages:
         erased = self._known.current()
@@ -299,10 +304,11 @@ class Fetcher:
     def _first(self, queue: _HotQueue) -> int:
         """The least offset of both tiers; the object store's error if it cannot be learnt."""
         border = queue.snapshot.border
-        if self._manifest is None or self._firsts is None or border == 0:
+        if self._manifest is None or self._firsts is None or border == 0 or queue.first == queue.begin:
             return queue.first
         try:
-            return self._firsts.find(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
+            found = self._firsts.find(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
+            return max(found, queue.begin)
         except ObjectNotFoundError:
             if self._manifest.had_head:
                 raise
@@ -310,9 +316,10 @@ class Fetcher:
 
     def _first_without_waiting(self, queue: _HotQueue) -> int:
         border = queue.snapshot.border
-        if self._firsts is None or border == 0:
+        if self._firsts is None or border == 0 or queue.first == queue.begin:
             return queue.first
-        return self._firsts.find_without_waiting(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
+        found = self._firsts.find_without_waiting(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
+        return max(found, queue.begin)
 
     def _archived_messages(self, queue: _HotQueue, topic: str, offset: int) -> Messages:
         assert self._manifest is not None
@@ -348,10 +355,8 @@ class Fetcher:
 
     def _state_of(self, head: Head, topic: str, queue_id: int) -> TopicState | None:
         assert self._manifest is not None
-        for state in self._manifest.state(self._manifest.reader(), head).topics:
-            if state.name == topic and 0 <= queue_id < state.queues:
-                return state
-        return None
+        state = self._manifest.state(self._manifest.reader(), head).find(topic)
+        return state if state is not None and 0 <= queue_id < state.queues else None
 
     def _archived_end(self, head: Head, state: TopicState, queue_id: int, offset: int | None = None) -> int:
         """Behind the last archived message of a queue; where none is left, behind those that were dropped.
@@ -362,7 +367,7 @@ class Fetcher:
         assert self._manifest is not None
         reader = self._manifest.reader()
         gaps = self.gaps.of(head, state.topic_id, queue_id)
-        gap_end = gaps[-1].next_present if gaps else 0
+        gap_end = max(gaps[-1].next_present if gaps else 0, state.begin(queue_id))
         for late in self._manifest.queue_row_pieces(reader, head, state.topic_id, queue_id, backwards=True):
             return max(gap_end, int(late["first_queue_offset"][-1] + late["count"][-1]))
         end = state.ends[queue_id] if queue_id < len(state.ends) else 0
@@ -373,7 +378,7 @@ class Fetcher:
     def _archived_first(self, head: Head, state: TopicState, queue_id: int, end: int) -> int:
         assert self._manifest is not None
         first = first_archived(self._manifest, head, head.archived_to, state.topic_id, state.name, queue_id)
-        return end if first is None else first
+        return end if first is None else max(first, state.begin(queue_id))
 
     def _archived_range(self, head: Head, state: TopicState, queue_id: int) -> tuple[int, int]:
         end = self._archived_end(head, state, queue_id)
@@ -386,6 +391,13 @@ class Fetcher:
         erased = self._erased(head)
         queue = ColdQueue(self._manifest, self._replays, self._store_id, border, erased, topic_id, topic, queue_id)
         return queue.messages(head, offset)
+
+
+def _not_deleted(found: int, begin: int, boundary: Boundary) -> int:
+    """What an offset by time is in a queue of which nothing below ``begin`` is left."""
+    if found >= begin:
+        return found
+    return begin if boundary is Boundary.LOWER else 0
 
 
 def _or_zero(find: Callable[[], int]) -> int:

@@ -112,6 +112,12 @@ class StateWriter:
 
 
 def _topic_state(topic: Topic, ends: tuple[int, ...]) -> TopicState:
-    return TopicState(
+    """What the archive is told; of a deletion only once it has the tombstone, so that it hides all or nothing."""
+    state = TopicState(
         topic.topic_id, topic.name, topic.queues, topic.archive, topic.cold_retention_ms, topic.hold, ends
     )  # fmt: skip
+    deletion = topic.deletion
+    if deletion is None or not deletion.told:
+        return state
+    begins = tuple(topic.begin(queue_id) for queue_id in range(topic.queues))
+    return replace(state, deleted=deletion.in_force, deleted_below=deletion.below, begins=begins)

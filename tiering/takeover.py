@@ -126,7 +126,8 @@ def _plan_topic(
         if end > state.first_offset:
             first = archived.get(queue_id, state.first_offset)
             gaps.append(QueueGap(topic.topic_id, queue_id, first, end + QUEUE_STEP))
-    return _TopicPlan(replace(topic, queues=len(ends), ends=tuple(ends)), gaps)
+    begins = tuple(ends) if topic.deleted else topic.begins  # made again, it begins behind the jump
+    return _TopicPlan(replace(topic, queues=len(ends), ends=tuple(ends), begins=begins), gaps)
 
 
 def _archived_ends(

@@ -94,7 +94,7 @@ def _holes(
     """The queue offsets below ``end`` that the archive lacks and whose messages may still be hot."""
     manifest, head = store.manifest, store.head
     reader = manifest.reader()
-    ids = [state.topic_id for state in manifest.state(reader, head).topics if state.name == topic]
+    ids = [state.topic_id for state in manifest.state(reader, head).listed if state.name == topic]
     for topic_id in ids:
         pieces = manifest.queue_row_pieces(
             reader, head, topic_id, queue.queue_id, backwards=True, from_offset=log_begin

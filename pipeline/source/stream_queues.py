@@ -75,9 +75,9 @@ class ArchivedQueues:
 
     def _bounds(self, head: Head) -> dict[QueueKey, QueueBounds]:
         state = self._manifest.state(self._manifest.reader(), head)
-        self._topics = {topic.name: topic for topic in state.topics}
+        self._topics = {topic.name: topic for topic in state.listed}
         found = {}
-        for topic in state.topics:
+        for topic in state.listed:
             for queue_id in range(topic.queues):
                 gaps = tuple(gap[2:] for gap in self._gaps.of(head, topic.topic_id, queue_id))
                 end = self._end(head, topic, queue_id, gaps, is_state_archived=state.log_end <= head.archived_to)

@@ -135,6 +135,24 @@ class ReceiptOut(_Asked):
     may_still_hold_bytes: list[str] = Field(description="places in words, with what will empty them")
 
 
+class DeletedQueueOut(BaseModel):
+    """A queue of a deleted topic."""
+
+    queue_id: int
+    next_offset: int = Field(ge=0, description="where it ended, and goes on if the topic is made again")
+
+
+class DeletedTopicOut(BaseModel):
+    """A topic that was deleted, or would be."""
+
+    topic: str
+    deleted: bool = Field(description="false: a dry run")
+    below_offset: int = Field(ge=0, description="physical offset below which no record of the topic is shown")
+    queues: list[DeletedQueueOut]
+    tombstone_id: str | None = Field(description="of the receipt; null without a cold tier, or for a dry run")
+    receipt: ReceiptOut | None
+
+
 class DamagedReceiptOut(BaseModel):
     """A receipt that cannot be read."""
 

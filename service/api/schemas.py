@@ -200,6 +200,13 @@ class HoldIn(_Strict):
     hold: bool
 
 
+class DeleteTopicIn(_Strict):
+    """How to delete a topic."""
+
+    dry_run: Flag = Field(default=False, description="only say where the queues would end")
+    wait: Flag = Field(default=False, description="answer after everything that is archived was overwritten")
+
+
 class AppendedOut(BaseModel):
     """Where one message went."""
 

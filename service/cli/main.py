@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from service.cli import (
     archive,
     check,
+    delete,
     doctor,
     dump,
     erase,
@@ -48,6 +49,7 @@ _COMMANDS = (
     check,
     repair,
     erase,
+    delete,
     hold,
     receipts,
     salvage,

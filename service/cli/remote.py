@@ -115,6 +115,11 @@ class RemoteTarget:
         }  # fmt: skip
         return self._call("POST", "/v1/admin/erase", wanted)
 
+    def delete_topic(self, topic: str, *, dry_run: bool, wait: bool, progress: object) -> Json:
+        """Delete a topic."""
+        flags = f"dry_run={str(dry_run).lower()}&wait={str(wait).lower()}"
+        return self._call("DELETE", f"/v1/topics/{quote(topic, safe='')}?{flags}")
+
     def hold(self, topic: str, *, hold: bool) -> None:
         """Put a topic on hold, or end that."""
         self._call("PUT", f"/v1/topics/{quote(topic, safe='')}/hold", {"hold": hold})

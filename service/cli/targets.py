@@ -98,6 +98,10 @@ class Writer(Reader, Protocol):
         """Erase what the query matches; the receipt."""
         ...
 
+    def delete_topic(self, topic: str, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
+        """Delete a topic with all its messages; where its queues ended, and the receipt."""
+        ...
+
     def hold(self, topic: str, *, hold: bool) -> None:
         """Put a topic on hold, or end that."""
         ...
@@ -188,6 +192,10 @@ class LocalWriter(LocalReader):
     def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
         """Erase what the query matches."""
         return self._engine.removal.erase(query, dry_run=dry_run, wait=wait, progress=progress)
+
+    def delete_topic(self, topic: str, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
+        """Delete a topic."""
+        return self._engine.removal.delete_topic(topic, dry_run=dry_run, wait=wait, progress=progress)
 
     def hold(self, topic: str, *, hold: bool) -> None:
         """Put a topic on hold, or end that."""

@@ -10,7 +10,7 @@ from service.engine import Engine
 from service.opening import Surroundings
 from service.salvaging import salvage
 from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send
-from tiering.errors import ConflictError
+from tiering.errors import ConflictError, TopicNotFoundError
 from tiering.randomness import SeededRandomness
 
 
@@ -68,3 +68,44 @@ def test_a_hold_and_a_retention_are_known_to_a_new_volume() -> None:
     world.clock.advance(60_000)
     finish(new)
     assert numbers(new) == []
+
+
+def test_a_deleted_topic_stays_deleted_on_a_new_volume_and_none_of_it_is_salvaged() -> None:
+    world = RestoreWorld()
+    old = world.open("a")
+    send(old, "orders", 0, 20)
+    send(old, "others", 0, 5)
+    old.archive(everything=True)
+    old.removal.delete_topic("orders")
+    send(old, "others", 5, 9)
+    old.close()
+    new = world.open("b", restore=True)
+    assert [topic.name for topic in new.topics()] == ["others"]
+    with pytest.raises(TopicNotFoundError):
+        new.query(Query("orders"))
+    finish(new)
+    around = Surroundings(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    assert salvage(world.root("a"), around, LocalWriter(new), lambda done, of: None).appended == 4
+    send(new, "orders", 50, 60)
+    assert numbers(new) == list(range(50, 60))
+    assert all(queue.min_offset >= 2**32 for queue in new.topic("orders").queues)
+    assert new.check(deep=True) == []
+
+
+def test_a_topic_deleted_after_the_takeover_is_not_salvaged_from_the_old_volume() -> None:
+    world = RestoreWorld()
+    old = world.open("a")
+    send(old, "orders", 0, 20)
+    send(old, "others", 0, 5)
+    old.archive(everything=True)
+    send(old, "orders", 20, 30)
+    send(old, "others", 5, 9)
+    old.close()
+    new = world.open("b", restore=True)
+    new.removal.delete_topic("orders")
+    finish(new)
+    assert world.head().tombstones == ()
+    around = Surroundings(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    assert salvage(world.root("a"), around, LocalWriter(new), lambda done, of: None).appended == 4
+    assert [topic.name for topic in new.topics()] == ["others"]
+    assert new.check(deep=True) == []

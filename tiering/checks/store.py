@@ -67,7 +67,7 @@ def _check_units(
 ) -> Iterator[str]:
     rows = rows[in_queues(rows)]
     for number, queue_id in np.unique(rows[["topic_number", "queue_id"]]).tolist():
-        topic = hot.topics.get(names[number])
+        topic = hot.topics.of_log(names[number])
         mine = rows[(rows["topic_number"] == number) & (rows["queue_id"] == queue_id)]
         name, key = f"{topic.name}/{queue_id}", (topic.topic_id, queue_id)
         first = int(mine["queue_offset"][0])

@@ -209,6 +209,10 @@ class ErasureCourse:
                 receipt = self.settle(stone)
         return receipt
 
+    def was_begun(self, stone: Tombstone) -> bool:
+        """Whether there is a receipt of an erasure, which was committed then; it may be done and closed."""
+        return stone.tombstone_id in self._open or self._readable_receipt(stone.tombstone_id) is not None
+
     def update(self, stone: Tombstone, change: Callable[[Receipt], Receipt]) -> Receipt:
         """Change the receipt of an open erasure, whoever else does."""
         receipt = self._receipts.update(self.receipt_of(stone), change)

@@ -9,11 +9,13 @@ moment at which a kill could show an acknowledged erasure's messages again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tiering.erasing.tombstones import NOTHING_ERASED, Erasures
 from tiering.format.manifest import Head, Tombstone
+
+_Stones = tuple[Tombstone, ...]
 
 
 class HeadSource(Protocol):
@@ -26,12 +28,19 @@ class HeadSource(Protocol):
 
 
 class KnownErasures:
-    """Thread safe; ``saved`` is what the file says."""
+    """Thread safe; ``saved`` is what the file says, ``deleted`` tells of topics that were deleted in the store."""
 
-    def __init__(self, manifest: HeadSource | None, saved: Iterable[Tombstone] = ()) -> None:
+    def __init__(
+        self,
+        manifest: HeadSource | None,
+        saved: Iterable[Tombstone] = (),
+        deleted: Callable[[], tuple[Tombstone, ...]] = lambda: (),
+    ) -> None:
+        """``deleted`` gives the same tuple until something changes."""
         self._manifest = manifest
         self._saved = tuple(saved)
-        self._made: tuple[tuple[Tombstone, ...], tuple[Tombstone, ...], Erasures] = ((), (), NOTHING_ERASED)
+        self._deleted = deleted
+        self._made: tuple[_Stones, _Stones, _Stones, Erasures] = ((), (), (), NOTHING_ERASED)
 
     @property
     def saved(self) -> tuple[Tombstone, ...]:
@@ -52,11 +61,11 @@ class KnownErasures:
         """What is hidden now."""
         head = self._manifest.head if self._manifest is not None else None
         saved, named = self._saved, head.tombstones if head is not None else ()
-        if not saved and not named:
+        deleted = self._deleted()
+        if not saved and not named and not deleted:
             return NOTHING_ERASED
         made = self._made
-        if made[0] is not saved or made[1] is not named:
-            ids = {tombstone.tombstone_id for tombstone in named}
-            both = [old for old in saved if old.tombstone_id not in ids]
-            made = self._made = saved, named, Erasures([*both, *named])
-        return made[2]
+        if made[0] is not saved or made[1] is not named or made[2] is not deleted:
+            stones = {stone.tombstone_id: stone for stone in (*saved, *deleted, *named)}
+            made = self._made = saved, named, deleted, Erasures(stones.values())
+        return made[3]

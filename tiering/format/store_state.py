@@ -1,7 +1,8 @@
 """The ``state`` object: what a new volume, or a reader without one, must know of a store beyond its records.
 
 One section ``TLSTATE1``: topics and a few numbers in its table, queue ends and consumer groups in one zstd page of
-JSON. ``docs/formats/manifest.md`` has its fields. Unknown keys are ignored.
+JSON. ``docs/formats/manifest.md`` has its fields. Unknown keys are ignored. Version 2 tells of deleted topics, which
+earlier versions would show again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any, NamedTuple
 from tiering.format.section import compress_json, decompress_json, encode_section, whole_section
 
 MAGIC_STATE = b"TLSTATE1"
-VERSION = 1
+VERSION = 2
+#: Of an object that tells of no deletion, which earlier versions may read.
+_VERSION_WITHOUT_DELETIONS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,16 @@ class TopicState:
     hold: bool = False
     ends: tuple[int, ...] = ()
     """Next offset of each queue, all that lies below :attr:`StoreState.log_end` counted."""
+    deleted: bool = False
+    """There is no such topic for readers."""
+    deleted_below: int = 0
+    """Physical offset below which no record of it is shown; 0: it was never deleted."""
+    begins: tuple[int, ...] = ()
+    """Where each queue ended when it was deleted last."""
+
+    def begin(self, queue_id: int) -> int:
+        """What the queue had below is deleted."""
+        return self.begins[queue_id] if queue_id < len(self.begins) else 0
 
 
 class CommittedOffset(NamedTuple):
@@ -74,6 +87,15 @@ class StoreState:
     log_begin: int | None = None
     """Physical offset at which the volume's log begins, which only rises; None: not known."""
 
+    def find(self, name: str) -> TopicState | None:
+        """The topic of this name for readers, None if there is none or it is deleted."""
+        return next((topic for topic in self.topics if topic.name == name and not topic.deleted), None)
+
+    @property
+    def listed(self) -> tuple[TopicState, ...]:
+        """Topics without those that are deleted."""
+        return tuple(topic for topic in self.topics if not topic.deleted)
+
     def tells_as_much(self, other: StoreState) -> bool:
         """Whether ``other`` says the same, apart from how much of the log was looked at."""
         return replace(self, log_end=0) == replace(other, log_end=0)
@@ -81,16 +103,20 @@ class StoreState:
     def encode(self) -> bytes:
         """The state object."""
         table = {
-            "topics": [_without(asdict(topic), "ends") for topic in self.topics],
+            "topics": [_table_of(topic) for topic in self.topics],
             "volume_id": self.volume_id, "log_end": self.log_end, "next_topic_id": self.next_topic_id,
             "first_offset": self.first_offset, "segment_bytes": self.segment_bytes, "takeovers": self.takeovers,
             "log_begin": self.log_begin,
         }  # fmt: skip
-        body = {
+        body: dict[str, object] = {
             "ends": [topic.ends for topic in self.topics],
             "groups": [[group.name, group.generation, group.offsets] for group in self.groups],
         }
-        return encode_section(MAGIC_STATE, VERSION, table, [(compress_json(body), {})])[0]
+        has_deletions = any(topic.deleted_below for topic in self.topics)
+        if has_deletions:
+            body["begins"] = [topic.begins for topic in self.topics]
+        version = VERSION if has_deletions else _VERSION_WITHOUT_DELETIONS
+        return encode_section(MAGIC_STATE, version, table, [(compress_json(body), {})])[0]
 
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> StoreState:
@@ -99,8 +125,9 @@ class StoreState:
         body = decompress_json(pages[0]) if pages else {}
         topics = table["topics"]
         ends = body.get("ends") or [()] * len(topics)
+        begins = body.get("begins") or [()] * len(topics)
         return cls(
-            tuple(_topic(topic, queues) for topic, queues in zip(topics, ends, strict=True)),
+            tuple(_topic(*each) for each in zip(topics, ends, begins, strict=True)),
             tuple(_group(*group) for group in body.get("groups", ())),
             table.get("volume_id", ""), table.get("log_end", 0), table.get("next_topic_id", 1),
             table.get("first_offset", 0), table.get("segment_bytes", 0),
@@ -108,14 +135,16 @@ class StoreState:
         )  # fmt: skip
 
 
-def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != name}
+def _table_of(topic: TopicState) -> dict[str, Any]:
+    left_out = {"ends", "begins", *(() if topic.deleted_below else ("deleted", "deleted_below"))}
+    return {key: value for key, value in asdict(topic).items() if key not in left_out}
 
 
-def _topic(value: dict[str, Any], ends: Sequence[int]) -> TopicState:
+def _topic(value: dict[str, Any], ends: Sequence[int], begins: Sequence[int]) -> TopicState:
     return TopicState(
         value["topic_id"], value["name"], value["queues"],
         value.get("archive", True), value.get("cold_retention_ms"), value.get("hold", False), tuple(ends),
+        value.get("deleted", False), value.get("deleted_below", 0), tuple(begins),
     )  # fmt: skip
 
 

@@ -49,6 +49,10 @@ class BatchWriter:
         """The queue's next message gets at least this offset."""
         self._next_offsets[key] = max(queue_offset, self._next_offsets.get(key, 0))
 
+    def next_offset(self, topic: Topic, queue_id: int) -> int:
+        """The offset that the queue's next message gets."""
+        return max(self._next_offsets.get((topic.topic_id, queue_id), 0), topic.floor(queue_id))
+
     def record_sizes(self, batch: MessageBatch) -> NDArray[np.int64]:
         """Bytes of each record; :class:`MessageTooLargeError` for one that no segment can hold."""
         sizes = batch.record_sizes(8 + len(self._store_host), checksum=self._record_checksum)
@@ -82,7 +86,7 @@ class BatchWriter:
             for queue in np.unique(queue_id[mine]):
                 chosen = np.flatnonzero(mine & (queue_id == queue))
                 key = topic.topic_id, int(queue)
-                start = max(self._next_offsets.get(key, 0), topic.floor(key[1]))
+                start = self.next_offset(topic, key[1])
                 queue_offset[chosen] = start + np.arange(len(chosen))
                 self._next_offsets[key] = start + len(chosen)
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())

@@ -202,18 +202,28 @@ class HotStore:
 
     # appending
 
-    def append(self, batch: MessageBatch, durability: Durability, origin: Origin | None = None) -> AppendResult:
+    def append(
+        self,
+        batch: MessageBatch,
+        durability: Durability,
+        origin: Origin | None = None,
+        *,
+        create_topics: bool = True,
+    ) -> AppendResult:
         """Append a batch; all but ``async`` return after its bytes are durable; to archive them is not the matter here.
 
         ``async`` returns at once unless more than ``flush_dirty_bytes`` are unflushed, which is how much a crash of
         the machine may lose. ``origin`` is kept in the records, and known from now on. Raises
-        :class:`MessageTooLargeError` for a record that no segment can hold, before anything is written.
+        :class:`MessageTooLargeError` for a record that no segment can hold, and :class:`TopicNotFoundError` for a
+        topic that may not be made, before anything is written.
         """
         if origin is not None:
             batch = batch.with_marks(marks(origin.producer, origin.sequences.tolist()))
         sizes = self._writer.record_sizes(batch)
         with self._append_lock:
             self._check_open()
+            for name in () if create_topics else batch.topics:
+                self.topics.get(name)
             with self.writing("append"):
                 if origin is not None:
                     self.producers.begin(self.log.end, self.log.flushed)
@@ -257,6 +267,13 @@ class HotStore:
             with self.writing("roll"):
                 if self.log.end > self.log.last_base:
                     self.log.roll()
+
+    @contextlib.contextmanager
+    def between_appends(self) -> Iterator[Callable[[Topic, int], int]]:
+        """Keep appends out; tells the offset that a queue's next message would have."""
+        with self._append_lock:
+            self._check_open()
+            yield self._writer.next_offset
 
     def create_topic(self, name: str, queues: int) -> Topic:
         """The topic, made if it is new and with at least so many queues, durably."""

@@ -10,7 +10,8 @@ offset, made durable before the last segment that could tell goes away, so that 
      "archive": true, "cold_retention_ms": null, "hold": false, "archived_from": 0}]}
 
 ``starts`` and ``first_offset`` come from a restore: where a queue that an earlier volume may have written to, and any
-other queue, begins on this volume.
+other queue, begins on this volume. ``deletion`` is there once a topic was deleted (:mod:`tiering.hot.deletion`), and
+``format`` is then 2, which versions that would show the topic again refuse.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tiering.batch import validate_topic
 from tiering.errors import InvalidRequestError, TopicNotFoundError, UnsupportedFormatError
 from tiering.fs import FileSystem, replace_file
+from tiering.hot.deletion import Deletion
 from tiering.json_file import read_json
 from tiering.paths import StorePaths
 
 _FORMAT = 1
+#: Of a file that tells of a deletion.
+_FORMAT_WITH_DELETIONS = 2
 #: What no folder's name has, and what stands for bytes that are no UTF-8: U+FFFD in a record, a half pair in a name.
 _NO_FOLDER = re.compile("[/\0\ufffd\ud800-\udfff]")
 
@@ -53,6 +57,18 @@ class Topic:
     archived_from: int = 0
     """Physical offset where ``archive`` was last turned on: of what lies before the archive may have only fillers."""
 
+    deletion: Deletion | None = None
+    """The last one."""
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether readers and listings have no such topic."""
+        return self.deletion is not None and self.deletion.in_force
+
+    def begin(self, queue_id: int) -> int:
+        """What the queue had below is deleted."""
+        return 0 if self.deletion is None else self.deletion.begins.get(queue_id, 0)
+
     def floor(self, queue_id: int) -> int:
         """A lower bound of the queue's next offset."""
         return max(self.floors.get(queue_id, 0), self.starts.get(queue_id, self.first_offset))
@@ -67,8 +83,9 @@ def validate_foreign_topic(topic: str) -> str:
 
 def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0) -> bytes:
     """The file's content."""
+    topics = list(topics)
     document = {
-        "format": _FORMAT,
+        "format": _FORMAT_WITH_DELETIONS if any(topic.deletion for topic in topics) else _FORMAT,
         "next_id": next_id,
         "first_offset": first_offset,
         "topics": [
@@ -82,6 +99,7 @@ def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0) 
                 "cold_retention_ms": topic.cold_retention_ms,
                 "hold": topic.hold,
                 "archived_from": topic.archived_from,
+                **({} if topic.deletion is None else {"deletion": topic.deletion.to_json()}),
             }
             for topic in topics
         ],
@@ -98,7 +116,11 @@ def _numbers(by_queue: Mapping[str, int]) -> dict[int, int]:
 
 
 class TopicRegistry:
-    """The topics of one store. Thread safe; every change is durable when the call returns."""
+    """The topics of one store. Thread safe; every change is durable when the call returns.
+
+    A topic that was deleted keeps its place for those who derive, check and archive; :meth:`find` and :meth:`get` have
+    it no more.
+    """
 
     def __init__(
         self,
@@ -123,11 +145,13 @@ class TopicRegistry:
         self.first_offset = 0
         #: Rises whenever a topic is added.
         self.version = 0
+        #: Every topic's last deletion, with its name: another tuple after each change.
+        self.deletions: tuple[tuple[str, Deletion], ...] = ()
         if fs.exists(paths.topics_json):
             read_json(fs, paths.topics_json, self._load)
 
     def _load(self, document: Any) -> None:
-        if document["format"] != _FORMAT:
+        if document["format"] not in (_FORMAT, _FORMAT_WITH_DELETIONS):
             raise UnsupportedFormatError("topics.json is of a newer format", path=str(self._paths.topics_json))
         self.next_id = int(document["next_id"])
         self.first_offset = int(document.get("first_offset", 0))
@@ -137,8 +161,12 @@ class TopicRegistry:
                 int(entry["id"]), entry["name"], int(entry["queues"]), _numbers(entry["floors"]),
                 bool(entry.get("archive", True)), None if retention_ms is None else int(retention_ms),
                 bool(entry.get("hold", False)), _numbers(entry.get("starts", {})), self.first_offset,
-                int(entry.get("archived_from", 0)),
+                int(entry.get("archived_from", 0)), Deletion.from_json(entry.get("deletion")),
             )  # fmt: skip
+        self._note_deletions()
+
+    def _note_deletions(self) -> None:
+        self.deletions = tuple((topic.name, topic.deletion) for topic in self._by_name.values() if topic.deletion)
 
     def _save(self) -> None:
         if self._read_only:
@@ -147,14 +175,27 @@ class TopicRegistry:
         replace_file(self._fs, self._paths.topics_json, data, self._paths.tmp)
 
     def all(self) -> list[Topic]:
-        """Topics in the order of their creation."""
+        """Topics in the order of their creation, those that were deleted included."""
         with self._lock:
             return list(self._by_name.values())
 
-    def find(self, name: str) -> Topic | None:
-        """The topic, or None."""
+    def listed(self) -> list[Topic]:
+        """The same without those that are deleted."""
+        return [topic for topic in self.all() if not topic.is_deleted]
+
+    def of_log(self, name: str) -> Topic:
+        """The topic of a record in the log, deleted or not; :class:`TopicNotFoundError`."""
         with self._lock:
-            return self._by_name.get(name)
+            topic = self._by_name.get(name)
+        if topic is None:
+            raise TopicNotFoundError(f"no such topic {name!r}")
+        return topic
+
+    def find(self, name: str) -> Topic | None:
+        """The topic, or None, also if it is deleted."""
+        with self._lock:
+            topic = self._by_name.get(name)
+        return None if topic is None or topic.is_deleted else topic
 
     def get(self, name: str) -> Topic:
         """The topic, or :class:`TopicNotFoundError`."""
@@ -164,7 +205,10 @@ class TopicRegistry:
         return topic
 
     def create(self, name: str, queues: int | None = None) -> Topic:
-        """The topic, created durably with ``queues`` queues if it is new. An existing one is returned as it is."""
+        """The topic, created durably with ``queues`` queues if it is new. An existing one is returned as it is.
+
+        One that was deleted is made again with the options of a new one; it keeps its id, its offsets and its queues.
+        """
         with self._lock:
             topic = self._by_name.get(name)
             if topic is None:
@@ -179,7 +223,49 @@ class TopicRegistry:
                     self.next_id -= 1
                     raise
                 self.version += 1
+            elif topic.is_deleted:
+                self._make_again(topic)
             return topic
+
+    def _make_again(self, topic: Topic) -> None:
+        assert topic.deletion is not None
+        before = topic.archive, topic.archived_from, topic.deletion
+        if not topic.archive:  # of what was deleted the archive may have only fillers
+            topic.archive, topic.archived_from = True, topic.deletion.below
+        topic.deletion = replace(topic.deletion, in_force=False)
+        try:
+            self._save()
+        except BaseException:
+            topic.archive, topic.archived_from, topic.deletion = before
+            raise
+        self._note_deletions()
+
+    def set_deletion(self, topic: Topic, deletion: Deletion) -> None:
+        """Delete a topic; what an operator chose for it is forgotten, but for whether it is archived."""
+        with self._lock:
+            before = topic.cold_retention_ms, topic.hold, topic.deletion
+            topic.cold_retention_ms, topic.hold, topic.deletion = None, False, deletion
+            try:
+                self._save()
+            except BaseException:
+                topic.cold_retention_ms, topic.hold, topic.deletion = before
+                raise
+            self._note_deletions()
+
+    def deletion_was_told(self, name: str, tombstone_id: str) -> None:
+        """The archive has this tombstone; nothing changes if the topic was deleted once more since."""
+        with self._lock:
+            topic = self._by_name[name]
+            before = topic.deletion
+            if before is None or before.told or before.tombstone_id != tombstone_id:
+                return
+            topic.deletion = replace(before, told=True)
+            try:
+                self._save()
+            except BaseException:
+                topic.deletion = before
+                raise
+            self._note_deletions()
 
     def ensure_queues(self, topic: Topic, queues: int) -> None:
         """Raise the topic's queue count to at least ``queues``."""

@@ -56,7 +56,7 @@ def recover_tails(
     fs.make_dirs(folder)
     for base, found in groupby(chain, lambda tail: tail.first - tail.first % tail.segment_bytes):
         segment = _assemble(tails, [*found], base, fs, folder)
-        head = _publish(manifest, head, segment, _topics_in(chain, base), randomness)
+        head = _publish(manifest, head, segment, _topics_in(chain, base), _reaches(chain), randomness)
         fs.unlink(folder / base_offset_name(base))
     return RecoveredTails(head, _lacks_from(manifest, head))
 
@@ -111,13 +111,23 @@ def _topics_in(chain: Sequence[TailHead], base: int) -> dict[str, int]:
     return {name: queues for tail in mine for name, queues in tail.topics.items()}
 
 
+def _reaches(chain: Sequence[TailHead]) -> dict[str, int]:
+    """The end of the last tail with a record of each topic."""
+    return {name: tail.end for tail in chain for name in tail.topics}
+
+
 def _publish(
-    manifest: ManifestStore, head: Head, segment: Segment, used: dict[str, int], randomness: Randomness
+    manifest: ManifestStore,
+    head: Head,
+    segment: Segment,
+    used: dict[str, int],
+    reaches: dict[str, int],
+    randomness: Randomness,
 ) -> Head:
     """The head that names the segment; planned again where an erasure came in between."""
     for _ in range(_TRIES):
         state = manifest.state(manifest.reader(), head)
-        known = _with_topics(state, used, len(segment.data))
+        known = _with_topics(state, used, reaches, len(segment.data))
         topics = [
             Topic(each.topic_id, each.name, each.queues, archive=each.archive, hold=each.hold) for each in known.topics
         ]
@@ -136,12 +146,24 @@ def _publish(
     raise ConflictError("the archive kept changing", path=manifest.keys.head, hint="try again")
 
 
-def _with_topics(state: StoreState, used: dict[str, int], segment_bytes: int) -> StoreState:
-    """The state with the topics of some tails, their queues counted; what it says of volumes stays."""
+def _with_topics(
+    state: StoreState, used: dict[str, int], reaches: dict[str, int], segment_bytes: int
+) -> StoreState:  # fmt: skip
+    """The state with the topics of some tails, their queues counted; what it says of volumes stays.
+
+    A deleted topic was made again, as far as anybody can tell, if tails go on with it behind its deletion.
+    """
     known = {topic.name for topic in state.topics}
     new = [name for name in used if name not in known]
     first_id = state.next_topic_id + TOPIC_ID_STEP
-    topics = [replace(topic, queues=max(topic.queues, used.get(topic.name, 0))) for topic in state.topics]
+    topics = [
+        replace(
+            topic,
+            queues=max(topic.queues, used.get(topic.name, 0)),
+            deleted=topic.deleted and reaches.get(topic.name, 0) <= topic.deleted_below,
+        )
+        for topic in state.topics
+    ]
     topics += [TopicState(first_id + number, name, used[name]) for number, name in enumerate(new)]
     next_id = first_id + len(new) if new else state.next_topic_id
     return replace(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from service.access.caller import Scope
+from service.api.admin_schemas import DeletedTopicOut
 from service.api.contract import may_answer
 from service.api.deps import TheCaller, TheEngine
 from service.api.lane_route import LaneRoute
 from service.api.parameters import TopicName
-from service.api.schemas import HoldIn, TopicIn, TopicOut
+from service.api.schemas import DeleteTopicIn, HoldIn, TopicIn, TopicOut
 from service.api.store_schemas import FileListOut, StatsOut, TopicListOut
 from service.removal import TopicChanges
 from service.wire import file_json, topic_json
@@ -73,6 +76,26 @@ def hold(topic: TopicName, wanted: HoldIn, caller: TheCaller, engine: TheEngine)
     caller.check(Scope.ADMIN, topic)
     engine.removal.configure(validate_topic(topic), hold=wanted.hold)
     return JSONResponse(topic_json(engine.topic(topic)))
+
+
+@router.delete(
+    "/topics/{topic}",
+    operation_id="delete_topic",
+    response_model=DeletedTopicOut,
+    responses=may_answer(404, 409, 507),
+)
+def delete(
+    topic: TopicName, caller: TheCaller, engine: TheEngine, wanted: Annotated[DeleteTopicIn, Query()]
+) -> JSONResponse:  # fmt: skip
+    """Delete a topic with all its messages: gone for every reader at once, its archived bytes are overwritten.
+
+    The answer says where each queue ended. A topic of this name that is made again goes on there, and shows nothing of
+    before. 409 for a topic on hold. If the object store does not answer (503), the topic is deleted in the store all
+    the same, and the archive is told in the background, or when the call is made again.
+    """
+    caller.check(Scope.ADMIN, topic)
+    done = engine.removal.delete_topic(validate_topic(topic), dry_run=wanted.dry_run, wait=wanted.wait)
+    return JSONResponse(done)
 
 
 @router.get("/files", operation_id="list_files", response_model=FileListOut)

@@ -1,0 +1,43 @@
+"""``tierlog delete``: delete a topic with all its messages; prints where its queues ended, and the receipt."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from service.cli.arguments import add_target
+from service.cli.errors import DONE
+from service.cli.stopping import Stopped, run_stoppable, stop_flag
+from service.cli.targets import open_writer
+from tiering.progress import bar
+
+HELP = "delete a topic with all its messages everywhere; answer with a JSON receipt"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which topic, and whether to wait."""
+    parser.add_argument("topic", metavar="TOPIC")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--dry-run", action="store_true", help="only tell where the queues would end")
+    how.add_argument("--wait", action="store_true", help="overwrite what is archived before answering")
+    add_target(parser, writes=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 3 if the archive does not answer; the topic is deleted in the store all the same."""
+    with stop_flag() as stop, open_writer(arguments) as target, bar(" bytes") as move:
+
+        def progress(done: int, of: int) -> None:
+            move(done, of)
+            if stop.is_set():
+                raise Stopped
+
+        done = run_stoppable(
+            lambda: target.delete_topic(
+                arguments.topic, dry_run=arguments.dry_run, wait=arguments.wait, progress=progress
+            ),
+            stop,
+        )
+    print(json.dumps(done, indent=None if not sys.stdout.isatty() else 1))
+    return DONE

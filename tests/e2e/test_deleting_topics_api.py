@@ -1,0 +1,87 @@
+"""Deleting a topic by command, on a store in this process and on a running service, and by REST."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from service.api.app import create_app
+from service.cli.errors import WRONG_USE
+from service.engine import Engine
+from service.settings import Settings
+from tests.e2e.test_cli import Shell, served
+from tests.support.api_client import ApiClient
+from tiering.batch import Message
+
+__all__ = ["shell"]
+SIZES = ["--segment-bytes", "4096", "--queue-file-units", "60", "--index-slots", "100", "--index-items", "400"]
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def filled(tmp_path: Path, shell: Shell) -> list[str]:
+    """A store with 60 lines of a topic, archived; the flags that name it."""
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"order-{number % 2} line {number} {'x' * 60}\n" for number in range(60)))
+    where = ["--root", str(tmp_path / "store"), "--cold", f"file://{tmp_path / 'cold'}"]
+    shell("load", str(lines), "--topic", "t", "--key", r"order-\d", *where, *SIZES)
+    shell("archive", "--all", *where)
+    return where
+
+
+def test_the_command_on_a_store_opened_here(tmp_path: Path, shell: Shell) -> None:
+    where = filled(tmp_path, shell)
+    plan = json.loads(shell("delete", "t", "--dry-run", *where))
+    assert (plan["deleted"], sum(queue["next_offset"] for queue in plan["queues"])) == (False, 60)
+    done = json.loads(shell("delete", "t", "--wait", *where))
+    assert (done["deleted"], done["queues"]) == (True, plan["queues"])
+    assert sum(row["records"] for row in done["receipt"]["segments_rewritten"]) == 60
+    assert shell.rows("topics", *where) == []
+    assert shell.rows("topics", *where[2:]) == []
+    shell("query", "t", "--key", "order-1", *where, code=WRONG_USE)
+    shell("tail", "t", *where[2:], code=WRONG_USE)
+    shell("delete", "t", *where, code=WRONG_USE)
+    shell("check", "--deep", *where)
+
+
+@pytest.mark.slow
+def test_the_command_on_a_running_service(tmp_path: Path, shell: Shell) -> None:
+    with served("--root", str(tmp_path / "s"), *SIZES) as url:
+        shell("load", str(Path(__file__)), "--topic", "t", "--url", url)
+        assert json.loads(shell("delete", "t", "--url", url))["receipt"] is None
+        assert shell.rows("topics", "--url", url) == []
+        shell("delete", "t", "--url", url, code=WRONG_USE)
+
+
+def test_the_route(tmp_path: Path) -> None:
+    settings = Settings.load(None, {"hot": {"segment_bytes": 4096, "queue_file_units": 60}})
+    engine = Engine.open(tmp_path / "s", settings=settings, cold_url=f"file://{tmp_path / 'cold'}")
+    client = ApiClient(create_app(engine, settings))
+    try:
+        engine.append([Message("t", b"old", ["k"], queue_id=0)])
+        (message_id,) = [each.record.message_id for each in engine.pull("t", 0, 0, 1).messages]
+        engine.removal.configure("t", hold=True)
+        assert client.request("DELETE", "/v1/topics/t").status_code == 409
+        engine.removal.configure("t", hold=False)
+        assert client.request("DELETE", "/v1/topics/t?dry_run=true").json()["deleted"] is False
+        answer = client.request("DELETE", "/v1/topics/t")
+        assert (answer.status_code, answer.json()["receipt"]["matched"]["hot"]) == (200, 1)
+        receipt = answer.json()["receipt"]
+        assert client.request("GET", f"/v1/admin/receipts/{receipt['tombstone_id']}").json()["topic"] == "t"
+        for path in ("/v1/topics/t", "/v1/topics/t/messages?key=k", "/v1/topics/t/queues/0/messages?offset=0",
+                     "/v1/topics/t/queues/0/offset?time_ms=0", f"/v1/messages/{message_id}"):  # fmt: skip
+            assert client.request("GET", path).status_code == 404, path
+        assert client.request("GET", "/v1/topics").json()["topics"] == []
+        assert client.request("DELETE", "/v1/topics/t").status_code == 404
+        assert client.request("PUT", "/v1/topics/t/hold", {"hold": True}).status_code == 404
+        assert client.request("PUT", "/v1/topics/t", {"queues": 1}).status_code == 201
+        pulled = client.request("GET", "/v1/topics/t/queues/0/messages?offset=0").json()
+        assert (pulled["status"], pulled["min_offset"]) == ("OFFSET_TOO_SMALL", 1)
+        assert client.request("GET", "/v1/topics/t/messages").json()["messages"] == []
+    finally:
+        engine.close()

@@ -1,0 +1,64 @@
+"""What must be true of a store after a topic was deleted, by every way of reading it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from index.query import Query
+from service.cold_engine import ColdEngine
+from service.engine import Engine
+from tests.support.removal_world import Erased, RemovalWorld, is_found
+from tiering.errors import TopicNotFoundError
+from tiering.types import END_OF_TIME_MS, Boundary
+
+
+def filled() -> RemovalWorld:
+    """Messages of two topics that are archived and gone from the volume, archived and hot, and hot only."""
+    world = RemovalWorld()
+    engine = world.open()
+    world.append(engine, 40)
+    engine.archive(everything=True, drop_hot=True)
+    world.append(engine, 24)
+    engine.archive(everything=True)
+    world.append(engine, 12)
+    engine.close()
+    return world
+
+
+def note_deletion(world: RemovalWorld, topic: str) -> None:
+    """All that was sent of a topic is gone."""
+    world.erased.append(Erased(topic, None, 0, END_OF_TIME_MS, len(world.sent)))
+
+
+def has_topic(reader: Engine | ColdEngine, topic: str) -> bool:
+    """Whether it is listed."""
+    return topic in [each.name for each in reader.topics()]
+
+
+def verify_gone(reader: Engine | ColdEngine, world: RemovalWorld, topic: str) -> None:
+    """The topic is listed nowhere, every read of it says that there is none, and no message of it has an id."""
+    assert not has_topic(reader, topic)
+    ways: list[Callable[[], object]] = [
+        lambda: reader.topic(topic),
+        lambda: reader.query(Query(topic)),
+        lambda: reader.query(Query(topic, "k0")),
+        lambda: reader.pull(topic, 0, 0, 10),
+        lambda: reader.offset_by_time(topic, 0, 0, Boundary.LOWER),
+    ]
+    for way in ways:
+        with pytest.raises(TopicNotFoundError):
+            way()
+    if isinstance(reader, Engine):
+        for one in world.sent:
+            assert is_found(reader, one.message_id) == (one.message.topic != topic)
+
+
+def verify_others(engine: Engine, world: RemovalWorld, topic: str) -> None:
+    """Everything but the deleted topic is as it was."""
+    sent, world.sent = world.sent, [one for one in world.sent if one.message.topic != topic]
+    try:
+        world.verify(engine)
+    finally:
+        world.sent = sent

@@ -1,0 +1,45 @@
+"""Deletes a topic of an open store: one change of ``topics.json``, between two appends.
+
+Everything of the topic that was appended before lies below the end that the log has then, flushed; what is appended
+after makes the topic again. So an append is before the deletion, and gone, or behind it, and there. Killed before the
+file is replaced: nothing happened. After it: there is no such topic, and no record of it below that end is shown.
+"""
+
+from __future__ import annotations
+
+from tiering.format.manifest import Tombstone
+from tiering.hot.deletion import Deletion
+from tiering.hot.store import HotStore
+from tiering.randomness import Randomness
+
+
+def delete_topic(hot: HotStore, name: str, randomness: Randomness) -> Deletion:
+    """Delete a topic with all that was appended to it, durably; :class:`TopicNotFoundError`."""
+    with hot.between_appends() as next_offset:
+        topic = hot.topics.get(name)
+        with hot.writing("deleting a topic"):
+            begins = {queue_id: next_offset(topic, queue_id) for queue_id in range(topic.queues)}
+            deletion = Deletion(hot.flush(), begins, randomness.token_hex(8), randomness.token_hex(16))
+            hot.topics.set_deletion(topic, deletion)
+    return deletion
+
+
+class DeletedTopics:
+    """Tombstones of deletions that readers of an open store need: what the archive lacks or the log still holds."""
+
+    def __init__(self, hot: HotStore) -> None:
+        self._hot = hot
+        self._made: tuple[object, int, tuple[Tombstone, ...]] | None = None
+
+    def current(self) -> tuple[Tombstone, ...]:
+        """The same tuple until something changes."""
+        deletions, begin = self._hot.topics.deletions, self._hot.log.begin
+        made = self._made
+        if made is None or made[0] is not deletions or made[1] != begin:
+            stones = tuple(each.tombstone(name) for name, each in deletions if not each.told or each.below > begin)
+            made = self._made = deletions, begin, stones
+        return made[2]
+
+    def owed(self) -> list[tuple[str, Deletion]]:
+        """Deletions with the names of their topics that the archive was not told of yet."""
+        return [(name, each) for name, each in self._hot.topics.deletions if not each.told]
