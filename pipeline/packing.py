@@ -17,7 +17,7 @@ from pathlib import Path
 
 PACKAGES = ("index", "pipeline", "tiering")
 #: Distributions that those packages import; what these need is found by their metadata.
-LIBRARIES = ("boto3", "numba", "numpy", "pyarrow", "sortedcontainers", "tqdm", "urllib3", "xxhash", "zstandard")
+LIBRARIES = ("boto3", "numba", "numpy", "pyarrow", "rich", "sortedcontainers", "urllib3", "xxhash", "zstandard")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _HERE = Path(__file__).resolve().parent.parent
 _LEFT_OUT = ("__pycache__", "tests", "include")

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import ipaddress
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -33,6 +33,7 @@ from service.setting_groups import (
     IndexSettings,
     QuerySettings,
 )
+from service.suggestions import closest
 from tiering.errors import InvalidRequestError
 from tiering.options import ColdOptions, HotOptions, RetentionOptions, TailOptions
 
@@ -119,8 +120,8 @@ class Settings(BaseSettings):
         value out of range, naming it.
         """
         merged: dict[str, object] = {}
-        _merge(merged, {} if config is None else _read_toml(config))
-        _merge(merged, _read_environment())
+        _merge(merged, {} if config is None else values_of_file(config))
+        _merge(merged, values_of_environment())
         for name, value in (overrides or {}).items():
             if value is not None:
                 group, _, key = name.rpartition(".")
@@ -184,7 +185,8 @@ class Settings(BaseSettings):
         )  # fmt: skip
 
 
-def _read_toml(path: Path) -> dict[str, object]:
+def values_of_file(path: Path) -> dict[str, object]:
+    """What a settings file says, not checked; :class:`InvalidRequestError` if it cannot be read or is not TOML."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -193,7 +195,8 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise InvalidRequestError(f"the settings file is not TOML: {error}", path=str(path)) from error
 
 
-def _read_environment() -> dict[str, object]:
+def values_of_environment() -> dict[str, object]:
+    """What the environment says, not checked."""
     source = EnvSettingsSource(Settings)
     try:
         values = dict(source())
@@ -218,13 +221,22 @@ def _merge(into: dict[str, object], values: Mapping[str, object]) -> None:
             into[name] = dict(value) if isinstance(value, Mapping) else value
 
 
+def _names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _names(kind, f"{prefix}{name}.")
+        yield prefix + name
+
+
 def _describe(error: ValidationError) -> str:
     """Every wrong setting in one line, named as in the documentation."""
     found = []
     for problem in error.errors(include_url=False):
         name = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            found.append(f"there is no setting {name!r}")
+            meant = closest(name, _names(Settings))
+            found.append(f"there is no setting {name!r}" + (f", did you mean {meant!r}?" if meant else ""))
         else:
             text = problem["msg"].removeprefix("Value error, ")
             is_of_group = problem["type"] == "value_error" and isinstance(problem["input"], dict)

@@ -71,6 +71,17 @@ def format_time(ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
 
 
+def to_local(ms: int) -> str:
+    """RFC 3339 in the zone of this machine, with its offset; the number where no year of four digits says it."""
+    if not 0 <= ms < END_OF_TIME_MS:
+        return str(ms)
+    try:
+        moment = (_EPOCH + ms * _MS).astimezone()
+    except (OverflowError, OSError, ValueError):  # what the zone adds leads beyond the calendar
+        return format_time(ms)
+    return moment.isoformat(timespec="milliseconds")
+
+
 def parse_duration(text: str) -> int:
     """Ms of a number with a unit: ms, s, m, h, d (24 h) or w. Raises :class:`InvalidRequestError` for anything else."""
     match = re.fullmatch(r"([0-9]{1,15})\s*(ms|s|m|h|d|w)", text.strip())

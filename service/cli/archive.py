@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import json
 
-from service.cli.arguments import add_target
+from service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
+from service.cli.documents import print_document
 from service.cli.errors import DONE
+from service.cli.look import Look
 from service.cli.stopping import Stopped, run_stoppable, stop_flag
 from service.cli.targets import open_writer
-from tiering.progress import bar
+from service.cli.watching import archive_progress
 from tiering.times import parse_time
 
 HELP = "roll, seal and publish now; answer when it is published"
+EXAMPLES = (
+    (
+        "everything, and only the archive keeps it",
+        "tierlog archive --all --drop-hot --url http://127.0.0.1:8080",
+    ),
+    (
+        "what was stored before March",
+        "tierlog archive --until 2026-03-01 --root ./store",
+    ),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,13 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     much.add_argument("--until", metavar="T", help="what was stored before this time; ms or RFC 3339")
     much.add_argument("--all", action="store_true", help="everything, the active segment too")
     parser.add_argument("--drop-hot", action="store_true", help="then remove the hot copies of what is archived")
+    add_format(parser, forms=DOCUMENT_FORMS)
     add_target(parser, writes=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a JSON summary; stopped, it leaves what is published and can be run again."""
+    """Print a summary; stopped, it leaves what is published and can be run again."""
     until_ms = None if arguments.until is None else parse_time(arguments.until)
-    with stop_flag() as stop, open_writer(arguments) as target, bar(" segments") as move:
+    with stop_flag() as stop, open_writer(arguments) as target, archive_progress(target) as move:
 
         def progress(done: int, of: int) -> None:
             move(done, of)
@@ -40,5 +52,5 @@ def run(arguments: argparse.Namespace) -> int:
             ),
             stop,
         )
-    print(json.dumps(report))
+    print_document(report, Look.of(arguments))
     return DONE

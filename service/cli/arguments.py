@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 #: Flags that override settings, by destination.
@@ -44,13 +45,21 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--index-items", type=int, metavar="N", help="items of a new index file")
 
 
-def add_format(parser: argparse.ArgumentParser) -> None:
-    """--format."""
-    parser.add_argument(
-        "--format",
-        choices=("table", "json", "ndjson", "csv", "arrow"),
-        help="table on a terminal, ndjson in a pipe unless told",
-    )
+#: Forms of rows, and of what is one document.
+ROW_FORMS = ("table", "json", "ndjson", "csv", "arrow")
+DOCUMENT_FORMS = ("table", "json", "ndjson")
+
+
+def add_format(parser: argparse.ArgumentParser, *, forms: Sequence[str] = ROW_FORMS, times: bool = False) -> None:
+    """--format and --color; with ``times`` --local-time."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--format", choices=forms, help="table on a terminal, ndjson in a pipe unless told")
+    group.add_argument(
+        "--color", choices=("auto", "always", "never"), default="auto",
+        help="colours in a table: on a terminal without NO_COLOR (auto), always or never",
+    )  # fmt: skip
+    if times:
+        group.add_argument("--local-time", action="store_true", help="times of a table in this machine's zone, not UTC")
 
 
 def overrides(arguments: argparse.Namespace) -> dict[str, object]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
-from service.cli.arguments import add_target
+from service.cli.arguments import DOCUMENT_FORMS, add_target
 from service.cli.errors import DONE, NOTHING, say
 from service.cli.stopping import interruptible
 from service.cli.targets import Progress, open_reader
@@ -13,18 +14,28 @@ from service.wire import Json
 from tiering.progress import bar
 
 HELP = "verify every invariant, read only; one line per finding"
+EXAMPLES = (
+    (
+        "a store in use",
+        "tierlog check --root ./store",
+    ),
+    (
+        "every byte of an archive",
+        "tierlog check --deep --cold s3://bucket/prefix",
+    ),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where and how thoroughly."""
     parser.add_argument("--deep", action="store_true", help="read every byte of the archive and compare all of it")
-    parser.add_argument("--format", choices=("table", "json", "ndjson"), help="lines (table) unless told")
+    parser.add_argument("--format", choices=DOCUMENT_FORMS, help="lines (table) unless told")
     add_target(parser, writes=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 without findings, 1 with; nothing is changed, so the store may be in use."""
-    with interruptible(), bar(" objects") as move:
+    with interruptible(), bar("objects", "checking") as move:
         report = _report(arguments, move)
     match arguments.format:
         case "json":
@@ -41,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     if report["findings"]:
         say(f"{len(report['findings'])} findings")
         return NOTHING
+    if sys.stdout.isatty() and arguments.format in (None, "table"):
+        print("no findings")
     return DONE
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
-from service.cli.arguments import add_target
+from service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
+from service.cli.documents import print_document
 from service.cli.errors import DONE
+from service.cli.look import Look
 from service.cli.stopping import Stopped, run_stoppable, stop_flag
 from service.cli.targets import open_writer
 from tiering.progress import bar
 
 HELP = "delete a topic with all its messages everywhere; answer with a JSON receipt"
+EXAMPLES = (
+    ("where its queues would end", "tierlog delete orders --dry-run --url http://127.0.0.1:8080"),
+    ("delete it, and wait until it is overwritten", "tierlog delete orders --wait --url http://127.0.0.1:8080"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,12 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only tell where the queues would end")
     how.add_argument("--wait", action="store_true", help="overwrite what is archived before answering")
+    add_format(parser, forms=DOCUMENT_FORMS, times=True)
     add_target(parser, writes=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 3 if the archive does not answer; the topic is deleted in the store all the same."""
-    with stop_flag() as stop, open_writer(arguments) as target, bar(" bytes") as move:
+    with stop_flag() as stop, open_writer(arguments) as target, bar("bytes", "rewriting") as move:
 
         def progress(done: int, of: int) -> None:
             move(done, of)
@@ -39,5 +44,5 @@ def run(arguments: argparse.Namespace) -> int:
             ),
             stop,
         )
-    print(json.dumps(done, indent=None if not sys.stdout.isatty() else 1))
+    print_document(done, Look.of(arguments))
     return DONE

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.cli.arguments import overrides
+from service.cli.arguments import DOCUMENT_FORMS, add_format, overrides
+from service.cli.documents import print_document
 from service.cli.errors import DONE, FAILED, NOTHING, say
-from service.cli.output import chosen_format
+from service.cli.look import Look
 from service.cli.stopping import interruptible
+from service.wire import Json
 
 if TYPE_CHECKING:
     from tiering.cold.doctor import Diagnosis, Doctor, Row
 
 HELP = "ask an object store whether it is safe for an archive: capabilities, racing writes, latency"
+EXAMPLES = (
+    (
+        "before the first message",
+        "tierlog doctor --cold s3://bucket/prefix",
+    ),
+)
 _WRITERS = 64
 _ROUNDS = 50
 _PROCESSES = 4
@@ -31,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--writers", type=int, default=_WRITERS, metavar="N", help=f"racing writers ({_WRITERS})")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, metavar="N", help=f"rounds of each race ({_ROUNDS})")
     parser.add_argument("--processes", type=int, default=_PROCESSES, metavar="N", help=f"they run in ({_PROCESSES})")
-    parser.add_argument("--format", choices=("table", "json"), help="table on a terminal, json in a pipe unless told")
+    add_format(parser, forms=DOCUMENT_FORMS)
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
 
 
@@ -53,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     url = canonical_url(arguments.cold)
     store = open_archive(url, settings, clock)
     doctor = Doctor(store, clock, SystemRandomness().token_hex(8))
-    table = chosen_format(arguments.format) == "table"
+    look = Look.of(arguments)
+    table = look.form == "table"
     rows: list[Row] = []
 
     def told(row: Row) -> None:
@@ -79,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     if table:
         print(f"\n{found.verdict}")
     else:
-        _print_json(url, found)
+        print_document(_document(url, found), look)
     if not cleaned:
         return FAILED
     return NOTHING if found.findings else DONE
@@ -98,10 +106,8 @@ def _clean(doctor: Doctor, *, is_asked: bool) -> bool:
     return True
 
 
-def _print_json(url: str, found: Diagnosis) -> None:
-    import json
-
-    document = {
+def _document(url: str, found: Diagnosis) -> Json:
+    return {
         "url": url,
         "safe": not found.findings,
         "verdict": found.verdict,
@@ -119,8 +125,6 @@ def _print_json(url: str, found: Diagnosis) -> None:
             name: {"p50": round(p50, 3), "p99": round(p99, 3)} for name, (p50, p99) in found.latency_ms.items()
         },
     }  # fmt: skip
-    json.dump(document, sys.stdout, indent=1, ensure_ascii=False)
-    print()
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from service.cli.arguments import add_format
 from service.cli.errors import DONE, NOTHING, say
-from service.cli.output import chosen_format, rows_out
+from service.cli.look import Look, printable
+from service.cli.output import rows_out
 from service.cli.stopping import interruptible
 from service.dump.names import KINDS, PARTS
 from service.wire import Json
@@ -24,8 +25,20 @@ if TYPE_CHECKING:
     from service.dump.result import Dump, Options
 
 HELP = "show any file or object, of tierlog or of RocketMQ, in readable form"
+EXAMPLES = (
+    (
+        "a commit log's records",
+        "tierlog dump ./store/commitlog/00000000000000000000 --records --limit 10",
+    ),
+    (
+        "an object of the archive",
+        "tierlog dump s3://bucket/prefix/store/manifest.json --format json",
+    ),
+)
 _PAGE_ROWS = 500
 _CELL_LETTERS = 60
+#: Columns that are cut to the width of the terminal.
+_TEXTS = ("body", "text", "properties", "value")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         dump = _open(arguments)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
-        _show(dump, arguments.format)
+        _show(dump, Look.of(arguments))
     for finding in dump.findings:
         say(f"{arguments.target}: {finding}")
     if dump.unsaid:
@@ -100,8 +113,10 @@ def _options(arguments: argparse.Namespace) -> Options:
     )  # fmt: skip
 
 
-def _show(dump: Dump, asked: str | None) -> None:
-    chosen = chosen_format(asked)
+def _show(dump: Dump, look: Look) -> None:
+    from service.cli.table import Column
+
+    chosen = look.form
     pages = _pages(dump)
     if chosen == "table":
         _print_values({"kind": dump.kind, **dump.head})
@@ -109,7 +124,11 @@ def _show(dump: Dump, asked: str | None) -> None:
         dump.head = {"kind": dump.kind, **dump.head}
         dump.columns = {name: _type(value) for name, value in dump.head.items()}
         pages = iter([[dump.head]])
-    out = rows_out(chosen, dump.name, tuple(dump.columns), lambda row: _cells(dump, row), types=dump.columns)
+    shown = [
+        Column(name, is_text=name in _TEXTS, is_number=dump.columns.get(name) == "int" and not name.endswith("_ms"))
+        for name in dump.shown or dump.columns
+    ]
+    out = rows_out(look, dump.name, tuple(dump.columns), shown, lambda row: _cells(dump, row), dump.columns)
     for page in pages:
         out.write(page)
     out.end(head={"kind": dump.kind, **dump.head, **dump.end}, findings=dump.findings)
@@ -149,7 +168,7 @@ def _cell(name: str, value: object, *, is_in_row: bool = False) -> str:
         shown = format_time(value)
         return shown if is_in_row or shown == str(value) else f"{value} {shown}"
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else str(value)
-    return "".join(letter if letter.isprintable() else "·" for letter in text)
+    return printable(text)
 
 
 def _short(text: str) -> str:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
-from service.cli.arguments import add_target
+from service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
+from service.cli.documents import print_document
 from service.cli.errors import DONE, INCOMPLETE, say
+from service.cli.look import Look
 from service.cli.stopping import Stopped, run_stoppable, stop_flag
 from service.cli.targets import open_writer
 from tiering.progress import bar
 from tiering.times import parse_time
 
 HELP = "erase messages everywhere by topic, key and store time; answer with a JSON receipt"
+EXAMPLES = (
+    (
+        "how many messages are meant",
+        "tierlog erase orders --key 4711 --dry-run --url http://127.0.0.1:8080",
+    ),
+    (
+        "erase them, and wait until they are overwritten",
+        "tierlog erase orders --key 4711 --wait --url http://127.0.0.1:8080",
+    ),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only count what would be erased")
     how.add_argument("--wait", action="store_true", help="overwrite what is archived before answering")
+    add_format(parser, forms=DOCUMENT_FORMS, times=True)
     add_target(parser, writes=True)
 
 
@@ -36,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from_ms = 0 if arguments.from_time is None else parse_time(arguments.from_time)
     to_ms = END_OF_TIME_MS if arguments.to_time is None else parse_time(arguments.to_time)
     query = Query(arguments.topic, arguments.key, from_ms, to_ms)
-    with stop_flag() as stop, open_writer(arguments) as target, bar(" bytes") as move:
+    with stop_flag() as stop, open_writer(arguments) as target, bar("bytes", "rewriting") as move:
 
         def progress(done: int, of: int) -> None:
             move(done, of)
@@ -46,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         receipt = run_stoppable(
             lambda: target.erase(query, dry_run=arguments.dry_run, wait=arguments.wait, progress=progress), stop
         )
-    print(json.dumps(receipt, indent=None if not sys.stdout.isatty() else 1))
+    print_document(receipt, Look.of(arguments))
     if receipt["matched"] is None or not receipt["matched"]["complete"]:
         say("not every place could be counted")
         return INCOMPLETE

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 from tiering import errors
+from tiering.problems import problem_title, problem_type
 
 DONE = 0
 NOTHING = 1
@@ -31,3 +33,30 @@ def exit_code(error: errors.StoreError) -> int:
 def say(text: str) -> None:
     """One line on standard error, from us."""
     print("tierlog: " + " ".join(text.split("\n")), file=sys.stderr, flush=True)
+
+
+def say_error(error: errors.StoreError, form: str | None = None) -> None:
+    """What failed, for who asked: a problem document if ``form`` is json or ndjson, else text.
+
+    On a terminal the hint has a line of its own; in a pipe all is one line.
+    """
+    if form in ("json", "ndjson"):
+        print(json.dumps(problem_document(error), ensure_ascii=False), file=sys.stderr, flush=True)
+        return
+    if not sys.stderr.isatty() or not error.hint:
+        say(str(error))
+        return
+    say(str(error).removesuffix(f"; {error.hint}"))
+    print("hint: " + " ".join(error.hint.split("\n")), file=sys.stderr, flush=True)
+
+
+def problem_document(error: errors.StoreError) -> dict[str, object]:
+    """The members of the service's problem documents, and the exit code in the place of a status."""
+    found: dict[str, object] = {
+        "type": problem_type(type(error)),
+        "title": problem_title(type(error)),
+        "detail": error.message,
+        "exit_code": exit_code(error),
+    }
+    more = {"hint": error.hint, "path": error.path, "position": error.position}
+    return found | {name: value for name, value in more.items() if value is not None}

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from service.cli.arguments import add_target
-from service.cli.errors import DONE, exit_code, say
+from service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
+from service.cli.documents import print_document
+from service.cli.errors import DONE, exit_code, say, say_error
+from service.cli.look import Look
 from service.cli.stopping import Stopped, stop_flag
 from service.cli.targets import Writer, open_writer, settings_of
 from tiering.clock import SystemClock
 from tiering.errors import InvalidRequestError, StoreError, TopicNotFoundError
+from tiering.progress import bar
 from tiering.types import Durability
 
 if TYPE_CHECKING:
@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 HELP = "append the lines of text files as messages"
+EXAMPLES = (
+    (
+        "keys, and when a line was written, out of its text",
+        "tierlog load app.log --topic app --key 'id=(\\w+)' "
+        "--born '^\\S+' --born-format '%Y-%m-%dT%H:%M:%S' --root ./store",
+    ),
+    (
+        "standard input to a running service",
+        "journalctl --since today | tierlog load - --topic journal --url http://127.0.0.1:8080",
+    ),
+)
 _QUEUES = 4
 
 
@@ -33,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", required=True, metavar="T")
     parser.add_argument(
         "--key", action="append", default=[], metavar="REGEX",
-        help="keys of a line: the first group of every match, or all of it; may be given several times",
+        help="keys of a line: the first group of every match, or all of it",
     )  # fmt: skip
     parser.add_argument("--tag", metavar="REGEX", help="tag of a line: the first match")
     parser.add_argument("--born", metavar="REGEX", help="where a line says when it was written")
@@ -47,11 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--durability", choices=[each.value for each in Durability], default=Durability.FLUSHED.value,
         help="what a batch waits for: nothing (async), the disk (flushed), or the archive as well (archived)",
     )  # fmt: skip
+    add_format(parser, forms=DOCUMENT_FORMS)
     add_target(parser, writes=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a JSON summary last, also when a bad line ends the load: what it counts is acknowledged and stays."""
+    """Print a summary last, also when a bad line ends the load: what it counts is acknowledged and stays."""
     from service.loading import LoadReport, check_files
 
     clock = SystemClock()
@@ -62,7 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     failure: StoreError | None = None
     with stop_flag() as stop, open_writer(arguments, make=True, start=True) as target:
         try:
-            with _bar(total) as read:
+            with bar("bytes", "loading") as move:
+                read_bytes = 0
+
+                def read(count: int) -> None:
+                    nonlocal read_bytes
+                    read_bytes += count
+                    move(read_bytes, total or 0)
+
                 _load(target, arguments, rules, settings, report, stop, read)
         except StoreError as error:
             failure = error
@@ -77,8 +96,11 @@ def run(arguments: argparse.Namespace) -> int:
     }
     if failure is not None:
         summary["error"] = str(failure)
-        say(f"{failure}; {report.messages} messages before were acknowledged and stay")
-    print(json.dumps(summary))
+        if arguments.format in ("json", "ndjson"):
+            say_error(failure, arguments.format)
+        else:
+            say(f"{failure}; {report.messages} messages before were acknowledged and stay")
+    print_document(summary, Look.of(arguments))
     return DONE if failure is None else exit_code(failure)
 
 
@@ -138,15 +160,3 @@ def _prepare_topic(target: Writer, arguments: argparse.Namespace, settings: Sett
         if not settings.create_topics:
             raise TopicNotFoundError(f"no such topic {arguments.topic!r}", hint="make it with --queues N")
         target.create_topic(arguments.topic, _QUEUES)
-
-
-@contextlib.contextmanager
-def _bar(total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar of bytes on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=total, unit="B", unit_scale=True, mininterval=0.3) as bar:
-        yield lambda count: (bar.update(count), None)[1]

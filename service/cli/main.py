@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 findings or nothing found, 2 wrong use or bad input, 3 fai
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from service.cli import (
     archive,
     check,
+    completion,
+    config,
     delete,
     doctor,
     dump,
@@ -32,11 +35,13 @@ from service.cli import (
     tail,
     topics,
 )
-from service.cli.errors import DONE, FAILED, exit_code, say
+from service.cli.errors import DONE, FAILED, exit_code, say, say_error
+from service.cli.parsing import CommandParser, VersionAction, with_examples
 from service.cli.stopping import Stopped
 from tiering.errors import StoreError
 
-_COMMANDS = (
+#: A module of each command: ``HELP``, ``EXAMPLES``, ``add_arguments`` and ``run``.
+COMMANDS = (
     serve,
     load,
     query,
@@ -56,22 +61,37 @@ _COMMANDS = (
     restore,
     dump,
     doctor,
+    config,
+    completion,
 )
-_EPILOG = "exit codes: 0 done, 1 findings or nothing found, 2 wrong use or bad input, 3 failed, 4 answer incomplete"
+EXAMPLES = (
+    ("a service with its archive in a directory", "tierlog serve --root ./store --cold file://$PWD/cold"),
+    ("lines of a log as messages, found by a key", "tierlog load app.log --topic app --key 'id=(\\w+)' --root ./store"),
+    ("the newest messages with a key", "tierlog query app --key 4711 --root ./store"),
+)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """All commands and their flags."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="tierlog",
         description="A message log in two tiers whose archived part can still be searched by key and by time.",
-        epilog=_EPILOG,
+        epilog=with_examples(EXAMPLES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action=VersionAction, help="show the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in _COMMANDS:
+    for module in COMMANDS:
         name = module.__name__.rpartition(".")[2]
-        child = commands.add_parser(name, help=module.HELP, description=module.HELP, epilog=_EPILOG, allow_abbrev=False)
+        child = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=with_examples(module.EXAMPLES),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
         module.add_arguments(child)
         child.set_defaults(run=module.run)
     return parser
@@ -86,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except StoreError as error:
-        say(str(error))
+        say_error(error, getattr(arguments, "format", None))
         return exit_code(error)
     except BrokenPipeError:
         # the reader has seen enough; nothing more may be written, not even at exit
@@ -96,9 +116,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("stopped")
         _leave(FAILED)
     except OSError as error:
-        say(f"{error.strerror or error}" + (f" [{error.filename}]" if error.filename else ""))
+        say_error(_as_ours(error), getattr(arguments, "format", None))
         return FAILED
     return code
+
+
+def _as_ours(error: OSError) -> StoreError:
+    hint = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    return StoreError(error.strerror or str(error), path=error.filename and str(error.filename), hint=hint)
 
 
 def _leave(code: int) -> None:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from service.cli.look import Look
+from service.cli.message_view import full_lines, message_cells, message_columns
 from service.wire import Json, ndjson_line
-from tiering.times import format_time
+
+if TYPE_CHECKING:
+    from service.cli.table import Column, Table
 
 _BODY_COLUMNS = (
     "message_id", "store_id", "physical_offset", "topic", "queue_id", "queue_offset", "keys", "tag", "properties",
     "born_ms", "store_ms", "tier", "size_bytes", "body", "body_base64",
 )  # fmt: skip
-
-
-def chosen_format(asked: str | None) -> str:
-    """What was asked for, else table on a terminal and ndjson in a pipe."""
-    return asked or ("table" if sys.stdout.isatty() else "ndjson")
 
 
 class Rows(ABC):
@@ -36,42 +34,42 @@ class Rows(ABC):
         sys.stdout.flush()
 
 
-def messages_out(asked: str | None) -> Rows:
-    """Messages in the format asked for."""
-    return _writer(asked, "messages", _BODY_COLUMNS, _message_cells)
+def messages_out(look: Look, key: str | None = None, *, by_born: bool = False) -> Rows:
+    """Messages; of a table's row ``key`` is shown if the message has several, and which time is told."""
+    if look.form == "table":
+        if look.is_full:
+            return _FullRows(look)
+        columns = message_columns(look, by_born=by_born)
+        return _TableRows(look, columns, lambda row: message_cells(row, look, key, by_born=by_born))
+    return _writer(look.form, "messages", _BODY_COLUMNS)
 
 
 def rows_out(
-    asked: str | None,
+    look: Look,
     name: str,
     columns: Sequence[str],
+    shown: Sequence[Column] = (),
     cells: Callable[[Json], Json] | None = None,
     types: Mapping[str, str] | None = None,
 ) -> Rows:
-    """Other rows: ``name`` is their member of a json document, ``cells`` makes a row of a table.
+    """Other rows: ``name`` is their member of a json document, ``cells`` makes a row of a table with columns ``shown``.
 
     ``types`` are those of an Arrow stream: "int", "bool", "json" (as text), else text. Without them, the values of the
     first page decide.
     """
-    return _writer(asked, name, columns, cells or (lambda row: row), types)
+    if look.form == "table":
+        return _TableRows(look, shown, cells or (lambda row: row))
+    return _writer(look.form, name, columns, types)
 
 
-def _writer(
-    asked: str | None,
-    name: str,
-    columns: Sequence[str],
-    cells: Callable[[Json], Json],
-    types: Mapping[str, str] | None = None,
-) -> Rows:
-    match chosen_format(asked):
+def _writer(form: str, name: str, columns: Sequence[str], types: Mapping[str, str] | None = None) -> Rows:
+    match form:
         case "json":
             return _JsonRows(name)
         case "csv":
             return _CsvRows(columns)
         case "arrow":
             return _ArrowRows(columns, types, messages=name == "messages")
-        case "table":
-            return _TableRows(cells)
         case _:
             return _NdjsonRows()
 
@@ -120,20 +118,30 @@ def _csv_cell(value: Any, name: str) -> object:
 
 
 class _TableRows(Rows):
-    def __init__(self, cells: Callable[[Json], Json]) -> None:
+    def __init__(self, look: Look, columns: Sequence[Column], cells: Callable[[Json], Json]) -> None:
+        self._look = look
+        self._columns = columns
         self._cells = cells
-        self._headed = False
+        self._table: Table | None = None
 
     def write(self, rows: Sequence[Json]) -> None:
-        if not rows:
-            return
-        from tabulate import tabulate
+        from service.cli.table import Table
 
-        cells = [self._cells(row) for row in rows]
-        head = [] if self._headed else list(cells[0])
-        text = tabulate([list(row.values()) for row in cells], head, tablefmt="simple", disable_numparse=True)
-        print(text if not self._headed else "\n".join(text.split("\n")[1:-1]), flush=True)
-        self._headed = True
+        if self._table is None:
+            self._table = Table(self._columns, width=self._look.width, is_colored=self._look.is_colored)
+        sys.stdout.writelines(line + "\n" for line in self._table.lines([self._cells(row) for row in rows]))
+        sys.stdout.flush()
+
+
+class _FullRows(Rows):
+    """Messages one below the other."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+
+    def write(self, rows: Sequence[Json]) -> None:
+        sys.stdout.writelines(line + "\n" for line in full_lines(rows, self._look))
+        sys.stdout.flush()
 
 
 class _ArrowRows(Rows):
@@ -178,23 +186,3 @@ class _ArrowRows(Rows):
             self.write([])
         self._writer.close()
         sys.stdout.buffer.flush()
-
-
-def _message_cells(row: Json) -> Json:
-    """A message in one line of the terminal."""
-    keys = row["keys"]
-    return {
-        "stored (UTC)": format_time(row["store_ms"]),
-        "born (UTC)": format_time(row["born_ms"]),
-        "tier": row["tier"],
-        "queue:offset": f"{row['queue_id']}:{row['queue_offset']}",
-        "keys": _short(" ".join(keys[:2])) + (f" +{len(keys) - 2}" if len(keys) > 2 else ""),
-        "body": _short(row.get("body") or f"base64: {row.get('body_base64')}"),
-    }
-
-
-def _short(text: str) -> str:
-    """The start of a body, without anything that a terminal would obey."""
-    room = max(40, shutil.get_terminal_size().columns - 100)
-    shown = "".join(letter if letter.isprintable() else "·" for letter in text[:room])
-    return shown + ("…" if len(text) > room else "")

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 from service.cli.arguments import add_format, add_target
 from service.cli.cost import cost_line, estimate_lines
 from service.cli.errors import DONE, INCOMPLETE, NOTHING, say
-from service.cli.output import Rows, chosen_format, messages_out
+from service.cli.look import Look
+from service.cli.output import Rows, messages_out
 from service.cli.stopping import interruptible
 from service.cli.targets import Reader, open_reader
 from service.coverage import merged_coverage
 from service.wire import Json
+from tiering.errors import InvalidRequestError
+from tiering.progress import spinner
 from tiering.times import parse_time
 from tiering.types import END_OF_TIME_MS, Order, TimeAxis
 
@@ -22,7 +25,21 @@ if TYPE_CHECKING:
     from index.query import Query
 
 HELP = "find messages by key and by time, in both tiers"
-_ALL_PAGE = 10_000
+EXAMPLES = (
+    (
+        "the newest messages with a key",
+        "tierlog query orders --key 4711 --root ./store --read-only",
+    ),
+    (
+        "all of one day, for another program",
+        "tierlog query orders --from 2026-03-01 --to 2026-03-02 --all --url http://127.0.0.1:8080 | jq .body",
+    ),
+    (
+        "what would it cost to ask the bucket",
+        "tierlog query orders --key 4711 --cold s3://bucket/prefix --dry-run",
+    ),
+)
+_MOST = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,25 +57,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--coverage", action="store_true", help="show what was searched and what it cost")
     parser.add_argument("--all", action="store_true", help="follow the cursor to the end")
     parser.add_argument("--cursor", metavar="C", help="go on behind an earlier page")
-    add_format(parser)
+    parser.add_argument("-v", "--full", action="store_true", help="in a table every field, and bodies whole")
+    add_format(parser, times=True)
     add_target(parser, writes=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 with messages and for a dry run, 1 without any, 4 if not everything asked for was searched."""
+    if arguments.limit is not None and not 1 <= arguments.limit <= _MOST:
+        raise InvalidRequestError(
+            f"--limit {arguments.limit} is not from 1 to {_MOST}", hint="--all shows every message, page by page"
+        )
     with interruptible(), open_reader(arguments) as target:
         return _show(target, arguments)
 
 
 def _show(target: Reader, arguments: argparse.Namespace) -> int:
-    out = messages_out(arguments.format)
+    look = Look.of(arguments)
+    out = messages_out(look, arguments.key, by_born=arguments.time == TimeAxis.BORN.value)
     cursor: str | None = arguments.cursor
     coverage: Json = {}
     found = 0
     while True:
-        page = target.query(_question(arguments, cursor))
+        with spinner(f"searching {arguments.topic}"):
+            page = target.query(_question(arguments, cursor))
         if arguments.dry_run:
-            return _show_estimate(page, out, chosen_format(arguments.format))
+            return _show_estimate(page, out, look.form)
         found += len(page["messages"])
         out.write(page["messages"])
         coverage = merged_coverage(coverage, page["coverage"])
@@ -66,7 +90,7 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
         if not arguments.all or cursor is None:
             break
     beside = {"next_cursor": cursor, "coverage": coverage}
-    form = chosen_format(arguments.format)
+    form = look.form
     out.end(**beside)
     if arguments.coverage and form != "json":
         # where rows have one shape, the coverage would be a row of another: it goes beside them
@@ -111,7 +135,7 @@ def _question(arguments: argparse.Namespace, cursor: str | None) -> Query:
 
     limit = arguments.limit
     if limit is None:
-        limit = _ALL_PAGE if arguments.all else DEFAULT_LIMIT
+        limit = _MOST if arguments.all else DEFAULT_LIMIT
     return Query(
         arguments.topic,
         arguments.key,

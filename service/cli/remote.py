@@ -52,9 +52,13 @@ class RemoteTarget:
         path = f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(asked)}"
         return self._call("GET", path, timeout_s=_TIMEOUT_S + (query.timeout_ms or 0) / 1000)
 
-    def pull(self, topic: str, queue_id: int, offset: int, limit: int, wait_ms: int = 0) -> Json:
+    def pull(
+        self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None
+    ) -> Json:
         """Messages of a queue in order; waits up to ``wait_ms`` at its end."""
-        asked = urlencode({"offset": offset, "limit": limit, "wait_ms": wait_ms})
+        asked = urlencode(
+            {"offset": offset, "limit": limit, "wait_ms": wait_ms} | ({} if tag is None else {"tag": tag})
+        )
         return self._call("GET", f"/v1/topics/{quote(topic, safe='')}/queues/{queue_id}/messages?{asked}")
 
     def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from service.cli.arguments import add_target
+from service.cli.arguments import DOCUMENT_FORMS, add_target
 from service.cli.errors import DONE, NOTHING, say
 from service.cli.stopping import interruptible
 from service.cli.targets import Progress, open_repairable
@@ -17,22 +17,35 @@ if TYPE_CHECKING:
     from index.archive_repair import RepairReport
 
 HELP = "rebuild derived data (queues, index, archived objects) from the log or the archive"
+EXAMPLES = (
+    (
+        "what would be done",
+        "tierlog repair --dry-run --root ./store",
+    ),
+    (
+        "an archive without a store",
+        "tierlog repair --cold s3://bucket/prefix",
+    ),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where, and whether only to look."""
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    parser.add_argument("--format", choices=("table", "json"), help="lines (table) unless told")
+    parser.add_argument("--format", choices=DOCUMENT_FORMS, help="lines (table) unless told")
     add_target(parser, writes=True, remote=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 if nothing is wrong any more, 1 if something is left; it can be run again, and stopped."""
-    with interruptible(), bar(" objects") as move:
+    with interruptible(), bar("objects", "repairing") as move:
         local, report = _repair(arguments, move)
     done = [*local, *report.done]
     if arguments.format == "json":
         print(json.dumps({**report.to_json(), "done": [{"object": each.object, "text": each.text} for each in done]}))
+    elif arguments.format == "ndjson":
+        for each, is_done in [(each, True) for each in done] + [(each, False) for each in report.left]:
+            print(json.dumps({"is_done": is_done, "object": each.object, "text": each.text}))
     else:
         for each in done:
             print(each)

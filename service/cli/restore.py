@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from service.cli.arguments import add_settings
+from service.cli.arguments import DOCUMENT_FORMS, add_format, add_settings
+from service.cli.documents import print_document
 from service.cli.errors import DONE, say
+from service.cli.look import Look
 from service.cli.stopping import interruptible
 from service.cli.targets import open_archives
 from tiering.errors import InvalidRequestError
 from tiering.progress import bar
 
 HELP = "rebuild an original commit-log segment from the archive"
+EXAMPLES = (
+    (
+        "the segment that holds an offset",
+        "tierlog restore --segment 1073741824 --out 00000000001073741824 --cold s3://bucket/prefix",
+    ),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
+    add_format(parser, forms=DOCUMENT_FORMS)
     group = parser.add_argument_group("where")
     group.add_argument("--root", type=Path, metavar="DIR", help="the archive that this store remembers; may be in use")
     group.add_argument("--cold", metavar="URL", help="an archive; file:///dir or s3://bucket/prefix")
@@ -37,13 +45,13 @@ def _offset(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a JSON summary; whether records were removed is in it, and said."""
+    """Print a summary; whether records were removed is in it, and said."""
     out = arguments.out.absolute()
     if not out.parent.is_dir():
         raise InvalidRequestError("there is no such folder", path=str(out.parent))
-    with interruptible(), open_archives(arguments) as archive, bar(" bytes") as move:
+    with interruptible(), open_archives(arguments) as archive, bar("bytes", "restoring") as move:
         done = archive.restore_segment(arguments.segment, out, overwrite=arguments.overwrite, progress=move)
-    print(json.dumps(done))
+    print_document(done, Look.of(arguments))
     if done["fillers"]:
         say(f"{done['fillers']} records were erased or are not archived: fillers stand in their place")
     return DONE

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 
-from service.cli.arguments import add_target
+from service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
+from service.cli.documents import print_document
 from service.cli.errors import DONE
+from service.cli.look import Look
 from service.cli.stopping import Stopped, run_stoppable, stop_flag
 from service.cli.targets import open_writer, settings_of
 from tiering.errors import InvalidRequestError
 from tiering.progress import bar
 
 HELP = "append again what a fenced volume had acknowledged but never archived"
+EXAMPLES = (
+    (
+        "to the service that took over",
+        "tierlog salvage ./old-store --url http://127.0.0.1:8080",
+    ),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """From where, and to which volume."""
     parser.add_argument("old_root", type=Path, metavar="OLDROOT", help="directory of the fenced volume; only read")
+    add_format(parser, forms=DOCUMENT_FORMS)
     add_target(parser, writes=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a JSON summary; stopped, or run again, it appends nothing twice."""
+    """Print a summary; stopped, or run again, it appends nothing twice."""
     from service.opening import Surroundings
     from service.salvaging import salvage
     from tiering.clock import SystemClock
@@ -38,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     around = Surroundings(
         settings_of(arguments).unsized(), SystemClock(), LocalFileSystem(), SystemRandomness()
     )  # fmt: skip
-    with stop_flag() as stop, open_writer(arguments) as target, bar(" bytes") as move:
+    with stop_flag() as stop, open_writer(arguments) as target, bar("bytes", "salvaging") as move:
 
         def progress(done: int, of: int) -> None:
             move(done, of)
@@ -46,5 +54,5 @@ def run(arguments: argparse.Namespace) -> int:
                 raise Stopped
 
         report = run_stoppable(lambda: salvage(old_root, around, target, progress), stop)
-    print(json.dumps(asdict(report)))
+    print_document(asdict(report), Look.of(arguments))
     return DONE

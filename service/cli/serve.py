@@ -8,6 +8,16 @@ from service.cli.arguments import add_settings
 from service.cli.errors import DONE
 
 HELP = "run the service of a store: REST API and page"
+EXAMPLES = (
+    (
+        "a service with its archive in a bucket",
+        "tierlog serve --root ./store --cold s3://bucket/prefix --host 0.0.0.0",
+    ),
+    (
+        "a new volume from the bucket alone",
+        "tierlog serve --root ./new --cold s3://bucket/prefix --restore",
+    ),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +17,7 @@ from service.wire import (
     report_json,
     topic_json,
 )
-from tiering.errors import InvalidRequestError, TopicNotFoundError
+from tiering.errors import InvalidRequestError, StoreError, TopicNotFoundError
 from tiering.types import Boundary, Durability
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ class Reader(Protocol):
         """A page of results."""
         ...
 
-    def pull(self, topic: str, queue_id: int, offset: int, limit: int, wait_ms: int = 0) -> Json:
-        """Messages of a queue in order; only a running service waits."""
+    def pull(
+        self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None
+    ) -> Json:
+        """Messages of a queue in order, with ``tag`` those it lets through; only a running service waits."""
         ...
 
     def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
@@ -125,9 +127,11 @@ class LocalReader:
         """A page of results."""
         return answer_json(self._reading.query(query))
 
-    def pull(self, topic: str, queue_id: int, offset: int, limit: int, wait_ms: int = 0) -> Json:
+    def pull(
+        self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None
+    ) -> Json:
         """Messages of a queue in order."""
-        return pull_json(self._reading.pull(topic, queue_id, offset, limit))
+        return pull_json(self._reading.pull(topic, queue_id, offset, limit, tag))
 
     def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
         """The first offset at or after a time."""
@@ -224,17 +228,22 @@ def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> It
     if arguments.url is not None:
         from service.cli.remote import RemoteTarget
 
-        yield RemoteTarget(arguments.url)
+        with _topic_hints(remote := RemoteTarget(arguments.url), arguments):
+            yield remote
     elif arguments.root is not None:
-        with _engine(arguments, make=False, read_only=read_only or arguments.read_only) as engine:
-            yield LocalReader(engine)
+        with (
+            _engine(arguments, make=False, read_only=read_only or arguments.read_only) as engine,
+            _topic_hints(local := LocalReader(engine), arguments),
+        ):
+            yield local
     else:
         from service.cold_engine import ColdEngine
 
         _check_archive(arguments.cold)
         cold = ColdEngine.open(arguments.cold, settings=settings_of(arguments), store_id=arguments.store_id)
         try:
-            yield LocalReader(cold)
+            with _topic_hints(archive := LocalReader(cold), arguments):
+                yield archive
         finally:
             cold.close()
 
@@ -281,12 +290,30 @@ def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: boo
     if arguments.url is not None:
         from service.cli.remote import RemoteTarget
 
-        yield RemoteTarget(arguments.url)
+        with _topic_hints(remote := RemoteTarget(arguments.url), arguments):
+            yield remote
         return
     with _engine(arguments, make=make, read_only=False) as engine:
         if start:
             engine.start()
-        yield LocalWriter(engine)
+        with _topic_hints(local := LocalWriter(engine), arguments):
+            yield local
+
+
+@contextmanager
+def _topic_hints(target: Reader, arguments: argparse.Namespace) -> Iterator[None]:
+    """An unknown topic is told with the one that was meant, if the target has a like one."""
+    try:
+        yield
+    except TopicNotFoundError as error:
+        from service.suggestions import did_you_mean
+
+        with suppress(StoreError):
+            names = [topic["topic"] for topic in target.topics()]
+            written = getattr(arguments, "topic", None)
+            if written is not None and written not in names:
+                error.hint = did_you_mean(written, names) or error.hint
+        raise
 
 
 @contextmanager

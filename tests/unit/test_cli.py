@@ -16,8 +16,10 @@ import pyarrow as pa
 import pytest
 
 from index.query import Query, encode_cursor
-from service.cli import query, stats
+from service.cli import query
+from service.cli.documents import flat
 from service.cli.errors import DONE, FAILED, INCOMPLETE, NOTHING, WRONG_USE, exit_code
+from service.cli.look import Look
 from service.cli.main import build_parser, main
 from service.cli.output import messages_out, rows_out
 from service.cli.remote import RemoteTarget
@@ -41,7 +43,7 @@ def test_help_loads_none_of_the_heavy_libraries() -> None:
         "import sys\nfrom service.cli.main import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         "print(sorted(set(sys.modules) & {'numba', 'numpy', 'pyarrow', 'fastapi', 'uvicorn', 'zstandard', 'boto3', "
-        "'pydantic', 'tabulate', 'tqdm'}))"
+        "'pydantic', 'rich', 'shtab'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -126,7 +128,7 @@ def test_a_service_that_is_not_there_is_a_failure_with_a_hint(capsys: pytest.Cap
 def test_json_is_one_document_with_what_belongs_beside_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
     cases: list[list[list[Json]]] = [[], [[]], [[MESSAGE], [RAW, MESSAGE]]]
     for pages in cases:
-        out = messages_out("json")
+        out = messages_out(Look("json"))
         for page in pages:
             out.write(page)
         out.end(next_cursor=None)
@@ -135,14 +137,14 @@ def test_json_is_one_document_with_what_belongs_beside_the_rows(capsys: pytest.C
 
 
 def test_ndjson_is_a_row_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    out = messages_out("ndjson")
+    out = messages_out(Look("ndjson"))
     out.write([MESSAGE, RAW])
     out.end(next_cursor=None)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [MESSAGE, RAW]
 
 
 def test_csv_has_the_body_as_text_and_survives_quotes_and_line_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    out = messages_out("csv")
+    out = messages_out(Look("csv"))
     out.write([MESSAGE])
     out.write([RAW])
     out.end()
@@ -155,7 +157,7 @@ def test_csv_has_the_body_as_text_and_survives_quotes_and_line_ends(capsys: pyte
 def test_arrow_is_a_stream_with_the_same_schema_with_and_without_rows(
     capfdbinary: pytest.CaptureFixture[bytes], rows: list[Json]
 ) -> None:
-    out = messages_out("arrow")
+    out = messages_out(Look("arrow"))
     if rows:
         out.write(rows)
     out.end()
@@ -165,7 +167,7 @@ def test_arrow_is_a_stream_with_the_same_schema_with_and_without_rows(
 
 
 def test_a_table_obeys_no_control_character_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:
-    out = messages_out("table")
+    out = messages_out(Look("table"))
     out.write([{**MESSAGE, "body": "a\x1b[2Jb", "keys": ["k\x1b[2J"]}])
     out.write([MESSAGE])
     out.end()
@@ -176,7 +178,7 @@ def test_a_table_obeys_no_control_character_of_a_message(capsys: pytest.CaptureF
 
 
 def test_rows_of_any_kind_have_their_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    out = rows_out("csv", "files", ("name", "bytes"))
+    out = rows_out(Look("csv"), "files", ("name", "bytes"))
     out.write([{"name": "a", "bytes": None, "more": 1}])
     out.end()
     assert capsys.readouterr().out == "name,bytes\na,\n"
@@ -294,7 +296,7 @@ def test_a_time_out_that_is_none_is_refused(text: str, capsys: pytest.CaptureFix
 
 
 def test_numbers_inside_numbers_have_lines_of_their_own_in_a_table() -> None:
-    assert list(stats._flat({"a": 1, "b": {"c": {"d": 2}, "e": None}})) == [("a", 1), ("b.c.d", 2), ("b.e", None)]
+    assert list(flat({"a": 1, "b": {"c": {"d": 2}, "e": None}})) == [("a", 1), ("b.c.d", 2), ("b.e", None)]
 
 
 def test_work_that_hangs_does_not_hold_up_a_stop() -> None:
