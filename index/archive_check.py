@@ -27,7 +27,7 @@ from tiering.checks.findings import Findings
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.object_store import ObjectStore
 from tiering.cold.segment.whole import WholeSegment
-from tiering.errors import CorruptionError, ObjectNotFoundError, StoreError
+from tiering.errors import CorruptionError, ObjectNotFoundError, StoreError, UnavailableError
 from tiering.format.manifest import Head, IndexEntry, LogEntry
 from tiering.hot.store import HotStore
 
@@ -358,6 +358,8 @@ def check_archive_deep(
     try:
         head = manifest.refresh()
     except StoreError as error:
+        if hot is not None and manifest.had_head and isinstance(error, UnavailableError):
+            raise  # says nothing about the archive; the caller tells that it was not checked
         if manifest.had_head or hot is None or hot.border > 0:
             findings.add(manifest.keys.head, error.message)
         return

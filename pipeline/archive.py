@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tiering.clock import SystemClock
 from tiering.cold.listing import stores_below
@@ -89,6 +90,7 @@ class ArchiveSnapshot:
         one lies there, the object store's error if it cannot be asked.
         """
         url = canonical_url(url)
+        check_is_there(url)
         objects = open_objects(url)
         wanted = sorted(store_ids) or list(stores_below(objects))
         if not wanted:
@@ -100,6 +102,13 @@ class ArchiveSnapshot:
         if len(self.stores) > 1:
             raise InvalidRequestError(f"{len(self.stores)} stores lie here", hint="name the store by its id")
         return next(iter(self.stores.values()))
+
+
+def check_is_there(url: str) -> None:
+    """Raise :class:`NotFoundError` if there is no directory of this name, which opening it would make."""
+    scheme, _, path = url.partition("://")
+    if scheme == "file" and not Path(path).is_dir():
+        raise NotFoundError("no archive of any store here, nor a directory", path=url)
 
 
 def pin(url: str, store_id: str) -> PinnedStore:

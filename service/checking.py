@@ -22,7 +22,7 @@ from tiering.checks import store as store_checks
 from tiering.checks.findings import Findings
 from tiering.checks.store import check_store, segment_rows
 from tiering.cold.manifest_store import ManifestStore
-from tiering.errors import CorruptionError
+from tiering.errors import CorruptionError, UnavailableError
 from tiering.fs import LocalFileSystem
 from tiering.hot.commit_log import Segment
 from tiering.hot.snapshot import HotSnapshot
@@ -58,11 +58,19 @@ def check_archive(
     progress: Callable[[int, int], None] | None = None,
     layouts: Mapping[int, ItemLayout] = LAYOUTS,
 ) -> None:
-    """Manifest and sizes; ``deep`` reads every byte and compares everything with everything."""
-    if deep:
-        check_archive_deep(manifest, hot, findings, progress or (lambda done, of: None), layouts)
-    else:
-        findings.extend(store_checks.check_archive(manifest, hot))
+    """Manifest and sizes; ``deep`` reads every byte and compares everything with everything.
+
+    With a hot tier an object store that does not answer is told in ``unasked``; for an archive alone it is an error.
+    """
+    try:
+        if deep:
+            check_archive_deep(manifest, hot, findings, progress or (lambda done, of: None), layouts)
+        else:
+            findings.extend(store_checks.check_archive(manifest, hot))
+    except UnavailableError as error:
+        if hot is None:
+            raise
+        findings.unasked.append(f"the archive was not checked: {error}")
 
 
 def check_index(hot: HotStore, index: LocalIndex) -> list[str]:

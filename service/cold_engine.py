@@ -75,7 +75,7 @@ class ColdEngine:
         """
         url = canonical_url(cold_url)
         clock = clock or SystemClock()
-        objects = objects or open_archive(url, settings, clock)
+        objects = objects or open_archive(url, settings, clock, make=False)
         store_ids = [store_id] if store_id else list(stores_below(objects))
         if not store_ids:
             raise NotFoundError("no archive of any store here", path=url)

@@ -375,7 +375,8 @@ class Engine:
 
     def check(self, *, deep: bool = False) -> list[str]:
         """Verify the invariants, or a broker's files; one line a finding. ``deep`` reads every archived byte."""
-        return self.check_report(deep=deep).lines()
+        report = self.check_report(deep=deep)
+        return report.lines() + report.unasked
 
     def check_report(self, *, deep: bool = False, progress: Progress | None = None) -> Findings:
         """The same with the object that each finding is about, and with notes; ``progress`` counts objects."""

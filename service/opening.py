@@ -166,7 +166,7 @@ def _open_once(
             lost = LostTail(TailMark(fs, paths), identity.volume_id)
             if identity.cold_url is None:
                 return _Plan(identity, lost)
-            archive = around.objects or open_archive(identity.cold_url, settings, around.clock)
+            archive = around.objects or open_archive(identity.cold_url, settings, around.clock, make=not read_only)
             metered = MeteredObjectStore(archive, meter, around.clock, around.tracer)
             resources.callback(metered.close)
             keys = ColdKeys(identity.store_id)
@@ -300,8 +300,8 @@ def _open_local(
     return hot, index, classic, steps
 
 
-def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore:
-    """The object store behind a cold URL."""
+def open_archive(cold_url: str, settings: Settings, clock: Clock, *, make: bool = True) -> ObjectStore:
+    """The object store behind a cold URL; ``make`` makes a directory that is missing."""
     cold = settings.cold
     return open_object_store(
         cold_url, clock=clock, endpoint_url=cold.s3_endpoint,
@@ -309,7 +309,7 @@ def open_archive(cold_url: str, settings: Settings, clock: Clock) -> ObjectStore
             cold.connections, cold.connect_timeout_s, cold.read_timeout_s, cold.min_bytes_per_s,
             1 if cold.single_writer else cold.max_attempts,
         ),
-        keeping=S3Keeping(cold.storage_class, cold.sse, cold.sse_kms_key_id),
+        keeping=S3Keeping(cold.storage_class, cold.sse, cold.sse_kms_key_id), make=make,
     )  # fmt: skip
 
 

@@ -54,6 +54,9 @@ def restore_volume(
 ) -> Surroundings:  # fmt: skip
     """Make a complete, closed store at ``root``, which must be empty or of a restore that was cut off.
 
+    A directory that holds a complete store with this archive is left as it is, so that ``--restore`` may stay in a
+    service's arguments: opening it then refuses a volume that was fenced, as it always does.
+
     Returns what it is to be opened with: the size of a segment is the archive's, whatever the settings say. Raises
     :class:`NotFoundError` if there is nothing to restore, :class:`InvalidRequestError` for a directory that is not
     empty and where several stores lie below the URL, the object store's error if it cannot be asked. Nothing is
@@ -63,6 +66,8 @@ def restore_volume(
         raise InvalidRequestError("a restore needs the archive", hint="name it with --cold URL")
     url = canonical_url(cold_url)
     fs, paths = around.fs, StorePaths(root)
+    if _is_done(fs, paths, url):
+        return replace(around, settings=around.settings.unsized())
     begun = _begun(fs, paths)
     with _archive(url, around) as objects:
         store_id = begun.store_id if begun else _which_store(objects, url, validate_store_id(store_id))
@@ -89,6 +94,15 @@ def _manifest(objects: ObjectStore, store_id: str, around: Surroundings) -> Mani
     return ManifestStore(objects, ColdKeys(store_id), around.randomness, options, clock=around.clock)
 
 
+def _is_done(fs: FileSystem, paths: StorePaths, url: str) -> bool:
+    """Whether there is nothing to restore, because a volume with this archive is here; opening asks which store's."""
+    identity = StoreIdentity.read(fs, paths)
+    if identity is None or identity.restoring_from is not None or identity.cold_url != url:
+        return False
+    _LOG.info("nothing to restore: store %s is here already, volume %s", identity.store_id, identity.volume_id)
+    return True
+
+
 def _begun(fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
     """The identity of a restore that was cut off, None for an empty directory."""
     identity = StoreIdentity.read(fs, paths)
@@ -101,7 +115,7 @@ def _begun(fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
             )
     elif identity.restoring_from is None:
         raise InvalidRequestError(
-            f"store {identity.store_id} is in this directory already",
+            f"store {identity.store_id}, with {identity.cold_url or 'no archive'}, is in this directory already",
             path=str(paths.root),
             hint="open it without --restore, or restore into an empty directory",
         )

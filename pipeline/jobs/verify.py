@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from index.archive_check import ObjectRead
 from index.check_tasks import CheckCounts, ObjectTask, SegmentRead, SegmentTask, check_in_tasks
-from pipeline.archive import open_manifest, open_objects
+from pipeline.archive import check_is_there, open_manifest, open_objects
 from pipeline.job import Job, JobContext, Summary
 from pipeline.tasks import TaskFailure, run_tasks
 from tiering.checks.findings import Finding, Findings
@@ -59,6 +59,7 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
     if arguments.task_bytes < 1:
         raise InvalidRequestError("--task-bytes lies above 0")
     url = canonical_url(arguments.cold)
+    check_is_there(url)
     there = list(stores_below(open_objects(url)))
     missing = sorted(set(arguments.store) - set(there))
     if missing or not there:

@@ -84,6 +84,7 @@ class CheckReportOut(BaseModel):
     findings: list[str]
     details: list[FindingOut]
     notes: list[FindingOut] = Field(description="no exceptions: what lies in the bucket and will go by itself")
+    unasked: list[str] = Field(description="what was not checked, because the object store did not answer")
 
 
 class MatchedOut(BaseModel):

@@ -7,7 +7,7 @@ import json
 import sys
 
 from service.cli.arguments import DOCUMENT_FORMS, add_target
-from service.cli.errors import DONE, NOTHING, say
+from service.cli.errors import DONE, INCOMPLETE, NOTHING, say
 from service.cli.stopping import interruptible
 from service.cli.targets import Progress, open_reader
 from service.wire import Json
@@ -34,12 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0 without findings, 1 with; nothing is changed, so the store may be in use."""
+    """Exit code 0 without findings, 1 with, 4 without if some of it could not be asked.
+
+    Nothing is changed, so the store may be in use.
+    """
     with interruptible(), bar("objects", "checking") as move:
         report = _report(arguments, move)
+    unasked = report.get("unasked", [])
     match arguments.format:
         case "json":
-            print(json.dumps({"findings": report["details"], "notes": report["notes"]}))
+            print(json.dumps({"findings": report["details"], "notes": report["notes"], "unasked": unasked}))
         case "ndjson":
             for kind in ("details", "notes"):
                 for row in report[kind]:
@@ -49,9 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
                 print(finding)
             for note in report["notes"]:
                 say(f"note: {note['object']}: {note['text']}")
+    for words in unasked:
+        say(words)
     if report["findings"]:
         say(f"{len(report['findings'])} findings")
         return NOTHING
+    if unasked:
+        return INCOMPLETE
     if sys.stdout.isatty() and arguments.format in (None, "table"):
         print("no findings")
     return DONE

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 if it is safe, 1 with findings; everything written is removed again, also after ctrl-C."""
+    from service.cli.targets import check_archive
     from service.opening import open_archive
     from service.racing import process_racers
     from service.settings import Settings
@@ -58,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidRequestError("a race has rounds, and a writer in each process")
     settings, clock = Settings.load(arguments.config, overrides(arguments)), SystemClock()
     url = canonical_url(arguments.cold)
-    store = open_archive(url, settings, clock)
+    check_archive(url)
+    store = open_archive(url, settings, clock, make=False)
     doctor = Doctor(store, clock, SystemRandomness().token_hex(8))
     look = Look.of(arguments)
     table = look.form == "table"

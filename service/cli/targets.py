@@ -239,7 +239,7 @@ def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> It
     else:
         from service.cold_engine import ColdEngine
 
-        _check_archive(arguments.cold)
+        check_archive(arguments.cold)
         cold = ColdEngine.open(arguments.cold, settings=settings_of(arguments), store_id=arguments.store_id)
         try:
             with _topic_hints(archive := LocalReader(cold), arguments):
@@ -264,7 +264,7 @@ def open_archives(arguments: argparse.Namespace) -> Iterator[ColdEngine]:
         cold_url, store_id = cold_url or identity.cold_url, store_id or identity.store_id
     if cold_url is None:
         raise InvalidRequestError("no archive", hint="give --cold URL, or --root DIR of a store that has one")
-    _check_archive(cold_url)
+    check_archive(cold_url)
     archives = ColdEngine.open(cold_url, settings=settings_of(arguments), store_id=store_id)
     try:
         yield archives
@@ -354,8 +354,8 @@ def _check_store(root: Path) -> None:
         )
 
 
-def _check_archive(cold_url: str) -> None:
-    """Opening a directory as an object store makes it, which a command that only looks must not."""
+def check_archive(cold_url: str) -> None:
+    """Raise :class:`InvalidRequestError` if an archive's directory is not there: for commands that make none."""
     from tiering.cold.urls import canonical_url
 
     scheme, _, path = canonical_url(cold_url).partition("://")

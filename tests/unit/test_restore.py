@@ -10,6 +10,7 @@ from service.engine import Engine
 from tests.support.faulty_store import FaultyObjectStore
 from tests.support.restore_world import COLD_URL, STORE_ID, RestoreWorld, numbers_of, read_all, send, small_settings
 from tiering.errors import (
+    FencedError,
     InvalidRequestError,
     NotFoundError,
     ObjectStoreUnavailableError,
@@ -304,18 +305,53 @@ def test_the_only_store_below_the_prefix_needs_none(world: RestoreWorld) -> None
 
 def test_directory_that_is_not_empty_is_refused(world: RestoreWorld) -> None:
     filled(world).close()
-    head = world.head()
-    with pytest.raises(InvalidRequestError, match="already"):
-        world.open("a", restore=True)
     world.fs.make_dirs(world.root("b") / "commitlog")
     with pytest.raises(InvalidRequestError, match="empty directory"):
         world.open("b", restore=True)
+
+
+def test_a_restore_that_has_finished_may_be_asked_for_again_and_again(world: RestoreWorld) -> None:
+    filled(world).close()
+    first = world.open("b", restore=True)
+    send(first, "orders", 900, 905)
+    first.close()
+    volume, log_begin = world.head().volume_id, first.stats()["log_begin"]
+    for _ in range(2):
+        again = world.open("b", restore=True)
+        assert (again.volume_id, again.stats()["log_begin"]) == (volume, log_begin)
+        assert set(range(900, 905)) <= set(numbers_of([*read_all(again, "orders", 0), *read_all(again, "orders", 1)]))
+        again.archive(everything=True)
+        again.close()
+    assert world.head().volume_id == volume
+
+
+def test_a_finished_restore_opens_again_while_the_bucket_is_dead(world: RestoreWorld) -> None:
+    filled(world).close()
+    world.open("b", restore=True).close()
+    dead = FaultyObjectStore(world.objects)
+    dead.die()
+    assert world.open("b", restore=True, objects=dead).topics() != []
+
+
+def test_a_volume_that_was_fenced_is_not_served_by_asking_for_a_restore(world: RestoreWorld) -> None:
+    filled(world).close()
+    world.open("b", restore=True).close()
     world.open("c", restore=True).close()
-    restored = world.head()
-    with pytest.raises(InvalidRequestError, match="without --restore"):
-        world.open("c", restore=True)
-    assert world.head() == restored
-    assert restored.epoch > head.epoch
+    for fenced in ("a", "b"):
+        with pytest.raises(FencedError):
+            world.open(fenced, restore=True)
+    world.open("c", restore=True).close()
+
+
+def test_a_directory_with_another_store_is_not_opened_by_asking_for_a_restore(world: RestoreWorld) -> None:
+    filled(world).close()
+    with pytest.raises(StoreMismatchError, match="store id"):
+        world.open("a", restore=True, store_id="another")
+    with pytest.raises(InvalidRequestError, match="already"):
+        Engine.open(
+            world.root("a"), settings=world.settings, cold_url="memory://elsewhere", restore=True, fs=world.fs,
+            clock=world.clock, objects=world.objects,
+        )  # fmt: skip
 
 
 def test_another_volume_is_told_of_restore_and_salvage(world: RestoreWorld) -> None:

@@ -22,10 +22,15 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """Collected by the checks. ``notes`` are no exceptions: what lies in the bucket and will go by itself."""
+    """Collected by the checks. ``notes`` are no exceptions: what lies in the bucket and will go by itself.
+
+    ``unasked`` says in words what could not be looked at, because the object store did not answer: nobody knows whether
+    it is as it must be.
+    """
 
     found: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
+    unasked: list[str] = field(default_factory=list)
     _counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, about: str | None, text: str) -> None:
@@ -55,6 +60,7 @@ class Findings:
             "findings": self.lines(),
             "details": [{"object": finding.object, "text": finding.text} for finding in self.found],
             "notes": [{"object": note.object, "text": note.text} for note in self.notes],
+            "unasked": self.unasked,
         }
 
     def lines(self) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tiering.cold.manifest_store import ManifestStore
-from tiering.errors import CorruptionError, StoreError
+from tiering.errors import CorruptionError, StoreError, UnavailableError
 from tiering.format.manifest import Entry, Head
 from tiering.hot.commit_log import Segment
 from tiering.hot.store import HotStore
@@ -91,11 +91,16 @@ def _check_units(
 
 
 def check_archive(manifest: ManifestStore, hot: HotStore | None) -> list[str]:
-    """The manifest, and whether every object that it names is there in its size; objects are not read."""
+    """The manifest, and whether every object that it names is there in its size; objects are not read.
+
+    Raises :class:`UnavailableError` if an object store that has an archive does not answer.
+    """
     try:
         head = manifest.refresh()
         return list(_check_archive(manifest, hot, head))
     except StoreError as error:
+        if manifest.had_head and isinstance(error, UnavailableError):
+            raise  # says nothing about the archive
         if not manifest.had_head and hot is not None and hot.border == 0:
             return []  # no archive yet, and nothing that would need one
         return [f"archive: {error}"]
@@ -123,5 +128,7 @@ def _check_object(manifest: ManifestStore, entry: Entry) -> Iterator[str]:
     try:
         if manifest.objects.head(entry.key).size_bytes != entry.size_bytes:
             yield f"I5 archive: {entry.key} has another size than the manifest says"
+    except UnavailableError:
+        raise
     except StoreError as error:
         yield f"archive: {entry.key}: {error}"

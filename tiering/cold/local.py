@@ -61,12 +61,22 @@ class LocalObjectStore:
     trusted to answer.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], clock: Clock, randomness: Randomness | None = None) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        clock: Clock,
+        randomness: Randomness | None = None,
+        *,
+        make: bool = True,
+    ) -> None:
+        """``make`` makes the directory if it is missing; else it is a failed store until it is there."""
         self._root = Path(os.path.abspath(directory))  # and not Path.absolute, which keeps ".."
         self._tmp = self._root / _TMP
         self._clock = clock
         self._randomness = randomness or SystemRandomness()
         self._lock = files.DirectoryLock(self._tmp / "lock")
+        if not make:
+            return
         known = self._root
         while not known.exists():
             known = known.parent

@@ -36,15 +36,16 @@ def open_object_store(
     endpoint_url: str | None = None,
     limits: S3Limits = DEFAULT_LIMITS,
     keeping: S3Keeping = DEFAULT_KEEPING,
+    make: bool = True,
 ) -> ObjectStore:
-    """The object store at ``url``; a directory is made if it is missing, a bucket is not.
+    """The object store at ``url``; a directory is made if it is missing, unless not to ``make`` it, a bucket never.
 
     ``memory://name`` gives every caller in this process the same store, with the clock of the first one. The
     endpoint, the limits and how objects are kept are for S3 only. Raises InvalidRequestError for a URL of another form.
     """
     place = _parse(url)
     if place.scheme == "file":
-        return LocalObjectStore(place.name, clock)
+        return LocalObjectStore(place.name, clock, make=make)
     if place.scheme == "memory":
         with _memory_lock:
             return _memory_stores.setdefault(place.name, MemoryObjectStore(clock))
