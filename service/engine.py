@@ -408,6 +408,12 @@ class Engine:
         return "opened read-only" if self._read_only else self._hot.read_only_reason
 
     @property
+    def is_fenced(self) -> bool:
+        """Whether the archive was seen to be another's: of the volume that took over, or of a copy of this one."""
+        seen = self._manifest is not None and self._manifest.head is not None
+        return seen and self._cold_way is not None and self._cold_way.own_head() is None
+
+    @property
     def disk_full_reason(self) -> str | None:
         """Why appends are refused until there is room on the disk again, or None."""
         return self._disk.full_reason

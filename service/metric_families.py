@@ -128,6 +128,10 @@ _STORE = (
         "reason",
     ),
     _gauge(
+        "tierlog_fenced", "1 once another volume, or a copy of this one, was seen to write this store's archive.",
+        "Stop this one; what only it holds comes back by `tierlog salvage`.",
+    ),
+    _gauge(
         "tierlog_disk_full", "1 while appends are refused because the disk is fuller than hot.disk_full_percent.",
         "Free space; appends go on by themselves.",
     ),

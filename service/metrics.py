@@ -91,6 +91,7 @@ class StoreCollector(Collector):
         engine = self._engine
         reason = engine.read_only_reason
         yield _metric("tierlog_read_only", {((reason or "")[:_REASON_LENGTH],): int(reason is not None)})
+        yield _one("tierlog_fenced", int(engine.is_fenced))
         yield _one("tierlog_disk_full", int(engine.disk_full_reason is not None))
         yield _one("tierlog_index_failing", int(engine.index_error is not None))
         yield _one("tierlog_archive_failing", int(engine.cold_error is not None))
@@ -140,11 +141,13 @@ class Metrics:
     """Prometheus text of one open store and of the service in front of it."""
 
     def __init__(self, engine: Engine, http: HttpCounts | None = None, *, max_groups: int = 100) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(StoreCollector(engine, max_groups))
-        self._registry.register(HttpCollector(http or HttpCounts()))
-        ProcessCollector(registry=self._registry)
+        self._whole, self._nameless = CollectorRegistry(), CollectorRegistry()
+        http_collector = HttpCollector(http or HttpCounts())
+        for registry, most in ((self._whole, max_groups), (self._nameless, 0)):
+            registry.register(StoreCollector(engine, most))
+            registry.register(http_collector)
+            ProcessCollector(registry=registry)
 
-    def text(self) -> bytes:
-        """The exposition format, version 0.0.4."""
-        return generate_latest(self._registry)
+    def text(self, *, with_groups: bool = True) -> bytes:
+        """The exposition format, version 0.0.4; without groups for whom their names are not meant."""
+        return generate_latest(self._whole if with_groups else self._nameless)

@@ -158,3 +158,27 @@ class ServeSettings(FlowSettings):
         if self.max_appends < self.append_threads or self.max_reads < self.read_threads:
             raise ValueError("max_appends or max_reads is below its threads")
         return self
+
+    tls_certificate: str | None = Field(
+        default=None,
+        description=(
+            "PEM file with the certificate for HTTPS and those between it and its authority; unset = plain HTTP. Read "
+            "again within 10 s of a change."
+        ),
+    )
+    tls_key: str | None = Field(
+        default=None, description="PEM file with the certificate's key, without a passphrase; unset = in its file."
+    )
+    tls_client_ca: str | None = Field(
+        default=None,
+        description=(
+            "PEM file with authorities; only clients with a certificate of theirs get a connection (mutual TLS), in "
+            "addition to tokens. Unset = nobody needs one. Read at start only."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _has_certificate(self) -> ServeSettings:
+        if self.tls_certificate is None and (self.tls_key is not None or self.tls_client_ca is not None):
+            raise ValueError("tls_key and tls_client_ca need tls_certificate")
+        return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import socket
@@ -10,22 +11,32 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
+from service.access.audit import AuditLog
+from service.access.control import AccessControl
 from service.api.app import create_app
 from service.cli.errors import FAILED
 from service.engine import Engine
 from service.http_server import http_config
 from service.logs import configure_logs
 from service.settings import Settings
+from service.tls import ServerTls
+from tiering.clock import SystemClock
 from tiering.errors import InvalidRequestError
+from tiering.fs import LocalFileSystem
+from tiering.paths import StorePaths
+from tiering.randomness import SystemRandomness
 
 #: Requests that are being answered get this long after the stop.
 _GRACE_S = 2
 #: The whole way out gets this long; then the process ends as it stands, which a store survives like a kill.
 _EXIT_S = 9.0
 _BACKLOG = 2048
+#: The server ticks every 0.1 s.
+_TICKS_OF_CERTIFICATE = 100
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -51,17 +62,23 @@ def serve(
     before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
     try:
         # the port first: of two services started by mistake, the second touches nothing
+        tls = ServerTls.of(settings.serve)
+        control = AccessControl(settings.access, SystemClock())
         with _listen(settings.serve.host, settings.serve.port) as listener:
+            _check_access(listener, control)
             port = listener.getsockname()[1]  # goes into message ids, so a free port asked for as 0 must be known
             settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": port})})
+            audit = _audit_log(root, settings)
             engine = Engine.open(root, cold_url=cold_url, store_id=store_id, restore=restore, settings=settings)
             try:
                 engine.start()
                 prepare(engine)
-                _answer(engine, settings, listener, stopping, ready)
+                app = create_app(engine, settings, stopping, control=control, audit=audit)
+                _answer(app, settings, tls, listener, stopping, ready)
             finally:
                 _last_resort(stopping)
                 engine.close()
+                audit.close()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -88,17 +105,47 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _Server(uvicorn.Server):
-    """Tells long polls of the stop at once, and the world of the start."""
+def _check_access(listener: socket.socket, control: AccessControl) -> None:
+    """Everybody may come in only where nobody else gets to; whoever starts that is told."""
+    host = listener.getsockname()[0]
+    if control.is_on:
+        return
+    if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        raise InvalidRequestError(
+            f"without tokens the service listens on the loopback only, not on {host}",
+            hint="`tierlog token` makes one for access.tokens_file (docs/access.md), or leave --host out",
+        )
+    print(
+        "tierlog: no tokens: whoever reaches this machine's loopback may do everything (docs/access.md)",
+        file=sys.stderr,
+        flush=True,
+    )
 
-    def __init__(self, config: uvicorn.Config, stopping: threading.Event, started: Callable[[], None]) -> None:
+
+def _audit_log(root: Path, settings: Settings) -> AuditLog:
+    folder = StorePaths(Path(root).absolute()).audit
+    return AuditLog(LocalFileSystem(), folder, SystemClock(), SystemRandomness(), settings.access.audit_max_bytes)
+
+
+class _Server(uvicorn.Server):
+    """Tells long polls of the stop at once, and the world of the start; looks after the certificate."""
+
+    def __init__(
+        self, config: uvicorn.Config, stopping: threading.Event, started: Callable[[], None], tls: ServerTls | None
+    ) -> None:
         super().__init__(config)
+        self._tls = tls
         self._stopping = stopping
         self._tell = started
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         _last_resort(self._stopping)
         super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._tls is not None and counter % _TICKS_OF_CERTIFICATE == 0:
+            self._tls.refresh()
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -107,32 +154,35 @@ class _Server(uvicorn.Server):
 
 
 def _answer(
-    engine: Engine,
+    app: Callable[..., Any],
     settings: Settings,
+    tls: ServerTls | None,
     listener: socket.socket,
     stopping: threading.Event,
     ready: Callable[[str], None],
 ) -> None:
     config = http_config(
-        create_app(engine, settings, stopping),
+        app,
         settings.serve,
+        ssl_context_factory=None if tls is None else tls.shown,
         timeout_graceful_shutdown=_GRACE_S,
         log_config=None,
         log_level="warning",
         access_log=False,
     )
-    server = _Server(config, stopping, lambda: ready(_url(listener)))
+    server = _Server(config, stopping, lambda: ready(_url(listener, is_tls=tls is not None)), tls)
     # the server hands on the signal that ended it, once the handlers before its own are back: those do nothing
     for number in _SIGNALS:
         signal.signal(number, _ignore)
     server.run(sockets=[listener])
 
 
-def _url(listener: socket.socket) -> str:
+def _url(listener: socket.socket, *, is_tls: bool) -> str:
+    scheme = "https" if is_tls else "http"
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -24,6 +24,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from service.access_settings import AccessSettings
 from service.observing_settings import LogSettings, MetricsSettings, TracingSettings
 from service.produce_settings import ProduceSettings
 from service.serve_settings import ServeSettings
@@ -38,6 +39,7 @@ from tiering.errors import InvalidRequestError
 from tiering.options import ColdOptions, HotOptions, RetentionOptions, TailOptions
 
 __all__ = [
+    "AccessSettings",
     "ColdSettings",
     "HotSettings",
     "IndexSettings",
@@ -86,6 +88,7 @@ class Settings(BaseSettings):
     cold: ColdSettings = ColdSettings()
     query: QuerySettings = QuerySettings()
     serve: ServeSettings = ServeSettings()
+    access: AccessSettings = AccessSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     tracing: TracingSettings = TracingSettings()

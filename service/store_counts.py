@@ -25,6 +25,9 @@ class StoreCounts:
         self.query_seconds = Histograms()
         #: Answered queries by the same and by outcome.
         self.queries = Tally()
+        for asked_by in ("key", "time"):  # a series that begins above 0 hides its first rise
+            for outcome in ("complete", "budget", "timeout", "unreachable"):
+                self.queries.add((asked_by, outcome), 0)
         #: Requests that each query made to the archive.
         self.query_requests = Histogram(COUNTS)
         #: What those cost, USD.

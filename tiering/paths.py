@@ -42,6 +42,7 @@ class StorePaths:
         self.classic_index_json = self.tierlog / "classic_index.json"
         self.index_json = self.tierlog / "index.json"
         self.producers_json = self.tierlog / "producers.json"
+        self.audit = self.tierlog / "audit"
         self.tails_json = self.tierlog / "tails.json"
         self.index = root / "index"
         self.cache = root / "cache"

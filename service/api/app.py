@@ -6,8 +6,13 @@ import threading
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import Depends, FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 
+from service.access.audit import AuditLog
+from service.access.control import AccessControl
 from service.api import errors
+from service.api.access import LocalOnly, RequireToken, cross_origin
 from service.api.body_memory import BodyMemory
 from service.api.compression import Compression
 from service.api.contract import describe
@@ -26,8 +31,20 @@ from tiering.clock import SystemClock
 from tiering.randomness import SystemRandomness
 
 
-def create_app(engine: Engine, settings: Settings, stopping: threading.Event | None = None) -> FastAPI:
-    """The application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early."""
+def create_app(
+    engine: Engine,
+    settings: Settings,
+    stopping: threading.Event | None = None,
+    *,
+    control: AccessControl | None = None,
+    audit: AuditLog | None = None,
+) -> FastAPI:
+    """The application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early.
+
+    ``control`` knows the tokens; without any, requests are answered under names of the loopback only. ``audit`` has
+    admin calls on record; none by itself.
+    """
+    needs_tokens = control is not None and control.is_on
     # no /docs: its page would load scripts from another site
     app = FastAPI(
         title="tierlog",
@@ -37,7 +54,7 @@ def create_app(engine: Engine, settings: Settings, stopping: threading.Event | N
         redirect_slashes=False,
         dependencies=[Depends(ExactRequests())],
     )
-    describe(app, access=False)
+    describe(app, access=needs_tokens)
     app.state.engine = engine
     app.state.settings = settings
     counts = HttpCounts()
@@ -45,12 +62,20 @@ def create_app(engine: Engine, settings: Settings, stopping: threading.Event | N
     app.state.stopping = stopping = stopping or threading.Event()
     app.state.lanes = lanes = Lanes(settings.serve)
     app.state.body_memory = memory = BodyMemory(settings.serve.body_memory_bytes, settings.serve.wait_ms)
+    app.state.needs_tokens = needs_tokens
+    app.state.audit = audit
     errors.install(app)
     # what is added last is asked first
     app.add_middleware(HeadAndOptions)
     app.add_middleware(Bodies, settings=settings.serve, memory=memory)
     app.add_middleware(Compression)
     app.add_middleware(Admission, lanes=lanes)
+    if control is not None and needs_tokens:
+        app.add_middleware(RequireToken, control=control, open_routes=_open_routes(app))
+    else:
+        app.add_middleware(LocalOnly, origins=settings.access.origins)
+    if settings.access.origins:
+        app.add_middleware(CORSMiddleware, **cross_origin(settings.access.origins))
     app.add_middleware(AnswerWhenStopped, stopping=stopping)
     app.add_middleware(
         Observe, counts=counts, clock=SystemClock(), randomness=SystemRandomness(),
@@ -59,6 +84,12 @@ def create_app(engine: Engine, settings: Settings, stopping: threading.Event | N
     for module in (produce, messages, topics, timeline, groups, admin, health, metrics, page):
         app.include_router(module.router)
     return app
+
+
+def _open_routes(app: FastAPI) -> list[BaseRoute]:
+    """The page with its files, health, and the description of the API: they tell nothing about a store's messages."""
+    described = [route for route in app.routes if getattr(route, "path", None) == app.openapi_url]
+    return [*described, *health.router.routes, *page.router.routes]
 
 
 def _version() -> str:

@@ -61,13 +61,14 @@ PULL_FORMS: Json = {form: QUERY_FORMS[form] for form in (NDJSON, ARROW_STREAM)}
 _FAILURES: dict[int, tuple[str, str]] = {
     400: ("BadArgument", "an argument or a message is not what it has to be; nothing was changed"),
     401: ("Unauthenticated", "no token, or one that is not known"),
-    403: ("Forbidden", "the token is known, but not for this"),
+    403: ("Forbidden", "the token is known, but not for this; without tokens: a page of another origin asks"),
     404: ("NotFound", "no such topic, queue, message, group, member or receipt"),
     406: ("NotAcceptable", "`Accept` rules out every form that the answer has"),
     408: ("TooSlow", "the body took too long to arrive; nothing was done"),
     409: ("Conflict", "the state forbids it: see `type`; with `Retry-After` the same request may work in a moment"),
     413: ("TooLarge", "the request, or a message in it, is over its limit of bytes"),
     415: ("UnsupportedForm", "the body's `Content-Type` or `Content-Encoding` is not one that is taken"),
+    421: ("Misdirected", "without tokens: the request came under a name that is not the loopback's"),
     422: ("Unprocessable", "the body is not what it has to be; or its Idempotency-Key belongs to other messages"),
     429: ("TooMuch", "the service has too much to do at once, or a budget is spent; nothing was done"),
     500: ("Failed", "damage was found, or the service itself is at fault; its log says more"),
@@ -144,6 +145,8 @@ def _complete(described: Json, *, is_open: bool, access: bool) -> None:
     else:
         failures.discard(422)  # the framework's guess wherever there is an argument
     failures |= {400, 500}
+    if not access:
+        failures |= {403, 421}
     if not is_open:
         failures |= {429, 503}
         if access:

@@ -11,8 +11,10 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from service.access.caller import ANYBODY, Caller
+from service.api.auditing import Audit
 from service.engine import Engine
 from service.settings import Settings
+from tiering.errors import UnauthenticatedError
 
 
 async def _engine(request: Request) -> Engine:
@@ -31,12 +33,21 @@ async def _stopping(request: Request) -> threading.Event:
 
 
 async def _caller(request: Request) -> Caller:
-    """Whom the access middleware found; everybody where there is none."""
-    caller: Caller = request.scope.get("tierlog.caller", ANYBODY)
+    """Whom the access middleware found; everybody where no tokens are needed."""
+    caller: Caller | None = request.scope.get("tierlog.caller")
+    if caller is None:
+        if request.app.state.needs_tokens:
+            raise UnauthenticatedError("this needs a token")
+        return ANYBODY
     return caller
+
+
+async def _audit(request: Request) -> Audit:
+    return Audit(request)
 
 
 TheEngine = Annotated[Engine, Depends(_engine)]
 TheSettings = Annotated[Settings, Depends(_settings)]
 Stopping = Annotated[threading.Event, Depends(_stopping)]
 TheCaller = Annotated[Caller, Depends(_caller)]
+TheAudit = Annotated[Audit, Depends(_audit)]

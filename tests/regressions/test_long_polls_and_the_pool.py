@@ -40,7 +40,7 @@ class World:
         async def main() -> list[httpx.Response]:
             async with (
                 asyncio.timeout(60),
-                Client(transport=httpx.ASGITransport(self.app), base_url="http://t") as http,
+                Client(transport=httpx.ASGITransport(self.app), base_url="http://localhost") as http,
             ):
                 polls = [asyncio.create_task(http.get(f"{_QUEUE}?offset=1&wait_ms=60000")) for _ in range(_POLLS)]
                 await scenario(http, polls)

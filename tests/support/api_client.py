@@ -19,7 +19,7 @@ class ApiClient:
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self._app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://t") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 return await http.request(method, path, json=body)
 
         return asyncio.run(ask())

@@ -37,7 +37,7 @@ class World:
             ROOT, settings=tiny_settings(), cold_url="memory://archive", clock=self.clock, fs=self.fs,
             objects=self.bucket,
         )  # fmt: skip
-        self.client = TestClient(create_app(self.engine, tiny_settings()))
+        self.client = TestClient(create_app(self.engine, tiny_settings()), "http://localhost")
 
     def scrape(self) -> Samples:
         answer = self.client.get("/metrics")
@@ -73,7 +73,7 @@ def test_metrics_agree_with_stats(world: World) -> None:
 
 def test_without_an_archive_its_numbers_are_left_out() -> None:
     engine = Engine.open(ROOT, settings=tiny_settings(), fs=CrashFileSystem(), clock=ManualClock())
-    text = TestClient(create_app(engine, tiny_settings())).get("/metrics").text
+    text = TestClient(create_app(engine, tiny_settings()), "http://localhost").get("/metrics").text
     assert "tierlog_log_end_bytes 0.0" in text
     assert "tierlog_archived_to_bytes" not in text
 
@@ -252,7 +252,7 @@ def test_the_lag_of_as_many_groups_is_shown_as_the_settings_say() -> None:
     engine.flush()
     for group in ("a", "b", "c"):
         engine.groups.commit(group, {("orders", 0): 2})
-    text = TestClient(create_app(engine, tiny_settings(metrics__max_groups=2))).get("/metrics").text
+    text = TestClient(create_app(engine, tiny_settings(metrics__max_groups=2)), "http://localhost").get("/metrics").text
     assert "tierlog_groups 3.0" in text
     assert 'tierlog_group_lag_messages{group="b"} 3.0' in text
     assert 'group="c"' not in text

@@ -37,7 +37,7 @@ class World:
             ROOT, settings=settings, cold_url="memory://archive", clock=self.clock, fs=CrashFileSystem(),
             objects=self.bucket,
         )  # fmt: skip
-        self.client = TestClient(create_app(self.engine, settings), raise_server_exceptions=False)
+        self.client = TestClient(create_app(self.engine, settings), "http://localhost", raise_server_exceptions=False)
         self.written = io.StringIO()
 
     def lines(self) -> list[dict[str, Any]]:

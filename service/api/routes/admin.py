@@ -21,7 +21,7 @@ from service.api.admin_schemas import (
     ReceiptOut,
 )
 from service.api.contract import may_answer
-from service.api.deps import TheCaller, TheEngine
+from service.api.deps import TheAudit, TheCaller, TheEngine
 from service.api.lane_route import LaneRoute
 from service.api.parameters import ReceiptId
 from service.wire import report_json
@@ -31,30 +31,38 @@ router = APIRouter(route_class=LaneRoute, prefix="/v1/admin", tags=["admin"])
 
 
 @router.post("/archive", operation_id="archive_now", response_model=ArchiveReportOut, responses=may_answer(409, 507))
-def archive(caller: TheCaller, engine: TheEngine, wanted: Annotated[ArchiveIn | None, Body()] = None) -> JSONResponse:
+def archive(
+    caller: TheCaller, engine: TheEngine, audit: TheAudit, wanted: Annotated[ArchiveIn | None, Body()] = None
+) -> JSONResponse:
     """Roll, seal and publish now; answered when published. ``drop_hot`` then removes the hot copies."""
     caller.check_everywhere(Scope.ADMIN)
     wanted = wanted or ArchiveIn()
     if wanted.all and wanted.until is not None:
         raise InvalidRequestError("give either until or all")
-    return JSONResponse(
-        report_json(engine.archive(until_ms=wanted.until, everything=wanted.all, drop_hot=wanted.drop_hot))
-    )
+    with audit(caller, wanted):
+        report = engine.archive(until_ms=wanted.until, everything=wanted.all, drop_hot=wanted.drop_hot)
+    return JSONResponse(report_json(report))
 
 
 @router.post("/flush", operation_id="flush_now", response_model=FlushedOut, responses=may_answer(507))
-def flush(caller: TheCaller, engine: TheEngine) -> JSONResponse:
+def flush(caller: TheCaller, engine: TheEngine, audit: TheAudit) -> JSONResponse:
     """Make everything acknowledged so far durable."""
     caller.check_everywhere(Scope.ADMIN)
-    engine.flush()
+    with audit(caller):
+        engine.flush()
     return JSONResponse({"flushed": True})
 
 
 @router.post("/check", operation_id="check_now", response_model=CheckReportOut)
-def check(caller: TheCaller, engine: TheEngine, wanted: Annotated[CheckIn | None, Body()] = None) -> JSONResponse:
+def check(
+    caller: TheCaller, engine: TheEngine, audit: TheAudit, wanted: Annotated[CheckIn | None, Body()] = None
+) -> JSONResponse:
     """Verify the invariants; an empty list of findings is what everybody wants."""
     caller.check_everywhere(Scope.ADMIN)
-    return JSONResponse(engine.check_report(deep=(wanted or CheckIn()).deep).to_json())
+    wanted = wanted or CheckIn()
+    with audit(caller, wanted, must=False):
+        report = engine.check_report(deep=wanted.deep)
+    return JSONResponse(report.to_json())
 
 
 @router.post(
@@ -63,7 +71,7 @@ def check(caller: TheCaller, engine: TheEngine, wanted: Annotated[CheckIn | None
     response_model=ReceiptOut | ErasePlanOut,
     responses=may_answer(404, 409, 507),
 )
-def erase(caller: TheCaller, engine: TheEngine, wanted: EraseIn) -> JSONResponse:
+def erase(caller: TheCaller, engine: TheEngine, audit: TheAudit, wanted: EraseIn) -> JSONResponse:
     """Hide messages for ever, at once; their archived copies are overwritten in the background.
 
     The answer is the receipt, which `GET /v1/admin/receipts/{id}` gives again as the work goes on. 409 for a topic on
@@ -71,7 +79,10 @@ def erase(caller: TheCaller, engine: TheEngine, wanted: EraseIn) -> JSONResponse
     """
     caller.check(Scope.ADMIN, wanted.topic)
     query = Query(wanted.topic, wanted.key, wanted.from_ms, wanted.to_ms)
-    return JSONResponse(engine.removal.erase(query, dry_run=wanted.dry_run, wait=wanted.wait))
+    with audit(caller, wanted, must=not wanted.dry_run) as act:
+        receipt = engine.removal.erase(query, dry_run=wanted.dry_run, wait=wanted.wait)
+        act.outcome["tombstone_id"] = receipt["tombstone_id"]
+    return JSONResponse(receipt)
 
 
 @router.get("/receipts", operation_id="list_receipts", response_model=ReceiptListOut)

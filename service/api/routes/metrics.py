@@ -19,7 +19,7 @@ router = APIRouter(route_class=LaneRoute, tags=["health"])
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def metrics(request: Request, caller: TheCaller) -> Response:
-    """Numbers of the store in Prometheus' text format."""
+    """Numbers of the store in Prometheus' text format; the lag of groups only for who may read every topic."""
     caller.check(Scope.READ)
     found: Metrics = request.app.state.metrics
-    return Response(found.text(), media_type=CONTENT_TYPE)
+    return Response(found.text(with_groups=caller.is_unlimited), media_type=CONTENT_TYPE)

@@ -10,11 +10,12 @@ from fastapi.responses import JSONResponse
 from service.access.caller import Scope
 from service.api.admin_schemas import DeletedTopicOut
 from service.api.contract import may_answer
-from service.api.deps import TheCaller, TheEngine
+from service.api.deps import TheAudit, TheCaller, TheEngine
 from service.api.lane_route import LaneRoute
 from service.api.parameters import TopicName
 from service.api.schemas import DeleteTopicIn, HoldIn, TopicIn, TopicOut
 from service.api.store_schemas import FileListOut, StatsOut, TopicListOut
+from service.engine import Engine
 from service.removal import TopicChanges
 from service.wire import file_json, topic_json
 from tiering.batch import validate_topic
@@ -48,7 +49,7 @@ def topic(topic: TopicName, caller: TheCaller, engine: TheEngine) -> JSONRespons
     response_description="changed, or as it was",
     responses={201: {"model": TopicOut, "description": "made"}, **may_answer(409, 507)},
 )
-def create(topic: TopicName, wanted: TopicIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+def create(topic: TopicName, wanted: TopicIn, caller: TheCaller, engine: TheEngine, audit: TheAudit) -> JSONResponse:
     """Make a topic (201), or change one (200): more queues, its options. Fewer queues is a conflict."""
     caller.check(Scope.ADMIN, topic)
     try:
@@ -57,6 +58,12 @@ def create(topic: TopicName, wanted: TopicIn, caller: TheCaller, engine: TheEngi
     except TopicNotFoundError:
         queues = _NEW_QUEUES
         status = 201
+    with audit(caller, wanted):
+        _change(engine, topic, wanted, queues)
+    return JSONResponse(topic_json(engine.topic(topic)), status)
+
+
+def _change(engine: Engine, topic: str, wanted: TopicIn, queues: int) -> None:
     engine.create_topic(topic, wanted.queues or queues)
     changes = TopicChanges()
     if wanted.archive is not None:
@@ -65,16 +72,17 @@ def create(topic: TopicName, wanted: TopicIn, caller: TheCaller, engine: TheEngi
         changes["cold_retention_ms"] = wanted.cold_retention_ms
     if changes:
         engine.removal.configure(topic, **changes)
-    return JSONResponse(topic_json(engine.topic(topic)), status)
 
 
 @router.put(
     "/topics/{topic}/hold", operation_id="hold_topic", response_model=TopicOut, responses=may_answer(404, 409, 507)
 )
-def hold(topic: TopicName, wanted: HoldIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+def hold(topic: TopicName, wanted: HoldIn, caller: TheCaller, engine: TheEngine, audit: TheAudit) -> JSONResponse:
     """Put a topic on hold: until that ends, nothing of it is erased or expires."""
     caller.check(Scope.ADMIN, topic)
-    engine.removal.configure(validate_topic(topic), hold=wanted.hold)
+    validate_topic(topic)
+    with audit(caller, wanted):
+        engine.removal.configure(topic, hold=wanted.hold)
     return JSONResponse(topic_json(engine.topic(topic)))
 
 

@@ -1,0 +1,141 @@
+"""Who is let in: by a token, or, where nobody has one, by coming from this machine and no other site's page."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.access.control import AccessControl
+from service.api.errors import problem
+from tiering.errors import UnauthenticatedError
+from tiering.problems import problem_title, problem_type
+
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+_OWN_SITES = {"same-origin", "none"}
+
+
+class RequireToken:
+    """ASGI middleware: finds the caller by the bearer token, and answers 401 without or with an unknown one.
+
+    ``open_routes`` are for everybody; what is at no route needs a token too. It says the same for a token that never
+    was, one that was withdrawn and one that has expired.
+    """
+
+    def __init__(self, app: ASGIApp, control: AccessControl, open_routes: Sequence[BaseRoute]) -> None:
+        self._app = app
+        self._control = control
+        self._open = open_routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its caller."""
+        if scope["type"] != "http" or any(route.matches(scope)[0] is not Match.NONE for route in self._open):
+            await self._app(scope, receive, send)
+            return
+        token = _bearer(scope)
+        caller = None if token is None else self._control.caller(token)
+        if caller is None:
+            words = "this needs a token" if token is None else "this token is not known here, or not any more"
+            await _unauthenticated(words)(scope, receive, send)
+            return
+        scope["tierlog.caller"] = caller
+        await self._app(scope, receive, send)
+
+
+class LocalOnly:
+    """ASGI middleware for a service without tokens: only for those who mean this machine's loopback.
+
+    A page of another site can make a browser on this machine send requests here. By a name of its own that it lets
+    point to the loopback (DNS rebinding) it would even read the answers: refused by the ``Host`` header. To our own
+    address it can send what changes something without reading the answer: refused by ``Origin``, which a browser
+    always sends then, and by ``Sec-Fetch-Site``. ``origins`` are those let in by name.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        self._app = app
+        self._origins = set(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it with 421 or 403."""
+        if scope["type"] == "http":
+            headers = {name: value.decode("latin-1").lower() for name, value in scope["headers"]}
+            host = headers.get(b"host", "")
+            if not _is_loopback(host):
+                answer = problem(
+                    421,
+                    "misdirected request",
+                    "this service asks for no token, and so answers under names of the loopback only",
+                    hint="use http://127.0.0.1 or http://localhost, or give it tokens (docs/access.md)",
+                )
+                await answer(scope, receive, send)
+                return
+            if scope["method"] not in _SAFE_METHODS and self._is_foreign(headers, host):
+                answer = problem(
+                    403,
+                    "cross-site request",
+                    "a page of another origin may not change anything here",
+                    hint="access.cors_origins names origins that may",
+                )
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _is_foreign(self, headers: dict[bytes, str], host: str) -> bool:
+        origin = headers.get(b"origin")
+        if origin is None:
+            return headers.get(b"sec-fetch-site", "none") not in _OWN_SITES
+        return origin not in self._origins and origin not in (f"http://{host}", f"https://{host}")
+
+
+def cross_origin(origins: Sequence[str]) -> dict[str, Any]:
+    """What scripts of other origins' pages may send and see; tokens they set themselves, so there are no cookies."""
+    return {
+        "allow_origins": origins,
+        "allow_methods": ["GET", "POST", "PUT", "DELETE"],
+        "allow_headers": ["Authorization", "Content-Type", "Idempotency-Key", "Traceparent", "X-Request-Id"],
+        "expose_headers": ["Retry-After", "WWW-Authenticate", "X-Request-Id"],
+        "allow_credentials": False,
+        "max_age": 600,
+    }
+
+
+def _bearer(scope: Scope) -> str | None:
+    found = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(found) != 1:
+        return None
+    scheme, _, token = found[0].decode("latin-1").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+
+def _unauthenticated(words: str) -> ASGIApp:
+    kind = UnauthenticatedError
+    answer = problem(
+        401,
+        problem_title(kind),
+        words,
+        uri=problem_type(kind),
+        hint="send it as `Authorization: Bearer …`; the command line reads it from --token-file or TIERLOG_TOKEN",
+    )
+    answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a ``Host`` header names the loopback: an address of it, or ``localhost`` and names below that."""
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        return False
+    if name is None:
+        return False
+    name = name.removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
