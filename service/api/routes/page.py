@@ -6,10 +6,9 @@ from functools import cache
 
 from fastapi import APIRouter, Request, Response
 
+from service.api.lane_route import LaneRoute
 from service.web_files import WebFile, WebFiles, read_web_files
 from tiering.errors import NotFoundError
-
-from service.api.lane_route import LaneRoute
 
 router = APIRouter(route_class=LaneRoute, include_in_schema=False)
 

@@ -93,7 +93,11 @@ def hold(topic: TopicName, wanted: HoldIn, caller: TheCaller, engine: TheEngine,
     responses=may_answer(404, 409, 507),
 )
 def delete(
-    topic: TopicName, caller: TheCaller, engine: TheEngine, wanted: Annotated[DeleteTopicIn, Query()]
+    topic: TopicName,
+    caller: TheCaller,
+    engine: TheEngine,
+    audit: TheAudit,
+    wanted: Annotated[DeleteTopicIn, Query()],
 ) -> JSONResponse:  # fmt: skip
     """Delete a topic with all its messages: gone for every reader at once, its archived bytes are overwritten.
 
@@ -102,7 +106,9 @@ def delete(
     the same, and the archive is told in the background, or when the call is made again.
     """
     caller.check(Scope.ADMIN, topic)
-    done = engine.removal.delete_topic(validate_topic(topic), dry_run=wanted.dry_run, wait=wanted.wait)
+    validate_topic(topic)
+    with audit(caller, wanted, must=not wanted.dry_run):
+        done = engine.removal.delete_topic(topic, dry_run=wanted.dry_run, wait=wanted.wait)
     return JSONResponse(done)
 
 
