@@ -56,8 +56,14 @@ NEEDS: dict[tuple[str, str], tuple[str, object]] = {
 
 def _path(template: str, topic: str = "shop-1", message_id: str = "0" * 32) -> str:
     found = template.replace(":path", "").format(
-        topic=topic, queue_id=0, message_id=message_id, group="billing", member_id="0" * 16, tombstone_id="0" * 16,
-        digest="0", path="nothing.js",
+        topic=topic,
+        queue_id=0,
+        message_id=message_id,
+        group="billing",
+        member_id="0" * 16,
+        tombstone_id="0" * 16,
+        digest="0",
+        path="nothing.js",
     )
     return found + ("?time_ms=0" if found.endswith("/offset") else "")
 
