@@ -48,6 +48,8 @@ def _facts_of(record: logging.LogRecord) -> dict[str, Any]:
     request = current_request()
     if request is not None:
         facts["request_id"] = request.request_id
+        if request.trace_id is not None:
+            facts["trace_id"] = request.trace_id
     facts.update(getattr(record, FACTS, {}))
     return facts
 

@@ -21,6 +21,8 @@ class RequestNotes:
     request_id: str
     #: Title of the problem that it was answered with.
     problem: str | None = None
+    #: Of the trace that follows it, if one does.
+    trace_id: str | None = None
 
 
 _CURRENT: ContextVar[RequestNotes | None] = ContextVar("tierlog_request", default=None)

@@ -24,6 +24,7 @@ from service.http_server import http_config
 from service.logs import configure_logs
 from service.settings import Settings
 from service.tls import ServerTls
+from service.tracing import tracer_of
 from tiering.clock import SystemClock
 from tiering.errors import InvalidRequestError
 from tiering.fs import LocalFileSystem
@@ -64,12 +65,14 @@ def serve(
         # the port first: of two services started by mistake, the second touches nothing
         tls = ServerTls.of(settings.serve)
         control = AccessControl(settings.access, SystemClock())
-        with _listen(settings.serve.host, settings.serve.port) as listener:
+        with _listen(settings.serve.host, settings.serve.port) as listener, tracer_of(settings.tracing) as tracer:
             _check_access(listener, control)
             port = listener.getsockname()[1]  # goes into message ids, so a free port asked for as 0 must be known
             settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": port})})
             audit = _audit_log(root, settings)
-            engine = Engine.open(root, cold_url=cold_url, store_id=store_id, restore=restore, settings=settings)
+            engine = Engine.open(
+                root, cold_url=cold_url, store_id=store_id, restore=restore, settings=settings, tracer=tracer
+            )
             try:
                 engine.start()
                 prepare(engine)

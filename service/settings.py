@@ -54,7 +54,11 @@ __all__ = [
 
 ENV_PREFIX = "TIERLOG_"
 #: Variables that do not follow the rule of the prefix and the group.
-ENV_ALIASES = {"cold.s3_endpoint": "TIERLOG_S3_ENDPOINT"}
+ENV_ALIASES = {
+    "cold.s3_endpoint": "TIERLOG_S3_ENDPOINT",
+    "tracing.endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "tracing.service_name": "OTEL_SERVICE_NAME",
+}
 
 
 class Settings(BaseSettings):
@@ -209,8 +213,8 @@ def values_of_environment() -> dict[str, object]:
         ) from error
     for name, variable in ENV_ALIASES.items():
         value = source.env_vars.get(variable.lower())
-        if value:
-            group, _, key = name.rpartition(".")
+        group, _, key = name.rpartition(".")
+        if value and key not in values.get(group, {}):  # a name of our own is meant for us
             _merge(values, {group: {key: value}})
     return values
 

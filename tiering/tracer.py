@@ -11,8 +11,15 @@ Value = str | int | float | bool
 class Span(Protocol):
     """One thing that is being done."""
 
+    #: Of the trace that it belongs to, None if nobody follows it.
+    trace_id: str | None
+
     def tell(self, **facts: Value) -> None:
         """Say more about it; never keys, bodies or names that a client chose."""
+        ...
+
+    def rename(self, name: str) -> None:
+        """Call it by what is known of it by now."""
         ...
 
 
@@ -20,11 +27,20 @@ class Tracer(Protocol):
     """Follows what is done. Thread safe; it belongs to the span around it, on whichever thread that was begun."""
 
     def span(self, name: str, **facts: Value) -> AbstractContextManager[Span]:
-        """Surrounds one thing; an error that leaves the context is noted and passes on."""
+        """Surrounds one thing; the class of an error that leaves the context is noted, and it passes on."""
+        ...
+
+    def joined(self, traceparent: str | None) -> AbstractContextManager[None]:
+        """Inside the context, spans belong to the trace of a caller who sent this (W3C Trace Context)."""
         ...
 
 
 class _NoSpan:
+    trace_id: str | None = None
+
+    def rename(self, name: str) -> None:
+        pass
+
     def tell(self, **facts: Value) -> None:
         pass
 
@@ -37,6 +53,10 @@ class NoTracer:
     def span(self, name: str, **facts: Value) -> AbstractContextManager[Span]:
         """Nothing."""
         return self._NOTHING
+
+    def joined(self, traceparent: str | None) -> AbstractContextManager[None]:
+        """Nothing."""
+        return nullcontext()
 
 
 NO_TRACER = NoTracer()

@@ -16,7 +16,7 @@ from tiering.randomness import Randomness
 from tiering.tracer import NO_TRACER, Tracer
 
 _LOG = logging.getLogger("tierlog.access")
-_ID = b"x-request-id"
+_ID, _PARENT = b"x-request-id", b"traceparent"
 #: Asked for by machines, all the time.
 _QUIET = frozenset(("/livez", "/readyz", "/metrics"))
 #: The same for all requests that no route takes: what a client makes up is no label.
@@ -52,14 +52,14 @@ class Observe:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == _ID), None)
-        notes = RequestNotes(request_id(None if given is None else given.decode("latin-1"), self._randomness))
+        notes = RequestNotes(request_id(_header(scope, _ID), self._randomness))
         answer = _Answer(scope, receive, send, notes.request_id.encode())
         token = bind(notes)
         self._counts.begin()
         begun_s = self._clock.monotonic_s()
         try:
-            with self._tracer.span("request", method=scope["method"]) as span:
+            with self._tracer.joined(_header(scope, _PARENT)), self._tracer.span("request") as span:
+                notes.trace_id = span.trace_id
                 try:
                     await self._app(scope, answer.receive, answer.send)
                 except Exception:
@@ -69,9 +69,10 @@ class Observe:
                     unexpected = problem(500, "internal error", "an unexpected error, see the service's log")
                     await unexpected(scope, answer.receive, answer.send)
                 finally:
+                    span.rename(f"{scope['method']} {answer.route}")
                     span.tell(
-                        route=answer.route, status=answer.status, received=answer.received, sent=answer.sent,
-                        request_id=notes.request_id,
+                        method=scope["method"], route=answer.route, status=answer.status,
+                        received_bytes=answer.received, sent_bytes=answer.sent, request_id=notes.request_id,
                     )  # fmt: skip
         finally:
             taken_s = self._clock.monotonic_s() - begun_s
@@ -102,6 +103,10 @@ class Observe:
             **({"problem": notes.problem} if notes.problem is not None else {}),
         }
         _LOG.log(level, "request", extra={FACTS: facts})
+
+
+def _header(scope: Scope, wanted: bytes) -> str | None:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)
 
 
 class _Answer:

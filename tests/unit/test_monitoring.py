@@ -137,7 +137,7 @@ def test_promtool_finds_nothing_to_say_about_a_scrape_after_every_kind_of_traffi
         STORE, settings=tiny_settings(), cold_url="memory://archive", clock=clock, fs=CrashFileSystem(),
         objects=MemoryObjectStore(clock),
     )  # fmt: skip
-    client = TestClient(create_app(engine, tiny_settings()))
+    client = TestClient(create_app(engine, tiny_settings()), "http://localhost")
     messages = {"messages": [{"body": "x", "keys": ["k"]}] * 3}
     for durability in ("async", "flushed", "archived"):
         client.post("/v1/topics/orders/messages", params={"durability": durability}, json=messages)
