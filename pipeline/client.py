@@ -3,7 +3,8 @@
 Every call here may be repeated: reads by nature, an append because its messages carry a producer id and sequence
 numbers. So a connection that breaks, a restart of the service and an answer that asks for patience are waited out
 within bounds. A token comes from the environment alone (``TIERLOG_TOKEN``, on a cluster
-``spark.executorEnv.TIERLOG_TOKEN`` or a mounted secret), because options end in Spark's event log.
+``spark.executorEnv.TIERLOG_TOKEN``, or ``TIERLOG_TOKEN_FILE`` for a mounted secret), because options end in Spark's
+event log; see :class:`ServiceAccess` for what else the environment says.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from tiering.clock import Clock, SystemClock
 from tiering.errors import StoreError, UnavailableError
 from tiering.problems import answered_error
 from tiering.randomness import Randomness, SystemRandomness
+from tiering.service_access import ServiceAccess
 from tiering.service_address import ServiceAddress
 from tiering.types import Boundary, Durability, PullStatus
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 Json = dict[str, Any]
 
-_TOKEN = "TIERLOG_TOKEN"
 _LATER = {429, 502, 503, 504}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
 #: A service that asks for more patience than this is not waited for: the task fails, and Spark decides.
@@ -184,10 +184,11 @@ class ServiceClient:
     def _ask(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
+        access = ServiceAccess.of()  # each time: a mounted secret may have changed
         if self._connection is None:
-            self._connection = self._address.connect(self._timeout_s)
-        token = os.environ.get(_TOKEN)
-        authorised = {"Authorization": f"Bearer {token}"} if token else {}
+            tls = access.tls() if self._address.is_tls else None
+            self._connection = self._address.connect(self._timeout_s, tls)
+        authorised = access.headers(is_private=self._address.is_private)
         self._connection.request(
             method, self._address.prefix + path, body, {"Accept": "application/json", **authorised, **headers}
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
+import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -37,10 +39,21 @@ class ServiceAddress:
             raise InvalidRequestError(f"{url!r} is not the URL of a service", hint=_HINT)
         return cls(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"))
 
-    def connect(self, timeout_s: float) -> http.client.HTTPConnection:
-        """A connection that is not open yet; each of its steps may take so long."""
-        kind = http.client.HTTPSConnection if self.is_tls else http.client.HTTPConnection
-        return kind(self.host, self.port, timeout=timeout_s)
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody on the way can read what is sent: it is encrypted, or does not leave the machine."""
+        if self.is_tls or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+        except ValueError:
+            return False
+
+    def connect(self, timeout_s: float, tls: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
+        """A connection that is not open yet; each of its steps may take so long. ``tls`` checks who answers."""
+        if self.is_tls:
+            return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=tls)
+        return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -21,6 +21,8 @@ def add_target(parser: argparse.ArgumentParser, *, writes: bool, remote: bool = 
     group.add_argument("--root", type=Path, metavar="DIR", help="open the store in this directory")
     if remote:
         group.add_argument("--url", metavar="URL", help="ask a running service, for example http://127.0.0.1:8080")
+        group.add_argument("--token-file", type=Path, metavar="FILE", help="with --url: its token; else TIERLOG_TOKEN")
+        group.add_argument("--ca-file", type=Path, metavar="FILE", help="with --url: PEM file of who signed for it")
     if cold:
         text = "with --root: the store's archive (remembered)"
         if not writes:

@@ -33,6 +33,7 @@ from service.cli import (
     serve,
     stats,
     tail,
+    token,
     topics,
 )
 from service.cli.errors import DONE, FAILED, exit_code, say, say_error
@@ -61,6 +62,7 @@ COMMANDS = (
     restore,
     dump,
     doctor,
+    token,
     config,
     completion,
 )

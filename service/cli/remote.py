@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import index.errors  # noqa: F401 - a service may answer with its classes
 from service.wire import Json, produced_json
 from tiering.errors import TopicNotFoundError, UnavailableError
 from tiering.problems import answered_error
+from tiering.service_access import ServiceAccess
 from tiering.service_address import ServiceAddress
 
 if TYPE_CHECKING:
@@ -31,9 +33,14 @@ _TIMEOUT_S = 600.0
 class RemoteTarget:
     """Speaks the REST API at one URL and raises the errors that the service answered with."""
 
-    def __init__(self, url: str) -> None:
-        """Connects to nothing yet. Raises :class:`InvalidRequestError` for anything but an http(s) URL."""
+    def __init__(self, url: str, access: ServiceAccess | None = None) -> None:
+        """Connects to nothing yet. Raises :class:`InvalidRequestError` for anything but an http(s) URL.
+
+        ``access``, if it is not given, is what the environment says.
+        """
         self._address = ServiceAddress.parse(url)
+        self._access = ServiceAccess.of() if access is None else access
+        self._tls = self._access.tls() if self._address.is_tls else None
 
     def query(self, query: Query) -> Json:
         """A page of results."""
@@ -154,11 +161,17 @@ class RemoteTarget:
         headers = {"Accept": "application/json", "Connection": "close"} | (
             {"Content-Type": "application/json"} if data else {}
         )
+        headers |= self._access.headers(is_private=self._address.is_private)
         try:
-            with closing(self._address.connect(timeout_s)) as connection:
+            with closing(self._address.connect(timeout_s, self._tls)) as connection:
                 connection.request(method, self._address.prefix + path, data, headers)
                 answer = connection.getresponse()
                 content = answer.read()
+        except ssl.SSLCertVerificationError as error:
+            raise UnavailableError(
+                f"{self._address} is not who it says it is: {error.verify_message}",
+                hint="--ca-file or TIERLOG_CA_FILE names an authority of your own",
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             words = str(error) or type(error).__name__
             raise UnavailableError(

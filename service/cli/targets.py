@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from service.settings import Settings
     from tiering.batch import Message
     from tiering.group_offsets import Queue
+    from tiering.service_access import ServiceAccess
 
 Progress = Callable[[int, int], None]
 
@@ -221,6 +222,13 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     return Settings.load(arguments.config, overrides(arguments))
 
 
+def access_of(arguments: argparse.Namespace) -> ServiceAccess:
+    """What is brought to a service: flags, else the environment."""
+    from tiering.service_access import ServiceAccess
+
+    return ServiceAccess.of(token_file=arguments.token_file, ca_file=arguments.ca_file)
+
+
 @contextmanager
 def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> Iterator[Reader]:
     """The target of a command that only looks; a store that does not exist is not made."""
@@ -228,7 +236,7 @@ def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> It
     if arguments.url is not None:
         from service.cli.remote import RemoteTarget
 
-        with _topic_hints(remote := RemoteTarget(arguments.url), arguments):
+        with _topic_hints(remote := RemoteTarget(arguments.url, access_of(arguments)), arguments):
             yield remote
     elif arguments.root is not None:
         with (
@@ -290,7 +298,7 @@ def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: boo
     if arguments.url is not None:
         from service.cli.remote import RemoteTarget
 
-        with _topic_hints(remote := RemoteTarget(arguments.url), arguments):
+        with _topic_hints(remote := RemoteTarget(arguments.url, access_of(arguments)), arguments):
             yield remote
         return
     with _engine(arguments, make=make, read_only=False) as engine:
