@@ -6,6 +6,7 @@ is added here: whatever has arguments can be given a bad one, whatever has a bod
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from fastapi import FastAPI
@@ -101,12 +102,13 @@ def may_answer(*statuses: int) -> dict[int | str, Json]:
 
 def describe(app: FastAPI, *, access: bool) -> None:
     """Give the application its whole document; ``access``: whether calls need a token."""
-    made = app.openapi
+    made, making = app.openapi, threading.Lock()
 
     def openapi() -> Json:
-        if app.openapi_schema is None:
-            app.openapi_schema = _completed(made(), access=access)
-        return app.openapi_schema
+        with making:  # the framework fails where two of the first requests make it at the same time
+            if app.openapi_schema is None:
+                app.openapi_schema = _completed(made(), access=access)
+            return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # the framework's own way to extend the document
 
