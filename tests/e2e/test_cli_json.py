@@ -53,7 +53,7 @@ def test_every_command_writes_one_json_document(tmp_path: Path, capsys: pytest.C
     out, err = capsys.readouterr()
     assert json.loads(out)["fillers"] > 0
     assert "fillers" in err
-    assert asked("dump", str(tmp_path / "segment"), "--limit", "1")["kind"] == "commit-log"
+    assert asked("dump", str(tmp_path / "segment"), "--limit", "1")["head"]["kind"] == "commit-log"
     assert asked("doctor", "--cold", cold, "--writers", "4", "--processes", "1", "--rounds", "2")["safe"] is True
     assert asked("config")["settings"]
     assert asked("delete", "t", "--dry-run", *where)["topic"] == "t"

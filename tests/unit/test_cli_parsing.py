@@ -183,9 +183,14 @@ def test_the_reference_page_is_what_the_parsers_make_of_it() -> None:
     assert written == cli_doc.page(), "run: python -m service.cli_doc"
 
 
+@pytest.fixture(scope="module")
+def reference_page() -> str:
+    return cli_doc.page()
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_every_flag_of_a_command_is_on_the_page(name: str) -> None:
-    section = cli_doc.page().partition(f"\n## tierlog {name}\n")[2].partition("\n## ")[0]
+def test_every_flag_of_a_command_is_on_the_page(name: str, reference_page: str) -> None:
+    section = reference_page.partition(f"\n## tierlog {name}\n")[2].partition("\n## ")[0]
     for action in command(name)._actions:
         if action.option_strings != ["-h", "--help"]:
             assert all(f"`{flag}" in section for flag in action.option_strings), action
