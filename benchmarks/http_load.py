@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,13 +120,14 @@ def service(*command: str, is_ready: Callable[[str], bool]) -> Iterator[str]:
     try:
         for line in process.stderr:
             if is_ready(line):
+                threading.Thread(target=process.stderr.read, daemon=True).start()  # it logs each request
                 yield line.split()[-1]
                 break
         else:
             raise SystemExit("the service did not start")
     finally:
         process.terminate()
-        process.communicate()
+        process.wait()
 
 
 def stored_messages(url: str) -> int:
