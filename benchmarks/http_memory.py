@@ -1,10 +1,10 @@
 """How much memory does the service take under producers and readers that want more than it can do?
 
 ``tierlog serve`` runs as a process of its own, with a history of ``--rows`` messages. For ``--seconds``,
-``--producers`` append batches (NDJSON and JSON, each with an Idempotency-Key, sent again until acknowledged) and ``--readers`` stream
-the whole history with ``all=true``, ``--slow`` of them at 16 KiB every 200 ms. Printed are the memory of the process
-(anonymous pages, as those of mapped files are the page cache's), the bound that its settings imply, how often it
-answered with which status, and whether every acknowledged message is there once.
+``--producers`` append batches (NDJSON and JSON, each with an Idempotency-Key, sent again until acknowledged) and
+``--readers`` stream the whole history with ``all=true``, ``--slow`` of them at 16 KiB every 200 ms. Printed are the
+memory of the process (anonymous pages, as those of mapped files are the page cache's), the bound that its settings
+imply, how often it answered with which status, and whether every acknowledged message is there once.
 
 ``python benchmarks/http_memory.py [--rows 1000000] [--producers 200] [--readers 50] [--slow 20] [--seconds 60]``
 """
