@@ -86,7 +86,7 @@ def measure(root: Path, load: Load) -> Report:
         report.bound_bytes = report.idle_bytes + limits.body_memory_bytes + pages * limits.stream_page_bytes
         report.statuses, report.rows_read = dict(sorted(counts.statuses.items())), counts.rows_read
         report.acknowledged = len(counts.acknowledged)
-        there = _bodies(port)
+        there = _bodies(port) if counts.acknowledged else Counter[str]()
         report.found_once = sum(there[body] == 1 for body in counts.acknowledged)
         report.found_more = sum(count > 1 for count in there.values())
         report.missing = sum(body not in there for body in counts.acknowledged)
@@ -155,7 +155,7 @@ async def _produce(port: int, producer: int, stop: asyncio.Event, counts: _Count
         body = json.dumps({"messages": messages}) if is_json else "\n".join(map(json.dumps, messages))
         kind = "application/json" if is_json else "application/x-ndjson"
         head = (
-            f"POST /v1/topics/load/messages HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nConnection: close\r\n"
+            f"POST /v1/topics/load/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nConnection: close\r\n"
             f"Idempotency-Key: b{producer}:{batch * _BATCH}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         while True:
@@ -182,7 +182,9 @@ async def _status(port: int, request: bytes) -> str:
 
 
 async def _read(port: int, stop: asyncio.Event, counts: _Counts, *, is_slow: bool) -> None:
-    head = b"GET /v1/topics/history/messages?all=true HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\n\r\n"
+    head = (
+        b"GET /v1/topics/history/messages?all=true HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: application/x-ndjson\r\n\r\n"
+    )
     while not stop.is_set():
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 14)

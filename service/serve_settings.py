@@ -123,10 +123,13 @@ class FlowSettings(SettingGroup):
         ),
     )
     stream_threads: int = Field(
-        default=8,
+        default=2,
         ge=1,
         le=1_024,
-        description="Threads that read for queries with `all=true`, in turns.",
+        description=(
+            "Threads that read for queries with `all=true`, in turns. They keep a processor busy: more take time from "
+            "everything else; fewer wait longer for a slow archive."
+        ),
     )
     stream_page_bytes: int = Field(
         default=1 << 20,

@@ -36,6 +36,7 @@ _GRACE_S = 2
 #: The whole way out gets this long; then the process ends as it stands, which a store survives like a kill.
 _EXIT_S = 9.0
 _BACKLOG = 2048
+_SWITCH_S = 0.0005
 #: The server ticks every 0.1 s.
 _TICKS_OF_CERTIFICATE = 100
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -173,6 +174,8 @@ def _answer(
         log_level="warning",
         access_log=False,
     )
+    # the event loop is one thread among those that work: at 5 ms for each of them, it would hardly get its turn
+    sys.setswitchinterval(_SWITCH_S)
     server = _Server(config, stopping, lambda: ready(_url(listener, is_tls=tls is not None)), tls)
     # the server hands on the signal that ended it, once the handlers before its own are back: those do nothing
     for number in _SIGNALS:

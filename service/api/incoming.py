@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -57,7 +58,13 @@ async def incoming(request: Request, topic: str, engine: Engine, settings: Setti
     body = await request.body()
     queue_of = queue_chooser(engine, settings, topic)
 
+    parsing: threading.Semaphore = request.app.state.lanes.parsing
+
     def read() -> Sequence[Message]:
+        with parsing:
+            return taken_apart()
+
+    def taken_apart() -> Sequence[Message]:
         if kind == ARROW_STREAM:
             return _of_arrow(body, topic, queue_of, settings.serve.max_request_bytes)
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -20,6 +21,9 @@ from tiering.errors import DeadlineError, OverloadedError
 
 T = TypeVar("T")
 
+#: How many bodies are taken apart at a time: it is work for the processor alone, of which more threads get no more, and
+#: under which the event loop waits for its turn.
+_PARSED_AT_ONCE = 2
 _TRUE = {"1", "on", "t", "true", "y", "yes"}
 
 
@@ -85,6 +89,8 @@ class Lanes:
     def __init__(self, settings: ServeSettings) -> None:
         timeout_ms = settings.request_timeout_ms
         append, read = settings.append_threads, settings.read_threads
+        #: Held by a thread while it takes a body apart.
+        self.parsing = threading.Semaphore(_PARSED_AT_ONCE)
         self.gates = {
             "append": ArchiveGate(append - max(1, append // 4), "serve.append_threads is the limit"),
             "read": ArchiveGate(read - max(1, read // 4), "serve.read_threads is the limit"),

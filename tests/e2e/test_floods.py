@@ -55,11 +55,11 @@ def test_producers_and_readers_that_wait_for_a_dead_archive_leave_the_others_ans
             threads = []
             for _ in range(FLOOD):
                 append = (
-                    "POST /v1/topics/t/messages?durability=archived HTTP/1.1\nHost: x\n"
+                    "POST /v1/topics/t/messages?durability=archived HTTP/1.1\nHost: 127.0.0.1\n"
                     f"Content-Type: {NDJSON}\nContent-Length: {len(body)}"
                 )
                 stack.enter_context(service.connect(append)).sendall(body)
-                stack.enter_context(service.connect(f"GET {cold} HTTP/1.1\nHost: x"))
+                stack.enter_context(service.connect(f"GET {cold} HTTP/1.1\nHost: 127.0.0.1"))
             for _ in range(10):
                 threads.append(threading.Thread(target=lambda: statuses.append(service.ask("GET", cold)[0])))
                 threads[-1].start()

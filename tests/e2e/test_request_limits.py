@@ -104,7 +104,7 @@ def status_of(connection: socket.socket) -> int:
 def test_a_body_that_comes_too_slowly_is_given_up_and_may_be_sent_again(service: Flow) -> None:
     before = service.count()
     head = (
-        "POST /v1/topics/t/messages HTTP/1.1\nHost: x\nContent-Type: application/x-ndjson\n"
+        "POST /v1/topics/t/messages HTTP/1.1\nHost: 127.0.0.1\nContent-Type: application/x-ndjson\n"
         f"Idempotency-Key: slow\nContent-Length: {len(lines(9))}"
     )
     with service.connect(head) as connection:
@@ -124,7 +124,10 @@ def test_a_head_that_does_not_come_ends_the_connection(service: Flow) -> None:
 
 
 def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
-    with flow(tmp_path, serve__max_connections=1) as service, service.connect("GET /livez HTTP/1.1\nHost: x") as first:
+    with (
+        flow(tmp_path, serve__max_connections=1) as service,
+        service.connect("GET /livez HTTP/1.1\nHost: 127.0.0.1") as first,
+    ):
         assert status_of(first) == 200
         with socket.create_connection(("127.0.0.1", service.port), timeout=60) as second:
             assert status_of(second) == 503
@@ -138,7 +141,9 @@ def test_a_flood_of_bodies_is_told_to_come_back_and_each_is_there_once(tmp_path:
         service.fill(1)
         body = lines(1_000, "y" * 80)  # eight times its bytes: two do not fit at once
         # whoever has not sent its body holds the room that it announced
-        head = f"POST /v1/topics/t/messages HTTP/1.1\nHost: x\nContent-Type: {NDJSON}\nContent-Length: {len(body)}"
+        head = (
+            f"POST /v1/topics/t/messages HTTP/1.1\nHost: 127.0.0.1\nContent-Type: {NDJSON}\nContent-Length: {len(body)}"
+        )
         with service.connect(head + "\nExpect: 100-continue") as holding:
             assert b" 100 " in holding.recv(1_000)
             refused = []
@@ -180,7 +185,7 @@ def test_a_request_that_took_too_long_may_be_sent_again_and_is_there_once(tmp_pa
 def test_a_reader_that_takes_nothing_is_cut_off_and_its_place_is_free(tmp_path: Path) -> None:
     with flow(tmp_path, serve__max_streams=1, serve__send_timeout_ms=200, hot__segment_bytes=32 << 20) as service:
         service.fill(2_500, 8_000)  # more than the sockets' buffers take
-        with service.connect("GET /v1/topics/t/messages?all=true HTTP/1.1\nHost: x", 4_096) as stuck:
+        with service.connect("GET /v1/topics/t/messages?all=true HTTP/1.1\nHost: 127.0.0.1", 4_096) as stuck:
             assert stuck.recv(10).startswith(b"HTTP/1.1 2")
             status, headers, _ = service.ask("GET", "/v1/topics/t/messages?all=true&limit=1&key=none")
             tries = 0
@@ -201,7 +206,7 @@ def test_long_polls_have_a_number_of_their_own(tmp_path: Path) -> None:
         service.fill(1)
         queue = next(one for one in service.engine.topic("t").queues if one.max_offset)
         path = f"/v1/topics/t/queues/{queue.queue_id}/messages?offset=1&wait_ms=60000"
-        with service.connect(f"GET {path} HTTP/1.1\nHost: x"):
+        with service.connect(f"GET {path} HTTP/1.1\nHost: 127.0.0.1"):
             status = 200
             for _ in range(500):  # until the first is there
                 status, _, _ = service.ask("GET", path.replace("60000", "1"))
