@@ -155,8 +155,8 @@ async def _produce(port: int, producer: int, stop: asyncio.Event, counts: _Count
         body = json.dumps({"messages": messages}) if is_json else "\n".join(map(json.dumps, messages))
         kind = "application/json" if is_json else "application/x-ndjson"
         head = (
-            f"POST /v1/topics/load/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nConnection: close\r\n"
-            f"Idempotency-Key: b{producer}:{batch * _BATCH}\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"POST /v1/topics/load/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n"
+            f"Connection: close\r\nIdempotency-Key: b{producer}:{batch * _BATCH}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         while True:
             status = await _status(port, (head + body).encode())
