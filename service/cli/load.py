@@ -15,7 +15,7 @@ from service.cli.look import Look
 from service.cli.stopping import Stopped, stop_flag
 from service.cli.targets import Writer, open_writer, settings_of
 from tiering.clock import SystemClock
-from tiering.errors import InvalidRequestError, StoreError, TopicNotFoundError
+from tiering.errors import ForbiddenError, InvalidRequestError, StoreError, TopicNotFoundError
 from tiering.progress import bar
 from tiering.types import Durability
 
@@ -145,7 +145,11 @@ def _load(
             if not report.batches:
                 # found before the topic is made: a load that is refused at once has changed nothing
                 check_batch(batch, rules.max_body_bytes)
-                _prepare_topic(target, arguments, settings)
+                try:
+                    _prepare_topic(target, arguments, settings)
+                except ForbiddenError:  # a token that may only append: the first message makes the topic
+                    if arguments.queues is not None:
+                        raise
             yield batch
 
     load(until_stopped(), partial(target.append, durability=Durability(arguments.durability)), report=report)

@@ -39,6 +39,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedService
     made.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(patterns=st.sampled_from(PATTERNS))
 def test_no_listing_names_an_unreadable_topic(service: GuardedService, patterns: list[str]) -> None:

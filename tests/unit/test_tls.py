@@ -18,6 +18,7 @@ import uvicorn
 
 from service.access.control import AccessControl
 from service.api.app import create_app
+from service.cli.main import main
 from service.cli.remote import RemoteTarget
 from service.engine import Engine
 from service.tls import ServerTls
@@ -69,7 +70,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @contextlib.contextmanager
 def shown(tls: ServerTls, root: Path) -> Iterator[str]:
     """A service behind TLS that knows the token ``t-reader``; its URL."""
-    settings = tiny_settings(access__tokens=line("reader", "read", "*"))
+    settings = tiny_settings(access__tokens=f"{line('reader', 'read', '*')};{line('producer', 'produce', '*')}")
     engine = Engine.open(root, settings=settings)
     app = create_app(engine, settings, control=AccessControl(settings.access, SystemClock()))
     config = uvicorn.Config(app, lifespan="off", log_level="critical", ssl_context_factory=tls.shown)
@@ -97,6 +98,15 @@ def test_a_client_believes_its_authority_and_no_other_and_a_service_asks_for_cer
             RemoteTarget(url, ServiceAccess("t-reader", other.file)).topics()
         with pytest.raises(UnavailableError, match="is not who it says it is"):
             RemoteTarget(url, ServiceAccess("t-reader")).topics()
+        lines = tmp_path / "lines"
+        lines.write_text("one\ntwo\n", encoding="utf-8")
+        (tmp_path / "token").write_text("t-producer\n", encoding="utf-8")
+        asked = ["--url", url, "--token-file", str(tmp_path / "token"), "--ca-file", str(ours.file)]
+        assert main(["load", str(lines), "--topic", "made-by-its-first-message", *asked]) == 0
+        assert main(["load", str(lines), "--topic", "t", "--queues", "2", *asked]) == 3
+        assert [one["topic"] for one in RemoteTarget(url, ServiceAccess("t-reader", ours.file)).topics()] == [
+            "made-by-its-first-message"
+        ]
         old = ServiceAccess(ca_file=ours.file).tls()
         port = int(url.rpartition(":")[2])
         with (
