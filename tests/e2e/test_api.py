@@ -320,7 +320,7 @@ def test_a_body_that_is_not_what_it_should_be_is_refused(
 def test_a_body_without_announced_length_is_refused_once_it_is_over_the_limit(service: Service) -> None:
     with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
         connection.sendall(
-            b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n" + b"8000\r\n" + b"x" * 0x8000 + b"\r\n" * 1
         )
         for _ in range(3):
