@@ -115,7 +115,7 @@ def main() -> None:
 
     start = json.loads(sys.stdin.readline())
     settings = Settings.load(overrides={f"cold.{name}": value for name, value in start["cold"].items()})
-    store = open_archive(start["cold_url"], settings, SystemClock(), make=False)
+    store = open_archive(start["cold_url"], settings, SystemClock())
     racers = ThreadRacers(store, start["count"], start["first"])
     print("ready", flush=True)
     for line in sys.stdin:

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings, clock = Settings.load(arguments.config, overrides(arguments)), SystemClock()
     url = canonical_url(arguments.cold)
     check_archive(url)
-    store = open_archive(url, settings, clock, make=False)
+    store = open_archive(url, settings, clock)
     doctor = Doctor(store, clock, SystemRandomness().token_hex(8))
     look = Look.of(arguments)
     table = look.form == "table"

@@ -18,6 +18,7 @@ _SHORT = ("--writers", "6", "--processes", "2", "--rounds", "3")
 
 
 def test_a_directory_is_safe(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "cold").mkdir()
     url = f"file://{tmp_path}/cold"
     assert main(["doctor", "--cold", url, *_SHORT, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -29,6 +30,7 @@ def test_a_directory_is_safe(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_the_table_ends_with_a_verdict(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "cold").mkdir()
     assert main(["doctor", "--cold", f"file://{tmp_path}/cold", *_SHORT, "--format", "table"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 15
