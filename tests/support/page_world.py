@@ -40,6 +40,7 @@ class PageWorld:
     """An open engine behind ``url``; its archive fails when told to."""
 
     engine: Engine
+    settings: Settings
     clock: ManualClock
     objects: FaultyObjectStore
     url: str
@@ -77,6 +78,10 @@ class PageWorld:
         """Derive queues and index of all that was appended, and move index files on."""
         self.engine.flush()
 
+    def keep_index(self) -> None:
+        """Seal and compact index files that are full."""
+        self.engine._keeping.round()
+
     def archive(self, *, everything: bool = False, drop_hot: bool = False) -> None:
         """Publish what is rolled, or all of it."""
         self.engine.archive(everything=everything, drop_hot=drop_hot)
@@ -92,7 +97,7 @@ def page_world(folder: Path, *, port: int = 0, **sizes: object) -> Iterator[Page
     try:
         with served(engine, settings, port=port) as url:
             lines = iter(b"".join(sample_log(20_000)).splitlines(keepends=True))
-            yield PageWorld(engine, clock, objects, url, lines)
+            yield PageWorld(engine, settings, clock, objects, url, lines)
     finally:
         objects.heal()
         engine.close()
@@ -109,7 +114,11 @@ def tell_the_shops_story(world: PageWorld) -> None:
     for number in range(4_711, 4_723):
         world.order(number, express=number % 2 == 0)
     engine.removal.configure("orders", hold=True)
-    engine.groups.join("billing", ["shop"])
-    engine.groups.join("billing", ["shop"])
-    engine.groups.join("mailer", ["orders"])
+    world.keep_index()
     world.load(600, 2 * hour)
+    ends = [queue.max_offset for queue in engine.topic("shop").queues]
+    engine.groups.join("mailer", ["orders"])
+    for behind, _ in ((40, "first"), (7, "second")):
+        member = engine.groups.join("billing", ["shop"])
+        taken = {(queue[0], queue[1]): max(0, ends[queue[1]] - behind * queue[1]) for queue in member.assignment}
+        engine.groups.commit("billing", taken, member_id=member.member_id, generation=member.generation, reset=True)

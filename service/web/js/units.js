@@ -53,6 +53,6 @@ export function duration(ms) {
 /** @param {number} usd */
 export function cost(usd) {
   if (usd === 0) return "0 USD";
-  if (usd >= 0.01) return `${usd.toFixed(2)} USD`;
-  return `${SHORT.format(usd * 1e6)} millionths of a USD`;
+  const digits = usd >= 1 ? 2 : Math.min(12, 1 - Math.floor(Math.log10(usd)));
+  return `${usd.toFixed(digits)} USD`;
 }

@@ -3,6 +3,10 @@
 import { ask } from "../api.js";
 import { pathOf } from "./question.js";
 
+/** Messages that the service reads at a time for it. */
+const A_READ = 10_000;
+const LAST = 1 << 20;
+
 /** @typedef {{name: string, accept: string, ending: string}} Form */
 
 /** @type {Form[]} */
@@ -16,10 +20,11 @@ export const FORMS = [
  * @param {Form} form
  * @param {(bytes: number) => void} progress
  * @param {AbortSignal} signal
- * @returns {Promise<number>} bytes saved
+ * @returns {Promise<{bytes: number, complete: boolean}>} what was saved, and whether it is all, as far as that can be told
  */
 export async function download(question, form, progress, signal) {
-  const answer = await ask(pathOf(question, { all: "true" }), { accept: form.accept, signal });
+  const path = pathOf(question, { all: "true", limit: String(A_READ) });
+  const answer = await ask(path, { accept: form.accept, signal });
   const kind = answer.headers.get("content-type") ?? "";
   if (!kind.startsWith(form.accept)) throw new Error(`the service has no ${form.name} of a search`);
   const pieces = /** @type {BlobPart[]} */ ([]);
@@ -35,8 +40,22 @@ export async function download(question, form, progress, signal) {
       if (pieces.length > 256) pieces.splice(0, pieces.length, new Blob(pieces)); // the browser may put it on disk
     }
   }
-  save(new Blob(pieces, { type: form.accept }), fileName(question, form));
-  return bytes;
+  const whole = new Blob(pieces, { type: form.accept });
+  save(whole, fileName(question, form));
+  return { bytes, complete: form.ending !== "ndjson" || (await isComplete(whole)) };
+}
+
+/**
+ * Whether the last line, which tells what was covered, says that everything was.
+ * @param {Blob} ndjson
+ */
+async function isComplete(ndjson) {
+  const lines = (await ndjson.slice(-LAST).text()).trimEnd().split("\n");
+  try {
+    return JSON.parse(lines[lines.length - 1]).coverage.complete === true;
+  } catch {
+    return false; // the answer broke off
+  }
 }
 
 /**

@@ -180,9 +180,11 @@ export class SearchView {
     const progress = h("span", { role: "status" }, `${form.name}: 0 B`);
     refill(this.saving, progress, h("button", { type: "button", class: "quiet small", onclick: () => stop.abort() }, "Stop"));
     try {
-      const size = await download(question, form, (n) => refill(progress, `${form.name}: ${bytes(n)}`), stop.signal);
+      const saved = await download(question, form, (n) => refill(progress, `${form.name}: ${bytes(n)}`), stop.signal);
       this.offerDownload();
-      this.saving.prepend(h("span", { class: "done", role: "status" }, `Saved ${bytes(size)} of ${form.name}. `));
+      this.saving.prepend(saved.complete
+        ? h("span", { class: "done", role: "status" }, `Saved ${bytes(saved.bytes)} of ${form.name}.`)
+        : h("span", { class: "bad", role: "alert" }, `Saved ${bytes(saved.bytes)}, but it is not all: a part of the store could not be searched.`));
     } catch (error) {
       this.offerDownload();
       if (!stop.signal.aborted) this.saving.prepend(h("span", { class: "bad", role: "alert" }, words(error)));

@@ -7,13 +7,14 @@ import { onZone } from "../prefs.js";
 import { zoneName } from "../times.js";
 import { count } from "../units.js";
 import { Picture } from "./picture.js";
-import { STATES, census, describe, rowOf } from "./rows.js";
+import { STATES, census, describe, identity, rowOf } from "./rows.js";
 import { Scale, moved, zoomed } from "./scale.js";
 
 /** @typedef {import("./rows.js").Block} Block */
 /** @typedef {import("./scale.js").Range} Range */
 
 const EVERY_MS = 2000;
+const PADDING = 16;
 const FOREVER = 253_402_300_000_000;
 
 export class Glance {
@@ -26,6 +27,7 @@ export class Glance {
     this.picture = new Picture();
     this.tip = h("div", { class: "tip", hidden: true });
     this.frame = h("div", { class: "frame" }, this.picture.svg, this.tip);
+    this.frame.classList.add("waiting");
     this.legend = h("ul", { class: "legend states" });
     this.trouble = h("p", { class: "bad", role: "status" });
     this.axisSwitch = h("div", { class: "segmented", role: "group", "aria-label": "Along" },
@@ -100,15 +102,16 @@ export class Glance {
   scale() {
     const whole = this.whole();
     if (!whole) return null;
-    const width = this.frame.clientWidth;
-    const left = width < 560 ? 4 : 118;
-    return new Scale(this.axis, this.window ?? whole, left, Math.max(50, width - left - 6));
+    const width = this.frame.clientWidth - PADDING;
+    const left = width < 560 ? 2 : 112;
+    return new Scale(this.axis, this.window ?? whole, left, Math.max(50, width - left - 2));
   }
 
   /** @param {boolean} settled */
   draw(settled) {
     const scale = this.scale();
-    this.frame.classList.toggle("nothing", !scale);
+    this.frame.classList.toggle("waiting", !this.data);
+    this.frame.classList.toggle("nothing", Boolean(this.data) && !scale);
     this.zone.textContent = this.axis === "time" ? `store time, ${zoneName()}` : "offsets in the log";
     for (const button of this.axisSwitch.children) button.setAttribute("aria-pressed", String(/** @type {HTMLElement} */ (button).dataset.axis === this.axis));
     if (!this.data) return;
@@ -122,7 +125,8 @@ export class Glance {
       blocks, marks: this.data, scale, settled, hits,
       selected: time && stored ? selected : null, covered: time && stored ? covered : null,
     });
-    this.point(this.pointed && blocks.includes(this.pointed) ? this.pointed : null);
+    const pointed = this.pointed && identity(this.pointed);
+    this.point(blocks.find((block) => identity(block) === pointed) ?? null);
   }
 
   /** @returns {Block[]} */

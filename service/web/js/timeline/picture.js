@@ -77,7 +77,11 @@ export class Picture {
       y += row.height + GAP;
     }
     for (const [name, band] of Object.entries(bands)) {
-      this.bands.prepend(s("rect", { class: `band ${name}`, x: left, y: band.from, width, height: band.to - band.from, rx: 6 }));
+      const [from, to] = this.reach(scene, name);
+      this.bands.prepend(
+        s("rect", { class: "shelf", x: left, y: band.from, width, height: band.to - band.from, rx: 6 }),
+        s("rect", { class: `band ${name}`, x: from, y: band.from, width: Math.max(0, to - from), height: band.to - band.from, rx: 6 }),
+      );
       if (left > 50) this.bands.append(s("text", { class: `tier-label ${name}`, x: 2, y: band.from + 22 }, name));
     }
     this.bandOf = bands;
@@ -89,6 +93,19 @@ export class Picture {
         s("text", { class: "tick-label", x, y: y + 15, "text-anchor": x > left + width - 40 ? "end" : x < left + 30 ? "start" : "middle" }, text),
       ]),
     );
+  }
+
+  /**
+   * From where to where a tier holds something, on the screen.
+   * @param {Scene} scene
+   * @param {string} tier
+   */
+  reach(scene, tier) {
+    const { left, width } = scene.scale;
+    const spans = scene.blocks.filter((block) => block.tier === tier).map((block) => this.span(block, scene));
+    const clip = (/** @type {number} */ x) => Math.max(left, Math.min(left + width, x));
+    if (!spans.length) return [left, left];
+    return [clip(Math.min(...spans.map(([from]) => from)) - 3), clip(Math.max(...spans.map(([, to]) => to)) + 3)];
   }
 
   /**
@@ -174,8 +191,9 @@ export class Picture {
     const between = (this.bandOf?.hot.to ?? 0) + 3;
     set(moved.children[0], { y1: 1, y2: this.height - AXIS });
     const end = x > scale.left + scale.width - 170;
-    set(moved.children[1], { x: end ? -6 : 6, y: between + 7, "text-anchor": end ? "end" : "start" });
-    moved.children[1].textContent = end ? "older: archive only ◂ border" : "border ▸ from here on hot";
+    const short = scale.width < 480;
+    set(moved.children[1], { x: end ? -6 : 6, y: between + 8, "text-anchor": end ? "end" : "start" });
+    moved.children[1].textContent = short ? "border" : end ? "border: before it, archive only" : "border: from here on also hot";
   }
 
   /** @param {Scene} scene */

@@ -26,9 +26,9 @@ export class GroupsView {
 
   async ask() {
     try {
-      const { groups } = await askJson("/v1/groups");
+      const { groups } = await askJson("/v1/groups", { quiet: this.poll.failures > 0 });
       const shown = groups.slice(0, 50);
-      const told = await Promise.all(shown.map((/** @type {any} */ one) => askJson(`/v1/groups/${encodeURIComponent(one.group)}`)));
+      const told = await Promise.all(shown.map((/** @type {any} */ one) => askJson(`/v1/groups/${encodeURIComponent(one.group)}`, { quiet: true })));
       refill(this.note, groups.length === 0
         ? "No consumer group yet: the first member that joins a group makes it."
         : groups.length > shown.length && `The first ${count(shown.length)} of ${counted(groups.length, "group")}`);

@@ -36,7 +36,7 @@ export class TopicsView {
 
   async ask() {
     try {
-      this.topics = (await askJson("/v1/topics")).topics;
+      this.topics = (await askJson("/v1/topics", { quiet: this.poll.failures > 0 })).topics;
       const at = performance.now();
       for (const topic of this.topics ?? []) this.rates.add(topic.topic, ended(topic), at);
       this.draw();
