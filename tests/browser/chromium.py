@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 #: Where CI and Debian have it.
 EXECUTABLE = shutil.which("chromium") or "/usr/bin/chromium"
+#: A machine may be busy.
+_PATIENCE_MS = 40_000
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 
 
@@ -46,7 +48,7 @@ class Browsing:
         window = self.browser.new_context(
             **{"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **context}
         )
-        window.set_default_timeout(20_000)
+        window.set_default_timeout(_PATIENCE_MS)
         watched = Watched(window.new_page(), allowed=allowed)
         page = watched.page
         page.on("console", lambda said: watched.errors.append(said.text) if said.type == "error" else None)
@@ -66,6 +68,7 @@ class Browsing:
 @contextlib.contextmanager
 def browsing() -> Iterator[Browsing]:
     """A browser, closed at the end."""
+    expect.set_options(timeout=_PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=EXECUTABLE, args=_FLAGS)
         try:

@@ -41,17 +41,8 @@ def _all(browser: Browsing, world: PageWorld, folder: Path) -> None:
         page.locator(_LINE).first.click()
     with picture("timeline", "/#/store", viewport={"width": 1280, "height": 330}) as page:
         page.get_by_role("application").focus()
-        for key in (
-            "ArrowRight",
-            "ArrowLeft",
-            "ArrowLeft",
-            "ArrowLeft",
-            "ArrowLeft",
-            "ArrowLeft",
-            "ArrowLeft",
-            "ArrowLeft",
-        ):
-            page.keyboard.press(key)
+        for pressed in ["ArrowRight", *["ArrowLeft"] * 7]:
+            page.keyboard.press(pressed)
         expect(page.locator(".tip")).to_be_visible()
     with picture("topics", "/#/topics", viewport={"width": 1280, "height": 480}) as page:
         page.locator("[data-topic=shop]").click()

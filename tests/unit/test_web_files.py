@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
-from fastapi import FastAPI
+import httpx
+import pytest
 
-from service.api import errors
-from service.api.routes import page
 from service.web_files import read_web_files
-from tests.support.api_client import ApiClient
+from tests.support.page_world import page_world
 
 WEB = Path(str(files("service").joinpath("web")))
 
 
-def _client() -> ApiClient:
-    app = FastAPI()
-    errors.install(app)
-    app.include_router(page.router)
-    return ApiClient(app)
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    folder = tmp_path_factory.mktemp("page")
+    with page_world(folder) as world, httpx.Client(base_url=world.url, timeout=60) as found:
+        yield found
 
 
-def test_every_file_of_the_page_is_sent_under_a_name_that_may_be_kept_for_ever() -> None:
-    client, found = _client(), read_web_files()
+def test_every_file_of_the_page_is_sent_under_a_name_that_may_be_kept_for_ever(client: httpx.Client) -> None:
+    found = read_web_files()
     assert set(found.parts) == {str(path.relative_to(WEB)) for path in WEB.rglob("*.*") if path.name != "index.html"}
     for path, file in found.parts.items():
         answer = client.request("GET", f"/web/{found.digest}/{path}")
@@ -35,8 +35,8 @@ def test_every_file_of_the_page_is_sent_under_a_name_that_may_be_kept_for_ever()
         assert client.request("GET", stale).status_code == 404
 
 
-def test_the_page_names_the_files_of_its_version_and_is_asked_for_again_each_time() -> None:
-    client, digest = _client(), read_web_files().digest
+def test_the_page_names_the_files_of_its_version_and_is_asked_for_again_each_time(client: httpx.Client) -> None:
+    digest = read_web_files().digest
     answer = client.request("GET", "/")
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-cache"
@@ -48,8 +48,8 @@ def test_the_page_names_the_files_of_its_version_and_is_asked_for_again_each_tim
         assert client.request("GET", path).status_code == 200
 
 
-def test_the_policy_allows_nothing_but_this_service_and_no_markup_from_text() -> None:
-    policy = _client().request("GET", "/").headers["content-security-policy"]
+def test_the_policy_allows_nothing_but_this_service_and_no_markup_from_text(client: httpx.Client) -> None:
+    policy = client.request("GET", "/").headers["content-security-policy"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
     assert {rules["script-src"], rules["style-src"], rules["connect-src"]} == {"'self'"}
