@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.parameters import Key, Time, Topic
+from service.api.parameters import TIMES, Key, Time, Topic
 from tiering.types import END_OF_TIME_MS
 
 _COUNT = Field(ge=0)
@@ -24,8 +24,8 @@ class EraseIn(_Strict):
 
     topic: Topic
     key: Key | None = None
-    from_ms: Time = Field(default=0, alias="from")
-    to_ms: Time = Field(default=END_OF_TIME_MS, alias="to")
+    from_ms: Time = Field(default=0, alias="from", description=f"first store time; {TIMES}")
+    to_ms: Time = Field(default=END_OF_TIME_MS, alias="to", description=f"end, not included, after `from`; {TIMES}")
     dry_run: bool = False
     wait: bool = False
 
@@ -42,7 +42,7 @@ class ArchiveIn(_Strict):
 
     model_config = ConfigDict(json_schema_extra=_not_both)
 
-    until: Time | None = None
+    until: Time | None = Field(default=None, description=f"what was stored before; {TIMES}")
     all: bool = False
     drop_hot: bool = False
 

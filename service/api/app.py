@@ -45,16 +45,7 @@ def create_app(
     admin calls on record; none by itself.
     """
     needs_tokens = control is not None and control.is_on
-    # no /docs: its page would load scripts from another site
-    app = FastAPI(
-        title="tierlog",
-        version=_version(),
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        dependencies=[Depends(ExactRequests())],
-    )
-    describe(app, access=needs_tokens)
+    app = routed_app(access=needs_tokens)
     app.state.engine = engine
     app.state.settings = settings
     counts = HttpCounts()
@@ -81,6 +72,21 @@ def create_app(
         Observe, counts=counts, clock=SystemClock(), randomness=SystemRandomness(),
         access_every=settings.log.access_every, tracer=engine.tracer,
     )  # fmt: skip
+    return app
+
+
+def routed_app(*, access: bool) -> FastAPI:
+    """The routes and their document, without a store to ask."""
+    # no /docs: its page would load scripts from another site
+    app = FastAPI(
+        title="tierlog",
+        version=_version(),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(ExactRequests())],
+    )
+    describe(app, access=access)
     for module in (produce, messages, topics, timeline, groups, admin, health, metrics, page):
         app.include_router(module.router)
     return app

@@ -40,7 +40,14 @@ _PROBLEM: Json = {
     },
 }
 
+_REQUEST_ID: Json = {
+    "description": "what the service's log calls the request: as it was sent, or made by the service",
+    "required": True,
+    "schema": {"type": "string"},
+}
 _RETRY_AFTER: Json = {"description": "seconds to wait", "schema": {"type": "integer", "minimum": 1}}
+
+_REQUEST_ID_REF: Json = {"$ref": "#/components/headers/RequestId"}
 
 #: What stands in an answer that is an Arrow stream, and how OpenAPI says it.
 ARROW_SCHEMA: Json = {"type": "string", "format": "binary", "description": "an Arrow IPC stream, a message a row"}
@@ -77,6 +84,41 @@ _FAILURES: dict[int, tuple[str, str]] = {
     507: ("DiskFull", "no room on the disk for what would be written; nothing was acknowledged"),
 }
 
+#: Names of bounds, also those that are left over where a bound stands beside a function.
+_BOUNDS = {
+    "ge": "minimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "minimum": "minimum",
+    "maximum": "maximum",
+    "exclusiveMaximum": "exclusiveMaximum",
+}
+
+#: Where an answer has what another call asks for.
+_LINKS: dict[str, Json] = {
+    "append_messages": {
+        "message": {
+            "operationId": "get_message",
+            "description": "the first message that was appended",
+            "parameters": {"message_id": "$response.body#/results/0/message_id"},
+        }
+    },
+    "query_messages": {
+        "message": {
+            "operationId": "get_message",
+            "description": "the first message of the page",
+            "parameters": {"message_id": "$response.body#/messages/0/message_id"},
+        }
+    },
+    "erase_messages": {
+        "receipt": {
+            "operationId": "get_receipt",
+            "description": "the receipt as the work goes on",
+            "parameters": {"tombstone_id": "$response.body#/tombstone_id"},
+        }
+    },
+}
+
 _TAGS = [
     {"name": "messages", "description": "Append messages, find them by key and time, read queues in order."},
     {"name": "store", "description": "Topics and files: what is there."},
@@ -92,7 +134,7 @@ Arguments that a call does not name are refused, as are arguments given twice. H
 OPTIONS tells what a path allows. A slash at the end of a path is another path, where there is nothing. In a path,
 percent-encode what a name has besides letters, digits, `_` and `-`: the topic `%RETRY%g` is `%25RETRY%25g`.
 
-Every failure is answered as `application/problem+json`."""
+A request may name itself with `X-Request-Id`. Every failure is answered as `application/problem+json`."""
 
 
 def may_answer(*statuses: int) -> dict[int | str, Json]:
@@ -127,6 +169,7 @@ def _completed(document: Json, *, access: bool) -> Json:
     messages = MessagesIn.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(messages.pop("$defs"), MessagesIn=messages)
     components["schemas"] = schemas = dict(sorted(schemas.items()))
+    components["headers"] = {"RequestId": _REQUEST_ID}
     components["responses"] = {name: _failure(status, text) for status, (name, text) in _FAILURES.items()}
     if access:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -134,12 +177,23 @@ def _completed(document: Json, *, access: bool) -> Json:
         is_open = not path.startswith("/v1/") and path != "/metrics"
         for described in methods.values():
             _complete(described, is_open=is_open, access=access)
-    _drop_titles(document["paths"])
-    _drop_titles(schemas)
+    for operation, links in _LINKS.items():
+        _answer_of(document, operation)["links"] = links
+    _tidy(document["paths"])
+    _tidy(schemas)
     return document
 
 
+def _answer_of(document: Json, operation: str) -> Json:
+    """The good answer of a call."""
+    calls = (described for methods in document["paths"].values() for described in methods.values())
+    found: Json = next(call for call in calls if call["operationId"] == operation)["responses"]["200"]
+    return found
+
+
 def _complete(described: Json, *, is_open: bool, access: bool) -> None:
+    for argument in described.get("parameters", ()):
+        _without_null(argument["schema"])
     responses = described["responses"]
     failures = {int(status) for status in responses if status.isdigit() and int(status) >= 400}
     if "requestBody" in described:
@@ -154,36 +208,50 @@ def _complete(described: Json, *, is_open: bool, access: bool) -> None:
         if access:
             failures |= {401, 403}
             described["security"] = [{"token": []}]
-    described["responses"] = {status: text for status, text in responses.items() if status.startswith("2")} | {
+    good = {status: answer for status, answer in responses.items() if status.startswith("2")}
+    for answer in good.values():
+        answer.setdefault("headers", {})["X-Request-Id"] = _REQUEST_ID_REF
+    described["responses"] = good | {
         str(status): {"$ref": f"#/components/responses/{_FAILURES[status][0]}"} for status in sorted(failures)
     }
 
 
+def _without_null(schema: Json) -> None:
+    """A URL has no null: an argument is there or not."""
+    kinds = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    if len(kinds) == 1:
+        schema.update(kinds[0])
+        del schema["anyOf"]
+
+
 def _failure(status: int, text: str) -> Json:
-    found: Json = {
+    headers: Json = {"X-Request-Id": _REQUEST_ID_REF}
+    if status in (429, 503):
+        headers["Retry-After"] = {**_RETRY_AFTER, "required": True}
+    if status == 409:
+        headers["Retry-After"] = _RETRY_AFTER
+    if status == 401:
+        headers["WWW-Authenticate"] = {"required": True, "schema": {"type": "string"}}
+    return {
         "description": text,
+        "headers": headers,
         "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
-    if status in (429, 503):
-        found["headers"] = {"Retry-After": {**_RETRY_AFTER, "required": True}}
-    if status == 409:
-        found["headers"] = {"Retry-After": _RETRY_AFTER}
-    if status == 401:
-        found["headers"] = {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}}
-    return found
 
 
-def _drop_titles(value: Any) -> None:
-    """Titles that the framework makes of names only say the names again."""
+def _tidy(value: Any) -> None:
+    """Take away titles that the framework made of names, and the fraction that it gives to bounds."""
     if isinstance(value, list):
         for one in value:
-            _drop_titles(one)
+            _tidy(one)
     elif isinstance(value, dict):
-        for name, one in value.items():
+        for name, one in list(value.items()):
             if name == "properties":
                 for field in one.values():
                     if isinstance(field, dict):
                         field.pop("title", None)
             if name == "schema":
                 one.pop("title", None)
-            _drop_titles(one)
+            if name in _BOUNDS and isinstance(one, int | float):
+                value[_BOUNDS[name]] = int(value.pop(name))
+            _tidy(one)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.parameters import MAX_OFFSET, Topic
+from service.api.parameters import MAX_OFFSET, Topic, Whole
 from service.groups import DEFAULT_SESSION_MS, MAX_SESSION_MS, MAX_TOPICS, MIN_SESSION_MS
 from tiering.batch import MAX_QUEUES
 
@@ -19,7 +19,7 @@ class JoinIn(_Strict):
     """Who wants to read what; a topic that does not exist yet has no queues until it does."""
 
     topics: list[Topic] = Field(min_length=1, max_length=MAX_TOPICS)
-    session_timeout_ms: int = Field(
+    session_timeout_ms: Whole = Field(
         default=DEFAULT_SESSION_MS,
         ge=MIN_SESSION_MS,
         le=MAX_SESSION_MS,
@@ -31,15 +31,15 @@ class OffsetIn(_Strict):
     """The offset of the next message to consume, one more than that of the last one consumed."""
 
     topic: Topic
-    queue_id: int = Field(ge=0, le=MAX_QUEUES - 1)
-    offset: int = Field(ge=0, le=MAX_OFFSET)
+    queue_id: Whole = Field(ge=0, le=MAX_QUEUES - 1)
+    offset: Whole = Field(ge=0, le=MAX_OFFSET)
 
 
 class OffsetsIn(_Strict):
     """A commit, all of it or nothing: of a member for queues assigned to it, or, without both, of a group at rest."""
 
     member_id: str | None = None
-    generation: int | None = Field(default=None, ge=0, le=MAX_OFFSET)
+    generation: Annotated[Whole, Field(ge=0, le=MAX_OFFSET)] | None = None
     offsets: list[OffsetIn] = Field(min_length=1, max_length=10_000)
     reset: bool = Field(default=False, description="allow offsets below the committed ones")
 

@@ -17,10 +17,11 @@ from tiering.message import MESSAGE_ID_PATTERN, offset_in_message_id
 from tiering.times import parse_time
 from tiering.types import END_OF_TIME_MS
 
-#: Of a queue, and of the log: offsets are int64.
-MAX_OFFSET = (1 << 63) - 1
+#: Of a queue; every reader of JSON reads whole numbers up to here as they are.
+MAX_OFFSET = (1 << 53) - 1
 _MEMBER_ID = "[0-9a-f]{16}"
 
+TIMES = "ms since the epoch, or RFC 3339 from 1970 to 9999"
 _TIME: dict[str, Any] = {
     "anyOf": [
         {"type": "integer", "minimum": 0, "maximum": END_OF_TIME_MS},
@@ -48,10 +49,13 @@ def _text(pattern: str, **more: Any) -> dict[str, Any]:
     return {"type": "string", "pattern": whole(pattern), **more}
 
 
+def _whole_number(value: object) -> object:
+    """JSON has one kind of number: 8.0 is as whole as 8."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _time(value: object) -> int:
-    if isinstance(value, bool):
-        return parse_time("true or false")
-    return parse_time(str(value))
+    return parse_time(str(_whole_number(value)))
 
 
 def _number(value: object) -> object:
@@ -69,6 +73,8 @@ def _flag(value: object) -> object:
 
 #: ms since the epoch or RFC 3339.
 Time = Annotated[int, BeforeValidator(_time), WithJsonSchema(_TIME)]
+#: A number in a body of JSON.
+Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole_number)]
 #: A number in a URL.
 Number = Annotated[int, BeforeValidator(_number)]
 #: ``true`` or ``false`` in a URL.

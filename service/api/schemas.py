@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validat
 
 from index.query import DEFAULT_LIMIT, MAX_LIMIT
 from service.api.coverage_schemas import CoverageOut, EstimateOut
-from service.api.parameters import MAX_OFFSET, Flag, Key, Number, Time, absent, whole
+from service.api.parameters import MAX_OFFSET, TIMES, Flag, Key, Number, Time, Whole, absent, whole
 from service.wire import decode_base64
 from tiering.batch import BORN_END_MS, KEY_PATTERN, MAX_QUEUES
 from tiering.format.properties import OWN_FIELDS
@@ -20,7 +20,6 @@ MAX_BUDGET = (1 << 31) - 1
 
 _NO_SEPARATOR = "[^\x01\x02]"
 _BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})"
-_TIMES = "ms since the epoch, or RFC 3339 from 1970 to 9999"
 _OFFSET = Field(ge=0)
 
 
@@ -84,10 +83,12 @@ class MessageIn(_Strict):
     keys: list[Key] = Field(default=[], description="found by each of them")
     tag: _Tag = Field(default="", description="readers of a queue may ask for it")
     properties: _Properties = Field(default={}, description="names and values, neither empty")
-    born_ms: int | None = Field(
-        default=None, ge=0, lt=BORN_END_MS, description="ms since the epoch; absent: now, by the service's clock"
+    born_ms: Annotated[Whole, Field(ge=0, lt=BORN_END_MS)] | None = Field(
+        default=None, description="ms since the epoch; absent: now, by the service's clock"
     )
-    queue_id: int | None = Field(default=None, ge=0, le=MAX_QUEUES - 1, description="absent: spread round robin")
+    queue_id: Annotated[Whole, Field(ge=0, le=MAX_QUEUES - 1)] | None = Field(
+        default=None, description="absent: spread round robin"
+    )
     sharding_key: str | None = Field(
         default=None,
         min_length=1,
@@ -132,9 +133,9 @@ class QueryIn(_Strict):
         json_schema_extra=_key,
         examples=["4711"],
     )
-    from_ms: Time = Field(default=0, alias="from", description=f"first time; {_TIMES}")
+    from_ms: Time = Field(default=0, alias="from", description=f"first time; {TIMES}")
     to_ms: Time = Field(
-        default=END_OF_TIME_MS, alias="to", description=f"end, not included, later than `from`; {_TIMES}"
+        default=END_OF_TIME_MS, alias="to", description=f"end, not included, later than `from`; {TIMES}"
     )
     limit: Number = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
     axis: TimeAxis = Field(
@@ -142,11 +143,11 @@ class QueryIn(_Strict):
     )
     order: Order = Field(default=Order.NEWEST, description="which messages come first")
     cursor: str | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
-    max_requests: Number | None = Field(
-        default=None, ge=0, le=MAX_BUDGET, description="ask the object store at most this often"
+    max_requests: Annotated[Number, Field(ge=0, le=MAX_BUDGET)] | None = Field(
+        default=None, description="ask the object store at most this often"
     )
-    timeout_ms: Number | None = Field(
-        default=None, ge=1, le=MAX_TIMEOUT_MS, description="answer after so long with what is known then"
+    timeout_ms: Annotated[Number, Field(ge=1, le=MAX_TIMEOUT_MS)] | None = Field(
+        default=None, description="answer after so long with what is known then"
     )
     dry_run: Flag = Field(default=False, description="say what it may cost, and read only the manifest")
     all: Flag = Field(
@@ -175,19 +176,17 @@ class OffsetByTimeIn(_Strict):
 class TopicIn(_Strict):
     """A topic to make, or to give more queues."""
 
-    model_config = ConfigDict(strict=True, json_schema_extra={"examples": [{"queues": 8}, {"cold_retention_ms": None}]})
+    model_config = ConfigDict(
+        strict=True, json_schema_extra={"examples": [{"queues": 8}, {"cold_retention_ms": 2_592_000_000}]}
+    )
 
-    queues: int | None = Field(
+    queues: Annotated[Whole, Field(ge=1, le=MAX_QUEUES)] | None = Field(
         default=None,
-        ge=1,
-        le=MAX_QUEUES,
         description="absent: 8 for a new topic, as many as it has for an existing one",
     )
     archive: bool | None = Field(default=None, description="false: messages live as long as their hot copies only")
-    cold_retention_ms: int | None = Field(
+    cold_retention_ms: Annotated[Whole, Field(ge=1, le=END_OF_TIME_MS)] | None = Field(
         default=None,
-        ge=1,
-        le=END_OF_TIME_MS,
         description="ms; archived messages that are older expire; null: never; absent: as it is",
     )
 

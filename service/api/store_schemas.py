@@ -54,6 +54,15 @@ class CacheLayerOut(BaseModel):
     limit_bytes: int = _COUNT
 
 
+class FilterLayerOut(CacheLayerOut):
+    """The layer of key filters, which are fetched when objects are searched often enough without one."""
+
+    false_positives: int = Field(ge=0, description="objects that were searched although the key was not there")
+    fetched: int = Field(ge=0, description="filters that were read from the object store")
+    fetched_bytes: int = _COUNT
+    failures: int = Field(ge=0, description="filters that could not be read")
+
+
 class StatsOut(BaseModel):
     """Offsets are physical, in bytes from the log's beginning; null where there is no archive, or none was reached."""
 
@@ -65,8 +74,12 @@ class StatsOut(BaseModel):
     log_end: int = _COUNT
     flushed_to: int = _COUNT
     dispatched_to: int = _COUNT
+    dispatch_lag_bytes: int = Field(ge=0, description="flushed, and not seen by queues and index")
+    dispatch_lag_ms: int = Field(ge=0, description="age of the oldest record of these")
     recover_from: int = _COUNT
     archived_to: int | None
+    archive_lag_bytes: int | None
+    archive_lag_ms: int | None = Field(description="age of the oldest record that waits for the archive")
     indexed_to: int | None
     cold_min: int | None = Field(description="the archive begins here")
     cold_held_at: int | None = Field(description="base of the segment at which a hold stops expiry")
@@ -95,7 +108,9 @@ class StatsOut(BaseModel):
     archive_failures: int = Field(ge=0, description="of these, failed")
     archive_bytes_read: int = _COUNT
     archive_bytes_written: int = _COUNT
-    cache: dict[str, CacheLayerOut] | None = Field(description="layers of the archive's caches by name")
+    cache: dict[str, CacheLayerOut | FilterLayerOut] | None = Field(
+        description="layers of the archive's caches by name"
+    )
     read_only_reason: str | None = _REASON
     cold_error: str | None = _REASON
     index_error: str | None = _REASON

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import WithJsonSchema
 
 from service.access.caller import Scope
 from service.api.contract import ARROW_SCHEMA, may_answer
@@ -14,9 +15,9 @@ from service.api.incoming import BODY, incoming
 from service.api.lane_route import LaneRoute
 from service.api.limits import lane_of
 from service.api.negotiation import wanted_form
-from service.api.parameters import TopicName
+from service.api.parameters import TopicName, whole
 from service.api.schemas import AppendedListOut
-from service.appending import IdempotencyKey
+from service.appending import IDEMPOTENCY_KEY_PATTERN, IdempotencyKey
 from service.arrow_rows import appended_stream
 from service.wire import ARROW_STREAM, JSON, appended_json
 from tiering.batch import validate_topic
@@ -46,7 +47,10 @@ async def produce(
     engine: TheEngine,
     settings: TheSettings,
     durability: Durability = Durability.FLUSHED,
-    idempotency_key: Annotated[str | None, Header(description=_KEY)] = None,
+    idempotency_key: Annotated[
+        Annotated[str, WithJsonSchema({"type": "string", "pattern": whole(IDEMPOTENCY_KEY_PATTERN)})] | None,
+        Header(alias="Idempotency-Key", description=_KEY, examples=["sensor-7:4711"]),
+    ] = None,
 ) -> Response:
     """Append a batch in order, all of it or nothing; answered when it is as durable as asked for."""
     caller.check(Scope.PRODUCE, topic)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from service.access.caller import Scope
 from service.api.deps import TheCaller, TheEngine
-from service.api.parameters import MAX_OFFSET, Number, Time
+from service.api.parameters import MAX_OFFSET, TIMES, Number, Time
 from service.timeline import DEFAULT_BLOCKS, MAX_BLOCKS, View
 from tiering.types import END_OF_TIME_MS, TimeRange
 
@@ -20,17 +20,15 @@ router = APIRouter(prefix="/v1", tags=["store"])
 class TimelineIn(BaseModel, extra="forbid"):
     """The part of the store that is wanted: what reaches into a range of store times and of the log, both half-open."""
 
-    from_ms: Time = Field(default=0, alias="from", description="first store time")
-    to_ms: Time = Field(default=END_OF_TIME_MS, alias="to", description="end of the store times, not included")
+    from_ms: Time = Field(default=0, alias="from", description=f"first store time; {TIMES}")
+    to_ms: Time = Field(default=END_OF_TIME_MS, alias="to", description=f"end of them, not included; {TIMES}")
     from_offset: Number = Field(default=0, ge=0, le=MAX_OFFSET, description="first physical offset")
     to_offset: Number = Field(default=MAX_OFFSET, ge=0, le=MAX_OFFSET, description="physical offset behind the last")
     blocks: Number = Field(
         default=DEFAULT_BLOCKS, ge=1, le=MAX_BLOCKS, description="in how many blocks a row of files is told, about"
     )
-    known_version: Number | None = Field(
+    known_version: Annotated[Number, Field(ge=0, le=MAX_OFFSET)] | None = Field(
         default=None,
-        ge=0,
-        le=MAX_OFFSET,
         description="manifest version whose `cold` you have for the same range: null if still so",
     )
 
