@@ -21,6 +21,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -111,14 +112,14 @@ def _served(root: Path, load: Load) -> Iterator[tuple[subprocess.Popen[str], int
 
 
 def _port(process: subprocess.Popen[str], log: Path) -> int:
-    waiting = asyncio.new_event_loop()
+    waiting = threading.Event()
     for _ in range(600):
         for line in log.read_text().splitlines():
             if "serving http" in line:
                 return int(line.strip().rstrip('"}').rpartition(":")[2])
         if process.poll() is not None:
             raise RuntimeError(log.read_text())
-        waiting.run_until_complete(asyncio.sleep(0.1))
+        waiting.wait(0.1)
     raise RuntimeError("the service did not start")
 
 
@@ -144,6 +145,7 @@ async def _run(pid: int, port: int, load: Load, counts: _Counts) -> int:
         peak = max(peak, _anonymous_bytes(pid))
     stop.set()
     await asyncio.gather(*tasks)
+    await asyncio.sleep(_SAMPLE_S)  # connections that were closed are gone then
     return peak
 
 
