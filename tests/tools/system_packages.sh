@@ -10,6 +10,7 @@ wants strace strace
 wants mkfs.ext4 e2fsprogs
 wants unshare util-linux
 wants zstd zstd
+wants curl curl
 wants mvn maven
 wants chromium chromium
 wants promtool prometheus
