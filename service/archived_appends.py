@@ -184,10 +184,10 @@ class ArchivedAppends:
                 return False
             self.writer.store(piece)
         except FencedError as error:
-            self._hot.turn_read_only(str(error))
+            self._hot.guard.turn_read_only(str(error))
             raise
         except CorruptionError as error:
-            self._hot.turn_read_only(f"tails cannot be written: {error}")
+            self._hot.guard.turn_read_only(f"tails cannot be written: {error}")
             self.writer.give_up(error)
             raise
         self._succeeded()

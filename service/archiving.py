@@ -194,7 +194,11 @@ class ColdWay:
 
     def sweep_round(self) -> None:
         """Every quarter of the grace period: delete what nobody names any more. Beside the other steps."""
-        if self._clock.monotonic_s() < self._sweep_at_s or self._manifest.head is None or self._hot.read_only_reason:
+        if (
+            self._clock.monotonic_s() < self._sweep_at_s
+            or self._manifest.head is None
+            or self._hot.guard.read_only_reason
+        ):
             return
         report = self._unless_lost(partial(self._sweep.run, self.claim))
         if report.is_whole:
@@ -292,7 +296,7 @@ class ColdWay:
         try:
             return step()
         except (FencedError, StoreMismatchError) as error:
-            self._hot.turn_read_only(str(error))
+            self._hot.guard.turn_read_only(str(error))
             raise
 
     def _despite_erasures(self, head: Head, step: Callable[[Head], T]) -> T:

@@ -127,7 +127,7 @@ class Background:
 
     def _unless_read_only(self, step: Callable[[], object]) -> None:
         """Take a step; a failure makes the store read-only, which ends these steps."""
-        if self._hot.read_only_reason is None:
+        if self._hot.guard.read_only_reason is None:
             try:
                 step()
             except (StoreError, OSError):
@@ -139,7 +139,7 @@ class Background:
             self._clock.wait(self._near_end, _ROUND_S)
             self._near_end.clear()
             try:
-                if self._hot.read_only_reason is None and not self._stopping.is_set():
+                if self._hot.guard.read_only_reason is None and not self._stopping.is_set():
                     self._hot.prepare_segment()
                 failure = None
             except ClosedError:

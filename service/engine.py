@@ -13,10 +13,8 @@ from index.query import Answer, Query
 from index.results import PAGE_BYTES
 from index.store_search import TieredStoreSearch
 from service.appending import Appended, Appends, IdempotencyKey
-from service.archived_appends import TailNumbers
 from service.archiving import ArchiveReport, Progress
 from service.background_steps import make_background
-from service.caching import cache_stats
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from service.checking import check_archive, check_classic, check_index, check_store
 from service.file_counts import FileState, count_files
@@ -25,6 +23,7 @@ from service.querying import answer
 from service.removal import remove_due
 from service.restoring import restore_volume
 from service.settings import Settings
+from service.stats import group_lags, stats_of
 from service.store_counts import StoreCounts, facts_of
 from service.timeline import Timeline, View, timeline_of
 from tiering.batch import MAX_QUEUES, Message
@@ -37,10 +36,8 @@ from tiering.errors import (
     InvalidRequestError,
     MessageNotFoundError,
     ReadOnlyError,
-    TopicNotFoundError,
 )
 from tiering.fs import FileSystem, LocalFileSystem
-from tiering.hot.lag import waiting_ms
 from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
 from tiering.pull_result import PullResult
@@ -63,6 +60,7 @@ class Engine:
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """Use :meth:`open`."""
+        self._parts = parts
         self.store_id = parts.identity.store_id
         self.cold_url = parts.identity.cold_url
         self.volume_id = parts.identity.volume_id
@@ -174,7 +172,7 @@ class Engine:
     def _checkpoint(self) -> None:
         """Move both recovery points: the log's with its queues, and the key index's."""
         self._hot.checkpoint()
-        with self._hot.writing("checkpoint of the index"):
+        with self._hot.guard.writing("checkpoint of the index"):
             self._index.checkpoint()
 
     def archive(
@@ -290,54 +288,8 @@ class Engine:
 
     def stats(self) -> dict[str, object]:
         """Sizes and lags in bytes, times in ms, and what was asked of the archive since the store was opened."""
-        hot, head = self._hot, self._manifest.head if self._manifest else None
-        asked = self.counted.archive.reading()
-        archive_lag_bytes, archive_lag_ms = self._archive_lag()
-        tails = TailNumbers() if self._archived is None else self._archived.numbers()
-        found: dict[str, object] = {
-            "store_id": self.store_id,
-            "volume_id": self.volume_id,
-            "cold_url": self.cold_url,
-            "topics": len(hot.topics.listed()),
-            "log_begin": hot.border,
-            "log_end": hot.log.end,
-            "flushed_to": hot.log.flushed,
-            "dispatched_to": hot.dispatched_to,
-            "dispatch_lag_bytes": max(0, hot.log.flushed - hot.dispatched_to),
-            "dispatch_lag_ms": waiting_ms(hot, hot.dispatched_to, self._clock),
-            "recover_from": hot.recover_from,
-            "archived_to": head.archived_to if head else None,
-            "indexed_to": head.indexed_to if head else None,
-            "archive_lag_bytes": archive_lag_bytes,
-            "archive_lag_ms": archive_lag_ms,
-            "cold_min": head.cold_min if head else None,
-            "cold_held_at": self.removal.held_at,
-            "open_erasures": len(head.tombstones) if head else None,
-            "manifest_version": head.version if head else None,
-            "index_behind_bytes": max(0, hot.log.flushed - self._index.next_offset()),
-            "index_sealed_to": self._index.covered_to(),
-            "index_files_waiting": self._index.waiting(),
-            "hot_bytes": hot.log.end - hot.border,
-            "unflushed_bytes": hot.log.end - hot.log.flushed,
-            "unarchived_bytes": hot.log.end - (tails.covered_to or head.archived_of(hot.log.end)) if head else None,
-            "tailed_to": tails.covered_to,
-            "tail_lag_bytes": tails.lag_bytes,
-            "tails_written": tails.written_count,
-            "tail_bytes_written": tails.written_bytes,
-            "appended_messages": hot.appended_messages,
-            "appended_bytes": hot.appended_bytes,
-            "flushes": hot.log.flushes,
-            "produce_window_requests": hot.producers.size,
-            "produce_window_from_ms": hot.producers.since_ms,
-            "last_store_ms": hot.last_store_ms,
-            "disk_free_bytes": self._disk.free_bytes(),
-            "disk_total_bytes": self._disk.total_bytes(),
-            "clock_behind_ms": hot.clock_behind_ms,
-            "archive_requests": asked.requests,
-            "archive_failures": asked.failures,
-            "archive_bytes_read": asked.bytes_read,
-            "archive_bytes_written": asked.bytes_written,
-            "cache": cache_stats(self._manifest.cache) if self._manifest else None,
+        found = stats_of(self._parts, self._clock)
+        found |= {
             "read_only_reason": self.read_only_reason,
             "cold_error": self.cold_error,
             "index_error": self.index_error,
@@ -346,26 +298,9 @@ class Engine:
             found["consumer_offsets"] = self._broker.consumer_offsets()
         return found
 
-    def _archive_lag(self) -> tuple[int | None, int | None]:
-        """Bytes of log that no archived segment holds, and ms since the oldest of them was stored."""
-        if self._manifest is None:
-            return None, None
-        head = self._manifest.head
-        archived_to = max(self._hot.border, head.archived_to if head else 0)
-        return max(0, self._hot.log.end - archived_to), waiting_ms(self._hot, archived_to, self._clock)
-
     def group_lags(self, most: int) -> dict[str, int]:
-        """Messages that each group has not committed in the queues that it has committed in, of ``most`` groups.
-
-        Asks the archive for nothing: what expired or was never given out counts too.
-        """
-        found = {}
-        for name, state in sorted(self.groups.all_committed().items())[:most]:
-            found[name] = 0
-            for (topic, queue_id), offset in state.offsets.items():
-                with contextlib.suppress(TopicNotFoundError):
-                    found[name] += max(0, self._hot.next_offset(self._hot.topics.get(topic), queue_id) - offset)
-        return found
+        """Messages that each of ``most`` groups has not committed yet; see the function of this name."""
+        return group_lags(self._parts, most)
 
     def file_counts(self) -> dict[FileState, Total]:
         """Number and bytes of files by kind, tier and state; of the archive's once the background has read them."""
@@ -405,7 +340,7 @@ class Engine:
     @property
     def read_only_reason(self) -> str | None:
         """Why nothing can be written, or None."""
-        return "opened read-only" if self._read_only else self._hot.read_only_reason
+        return "opened read-only" if self._read_only else self._hot.guard.read_only_reason
 
     @property
     def is_fenced(self) -> bool:
@@ -437,7 +372,7 @@ class Engine:
         try:
             if not self._read_only:
                 self._hot.close()
-                if self._hot.read_only_reason is None:
+                if self._hot.guard.read_only_reason is None:
                     self._index.checkpoint()
         finally:  # the lock goes whatever the disk says
             self._resources.close()

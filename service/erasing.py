@@ -119,7 +119,7 @@ class Eraser:
         if not is_open and not (head is not None and self._course.was_begun(stone)):
             self._commit(ManifestChange(add_tombstones=(stone,)))
         self._course.receipt_of(stone)  # before it is noted here: there is one from then on
-        with self._hot.writing("noting that a topic's deletion was told"):
+        with self._hot.guard.writing("noting that a topic's deletion was told"):
             self._hot.topics.deletion_was_told(topic, stone.tombstone_id)
 
     def round(self, progress: Progress | None = None) -> bool:

@@ -222,7 +222,7 @@ def _open_once(
             full_percent=hot_settings.disk_full_percent,
         )  # fmt: skip
         known = KnownErasures(manifest, seen.tombstones, DeletedTopics(hot).current)
-        offsets = GroupOffsets(fs, paths, lambda: "opened read-only" if read_only else hot.read_only_reason)
+        offsets = GroupOffsets(fs, paths, lambda: "opened read-only" if read_only else hot.guard.read_only_reason)
         resources.callback(offsets.close)  # before the lock goes
         cold_way, archived = None, None
         if manifest is not None and not read_only:
@@ -284,7 +284,7 @@ def _open_local(
     hot = HotStore(
         fs, paths, around.clock, options, store_host(settings), published_below=published_below, tracer=around.tracer
     )  # fmt: skip
-    steps = LocalSteps(stopping, lambda: hot.read_only_reason)
+    steps = LocalSteps(stopping, lambda: hot.guard.read_only_reason)
     index = LocalIndex.open(
         fs, paths, slots=settings.index.slots, items=settings.index.items, layout=around.layout,
         border=hot.log.begin, indexed_to=indexed_to, log_start=hot.log.begin, step=steps.step,

@@ -149,7 +149,7 @@ class Removal:
         self._check_writable()
         with self._holding:
             topic = self._hot.topics.get(name)
-            with self._hot.writing("changing a topic"):
+            with self._hot.guard.writing("changing a topic"):
                 self._hot.topics.set_options(
                     topic,
                     archive=changes.get("archive", topic.archive),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from tiering.cold.gate import entering_archive
 from tiering.cold.manifest_store import ManifestStore
@@ -16,43 +15,23 @@ from tiering.declared_gaps import DeclaredGaps
 from tiering.erasing.known import KnownErasures
 from tiering.erasing.tombstones import Erasures
 from tiering.errors import (
-    BadMagicError,
     MessageNotFoundError,
     ObjectNotFoundError,
     StoreError,
     TopicNotFoundError,
-    TornRecordError,
 )
 from tiering.first_offsets import FirstOffsets, first_archived
 from tiering.format.manifest import Head
 from tiering.format.record import Record
 from tiering.format.store_state import TopicState
-from tiering.hot.consume_queue import QueueView
-from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
-from tiering.hot.time_search import offset_by_time
+from tiering.hot_queue import HotQueue, hot_record
 from tiering.message import StoredMessage, offset_in_message_id
 from tiering.pull_result import Messages, PullResult, collect, edge_of
 from tiering.tag_filter import TagFilter
 from tiering.types import Boundary, PullStatus, Tier
 
-_HOT_STEP = 256
 _HEAD_AGE_S = 2.0
-_BEFORE_ALL_MS = -(1 << 63)
-
-
-@dataclass(frozen=True, slots=True)
-class _HotQueue:
-    """The hot part of a queue as one snapshot shows it: messages in ``[first, end)``; none below ``begin`` is left."""
-
-    topic: str
-    topic_id: int
-    queue_id: int
-    snapshot: HotSnapshot
-    view: QueueView | None
-    first: int
-    end: int
-    begin: int
 
 
 class Fetcher:
@@ -87,7 +66,7 @@ class Fetcher:
         if self._hot is None:
             with entering_archive():
                 return self._pull_cold_only(topic, queue_id, offset, limit, wanted)
-        with self._hot_queue(self._hot, topic, queue_id) as queue, contextlib.ExitStack() as stack:
+        with HotQueue.opened(self._hot, topic, queue_id) as queue, contextlib.ExitStack() as stack:
             if offset < queue.begin:  # of a topic that was deleted and made again
                 return PullResult(PullStatus.OFFSET_TOO_SMALL, queue.begin, queue.begin, queue.end)
             is_hot = offset >= queue.first
@@ -101,7 +80,8 @@ class Fetcher:
             if edge is not None:
                 return edge
             if is_hot:
-                messages, tier_end = self._hot_messages(queue, offset, wanted), queue.end
+                messages = queue.messages(offset, wanted, self._known.current(), self._store_id)
+                tier_end = queue.end
             else:
                 messages, tier_end = self._archived_messages(queue, topic, offset), queue.first
             return collect(messages, offset, limit, wanted, first, queue.end, tier_end)
@@ -111,7 +91,7 @@ class Fetcher:
         if self._hot is None:
             head, state = self._archived_topic(topic, queue_id)
             return self._archived_range(head, state, queue_id)
-        with self._hot_queue(self._hot, topic, queue_id) as queue:
+        with HotQueue.opened(self._hot, topic, queue_id) as queue:
             return self._first_without_waiting(queue), queue.end
 
     def declared_gaps(self, topic: str, queue_id: int) -> list[tuple[int, int]] | None:
@@ -146,8 +126,8 @@ class Fetcher:
                 is_lower = boundary is Boundary.LOWER
                 found = self._archived_end(head, state, queue_id, 0) if is_lower else 0
             return _not_deleted(found, state.begin(queue_id), boundary)
-        with self._hot_queue(self._hot, topic, queue_id) as queue:
-            found = self._hot_by_time(queue, time_ms, boundary)
+        with HotQueue.opened(self._hot, topic, queue_id) as queue:
+            found = queue.decided_by_time(time_ms, boundary)
             if found is None:
                 border = queue.snapshot.border
                 with entering_archive():
@@ -157,7 +137,7 @@ class Fetcher:
                             head_below, border, queue.topic_id, topic, queue_id, time_ms, boundary
                         )
             if found is None:
-                found = self._of_hot(queue, time_ms, boundary)
+                found = queue.by_time(time_ms, boundary)
             if found >= queue.end - (boundary is Boundary.UPPER):
                 queue.snapshot.require_dispatched()  # what cannot be read may be the answer
             return _not_deleted(found, queue.begin, boundary)
@@ -185,7 +165,7 @@ class Fetcher:
                 if offset >= snapshot.end:
                     snapshot.require_dispatched()
                 elif offset >= snapshot.border:
-                    record = self._hot_record(self._hot, snapshot, offset)
+                    record = hot_record(self._hot, snapshot, offset)
                 else:
                     with entering_archive():
                         head = self._head_below(snapshot.border)
@@ -202,74 +182,6 @@ class Fetcher:
         known = {stone.tombstone_id for stone in erased.tombstones}
         closed = [stone for stone in (head.tombstones if head else ()) if stone.tombstone_id not in known]
         return Erasures([*erased.tombstones, *closed]) if closed else erased
-
-    # the hot tier
-
-    @staticmethod
-    @contextlib.contextmanager
-    def _hot_queue(hot: HotStore, topic: str, queue_id: int) -> Iterator[_HotQueue]:
-        found = hot.topics.get(topic)
-        if not 0 <= queue_id < found.queues:
-            raise TopicNotFoundError(f"topic {topic!r} has no queue {queue_id}")
-        begin = found.begin(queue_id)
-        floor = found.floor(queue_id)  # read first: it then counts no message that the snapshot lacks
-        with hot.snapshot() as snapshot:
-            view = hot.queues.view(found.topic_id, queue_id)
-            if view is None:
-                first = end = max(floor, begin)
-                yield _HotQueue(topic, found.topic_id, queue_id, snapshot, None, first, end, begin)
-            else:
-                shown = view.until(snapshot.end)
-                first = max(shown.first_at_or_above(snapshot.border), begin)
-                # a floor may count units above what is shown: who is sent there has skipped them
-                end = max(shown.next, floor) if shown.next == view.next else shown.next
-                yield _HotQueue(topic, found.topic_id, queue_id, snapshot, shown, first, max(end, begin), begin)
-
-    def _hot_messages(self, queue: _HotQueue, offset: int, wanted: TagFilter | None) -> Messages:
-        erased = self._known.current()
-        while queue.view is not None and offset < queue.view.next:
-            for unit in queue.view.units(offset, offset + _HOT_STEP):
-                if wanted is not None and int(unit["tag_hash"]) not in wanted.hashes:
-                    yield offset, None
-                else:
-                    record = queue.snapshot.record(int(unit["physical_offset"]))
-                    message = None if erased.hides(record) else StoredMessage(record, self._store_id, Tier.HOT)
-                    yield offset, message
-                offset += 1
-
-    @classmethod
-    def _hot_by_time(cls, queue: _HotQueue, time_ms: int, boundary: Boundary) -> int | None:
-        """The answer, if the hot messages decide it: a message below them might be nearer otherwise."""
-        if queue.view is None or queue.first >= queue.view.next:
-            return None
-        if not queue.snapshot.times_rise:
-            if boundary is Boundary.LOWER:
-                return None
-            found = cls._of_hot(queue, time_ms, boundary)
-            return found if found >= queue.first else None
-        (unit,) = queue.view.units(queue.first, queue.first + 1)
-        first_ms = queue.snapshot.record(int(unit["physical_offset"])).store_ms
-        if first_ms > time_ms or (first_ms == time_ms and boundary is Boundary.LOWER):
-            return None
-        return cls._of_hot(queue, time_ms, boundary)
-
-    @staticmethod
-    def _of_hot(queue: _HotQueue, time_ms: int, boundary: Boundary) -> int:
-        if queue.view is None:
-            return queue.first if boundary is Boundary.LOWER else 0
-        return offset_by_time(queue.view, queue.snapshot, time_ms, boundary)
-
-    @staticmethod
-    def _hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | None:
-        """The record that begins at a physical offset, if a queue leads to it: a body may hold what looks like one."""
-        try:
-            record = snapshot.record(offset)
-        except (BadMagicError, TornRecordError):
-            return None
-        topic = hot.topics.find(record.topic)
-        view = topic and hot.queues.view(topic.topic_id, record.queue_id)
-        units = view.units(record.queue_offset, record.queue_offset + 1) if view else ()
-        return record if any(unit["physical_offset"] == offset for unit in units) else None
 
     # the archive below it
 
@@ -301,7 +213,7 @@ class Fetcher:
         assert self._manifest is not None
         return archived_record(self._manifest, head, offset)
 
-    def _first(self, queue: _HotQueue) -> int:
+    def _first(self, queue: HotQueue) -> int:
         """The least offset of both tiers; the object store's error if it cannot be learnt."""
         border = queue.snapshot.border
         if self._manifest is None or self._firsts is None or border == 0 or queue.first == queue.begin:
@@ -314,14 +226,14 @@ class Fetcher:
                 raise
             return queue.first  # the border rose before this store had an archive
 
-    def _first_without_waiting(self, queue: _HotQueue) -> int:
+    def _first_without_waiting(self, queue: HotQueue) -> int:
         border = queue.snapshot.border
         if self._firsts is None or border == 0 or queue.first == queue.begin:
             return queue.first
         found = self._firsts.find_without_waiting(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
         return max(found, queue.begin)
 
-    def _archived_messages(self, queue: _HotQueue, topic: str, offset: int) -> Messages:
+    def _archived_messages(self, queue: HotQueue, topic: str, offset: int) -> Messages:
         assert self._manifest is not None
         border = queue.snapshot.border
         head = self._manifest.covering(border)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.targets import LocalWriter
+from service.cli.local import LocalWriter
 from service.engine import Engine
 from service.opening import Surroundings
 from service.salvaging import salvage

@@ -94,7 +94,7 @@ def test_topic_made_after_close_does_not_overwrite_those_of_the_next_open(tmp_pa
     with pytest.raises(ClosedError):
         engine.create_topic("late", 1)
     assert (tmp_path / "tierlog" / "topics.json").read_bytes() == before
-    again._hot.turn_read_only("a test")
+    again._hot.guard.turn_read_only("a test")
     with pytest.raises(ReadOnlyError):
         again.create_topic("refused", 1)
     assert (tmp_path / "tierlog" / "topics.json").read_bytes() == before

@@ -237,7 +237,7 @@ def test_file_that_cannot_be_made_loses_no_key_and_leaves_nothing_as_rocketmq_75
         world.clock.advance(30_000)
     hot.dispatch()
     assert disk.tries == 4
-    assert hot.read_only_reason is None
+    assert hot.guard.read_only_reason is None
     check_whole(world, hot, classic)
     hot.close()
     hot, classic = world.open_both()
@@ -251,7 +251,7 @@ def test_flush_that_failed_is_never_tried_again(tmp_path: Path) -> None:
     faulty.refuse("flush", "*/index/*", times=1, error=DiskFailedError("EIO"))
     append(hot, *numbered(0, 20))
     hot.dispatch()
-    assert "EIO" in str(hot.read_only_reason)
+    assert "EIO" in str(hot.guard.read_only_reason)
     (file,) = classic.files()
     for _ in range(2):
         hot.dispatch()

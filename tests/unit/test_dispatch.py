@@ -61,7 +61,7 @@ def test_damage_below_the_flushed_position_is_corruption_and_reading_goes_on() -
     with pytest.raises(CorruptionError, match="below its flushed position"):
         reader.run(hot.log.flushed)
     assert hot.dispatch() == 600
-    assert hot.read_only_reason is not None
+    assert hot.guard.read_only_reason is not None
     assert queue_offsets(hot, "a") == [0, 1, 2]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from index.query import Query
-from service.cli.targets import LocalWriter
+from service.cli.local import LocalWriter
 from service.engine import Engine
 from service.opening import Surroundings
 from service.salvaging import salvage

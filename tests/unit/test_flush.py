@@ -113,7 +113,7 @@ def test_who_waits_behind_a_failed_flush_is_not_acknowledged(world: HotWorld) ->
     assert (appends.done, len(appends.errors)) == (0, 5)
     assert all(isinstance(error, ReadOnlyError) for error in appends.errors)
     assert hot.log.flushed == 0
-    assert "scripted failure" in (hot.read_only_reason or "")
+    assert "scripted failure" in (hot.guard.read_only_reason or "")
 
 
 # ---- async
@@ -199,7 +199,7 @@ def test_no_room_to_make_the_next_segment_ahead_stops_nobody(world: HotWorld) ->
     with pytest.raises(DiskFullError):
         hot.prepare_segment()
     append(hot, Message("a", b"there is room for this", queue_id=0))
-    assert hot.read_only_reason is None
+    assert hot.guard.read_only_reason is None
     fs.heal()
     fill(hot, "a", 20)
     assert queue_offsets(hot, "a") == list(range(29))

@@ -159,7 +159,7 @@ def test_record_larger_than_a_segment_is_refused_before_anything_is_written(worl
         append(hot, Message("orders", b"x"), too_long)
     assert caught.value.position == 1
     assert (hot.log.end, [topic.name for topic in hot.topics.all()], snapshot_of(world.fs, world.root)) == before
-    assert hot.read_only_reason is None
+    assert hot.guard.read_only_reason is None
     assert append(hot, Message("orders", sized_body(4096 - 8, "orders"))).physical_offset.tolist() == [4096]
 
 
@@ -248,7 +248,7 @@ def test_a_refusing_disk_ends_writing_and_not_reading(
     for refused in refusals:
         with pytest.raises(ReadOnlyError, match="read-only"):
             refused()
-    assert error.message in (hot.read_only_reason or "")
+    assert error.message in (hot.guard.read_only_reason or "")
     assert queue_offsets(hot, "a") == [0, 1, 2, 3, 4]
     hot.close()
     hot = crash(world, 3).open()
@@ -267,7 +267,7 @@ def test_no_room_for_the_next_segment(world: HotWorld, operation: str, pattern: 
     fs.refuse(operation, pattern, error=DiskFullError("no space left"))
     with pytest.raises(DiskFullError):
         fill(hot, "a", 10, size=200)
-    assert hot.read_only_reason is not None
+    assert hot.guard.read_only_reason is not None
     kept = queue_offsets(hot, "a")
     assert kept == list(range(len(kept)))
     assert len(kept) >= 18
@@ -284,7 +284,7 @@ def test_a_queue_that_cannot_be_written_waits_for_room(world: HotWorld, operatio
     append(hot, Message("a", b"x", queue_id=0))
     hot.dispatch()
     assert "no space left" in (hot.dispatch_error or "")
-    assert hot.read_only_reason is None
+    assert hot.guard.read_only_reason is None
     assert queue_offsets(crash(world).open(), "a") == [0], "it was acknowledged"
     append(hot, Message("a", b"y", queue_id=0))
     for _ in range(3):  # not tried at every call
@@ -303,7 +303,7 @@ def test_a_topic_that_cannot_be_made_durable_is_not_made(world: HotWorld) -> Non
     with pytest.raises(DiskFailedError):
         append(hot, Message("new", b"x"))
     assert hot.topics.find("new") is None
-    assert hot.read_only_reason is not None
+    assert hot.guard.read_only_reason is not None
 
 
 # ---- offsets

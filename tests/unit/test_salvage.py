@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from index.query import Query
-from service.cli.targets import LocalWriter
+from service.cli.local import LocalWriter
 from service.engine import Engine
 from service.opening import Surroundings
 from service.salvaging import PROPERTY, SalvageReport, salvage

@@ -38,8 +38,8 @@ def segment_rows(hot: HotStore, segment: Segment, end: int) -> ScanRows:
 
 
 def _check_store(hot: HotStore) -> Iterator[str]:
-    if hot.read_only_reason is not None:
-        yield f"the store is read-only: {hot.read_only_reason}"
+    if hot.guard.read_only_reason is not None:
+        yield f"the store is read-only: {hot.guard.read_only_reason}"
     names = [topic.name for topic in hot.topics.all()]
     with hot.snapshot() as snapshot:
         seen: dict[tuple[int, int], int] = {}

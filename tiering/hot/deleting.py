@@ -17,7 +17,7 @@ def delete_topic(hot: HotStore, name: str, randomness: Randomness) -> Deletion:
     """Delete a topic with all that was appended to it, durably; :class:`TopicNotFoundError`."""
     with hot.between_appends() as next_offset:
         topic = hot.topics.get(name)
-        with hot.writing("deleting a topic"):
+        with hot.guard.writing("deleting a topic"):
             begins = {queue_id: next_offset(topic, queue_id) for queue_id in range(topic.queues)}
             deletion = Deletion(hot.flush(), begins, randomness.token_hex(8), randomness.token_hex(16))
             hot.topics.set_deletion(topic, deletion)

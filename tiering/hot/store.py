@@ -8,7 +8,6 @@ on. Nothing is acknowledged after that, and a failed flush is never tried again 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,6 @@ from tiering.clock import Clock
 from tiering.errors import (
     ClosedError,
     CorruptionError,
-    InvalidRequestError,
     ReadOnlyError,
     StoreError,
 )
@@ -34,12 +32,11 @@ from tiering.hot.pins import Pins
 from tiering.hot.producers import Origin, ProducerWindow, marks
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.topics import Topic, TopicRegistry
+from tiering.hot.write_guard import WriteGuard
 from tiering.options import HotOptions
 from tiering.paths import StorePaths
 from tiering.tracer import NO_TRACER, Tracer
 from tiering.types import Durability
-
-_LOG = logging.getLogger("tierlog")
 
 
 class HotStore:
@@ -66,7 +63,8 @@ class HotStore:
         self._dispatch_lock = threading.RLock()
         self._state = threading.Condition()
         self._pins = Pins(self._state, clock)
-        self._read_only_reason: str | None = None
+        #: Whether it may still be written.
+        self.guard = WriteGuard()
         self._closed = False
         self._following = Following(clock)
         self._checkpointed: Checkpoint | None = None
@@ -148,7 +146,7 @@ class HotStore:
         with self._state:
             self._state.notify_all()
         try:
-            if self._read_only_reason is None:
+            if self.guard.read_only_reason is None:
                 self.flush()
                 self.dispatch()
                 self._flush_classic()
@@ -161,44 +159,13 @@ class HotStore:
             self.log.close()
 
     def _flush_classic(self) -> None:
-        with self._dispatch_lock, self.writing("flush of the classic index"):
+        with self._dispatch_lock, self.guard.writing("flush of the classic index"):
             if self._classic is not None:
                 self._classic.flush()
-
-    @property
-    def read_only_reason(self) -> str | None:
-        """Why the store accepts no more writes, or None."""
-        return self._read_only_reason
-
-    def turn_read_only(self, reason: str) -> None:
-        """Accept nothing more; the first reason stays."""
-        with self._state:
-            is_first = self._read_only_reason is None
-            self._read_only_reason = self._read_only_reason or reason
-        if is_first:
-            _LOG.error("the store is read-only now: %s", reason)
-
-    @contextlib.contextmanager
-    def writing(self, what: str) -> Iterator[None]:
-        """A step that changes the disk: refused once the store is read-only, and it is so after a failure."""
-        self._check_writable()
-        try:
-            yield
-        except (InvalidRequestError, ClosedError):  # neither says anything about the disk
-            raise
-        except BaseException as error:  # out of memory, an interrupt: nobody knows how far it came
-            self.turn_read_only(f"{what} failed: {error}")
-            raise
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the store is closed")
-
-    def _check_writable(self) -> None:
-        if self._read_only_reason is not None:
-            raise ReadOnlyError(
-                f"the store is read-only: {self._read_only_reason}", hint="repair the cause and restart"
-            )
 
     # appending
 
@@ -224,7 +191,7 @@ class HotStore:
             self._check_open()
             for name in () if create_topics else batch.topics:
                 self.topics.get(name)
-            with self.writing("append"):
+            with self.guard.writing("append"):
                 if origin is not None:
                     self.producers.begin(self.log.end, self.log.flushed)
                 result = self._writer.append(batch, sizes)
@@ -241,7 +208,7 @@ class HotStore:
 
         Group commit: all who wait share the flush that begins when the one under way has ended.
         """
-        with self.writing("flush"):
+        with self.guard.writing("flush"):
             return self.log.flush(upto)
 
     def prepare_segment(self) -> bool:
@@ -251,7 +218,7 @@ class HotStore:
         again.
         """
         self._check_open()
-        self._check_writable()
+        self.guard.check()
         is_wanted = self.log.wants_next
         if is_wanted:
             self.log.prepare_next()
@@ -259,12 +226,12 @@ class HotStore:
 
     def roll(self) -> None:
         """Close the active segment unless it is empty."""
-        if self.log.end > self.log.last_base and self._read_only_reason is None:
+        if self.log.end > self.log.last_base and self.guard.read_only_reason is None:
             with contextlib.suppress(StoreError):  # tried again below, where a failure counts
                 self.log.prepare_next()  # not under the lock that appends wait for
         with self._append_lock:
             self._check_open()
-            with self.writing("roll"):
+            with self.guard.writing("roll"):
                 if self.log.end > self.log.last_base:
                     self.log.roll()
 
@@ -279,7 +246,7 @@ class HotStore:
         """The topic, made if it is new and with at least so many queues, durably."""
         with self._append_lock:
             self._check_open()
-            with self.writing("creating a topic"):
+            with self.guard.writing("creating a topic"):
                 topic = self.topics.create(name, queues)
                 self.topics.ensure_queues(topic, queues)
                 return topic
@@ -297,13 +264,13 @@ class HotStore:
             try:
                 self._following.turn(lambda: self._dispatcher.run(self.log.flushed))
             except (CorruptionError, ReadOnlyError) as error:
-                self.turn_read_only(f"dispatch failed: {error}")
+                self.guard.turn_read_only(f"dispatch failed: {error}")
             return self._dispatcher.position()
 
     @property
     def dispatch_error(self) -> str | None:
         """Why queues and index do not follow the log, to be tried again; None if they do, or the store is read-only."""
-        return self._following.error if self._read_only_reason is None else None
+        return self._following.error if self.guard.read_only_reason is None else None
 
     def checkpoint(self, *, at_once: bool = False) -> None:
         """Flush the queues, move the recovery point to what they hold, and raise their floors there.
@@ -313,7 +280,7 @@ class HotStore:
         its queue's last when its records went goes as soon as it has a follower: RocketMQ looks for a queue's smallest
         offset in the first file only. ``at_once``: bring what is known of producers up to date though it is not due.
         """
-        with self._dispatch_lock, self.writing("checkpoint"):
+        with self._dispatch_lock, self.guard.writing("checkpoint"):
             self.queues.remove_below(self.log.begin)
             confirm = self.queues.flush()
             last_ms = self.queues.last_store_ms
@@ -409,7 +376,7 @@ class HotStore:
         told the border at the end, to drop local index files below it. Killed anywhere: segments are gone from the
         front only, so the next open has a border between the old and the new one.
         """
-        self._check_writable()
+        self.guard.check()
         with self._state:
             if border <= self.border:
                 return
@@ -417,7 +384,7 @@ class HotStore:
                 raise StoreError("the active segment never goes")
             self.border = border
             self._pins.wait_below(border, give_up=lambda: self._closed)
-        with self._dispatch_lock, self.writing("removal"):
+        with self._dispatch_lock, self.guard.writing("removal"):
             self._check_open()  # closing waits for this lock, and nothing may change on the disk after it
             self.checkpoint(at_once=True)
             while self.log.begin < border:

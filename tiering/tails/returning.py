@@ -85,7 +85,7 @@ class LostTail:
         if self._tails is not None:
             hot.roll()
         else:
-            hot.turn_read_only(
+            hot.guard.turn_read_only(
                 f"the log ends at {end}, and messages up to {reach} may be in the bucket: "
                 "open the store again when the bucket can be reached"
             )

@@ -1,0 +1,50 @@
+"""One failure to write is final: the store is read-only from then on, with the reason, until somebody restarts it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+
+from tiering.errors import ClosedError, InvalidRequestError, ReadOnlyError
+
+_LOG = logging.getLogger("tierlog")
+
+
+class WriteGuard:
+    """Lets nothing change a store's disk after a change that failed. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+
+    @property
+    def read_only_reason(self) -> str | None:
+        """Why the store accepts no more writes, or None."""
+        return self._reason
+
+    def turn_read_only(self, reason: str) -> None:
+        """Accept nothing more; the first reason stays."""
+        with self._lock:
+            is_first = self._reason is None
+            self._reason = self._reason or reason
+        if is_first:
+            _LOG.error("the store is read-only now: %s", reason)
+
+    def check(self) -> None:
+        """Raise :class:`ReadOnlyError` if the store accepts no more writes."""
+        if self._reason is not None:
+            raise ReadOnlyError(f"the store is read-only: {self._reason}", hint="repair the cause and restart")
+
+    @contextlib.contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """A step that changes the disk: refused once the store is read-only, and it is so after a failure."""
+        self.check()
+        try:
+            yield
+        except (InvalidRequestError, ClosedError):  # neither says anything about the disk
+            raise
+        except BaseException as error:  # out of memory, an interrupt: nobody knows how far it came
+            self.turn_read_only(f"{what} failed: {error}")
+            raise
