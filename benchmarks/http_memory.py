@@ -31,7 +31,7 @@ from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
-from service.serve_settings import ServeSettings
+from service.setting_groups.serve import ServeSettings
 
 _BATCH, _ARROW_BATCH = 50, 1_000
 _ARROW = "application/vnd.apache.arrow.stream"

@@ -17,14 +17,14 @@ from service.archiving import ArchiveReport, Progress
 from service.background_steps import make_background
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from service.checking import check_archive, check_classic, check_index, check_store
-from service.file_counts import FileState, count_files
+from service.observing.file_counts import FileState, count_files
+from service.observing.store_counts import StoreCounts, facts_of
 from service.opening import StoreParts, Surroundings, open_parts
 from service.querying import answer
 from service.removal import remove_due
 from service.restoring import restore_volume
 from service.settings import Settings
 from service.stats import group_lags, stats_of
-from service.store_counts import StoreCounts, facts_of
 from service.timeline import Timeline, View, timeline_of
 from tiering.batch import MAX_QUEUES, Message
 from tiering.checks.findings import Findings

@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from service.serve_settings import ServeSettings
+from service.setting_groups.serve import ServeSettings
 
 
 def http_config(app: Any, settings: ServeSettings, **others: Any) -> uvicorn.Config:

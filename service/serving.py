@@ -21,10 +21,10 @@ from service.api.app import create_app
 from service.cli.errors import FAILED
 from service.engine import Engine
 from service.http_server import http_config
-from service.logs import configure_logs
+from service.observing.logs import configure_logs
+from service.observing.tracing import tracer_of
 from service.settings import Settings
 from service.tls import ServerTls
-from service.tracing import tracer_of
 from tiering.clock import SystemClock
 from tiering.errors import InvalidRequestError
 from tiering.fs import LocalFileSystem

@@ -24,16 +24,14 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from service.access_settings import AccessSettings
-from service.observing_settings import LogSettings, MetricsSettings, TracingSettings
-from service.produce_settings import ProduceSettings
-from service.serve_settings import ServeSettings
-from service.setting_groups import (
-    ColdSettings,
-    HotSettings,
-    IndexSettings,
-    QuerySettings,
-)
+from service.setting_groups.access import AccessSettings
+from service.setting_groups.cold import ColdSettings
+from service.setting_groups.hot import HotSettings
+from service.setting_groups.index import IndexSettings
+from service.setting_groups.observing import LogSettings, MetricsSettings, TracingSettings
+from service.setting_groups.produce import ProduceSettings
+from service.setting_groups.query import QuerySettings
+from service.setting_groups.serve import ServeSettings
 from service.suggestions import closest
 from tiering.errors import InvalidRequestError
 from tiering.options import ColdOptions, HotOptions, RetentionOptions, TailOptions

@@ -13,7 +13,7 @@ from service.settings import ENV_ALIASES, Settings
 _PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 _HEAD = """# Settings
 
-<!-- Made by `python -m service.settings_doc` from service/settings.py. Change it there. -->
+<!-- Made by `python -m service.settings_doc` from service/settings.py and service/setting_groups/. Change it there. -->
 
 A TOML file (`--config FILE`), the environment and flags, in rising order. `hot.retention_ms` is
 `retention_ms` in the file's table `[hot]` and `TIERLOG_HOT_RETENTION_MS` in the environment. An unknown name

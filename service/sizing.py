@@ -15,7 +15,8 @@ from math import ceil
 
 from index.header import SLOT_BYTES
 from index.layout import TIERLOG
-from service.setting_groups import ColdSettings, IndexSettings
+from service.setting_groups.cold import ColdSettings
+from service.setting_groups.index import IndexSettings
 from tiering.cold.prices import PART_BYTES, USD_PER_READ, USD_PER_WRITE
 from tiering.format.queue_unit import UNIT
 from tiering.format.record import FIXED_BYTES_V1

@@ -7,7 +7,7 @@ import os
 import ssl
 from pathlib import Path
 
-from service.serve_settings import ServeSettings
+from service.setting_groups.serve import ServeSettings
 from tiering.errors import InvalidRequestError
 
 _LOG = logging.getLogger("tierlog")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from service.access.caller import Caller
 from service.access.entries import Entry, check_unique, find_caller, read_lines, read_toml
-from service.access_settings import AccessSettings
+from service.setting_groups.access import AccessSettings
 from tiering.clock import Clock
 from tiering.errors import InvalidRequestError
 

@@ -24,8 +24,8 @@ from service.api.observing import Observe
 from service.api.routes import admin, groups, health, messages, metrics, page, produce, timeline, topics
 from service.api.stops import AnswerWhenStopped
 from service.engine import Engine
-from service.http_counts import HttpCounts
-from service.metrics import Metrics
+from service.observing.http_counts import HttpCounts
+from service.observing.metrics import Metrics
 from service.settings import Settings
 from tiering.clock import SystemClock
 from tiering.randomness import SystemRandomness

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from service.access.audit import Act, AuditLog, shortened
 from service.access.caller import Caller
-from service.requests import current_request
+from service.observing.requests import current_request
 
 
 class Audit:

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from index.errors import CorruptIndexError, DamagedFilterError
 from service.api.methods import allowed_methods
-from service.requests import current_request
+from service.observing.requests import current_request
 from tiering import errors
 from tiering.cold.bill import AbandonedError, BudgetSpentError
 from tiering.problems import problem_title, problem_type

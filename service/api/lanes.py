@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 from urllib.parse import parse_qs
 
-from service.serve_settings import ServeSettings
+from service.setting_groups.serve import ServeSettings
 from tiering.cold.caching.fetch_pool import FetchPool
 from tiering.cold.gate import ArchiveGate, behind
 from tiering.errors import DeadlineError, OverloadedError

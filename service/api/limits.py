@@ -14,7 +14,7 @@ from service.api.body_memory import BodyMemory, Share
 from service.api.decoding import ENCODINGS, Decoder, decoder_of
 from service.api.errors import problem, store_error
 from service.api.lanes import Lane, Lanes
-from service.serve_settings import ServeSettings
+from service.setting_groups.serve import ServeSettings
 from service.wire import JSON, NDJSON
 from tiering.errors import OverloadedError
 

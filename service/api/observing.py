@@ -8,9 +8,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.access.caller import Caller
 from service.api.errors import problem
-from service.http_counts import GONE, HttpCounts
-from service.logs import FACTS
-from service.requests import RequestNotes, bind, request_id, unbind
+from service.observing.http_counts import GONE, HttpCounts
+from service.observing.logs import FACTS
+from service.observing.requests import RequestNotes, bind, request_id, unbind
 from tiering.clock import Clock
 from tiering.randomness import Randomness
 from tiering.tracer import NO_TRACER, Tracer

@@ -18,7 +18,7 @@ from index.query import Answer, Query
 from service.api.downloads import download
 from service.api.lanes import Lanes
 from service.following import FollowedQuery
-from service.serve_settings import ServeSettings
+from service.setting_groups.serve import ServeSettings
 from service.wire import ARROW_STREAM, JSON, NDJSON, PARQUET
 from tests.support.flow_client import Flow, flow
 from tiering.errors import UnavailableError

@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from service.access.audit import AuditLog
 from service.access.control import AccessControl
 from service.access.token import digest
-from service.access_settings import AccessSettings
 from service.api.app import create_app
 from service.engine import Engine
+from service.setting_groups.access import AccessSettings
 from service.settings import Settings
 from tests.support.engines import tiny_settings
 from tiering.clock import Clock, ManualClock

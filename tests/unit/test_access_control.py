@@ -10,7 +10,7 @@ import pytest
 
 from service.access.control import AccessControl
 from service.access.token import digest
-from service.access_settings import AccessSettings
+from service.setting_groups.access import AccessSettings
 from tests.support.access import line, token
 from tiering.clock import ManualClock
 from tiering.errors import InvalidRequestError

@@ -10,7 +10,7 @@ import pytest
 from index.query import Query
 from service.api.app import create_app
 from service.engine import Engine
-from service.metrics import Metrics
+from service.observing.metrics import Metrics
 from tests.support.api_client import ApiClient
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.engines import tiny_settings

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.api.app import create_app
 from service.engine import Engine
-from service.metrics_doc import page
+from service.observing.metrics_doc import page
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.engines import tiny_settings
 from tests.support.faulty_fs import FaultyFileSystem
@@ -107,7 +107,7 @@ def test_dead_archive_shows_in_metrics_and_leaves_the_store_ready(world: World) 
 
 def test_the_page_of_metrics_is_what_the_code_makes_of_it() -> None:
     written = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert written == page(), "run: python -m service.metrics_doc"
+    assert written == page(), "run: python -m service.observing.metrics_doc"
 
 
 def test_times_bytes_and_money_are_counted_where_they_are_spent(world: World) -> None:

@@ -15,8 +15,8 @@ from fastapi.testclient import TestClient
 
 from service.api.app import create_app
 from service.engine import Engine
-from service.metric_families import FAMILIES, PROCESS
-from service.metrics import Metrics
+from service.observing.metric_families import FAMILIES, PROCESS
+from service.observing.metrics import Metrics
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.engines import tiny_settings
 from tests.support.hot_stores import ROOT as STORE

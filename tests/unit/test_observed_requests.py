@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from service.api.app import create_app
 from service.engine import Engine
-from service.logs import configure_logs
+from service.observing.logs import configure_logs
 from service.settings import LogSettings, Settings
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.engines import tiny_settings

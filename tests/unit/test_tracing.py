@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from service.api.app import create_app
 from service.engine import Engine
+from service.observing.tracing import OtelTracer, told_of_changes, tracer_of
 from service.settings import Settings, TracingSettings
-from service.tracing import OtelTracer, told_of_changes, tracer_of
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.engines import tiny_settings
 from tests.support.faulty_store import FaultyObjectStore
@@ -217,7 +217,9 @@ def test_an_endpoint_without_the_library_is_refused_with_what_to_do(monkeypatch:
 def test_without_an_endpoint_nothing_is_loaded() -> None:
     with tracer_of(TracingSettings()) as tracer:
         assert tracer is NO_TRACER
-    code = "import sys, service.tracing; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    code = (
+        "import sys, service.observing.tracing; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

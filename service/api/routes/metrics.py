@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from service.access.caller import Scope
 from service.api.deps import TheCaller
 from service.api.lane_route import LaneRoute
-from service.metrics import CONTENT_TYPE, Metrics
+from service.observing.metrics import CONTENT_TYPE, Metrics
 
 router = APIRouter(route_class=LaneRoute, tags=["health"])
 

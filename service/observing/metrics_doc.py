@@ -1,16 +1,16 @@
-"""Writes ``docs/metrics.md`` out of :mod:`service.metric_families`: ``python -m service.metrics_doc``."""
+"""Writes ``docs/metrics.md`` out of ``metric_families``: ``python -m service.observing.metrics_doc``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from service.metric_families import PROCESS, SECTIONS, Family
+from service.observing.metric_families import PROCESS, SECTIONS, Family
 
-_PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 _HEAD = """# Metrics
 
-<!-- Made by `python -m service.metrics_doc` from service/metric_families.py. Change it there. -->
+<!-- Made by `python -m service.observing.metrics_doc` from service/observing/metric_families.py. Change it there. -->
 
 `GET /metrics` answers in Prometheus' text format. A scrape asks nothing of the archive, however large it is. Labels are
 what the code knows (routes, states, operations), never topics or keys; the one exception, consumer groups, is bounded

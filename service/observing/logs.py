@@ -11,7 +11,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from service.requests import current_request
+from service.observing.requests import current_request
 from service.settings import LogSettings
 
 #: What a line may say beside its words: ``extra={"facts": {...}}``.

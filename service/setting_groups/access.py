@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from service.s3_settings import SettingGroup
+from service.setting_groups.group import SettingGroup
 
 
 class AccessSettings(SettingGroup):

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-
-class SettingGroup(BaseModel):
-    """Immutable, and every name in it is known."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+from service.setting_groups.group import SettingGroup
 
 
 class S3Settings(SettingGroup):

@@ -1,6 +1,6 @@
 """Every metric that the service shows: name, type, labels, meaning, and what to do about it.
 
-``service.metrics`` can show no other, ``docs/metrics.md`` is made from here (``python -m service.metrics_doc``).
+``metrics`` can show no other, ``docs/metrics.md`` is made from here (``python -m service.observing.metrics_doc``).
 """
 
 from __future__ import annotations

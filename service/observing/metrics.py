@@ -1,6 +1,6 @@
 """What a store and its service tell Prometheus: numbers of :meth:`Engine.stats` and of what was counted on the way.
 
-Read at each scrape, which asks nothing of the archive. What there is, and what it means: ``service.metric_families``.
+Read at each scrape, which asks nothing of the archive. What there is, and what it means: ``metric_families``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from service.engine import Engine
-from service.http_counts import HttpCounts
-from service.metric_families import FAMILIES
+from service.observing.http_counts import HttpCounts
+from service.observing.metric_families import FAMILIES
 from tiering.gauging import HistogramReading, Labels
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from service.s3_settings import SettingGroup
+from service.setting_groups.group import SettingGroup
 
 
 class LogSettings(SettingGroup):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from service.s3_settings import SettingGroup
+from service.setting_groups.group import SettingGroup
 
 
 class FlowSettings(SettingGroup):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from service.s3_settings import SettingGroup
+from service.setting_groups.group import SettingGroup
 
 _DAY_MS = 86_400_000
 
