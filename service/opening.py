@@ -54,7 +54,7 @@ from tiering.format.tail import TailHead
 from tiering.fs import FileSystem
 from tiering.group_offsets import GroupOffsets
 from tiering.hot.clean_stop import mark_in_use
-from tiering.hot.deleting import DeletedTopics
+from tiering.hot.deleting import DeletedTopics, leave_hidden
 from tiering.hot.identity import StoreIdentity, plan_identity
 from tiering.hot.store import HotStore
 from tiering.overlay import OverlayFileSystem
@@ -296,7 +296,9 @@ def _open_local(
             log_begin=hot.log.begin, before_change=partial(mark_in_use, fs, paths),
         )  # fmt: skip
     # what is recovered in memory only is not kept
-    _recover(hot, index, classic, planned.lost, (lambda: None) if read_only else index.seal_full)
+    seal_full = (lambda: None) if read_only else index.seal_full
+    hidden_below = None if read_only else max((stone.end for stone in seen.tombstones), default=0)
+    _recover(hot, index, classic, planned.lost, seal_full, hidden_below)
     return hot, index, classic, steps
 
 
@@ -353,9 +355,17 @@ def _look_at_archive(manifest: ManifestStore, identity: StoreIdentity, lost: Los
 
 
 def _recover(
-    hot: HotStore, index: LocalIndex, classic: ClassicIndex | None, lost: LostTail, seal_full: Callable[[], object]
+    hot: HotStore,
+    index: LocalIndex,
+    classic: ClassicIndex | None,
+    lost: LostTail,
+    seal_full: Callable[[], object],
+    hidden_below: int | None,
 ) -> None:
-    """Recover the log and everything derived from it; index files that are full meanwhile are sealed at once."""
+    """Recover the log and everything derived from it; index files that are full meanwhile are sealed at once.
+
+    ``hidden_below`` is the greatest end of an erasure, None where nothing will be appended.
+    """
     following = Recovering(index, seal_full)
     hot.recover([following], classic, put_back=lost.put_back)
     if index.next_offset() > hot.log.end:  # the disk forgot flushed records that an index file had seen
@@ -363,6 +373,8 @@ def _recover(
     if classic is not None and classic.next_offset() > hot.log.end:
         classic.restart(hot.log.begin)
     lost.settle(hot)
+    if hidden_below is not None:
+        leave_hidden(hot, hidden_below)
     hot.dispatch()
     for first, end in index.gaps(hot.border, hot.log.end):
         hot.derive(Recovering(index.derive(first, end), seal_full), first, end)

@@ -226,7 +226,7 @@ def _restore(
 
 
 def _deletion_of(topic: TopicState) -> Deletion | None:
-    if not topic.deleted_below:
+    if not topic.has_deletion:
         return None
     begins = dict(enumerate(topic.begins))
     return Deletion(topic.deleted_below, begins, in_force=topic.deleted, told=True)

@@ -84,5 +84,6 @@ def group_lags(parts: StoreParts, most: int) -> dict[str, int]:
         found[name] = 0
         for (topic, queue_id), offset in state.offsets.items():
             with contextlib.suppress(TopicNotFoundError):
-                found[name] += max(0, parts.hot.next_offset(parts.hot.topics.get(topic), queue_id) - offset)
+                there = parts.hot.topics.get(topic)
+                found[name] += max(0, parts.hot.next_offset(there, queue_id) - max(offset, there.begin(queue_id)))
     return found

@@ -117,7 +117,7 @@ def _topic_state(topic: Topic, ends: tuple[int, ...]) -> TopicState:
         topic.topic_id, topic.name, topic.queues, topic.archive, topic.cold_retention_ms, topic.hold, ends
     )  # fmt: skip
     deletion = topic.deletion
-    if deletion is None or not deletion.told:
+    if deletion is None or not deletion.told or not (deletion.in_force or deletion.below):
         return state
     begins = tuple(topic.begin(queue_id) for queue_id in range(topic.queues))
     return replace(state, deleted=deletion.in_force, deleted_below=deletion.below, begins=begins)

@@ -34,9 +34,14 @@ class TopicState:
     deleted: bool = False
     """There is no such topic for readers."""
     deleted_below: int = 0
-    """Physical offset below which no record of it is shown; 0: it was never deleted."""
+    """Physical offset below which no record of it is shown."""
     begins: tuple[int, ...] = ()
     """Where each queue ended when it was deleted last."""
+
+    @property
+    def has_deletion(self) -> bool:
+        """Whether there is anything to tell of a deletion: one of an empty log is nothing once it was made again."""
+        return self.deleted or self.deleted_below > 0
 
     def begin(self, queue_id: int) -> int:
         """What the queue had below is deleted."""
@@ -112,7 +117,7 @@ class StoreState:
             "ends": [topic.ends for topic in self.topics],
             "groups": [[group.name, group.generation, group.offsets] for group in self.groups],
         }
-        has_deletions = any(topic.deleted_below for topic in self.topics)
+        has_deletions = any(topic.has_deletion for topic in self.topics)
         if has_deletions:
             body["begins"] = [topic.begins for topic in self.topics]
         version = VERSION if has_deletions else _VERSION_WITHOUT_DELETIONS
@@ -136,7 +141,7 @@ class StoreState:
 
 
 def _table_of(topic: TopicState) -> dict[str, Any]:
-    left_out = {"ends", "begins", *(() if topic.deleted_below else ("deleted", "deleted_below"))}
+    left_out = {"ends", "begins", *(() if topic.has_deletion else ("deleted", "deleted_below"))}
     return {key: value for key, value in asdict(topic).items() if key not in left_out}
 
 

@@ -24,6 +24,28 @@ def delete_topic(hot: HotStore, name: str, randomness: Randomness) -> Deletion:
     return deletion
 
 
+def leave_hidden(hot: HotStore, hidden_below: int) -> None:
+    """Go on behind all that is said to be gone, after a recovery; ``hidden_below`` is what erasures say.
+
+    A deletion is said of a log that was flushed. Where the disk forgot some of that, new records would come below its
+    end, and be hidden. What there was lay in the segment that the log ends in now, else recovery had refused it.
+    Queues go on where they end now, which is where a topic that is made again begins. Killed anywhere: the next
+    opening does the rest.
+    """
+    if hot.guard.read_only_reason is not None:
+        return
+    for name, deletion in hot.topics.deletions:
+        topic = hot.topics.of_log(name)
+        with hot.between_appends() as next_offset:
+            ends = {queue_id: next_offset(topic, queue_id) for queue_id in deletion.begins}
+        if any(begin > ends[queue_id] for queue_id, begin in deletion.begins.items()):
+            with hot.guard.writing("lowering where queues begin"):
+                hot.topics.lower_begins(topic, ends)
+    reach = max((each.below for _, each in hot.topics.deletions), default=0)
+    if hot.log.end < max(reach, hidden_below):
+        hot.roll()
+
+
 class DeletedTopics:
     """Tombstones of deletions that readers of an open store need: what the archive lacks or the log still holds."""
 

@@ -267,6 +267,21 @@ class TopicRegistry:
                 raise
             self._note_deletions()
 
+    def lower_begins(self, topic: Topic, ends: Mapping[int, int]) -> None:
+        """Have no queue of a topic that was deleted begin behind these ends, which are those of a log that was cut."""
+        with self._lock:
+            before = topic.deletion
+            if before is None:
+                return
+            begins = {queue_id: min(begin, ends[queue_id]) for queue_id, begin in before.begins.items()}
+            topic.deletion = replace(before, begins=begins)
+            try:
+                self._save()
+            except BaseException:
+                topic.deletion = before
+                raise
+            self._note_deletions()
+
     def ensure_queues(self, topic: Topic, queues: int) -> None:
         """Raise the topic's queue count to at least ``queues``."""
         with self._lock:

@@ -25,6 +25,7 @@ from tiering.format.tail import TailHead, TailKind
 from tiering.fs import FileSystem
 from tiering.hot.commit_log import Segment
 from tiering.hot.topics import Topic
+from tiering.kernels.scan import TopicTable, scan_all
 from tiering.paths import base_offset_name
 from tiering.randomness import Randomness
 
@@ -56,7 +57,7 @@ def recover_tails(
     fs.make_dirs(folder)
     for base, found in groupby(chain, lambda tail: tail.first - tail.first % tail.segment_bytes):
         segment = _assemble(tails, [*found], base, fs, folder)
-        head = _publish(manifest, head, segment, _topics_in(chain, base), _reaches(chain), randomness)
+        head = _publish(manifest, head, segment, _topics_in(chain, base), randomness)
         fs.unlink(folder / base_offset_name(base))
     return RecoveredTails(head, _lacks_from(manifest, head))
 
@@ -111,23 +112,24 @@ def _topics_in(chain: Sequence[TailHead], base: int) -> dict[str, int]:
     return {name: queues for tail in mine for name, queues in tail.topics.items()}
 
 
-def _reaches(chain: Sequence[TailHead]) -> dict[str, int]:
-    """The end of the last tail with a record of each topic."""
-    return {name: tail.end for tail in chain for name in tail.topics}
+def _made_again(state: StoreState, used: dict[str, int], segment: Segment) -> set[str]:
+    """Deleted topics of which a segment holds a record behind their deletion."""
+    deleted = {topic.name: topic.deleted_below for topic in state.topics if topic.deleted and topic.name in used}
+    if not deleted:
+        return set()
+    table = TopicTable(list(used))
+    rows = scan_all(segment.data, len(segment.data), segment.base_offset, table).rows
+    last = ((name, rows["physical_offset"][rows["topic_number"] == table.names.index(name)]) for name in deleted)
+    return {name for name, offsets in last if len(offsets) and offsets[-1] >= deleted[name]}
 
 
 def _publish(
-    manifest: ManifestStore,
-    head: Head,
-    segment: Segment,
-    used: dict[str, int],
-    reaches: dict[str, int],
-    randomness: Randomness,
+    manifest: ManifestStore, head: Head, segment: Segment, used: dict[str, int], randomness: Randomness
 ) -> Head:
     """The head that names the segment; planned again where an erasure came in between."""
     for _ in range(_TRIES):
         state = manifest.state(manifest.reader(), head)
-        known = _with_topics(state, used, reaches, len(segment.data))
+        known = _with_topics(state, used, _made_again(state, used, segment), len(segment.data))
         topics = [
             Topic(each.topic_id, each.name, each.queues, archive=each.archive, hold=each.hold) for each in known.topics
         ]
@@ -147,12 +149,9 @@ def _publish(
 
 
 def _with_topics(
-    state: StoreState, used: dict[str, int], reaches: dict[str, int], segment_bytes: int
+    state: StoreState, used: dict[str, int], made_again: set[str], segment_bytes: int
 ) -> StoreState:  # fmt: skip
-    """The state with the topics of some tails, their queues counted; what it says of volumes stays.
-
-    A deleted topic was made again, as far as anybody can tell, if tails go on with it behind its deletion.
-    """
+    """The state with the topics of some tails, their queues counted; what it says of volumes stays."""
     known = {topic.name for topic in state.topics}
     new = [name for name in used if name not in known]
     first_id = state.next_topic_id + TOPIC_ID_STEP
@@ -160,7 +159,7 @@ def _with_topics(
         replace(
             topic,
             queues=max(topic.queues, used.get(topic.name, 0)),
-            deleted=topic.deleted and reaches.get(topic.name, 0) <= topic.deleted_below,
+            deleted=topic.deleted and topic.name not in made_again,
         )
         for topic in state.topics
     ]

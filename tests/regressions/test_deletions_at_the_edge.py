@@ -1,0 +1,131 @@
+"""Deletions where nothing was appended yet, where a volume is lost with tails, and where a disk forgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from service.engine import Engine
+from tests.support.crash_fs import CrashFileSystem
+from tests.support.deleted_topics import has_topic
+from tests.support.hot_stores import append
+from tests.support.power_world import ROOT
+from tests.support.removal_world import URL, RemovalWorld
+from tests.support.tails import TailWorld, take_over
+from tiering.batch import Message
+from tiering.cold.manifest_store import ManifestChange
+from tiering.cold.publishing import put_verified
+from tiering.format.manifest import ObjectRef
+from tiering.format.store_state import StoreState, TopicState
+from tiering.paths import StorePaths
+from tiering.randomness import SeededRandomness
+from tiering.tails.recovery import recover_tails
+from tiering.types import PullStatus
+
+
+def test_a_topic_deleted_before_anything_was_appended_is_gone_from_the_archive_too() -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    engine.create_topic("t", 2)
+    engine.archive(everything=True)
+    engine.removal.delete_topic("t")
+    assert not has_topic(engine, "t")
+    assert not has_topic(world.cold_engine(), "t")
+    engine.close()
+    world.fs = CrashFileSystem()
+    restored = Engine.open(
+        ROOT, settings=world.settings(), cold_url=URL, clock=world.clock, fs=world.fs,
+        randomness=SeededRandomness(7), objects=world.objects, restore=True,
+    )  # fmt: skip
+    assert not has_topic(restored, "t")
+    restored.create_topic("t", 2)
+    world.append(restored, 4)
+    world.verify(restored)
+
+
+def test_a_state_of_an_empty_log_says_what_it_was_given() -> None:
+    deleted = TopicState(1, "t", 2, deleted=True, begins=(0, 0), ends=(0, 0))
+    state = StoreState((deleted, TopicState(2, "u", 1, ends=(0,))))
+    assert StoreState.decode(state.encode(), path="state") == state
+
+
+def test_a_topic_made_again_after_a_deletion_of_an_empty_log_is_told_once() -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    engine.create_topic("t", 2)
+    engine.removal.delete_topic("t")
+    engine.create_topic("t", 2)
+    engine.archive()
+    version = engine.stats()["manifest_version"]
+    engine.archive()
+    assert engine.stats()["manifest_version"] == version
+    assert has_topic(world.cold_engine(), "t")
+
+
+def test_the_lag_of_a_group_counts_nothing_that_was_deleted() -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    engine.append([Message("t", b"x", queue_id=0)] * 10)
+    engine.groups.commit("g", {("t", 0): 2})
+    engine.removal.delete_topic("t")
+    engine.append([Message("t", b"x", queue_id=0)])
+    engine.flush()
+    assert engine.group_lags(10) == {"g": 1}
+
+
+def test_a_disk_that_forgets_hides_nothing_that_is_appended_after_a_deletion() -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    world.append(engine, 6, ("t",))
+    engine.removal.delete_topic("t")
+    file = world.fs.open(StorePaths(ROOT).segment(0))
+    file.write_at(world.sent[-2].offset, bytes(1000))
+    file.flush()
+    file.close()
+    again = world.open()
+    (at,) = again.append([Message("t", b"new", queue_id=0)])
+    assert again.message(at.message_id).record.body == b"new"
+    page = again.pull("t", 0, at.queue_offset, 1)
+    assert (page.status, [message.record.body for message in page.messages]) == (PullStatus.FOUND, [b"new"])
+    assert at.queue_offset == page.min_offset
+
+
+def test_a_disk_that_forgets_hides_nothing_that_is_appended_after_an_erasure() -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    world.append(engine, 6, ("t",))
+    world.erase(engine, "t")
+    file = world.fs.open(StorePaths(ROOT).segment(0))
+    file.write_at(world.sent[-2].offset, bytes(1000))
+    file.flush()
+    file.close()
+    again = world.open()
+    (at,) = again.append([Message("t", b"new", queue_id=0)])
+    assert again.message(at.message_id).record.body == b"new"
+
+
+def recovered(*, made_again: bool) -> TopicState:
+    """What the state says of a deleted topic, whose last records are in one tail with later ones of another."""
+    world = TailWorld()
+    append(world.hot, Message("gone", b"old", queue_id=0))
+    below = world.hot.flush()
+    append(world.hot, Message("orders", b"later", queue_id=0))
+    if made_again:
+        append(world.hot, Message("gone", b"new", queue_id=0))
+    world.writer.want(world.hot.log.flushed)
+    world.run()
+    told = StoreState((TopicState(1, "gone", 4, deleted=True, deleted_below=below, begins=(1, 0, 0, 0)),)).encode()
+    key = world.manifest.keys.state("0123456789abcdef")
+    ref = ObjectRef(key, len(told), put_verified(world.manifest.objects, key, told), len(told))
+    world.manifest.commit(ManifestChange(state=ref), world.head)
+    manifest, head = take_over(world)
+    found = recover_tails(manifest, head, world.hot_world.fs, Path("/restore"), SeededRandomness(5))
+    return manifest.state(manifest.reader(), found.head).topics[0]
+
+
+def test_tails_from_before_a_deletion_do_not_make_the_topic_again() -> None:
+    assert recovered(made_again=False).deleted
+
+
+def test_tails_from_behind_a_deletion_do() -> None:
+    state = recovered(made_again=True)
+    assert (state.deleted, state.begins) == (False, (1, 0, 0, 0))
