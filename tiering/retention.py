@@ -29,8 +29,8 @@ def held_border(hot: HotStore, *, has_archive: bool) -> int:
         only_copies_below = topic.archived_from if has_archive and topic.archive else border
         if not topic.hold or only_copies_below <= hot.border:
             continue
-        for view in hot.queue_views(topic).values():
-            first = view.first_at_or_above(hot.border)
+        for queue_id, view in hot.queue_views(topic).items():
+            first = max(view.first_at_or_above(hot.border), topic.begin(queue_id))  # what was deleted is not kept
             for unit in view.units(first, first + 1):
                 offset = int(unit["physical_offset"])
                 if offset < only_copies_below:

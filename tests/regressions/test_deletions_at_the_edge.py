@@ -103,6 +103,21 @@ def test_a_disk_that_forgets_hides_nothing_that_is_appended_after_an_erasure() -
     assert again.message(at.message_id).record.body == b"new"
 
 
+def test_a_hold_keeps_nothing_hot_that_was_deleted_before() -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    engine.create_topic("t", 2)
+    engine.removal.configure("t", archive=False)
+    world.append(engine, 30, ("t",))
+    engine.removal.delete_topic("t")
+    engine.archive(everything=True)
+    begin = engine._hot.log.end
+    world.append(engine, 30, ("t",))
+    engine.removal.configure("t", hold=True)
+    engine.archive(everything=True, drop_hot=True)
+    assert engine._hot.border >= begin
+
+
 def recovered(*, made_again: bool) -> TopicState:
     """What the state says of a deleted topic, whose last records are in one tail with later ones of another."""
     world = TailWorld()
