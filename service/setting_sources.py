@@ -46,11 +46,6 @@ def settings_in_force(
     return found
 
 
-def setting_names() -> list[str]:
-    """Names of all settings."""
-    return [name for name, _, _ in _fields(Settings(), Settings())]
-
-
 def _fields(model: BaseModel, default: BaseModel, prefix: str = "") -> Iterator[tuple[str, object, object]]:
     for name in type(model).model_fields:
         value, usual = getattr(model, name), getattr(default, name)

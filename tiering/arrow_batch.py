@@ -71,7 +71,6 @@ _COLUMNS: dict[str, tuple[str, Callable[[pa.DataType], bool], pa.DataType]] = {
     "queue_id": ("int32", pa.types.is_integer, pa.int32()),
     "sharding_key": ("string", _is_text, _TEXT),
 }
-PRODUCE_COLUMNS = tuple(_COLUMNS)
 
 
 def check_produce_schema(schema: pa.Schema) -> None:

@@ -8,7 +8,7 @@ from service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
 from service.cli.documents import print_document
 from service.cli.errors import DONE
 from service.cli.look import Look
-from service.cli.stopping import Stopped, run_stoppable, stop_flag
+from service.cli.stopping import run_stoppable, stop_flag, stopping_at
 from service.cli.targets import open_writer
 from service.cli.watching import archive_progress
 from tiering.times import parse_time
@@ -40,12 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a summary; stopped, it leaves what is published and can be run again."""
     until_ms = None if arguments.until is None else parse_time(arguments.until)
     with stop_flag() as stop, open_writer(arguments) as target, archive_progress(target) as move:
-
-        def progress(done: int, of: int) -> None:
-            move(done, of)
-            if stop.is_set():
-                raise Stopped
-
+        progress = stopping_at(move, stop)
         report = run_stoppable(
             lambda: target.archive(
                 until_ms=until_ms, everything=arguments.all, drop_hot=arguments.drop_hot, progress=progress

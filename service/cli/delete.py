@@ -8,7 +8,7 @@ from service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
 from service.cli.documents import print_document
 from service.cli.errors import DONE
 from service.cli.look import Look
-from service.cli.stopping import Stopped, run_stoppable, stop_flag
+from service.cli.stopping import run_stoppable, stop_flag, stopping_at
 from service.cli.targets import open_writer
 from tiering.progress import bar
 
@@ -32,12 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit code 3 if the archive does not answer; the topic is deleted in the store all the same."""
     with stop_flag() as stop, open_writer(arguments) as target, bar("bytes", "rewriting") as move:
-
-        def progress(done: int, of: int) -> None:
-            move(done, of)
-            if stop.is_set():
-                raise Stopped
-
+        progress = stopping_at(move, stop)
         done = run_stoppable(
             lambda: target.delete_topic(
                 arguments.topic, dry_run=arguments.dry_run, wait=arguments.wait, progress=progress

@@ -8,7 +8,7 @@ from service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
 from service.cli.documents import print_document
 from service.cli.errors import DONE, INCOMPLETE, say
 from service.cli.look import Look
-from service.cli.stopping import Stopped, run_stoppable, stop_flag
+from service.cli.stopping import run_stoppable, stop_flag, stopping_at
 from service.cli.targets import open_writer
 from tiering.progress import bar
 from tiering.times import parse_time
@@ -48,12 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     to_ms = END_OF_TIME_MS if arguments.to_time is None else parse_time(arguments.to_time)
     query = Query(arguments.topic, arguments.key, from_ms, to_ms)
     with stop_flag() as stop, open_writer(arguments) as target, bar("bytes", "rewriting") as move:
-
-        def progress(done: int, of: int) -> None:
-            move(done, of)
-            if stop.is_set():
-                raise Stopped
-
+        progress = stopping_at(move, stop)
         receipt = run_stoppable(
             lambda: target.erase(query, dry_run=arguments.dry_run, wait=arguments.wait, progress=progress), stop
         )

@@ -10,7 +10,7 @@ from service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
 from service.cli.documents import print_document
 from service.cli.errors import DONE
 from service.cli.look import Look
-from service.cli.stopping import Stopped, run_stoppable, stop_flag
+from service.cli.stopping import run_stoppable, stop_flag, stopping_at
 from service.cli.targets import open_writer, settings_of
 from tiering.errors import InvalidRequestError
 from tiering.progress import bar
@@ -47,12 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings_of(arguments).unsized(), SystemClock(), LocalFileSystem(), SystemRandomness()
     )  # fmt: skip
     with stop_flag() as stop, open_writer(arguments) as target, bar("bytes", "salvaging") as move:
-
-        def progress(done: int, of: int) -> None:
-            move(done, of)
-            if stop.is_set():
-                raise Stopped
-
+        progress = stopping_at(move, stop)
         report = run_stoppable(lambda: salvage(old_root, around, target, progress), stop)
     print_document(asdict(report), Look.of(arguments))
     return DONE

@@ -52,6 +52,17 @@ def stop_flag() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+def stopping_at(tell: Callable[[int, int], object], flag: threading.Event) -> Callable[[int, int], None]:
+    """``tell``, told how far something is, as a place to stop at: raises :class:`Stopped` once the flag is set."""
+
+    def told(done: int, of: int) -> None:
+        tell(done, of)
+        if flag.is_set():
+            raise Stopped
+
+    return told
+
+
 def run_stoppable(work: Callable[[], T], flag: threading.Event) -> T:
     """The result of ``work``, which runs in a thread of its own so that a stop need not wait for it.
 

@@ -65,7 +65,7 @@ class Table:
         for column in self._columns:
             old = self._widths.get(column.name, cell_len(column.name))
             self._widths[column.name] = old if column.is_text and not is_first else max(old, natural[column.name])
-        self._fit(cells, natural)
+        self._fit(cells)
         head = [self._line({column.name: column.name for column in self._columns}, is_head=True)] if is_first else []
         return head + [self._line(row) for row in cells]
 
@@ -82,7 +82,7 @@ class Table:
                 return
             self._columns = [column for column in self._columns if column.rank != rank]
 
-    def _fit(self, cells: Sequence[Json], natural: dict[str, int]) -> None:
+    def _fit(self, cells: Sequence[Json]) -> None:
         """Share what is left of the width among the columns of text."""
         texts = [column for column in self._columns if column.is_text]
         if not texts:

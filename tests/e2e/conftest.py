@@ -1,5 +1,6 @@
-"""The S3 server of ``tests.support``."""
+"""The S3 server and the shell of ``tests.support``."""
 
 from tests.support.s3_server import s3_server
+from tests.support.shell import shell
 
-__all__ = ["s3_server"]
+__all__ = ["s3_server", "shell"]

@@ -11,16 +11,9 @@ from service.cli.errors import INCOMPLETE, WRONG_USE
 from service.cold_engine import ColdEngine
 from service.engine import Engine
 from service.settings import Settings
-from tests.e2e.test_cli import Shell
+from tests.support.shell import Shell
 from tiering.batch import Message
 from tiering.errors import ObjectStoreUnavailableError
-
-__all__ = ["shell"]
-
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(capsys)
 
 
 def archived(tmp_path: Path) -> Path:

@@ -10,12 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,36 +20,14 @@ import pytest
 from service.cli.errors import DONE, FAILED, NOTHING, WRONG_USE
 from service.cli.main import main
 from service.sample import BORN_FORMAT, BORN_PATTERN, KEY_PATTERNS, TAG_PATTERN, sample_log
+from tests.conftest import ROOT
+from tests.support.shell import TINY, Shell, followed, served
 
-ROOT = Path(__file__).resolve().parents[2]
 LINES = 1_500
-TINY = ["--segment-bytes", "65536", "--queue-file-units", "60", "--index-slots", "100", "--index-items", "400"]
 HOW = [
     *(flag for pattern in KEY_PATTERNS for flag in ("--key", pattern)),
     "--tag", TAG_PATTERN, "--born", BORN_PATTERN, "--born-format", BORN_FORMAT,
 ]  # fmt: skip
-
-
-class Shell:
-    """Runs commands in this process and keeps what they said."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.out = self.err = ""
-
-    def __call__(self, *argv: str, code: int = DONE) -> str:
-        ended = main(argv)
-        self.out, self.err = self._capsys.readouterr()
-        assert ended == code, (argv, self.out, self.err)
-        return self.out
-
-    def rows(self, *argv: str, code: int = DONE) -> list[Any]:
-        return [json.loads(line) for line in self(*argv, "--format", "ndjson", code=code).splitlines()]
-
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(capsys)
 
 
 @pytest.fixture
@@ -72,39 +47,6 @@ def by_key(lines: Sequence[str]) -> dict[str, list[str]]:
         for key in dict.fromkeys(key for pattern in KEY_PATTERNS for key in re.findall(pattern, line)):
             found[key].append(line)
     return found
-
-
-@contextmanager
-def served(*argv: str, quiet: bool = True) -> Iterator[str]:
-    """The URL of ``tierlog serve`` in a process of its own, which is ended and must end well, by itself."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli.main", "serve", "--port", "0", *argv],
-        stderr=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
-    assert process.stderr is not None
-    try:
-        said = ""
-        for line in process.stderr:
-            said += line
-            if "serving" in line:
-                break
-        else:
-            raise AssertionError(said)
-        more: list[str] = []
-        reader = threading.Thread(target=more.extend, args=(process.stderr,), daemon=True)
-        reader.start()  # a pipe that nobody reads would stop the service in the middle of a line
-        yield line.split()[-1]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, more
-        reader.join(30)
-        rest = "".join(line for line in more if '"event": "request"' not in line)
-        assert "too long" not in rest
-        assert rest == "" or not quiet
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        process.stderr.close()
 
 
 def test_every_key_is_found_after_load_archive_and_removal(shell: Shell, log: Path, tmp_path: Path) -> None:
@@ -200,23 +142,11 @@ def test_following_a_queue_shows_what_comes_in_until_it_is_stopped(shell: Shell,
     root, file = str(tmp_path / "store"), tmp_path / "some.log"
     file.write_text("one")
     shell("load", str(file), "--topic", "t", "--queues", "1", "--root", root, *TINY)
-    with served("--root", root) as url:
-        tail = subprocess.Popen(
-            [sys.executable, "-m", "service.cli.main", "tail", "t", "--follow", "--queue", "0", "--url", url],
-            stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        )  # fmt: skip
-        assert tail.stdout is not None
-        try:
-            assert json.loads(tail.stdout.readline())["body"] == "one"
-            file.write_text("two")
-            shell("load", str(file), "--topic", "t", "--url", url)
-            assert json.loads(tail.stdout.readline())["body"] == "two"
-            tail.send_signal(signal.SIGINT)
-            assert tail.wait(30) == DONE
-        finally:
-            tail.kill()
-            tail.wait()
-            tail.stdout.close()
+    with served("--root", root) as url, followed("t", "--queue", "0", "--url", url) as lines:
+        assert json.loads(lines.readline())["body"] == "one"
+        file.write_text("two")
+        shell("load", str(file), "--topic", "t", "--url", url)
+        assert json.loads(lines.readline())["body"] == "two"
 
 
 def test_every_format_holds_the_same_messages(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

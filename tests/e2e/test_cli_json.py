@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,7 @@ import pytest
 
 from service.cli.errors import DONE, FAILED, INCOMPLETE, NOTHING, WRONG_USE
 from service.cli.main import main
-from tests.conftest import ROOT
-from tests.e2e.test_cli import TINY, served
+from tests.support.shell import TINY, followed, served
 from tests.unit.test_cli_parsing import NAMES, WITHOUT_FORMAT
 
 
@@ -66,24 +62,13 @@ def test_followed_queues_come_together_and_a_stop_is_no_failure(tmp_path: Path) 
     file.write_text("".join(f"{number}\n" for number in range(8)))
     assert main(["load", str(file), "--topic", "t", "--queues", "4", "--root", root, *TINY]) == DONE
     with served("--root", root) as url:
-        tail = subprocess.Popen(
-            [sys.executable, "-m", "service.cli.main", "tail", "t", "--follow", "--url", url],
-            stdout=subprocess.PIPE, text=True, cwd=ROOT,
-        )  # fmt: skip
-        assert tail.stdout is not None
-        try:
-            assert [json.loads(tail.stdout.readline())["body"] for _ in range(8)] == [str(each) for each in range(8)]
+        with followed("t", "--url", url) as lines:
+            assert [json.loads(lines.readline())["body"] for _ in range(8)] == [str(each) for each in range(8)]
             file.write_text("".join(f"{number}\n" for number in range(8, 16)))
             assert main(["load", str(file), "--topic", "t", "--url", url]) == DONE
-            more = [json.loads(tail.stdout.readline()) for _ in range(8)]
+            more = [json.loads(lines.readline()) for _ in range(8)]
             assert {row["body"] for row in more} == {str(each) for each in range(8, 16)}
             assert {row["queue_id"] for row in more} == {0, 1, 2, 3}
-            tail.send_signal(signal.SIGINT)
-            assert tail.wait(30) == DONE
-        finally:
-            tail.kill()
-            tail.wait()
-            tail.stdout.close()
         assert main(["tail", "t", "--follow", "--limit", "3", "--url", url]) == DONE
 
 

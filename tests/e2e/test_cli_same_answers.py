@@ -18,7 +18,7 @@ import pytest
 
 from service.cli.errors import DONE
 from service.cli.main import main
-from tests.e2e.test_cli import TINY, served
+from tests.support.shell import TINY, served
 
 Rows = list[dict[str, Any]]
 _HALF = 400

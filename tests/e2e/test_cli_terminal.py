@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from service.cli.errors import DONE, NOTHING, WRONG_USE
 from service.cli.main import main
 from tests.conftest import ROOT
-from tests.e2e.test_cli import TINY, served
+from tests.support.shell import TINY, served
 from tests.support.terminal import in_terminal
 
 

@@ -11,31 +11,13 @@ from service.api.app import create_app
 from service.cli.errors import WRONG_USE
 from service.engine import Engine
 from service.settings import Settings
-from tests.e2e.test_cli import Shell, served
 from tests.support.api_client import ApiClient
+from tests.support.shell import TINIEST, Shell, archived_lines, served
 from tiering.batch import Message
-
-__all__ = ["shell"]
-SIZES = ["--segment-bytes", "4096", "--queue-file-units", "60", "--index-slots", "100", "--index-items", "400"]
-
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(capsys)
-
-
-def filled(tmp_path: Path, shell: Shell) -> list[str]:
-    """A store with 60 lines of a topic, archived; the flags that name it."""
-    lines = tmp_path / "lines.txt"
-    lines.write_text("".join(f"order-{number % 2} line {number} {'x' * 60}\n" for number in range(60)))
-    where = ["--root", str(tmp_path / "store"), "--cold", f"file://{tmp_path / 'cold'}"]
-    shell("load", str(lines), "--topic", "t", "--key", r"order-\d", *where, *SIZES)
-    shell("archive", "--all", *where)
-    return where
 
 
 def test_the_command_on_a_store_opened_here(tmp_path: Path, shell: Shell) -> None:
-    where = filled(tmp_path, shell)
+    where = archived_lines(tmp_path, shell)
     plan = json.loads(shell("delete", "t", "--dry-run", *where))
     assert (plan["deleted"], sum(queue["next_offset"] for queue in plan["queues"])) == (False, 60)
     done = json.loads(shell("delete", "t", "--wait", *where))
@@ -51,7 +33,7 @@ def test_the_command_on_a_store_opened_here(tmp_path: Path, shell: Shell) -> Non
 
 @pytest.mark.slow
 def test_the_command_on_a_running_service(tmp_path: Path, shell: Shell) -> None:
-    with served("--root", str(tmp_path / "s"), *SIZES) as url:
+    with served("--root", str(tmp_path / "s"), *TINIEST) as url:
         shell("load", str(Path(__file__)), "--topic", "t", "--url", url)
         assert json.loads(shell("delete", "t", "--url", url))["receipt"] is None
         assert shell.rows("topics", "--url", url) == []

@@ -12,27 +12,9 @@ from service.api.app import create_app
 from service.cli.errors import DONE, FAILED, NOTHING, WRONG_USE
 from service.engine import Engine
 from service.settings import Settings
-from tests.e2e.test_cli import Shell, served
 from tests.support.api_client import ApiClient
+from tests.support.shell import TINIEST, Shell, archived_lines, served
 from tiering.batch import Message
-
-__all__ = ["shell"]
-SIZES = ["--segment-bytes", "4096", "--queue-file-units", "60", "--index-slots", "100", "--index-items", "400"]
-
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(capsys)
-
-
-def filled(tmp_path: Path, shell: Shell) -> list[str]:
-    """A store with 60 lines under two keys, archived; the flags that name it."""
-    lines = tmp_path / "lines.txt"
-    lines.write_text("".join(f"order-{number % 2} line {number} {'x' * 60}\n" for number in range(60)))
-    where = ["--root", str(tmp_path / "store"), "--cold", f"file://{tmp_path / 'cold'}"]
-    shell("load", str(lines), "--topic", "t", "--key", r"order-\d", *where, *SIZES)
-    shell("archive", "--all", *where)
-    return where
 
 
 def found(shell: Shell, key: str, *where: str) -> int:
@@ -41,7 +23,7 @@ def found(shell: Shell, key: str, *where: str) -> int:
 
 
 def test_erase_wait_and_receipts_on_a_store_opened_here(tmp_path: Path, shell: Shell) -> None:
-    where = filled(tmp_path, shell)
+    where = archived_lines(tmp_path, shell)
     plan = json.loads(shell("erase", "t", "--key", "order-1", "--dry-run", *where))
     assert (plan["state"], plan["matched"]["hot"] + plan["matched"]["cold"]) == ("dry run", 30)
     receipt = json.loads(shell("erase", "t", "--key", "order-1", "--wait", *where))
@@ -56,7 +38,7 @@ def test_erase_wait_and_receipts_on_a_store_opened_here(tmp_path: Path, shell: S
 
 
 def test_what_the_commands_refuse(tmp_path: Path, shell: Shell) -> None:
-    where = filled(tmp_path, shell)
+    where = archived_lines(tmp_path, shell)
     shell("receipts", *where, code=NOTHING)
     shell("receipts", "0123", *where, code=NOTHING)
     shell("erase", "nobody", *where, code=WRONG_USE)
@@ -70,13 +52,13 @@ def test_what_the_commands_refuse(tmp_path: Path, shell: Shell) -> None:
     shell("hold", "t", "off", *where)
     shell("erase", "t", "--to", "2001-01-01T00:00:00Z", *where)
     no_cold = ["--root", str(tmp_path / "other")]
-    shell("load", str(tmp_path / "lines.txt"), "--topic", "t", *no_cold, *SIZES)
+    shell("load", str(tmp_path / "lines.txt"), "--topic", "t", *no_cold, *TINIEST)
     shell("erase", "t", *no_cold, code=WRONG_USE)
     assert "hot.retention_ms" in shell.err
 
 
 def test_the_commands_on_a_running_service(tmp_path: Path, shell: Shell) -> None:
-    where = filled(tmp_path, shell)
+    where = archived_lines(tmp_path, shell)
     with served(*where) as url:
         shell("hold", "t", "on", "--url", url)
         shell("erase", "t", "--url", url, code=FAILED)

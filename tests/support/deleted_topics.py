@@ -14,19 +14,6 @@ from tiering.errors import TopicNotFoundError
 from tiering.types import END_OF_TIME_MS, Boundary
 
 
-def filled() -> RemovalWorld:
-    """Messages of two topics that are archived and gone from the volume, archived and hot, and hot only."""
-    world = RemovalWorld()
-    engine = world.open()
-    world.append(engine, 40)
-    engine.archive(everything=True, drop_hot=True)
-    world.append(engine, 24)
-    engine.archive(everything=True)
-    world.append(engine, 12)
-    engine.close()
-    return world
-
-
 def note_deletion(world: RemovalWorld, topic: str) -> None:
     """All that was sent of a topic is gone."""
     world.erased.append(Erased(topic, None, 0, END_OF_TIME_MS, len(world.sent)))

@@ -133,6 +133,14 @@ class RemovalWorld:
             offset = int(at.message_id[-16:], 16)
             self.sent.append(Sent(message, at.message_id, at.queue_id, at.queue_offset, at.store_ms, offset))
 
+    def fill(self, engine: Engine) -> None:
+        """Messages of two topics that are archived and gone from the volume, archived and hot, and hot only."""
+        self.append(engine, 40)
+        engine.archive(everything=True, drop_hot=True)
+        self.append(engine, 24)
+        engine.archive(everything=True)
+        self.append(engine, 12)
+
     def erase(
         self, engine: Engine, topic: str, key: str | None = None, from_ms: int = 0, to_ms: int = END_OF_TIME_MS
     ) -> dict[str, Any]:
@@ -283,3 +291,12 @@ def kill_at(store: WatchedStore, number: int, *, after: bool) -> None:
             raise Killed
 
     store.before, store.after = before, done
+
+
+def filled() -> RemovalWorld:
+    """A world that was filled and closed."""
+    world = RemovalWorld()
+    engine = world.open()
+    world.fill(engine)
+    engine.close()
+    return world

@@ -28,11 +28,7 @@ def filled() -> tuple[RemovalWorld, Engine]:
     """Messages that are archived and gone from the volume, archived and hot, and hot only; the store is open."""
     world = RemovalWorld()
     engine = world.open()
-    world.append(engine, 40)
-    engine.archive(everything=True, drop_hot=True)
-    world.append(engine, 24)
-    engine.archive(everything=True)
-    world.append(engine, 12)
+    world.fill(engine)
     return world, engine
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 
 from service.cli.errors import DONE, WRONG_USE
 from service.cli.main import main
-from service.setting_sources import setting_names
 from service.settings import Settings
 from service.settings_doc import page
 
@@ -53,8 +53,7 @@ def test_each_value_says_where_it_comes_from(
 def test_every_setting_of_the_reference_page_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     text = page()
     found = asked(capsys)
-    assert set(found) == set(setting_names())
-    assert all(f"`{name}`" in text for name in found)
+    assert set(found) == set(re.findall(r"^\| `([a-z0-9_.]+)`", text, re.MULTILINE))
     assert found["serve.port"]["value"] == Settings().serve.port
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from index.query import Query
 from service.engine import Engine
-from tests.support.deleted_topics import filled, has_topic, note_deletion, verify_gone, verify_others
+from tests.support.deleted_topics import has_topic, note_deletion, verify_gone, verify_others
 from tests.support.faulty_store import FaultyObjectStore
 from tests.support.power_world import ROOT
-from tests.support.removal_world import RemovalWorld, asked, bodies, pulled
+from tests.support.removal_world import RemovalWorld, asked, bodies, filled, pulled
 from tiering.batch import Message
 from tiering.errors import (
     ConflictError,
@@ -175,7 +175,7 @@ def open_without_archive(world: RemovalWorld) -> Engine:
     )  # fmt: skip
 
 
-def test_a_dead_bucket_delays_only_the_archive_and_asking_again_is_answered() -> None:
+def deleted_while_the_bucket_is_dead() -> tuple[RemovalWorld, Engine]:
     world = filled()
     broken = FaultyObjectStore(world.objects)
     engine = world.open(broken)
@@ -183,6 +183,11 @@ def test_a_dead_bucket_delays_only_the_archive_and_asking_again_is_answered() ->
     broken.die()
     with pytest.raises(ObjectStoreUnavailableError):
         engine.removal.delete_topic("t")
+    return world, engine
+
+
+def test_a_dead_bucket_delays_only_the_archive_and_asking_again_is_answered() -> None:
+    world, engine = deleted_while_the_bucket_is_dead()
     assert not has_topic(engine, "t")
     with pytest.raises(TopicNotFoundError):
         engine.query(Query("t"))
@@ -196,13 +201,7 @@ def test_a_dead_bucket_delays_only_the_archive_and_asking_again_is_answered() ->
 
 
 def test_what_the_archive_was_not_told_is_told_in_the_background() -> None:
-    world = filled()
-    broken = FaultyObjectStore(world.objects)
-    engine = world.open(broken)
-    engine.query(Query("t"))
-    broken.die()
-    with pytest.raises(ObjectStoreUnavailableError):
-        engine.removal.delete_topic("t")
+    world, _ = deleted_while_the_bucket_is_dead()
     engine = world.open()
     engine.tiers_round()
     verify_gone(world.cold_engine(), world, "t")

@@ -6,7 +6,7 @@ import pytest
 
 from index.query import Query
 from tests.support.faulty_store import FaultyObjectStore
-from tests.support.removal_world import RemovalWorld, asked
+from tests.support.removal_world import RemovalWorld, asked, filled
 from tiering.errors import (
     ConflictError,
     CorruptionError,
@@ -16,19 +16,6 @@ from tiering.errors import (
     TopicNotFoundError,
 )
 from tiering.types import Boundary, PullStatus
-
-
-def filled() -> RemovalWorld:
-    """Messages that are archived and gone from the volume, archived and hot, and hot only."""
-    world = RemovalWorld()
-    engine = world.open()
-    world.append(engine, 40)
-    engine.archive(everything=True, drop_hot=True)
-    world.append(engine, 24)
-    engine.archive(everything=True)
-    world.append(engine, 12)
-    engine.close()
-    return world
 
 
 @pytest.mark.parametrize(("key", "span"), [(None, None), ("k1", None), (None, (20, 60)), ("k2", (0, 50))])

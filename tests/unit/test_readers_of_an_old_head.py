@@ -169,12 +169,12 @@ def test_a_missing_object_is_an_error_after_one_reload_too(world: World) -> None
 
 
 def test_hot_pulls_do_not_storm_a_dead_archive(world: World) -> None:
-    world.engine.append([Message("orders", b"hot", queue_id=1)])
+    world.engine.append([Message("orders", b"hot", queue_id=0)])
     world.bucket.die()
     before = len(world.bucket.calls)
     for _ in range(500):
         world.clock.advance(100)
-        assert world.engine.pull("orders", 1, 0, 10).messages
+        assert world.engine.pull("orders", 0, COUNT, 10).messages
     assert 3 <= len(world.bucket.calls) - before <= 20
     with pytest.raises(ObjectStoreUnavailableError):
         world.engine.pull("orders", 0, 0, 1)
