@@ -55,7 +55,7 @@ def _known(document: JsonValue) -> tuple[str, dict[str, str], Iterator[Json]] | 
             return "offsets", columns_of("topic:text group:text queue_id:text offset"), _broker_offsets(offsets)
         return "offsets", columns_of("level:text offset"), _levels(offsets)
     for key, columns, rows in (
-        ("topics", columns_of("topic_id topic:text queues floors:json starts:json"), _our_topics),
+        ("topics", columns_of("topic_id topic:text queues floors:json starts:json deletion:json"), _our_topics),
         ("groups", columns_of("group:text generation topic:text queue_id:text offset"), _our_groups),
     ):
         items = document.get(key)
@@ -102,7 +102,7 @@ def _our_topics(topics: list[_Object]) -> Iterator[Json]:
         yield {
             "topic_id": _int(topic.get("id")), "topic": text_of(topic.get("name")),
             "queues": _int(topic.get("queues")), "floors": _plain(topic.get("floors")),
-            "starts": _plain(topic.get("starts")),
+            "starts": _plain(topic.get("starts")), "deletion": _plain(topic.get("deletion")),
         }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from tiering.format.queue_rows import QUEUE_ROW, decode_rows_page
 from tiering.format.queue_rows import VERSION as ROWS_VERSION
 from tiering.format.section import SectionHead
 from tiering.format.store_state import MAGIC_STATE, StoreState
+from tiering.format.store_state import VERSION as STATE_VERSION
 
 _ENTRY_COLUMNS = columns_of(
     "list:text key:text first next bytes raw_bytes crc32:text records items level slots slot_from slot_end layout:text "
@@ -38,7 +39,10 @@ _ENTRY_COLUMNS = columns_of(
     "removed_ms expired_below_ms sections:json"
 )
 _SHOWN = ("list", "key", "first", "next", "bytes", "records", "items", "level", "min_store_ms", "max_store_ms", "count")
-_STATE_COLUMNS = "topic_id topic:text queues archive:bool cold_retention_ms hold:bool ends:json"
+_STATE_COLUMNS = (
+    "topic_id topic:text queues archive:bool cold_retention_ms hold:bool ends:json deleted:bool "
+    "deleted_below begins:json"
+)
 _ROW_COLUMNS = dict.fromkeys(QUEUE_ROW.names or (), "int")
 
 
@@ -80,7 +84,7 @@ def dump_state(source: Source, options: Options) -> Dump:
     """The topics of a store, and how many groups and restores its state tells of."""
     dump = Dump("state", {"bytes": source.size}, "topics", columns_of(_STATE_COLUMNS))
     with dump.surviving():
-        data = _whole(source, MAGIC_STATE, VERSION)
+        data = _whole(source, MAGIC_STATE, STATE_VERSION)
         with decoding():
             state = StoreState.decode(data, path=source.name)
             dump.head.update(
@@ -96,6 +100,9 @@ def dump_state(source: Source, options: Options) -> Dump:
                     "cold_retention_ms": topic.cold_retention_ms,
                     "hold": topic.hold,
                     "ends": list(topic.ends),
+                    "deleted": topic.deleted,
+                    "deleted_below": topic.deleted_below,
+                    "begins": list(topic.begins),
                 }
                 for topic in state.topics
             ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from service.engine import Engine
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.deleted_topics import has_topic
+from tests.support.dumps import column, dumped
 from tests.support.hot_stores import append
 from tests.support.power_world import ROOT
 from tests.support.removal_world import URL, RemovalWorld
@@ -16,6 +17,8 @@ from tiering.cold.manifest_store import ManifestChange
 from tiering.cold.publishing import put_verified
 from tiering.format.manifest import ObjectRef
 from tiering.format.store_state import StoreState, TopicState
+from tiering.hot.deletion import Deletion
+from tiering.hot.topics import Topic, encode_topics
 from tiering.paths import StorePaths
 from tiering.randomness import SeededRandomness
 from tiering.tails.recovery import recover_tails
@@ -46,6 +49,16 @@ def test_a_state_of_an_empty_log_says_what_it_was_given() -> None:
     deleted = TopicState(1, "t", 2, deleted=True, begins=(0, 0), ends=(0, 0))
     state = StoreState((deleted, TopicState(2, "u", 1, ends=(0,))))
     assert StoreState.decode(state.encode(), path="state") == state
+
+
+def test_files_that_tell_of_a_deletion_can_be_dumped(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.write_bytes(StoreState((TopicState(1, "t", 1, deleted=True, deleted_below=7, begins=(3,)),)).encode())
+    assert column(dumped(state), "topic", "deleted", "deleted_below", "begins") == [("t", True, 7, [3])]
+    topics = tmp_path / "topics.json"
+    deletion = Deletion(7, {0: 3}, "id", "salt")
+    topics.write_bytes(encode_topics([Topic(1, "t", 1, deletion=deletion)], 2))
+    assert column(dumped(topics), "topic", "deletion") == [("t", deletion.to_json())]
 
 
 def test_a_topic_made_again_after_a_deletion_of_an_empty_log_is_told_once() -> None:
