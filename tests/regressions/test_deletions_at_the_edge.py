@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from service.appending import IdempotencyKey
 from service.engine import Engine
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.deleted_topics import has_topic
@@ -15,6 +18,7 @@ from tests.support.tails import TailWorld, take_over
 from tiering.batch import Message
 from tiering.cold.manifest_store import ManifestChange
 from tiering.cold.publishing import put_verified
+from tiering.errors import ConflictError
 from tiering.format.manifest import ObjectRef
 from tiering.format.store_state import StoreState, TopicState
 from tiering.hot.deletion import Deletion
@@ -114,6 +118,27 @@ def test_a_disk_that_forgets_hides_nothing_that_is_appended_after_an_erasure() -
     again = world.open()
     (at,) = again.append([Message("t", b"new", queue_id=0)])
     assert again.message(at.message_id).record.body == b"new"
+
+
+@pytest.mark.parametrize("drop_hot", [False, True])
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_request_sent_again_after_a_deletion_is_refused_and_not_answered_as_if_it_were_there(
+    made_again: bool, drop_hot: bool
+) -> None:
+    world = RemovalWorld()
+    engine = world.open()
+    key, sent = IdempotencyKey("p"), [Message("t", b"first", queue_id=0)]
+    engine.append(sent, key=key)
+    engine.removal.delete_topic("t")
+    if made_again:
+        engine.append([Message("t", b"other", queue_id=0)])
+    if drop_hot:
+        engine.archive(everything=True, drop_hot=True)
+    for again in (engine, world.open()):
+        with pytest.raises(ConflictError, match="erased"):
+            again.append(sent, key=key)
+    (at,) = again.append([Message("t", b"second", queue_id=0)], key=IdempotencyKey("p", 1))
+    assert again.message(at.message_id).record.body == b"second"
 
 
 def test_a_hold_keeps_nothing_hot_that_was_deleted_before() -> None:
