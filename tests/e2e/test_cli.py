@@ -265,7 +265,10 @@ def test_what_is_no_store_is_said_to_be_none(shell: Shell, tmp_path: Path) -> No
     (tmp_path / "file").write_bytes(b"x")
     shell("topics", "--root", str(tmp_path / "file"), code=WRONG_USE)
     assert "no store in this directory" in shell.err
-    (tmp_path / "cold" / ".tmp").mkdir(parents=True)  # without it, a disk that is not mounted
+    (tmp_path / "cold").mkdir()
+    shell("topics", "--cold", f"file://{tmp_path}/cold", "--store-id", "other", code=FAILED)
+    assert "no archive was ever made in this directory, or its disk is not mounted" in shell.err
+    (tmp_path / "cold" / ".tmp").mkdir()
     for command in (["query", "t"], ["topics"], ["check", "--deep"]):
         shell(*command, "--cold", f"file://{tmp_path}/cold", "--store-id", "other", code=NOTHING)
         assert "no archive of store 'other' here" in shell.err

@@ -184,6 +184,11 @@ class LocalObjectStore:
             raise InvalidRequestError(f"object keys below {_TMP}/ are reserved", path=key)
         return self._root / key
 
+    def _gone(self) -> ObjectStoreUnavailableError:
+        return ObjectStoreUnavailableError(
+            "no archive was ever made in this directory, or its disk is not mounted", path=str(self._root)
+        )
+
     @contextlib.contextmanager
     def _translated(self, key: str) -> Iterator[None]:
         try:
@@ -191,7 +196,9 @@ class LocalObjectStore:
         except OSError as error:
             if error.errno in _FULL:
                 raise DiskFullError("no room for the object", path=key) from error
-            if error.errno in _NOT_THERE and self._tmp.is_dir():
+            if error.errno in _NOT_THERE:
+                if not self._tmp.is_dir():
+                    raise self._gone() from error
                 raise ObjectNotFoundError("no such object", path=key) from error
             raise ObjectStoreUnavailableError(f"the object store failed: {error}", path=key) from error
 
@@ -285,7 +292,7 @@ class LocalObjectStore:
         except ObjectNotFoundError:
             names = []  # the folder went away with its last object
         if not folder and f"{_TMP}/" not in names:
-            raise ObjectStoreUnavailableError("the object store's directory is gone", path=str(self._root))
+            raise self._gone()
         for name in names:
             key = folder + name
             if key == f"{_TMP}/":
