@@ -89,7 +89,7 @@ def _produce(asked: Checked, first: int, count: int) -> list[str]:
     return [one["message_id"] for one in results]
 
 
-def test_every_call_is_answered_as_the_document_says(engine: Engine) -> None:
+def test_every_call_is_answered_as_the_document_says(engine: Engine, tmp_path: Path) -> None:
     asked = Checked(engine)
     ids = _produce(asked, 0, 200)
     asked.ask("PUT", "/v1/topics/new", {"queues": 2, "cold_retention_ms": 86_400_000}, 201)
@@ -124,6 +124,9 @@ def test_every_call_is_answered_as_the_document_says(engine: Engine) -> None:
     asked.ask("GET", "/v1/admin/receipts")
     asked.ask("DELETE", "/v1/topics/orders?dry_run=true")
     asked.ask("DELETE", "/v1/topics/orders")
+    (damaged,) = (tmp_path / "cold").rglob(f"{receipt['tombstone_id']}.json")
+    damaged.write_bytes(b"{")
+    assert "damaged" in {one["state"] for one in asked.ask("GET", "/v1/admin/receipts")["receipts"]}
     assert asked.operations() <= {operation for operation, status in asked.seen if status == "200"}
 
 
