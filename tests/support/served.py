@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import uvicorn
+from fastapi import FastAPI
 
 from service.api.app import create_app
 from service.engine import Engine
@@ -19,8 +20,14 @@ from service.settings import Settings
 def served(engine: Engine, settings: Settings, stopping: threading.Event | None = None, port: int = 0) -> Iterator[str]:
     """The URL of the service, which ends with the context; the engine is the caller's to start and close."""
     stopping = stopping or threading.Event()
+    with served_app(create_app(engine, settings, stopping), settings, stopping, port) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def served_app(app: FastAPI, settings: Settings, stopping: threading.Event, port: int = 0) -> Iterator[str]:
+    """The same with an application that has something beside."""
     with socket.create_server(("127.0.0.1", port)) as listener:
-        app = create_app(engine, settings, stopping)
         config = http_config(app, settings.serve, log_level="critical", timeout_graceful_shutdown=2)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
