@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from importlib.metadata import PackageNotFoundError, version
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 
@@ -84,11 +84,11 @@ def routed_app(*, access: bool) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(ExactRequests())],
     )
+    app.state.exact = ExactRequests()
     describe(app, access=access)
     for module in (produce, messages, topics, timeline, groups, admin, health, metrics, page):
-        app.include_router(module.router)
+        app.router.routes.extend(module.router.routes)  # included as routers, each would be searched twice
     return app
 
 

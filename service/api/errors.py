@@ -90,8 +90,8 @@ def problem(
 
 
 def install(app: FastAPI) -> None:
-    """Answer every failure with a problem body."""
-    app.add_exception_handler(errors.StoreError, store_error)
+    """Answer every failure with a problem body. Handlers are ``async``: others would need a thread of those shared."""
+    app.add_exception_handler(errors.StoreError, _store_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
@@ -115,7 +115,11 @@ def store_error(request: Request, error: Any) -> JSONResponse:
     )
 
 
-def _validation_error(request: Request, error: Any) -> JSONResponse:
+async def _store_error(request: Request, error: Any) -> JSONResponse:
+    return store_error(request, error)
+
+
+async def _validation_error(request: Request, error: Any) -> JSONResponse:
     """400 for an argument of the URL, 422 for a body that is not what it should be."""
     found = error.errors()
     detail = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in found[:5])
@@ -124,7 +128,7 @@ def _validation_error(request: Request, error: Any) -> JSONResponse:
     return problem(400, "bad argument", detail, uri=_BAD_ARGUMENT, hint="/openapi.json lists the arguments")
 
 
-def _http_error(request: Request, error: Any) -> JSONResponse:
+async def _http_error(request: Request, error: Any) -> JSONResponse:
     title = HTTPStatus(error.status_code).phrase.lower()
     more = dict(error.headers or {})
     detail = str(error.detail)
@@ -138,6 +142,6 @@ def _http_error(request: Request, error: Any) -> JSONResponse:
     return answer
 
 
-def _unexpected(request: Request, error: Exception) -> JSONResponse:
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     """The server logs the traceback; the client learns only that it was not at fault."""
     return problem(500, "internal error", "an unexpected error, see the service's log")

@@ -8,9 +8,11 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from tiering.errors import InvalidRequestError
 
@@ -26,29 +28,26 @@ class _Call:
 
 
 class ExactRequests:
-    """A dependency of every route; asks the document once, at the first request that has anything to be judged."""
+    """What every route of one application asks; reads the document once, when there is first anything to be judged."""
 
     def __init__(self) -> None:
         self._calls: Mapping[tuple[str, str], _Call] | None = None
 
-    async def __call__(self, request: Request) -> None:
+    async def check(self, scope: Scope) -> None:
         """400 for an argument that is unknown, given twice or no UTF-8; 415 for a body in a form that is not taken."""
-        query = request.scope["query_string"]
-        has_body = "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
+        query, headers = scope["query_string"], Headers(scope=scope)
+        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         if not query and not has_body:
             return
-        call = await self._call(request)
+        if self._calls is None:
+            self._calls = await run_in_threadpool(_calls_of, scope["app"])
+        call = self._calls.get((scope["route"].path, scope["method"]), _Call(frozenset(), ()))
         if query:
             _check_arguments(query, call.arguments)
         if has_body and call.forms:
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind not in call.forms:
                 raise HTTPException(415, f"content type {kind!r} is not one of {', '.join(call.forms)}")
-
-    async def _call(self, request: Request) -> _Call:
-        if self._calls is None:
-            self._calls = await run_in_threadpool(_calls_of, request.app)
-        return self._calls.get((request.scope["route"].path, request.method), _Call(frozenset(), ()))
 
 
 def _calls_of(app: FastAPI) -> dict[tuple[str, str], _Call]:

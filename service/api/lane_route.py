@@ -11,6 +11,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 from starlette.types import Receive, Scope, Send
 
+from service.api.exact import ExactRequests
 from service.api.lanes import Lane
 
 _LANE: ContextVar[Lane] = ContextVar("tierlog_lane")
@@ -26,7 +27,10 @@ class LaneRoute(APIRoute):
         super().__init__(path, endpoint if inspect.iscoroutinefunction(endpoint) else _on_lane(endpoint), **others)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer a request, if it is as the document says."""
+        if self.methods is not None and scope["method"] in self.methods:
+            exact: ExactRequests = scope["app"].state.exact
+            await exact.check(scope)
         _LANE.set(scope["tierlog.lane"])
         await super().handle(scope, receive, send)
 

@@ -24,7 +24,13 @@ T = TypeVar("T")
 #: How many bodies are taken apart at a time: it is work for the processor alone, of which more threads get no more, and
 #: under which the event loop waits for its turn.
 _PARSED_AT_ONCE = 2
+#: How long a thread stays after its last work.
+_LINGER_S = 2.0
 _TRUE = {"1", "on", "t", "true", "y", "yes"}
+
+
+def _pool(threads: int, name: str) -> FetchPool:
+    return FetchPool(threads, f"tierlog-{name}", linger_s=_LINGER_S)
 
 
 class Lane:
@@ -45,6 +51,8 @@ class Lane:
         self._pool, self._gate = pool, gate
         self._most, self._setting = most, setting
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        #: Whether its requests bring messages, and so large bodies; whether there is a body that any of them may have.
+        self.takes_messages, self.takes_bodies = name == "append", name != "always"
         #: Requests that are being answered or wait for it.
         self.under_way = 0
 
@@ -95,9 +103,9 @@ class Lanes:
             "append": ArchiveGate(append - max(1, append // 4), "serve.append_threads is the limit"),
             "read": ArchiveGate(read - max(1, read // 4), "serve.read_threads is the limit"),
         }
-        reading = FetchPool(read, "tierlog-read")
+        reading = _pool(read, "read")
         self.append = Lane(
-            "append", FetchPool(append, "tierlog-append"), settings.max_appends, "serve.max_appends",
+            "append", _pool(append, "append"), settings.max_appends, "serve.max_appends",
             gate=self.gates["append"], timeout_ms=timeout_ms,
         )  # fmt: skip
         self.read = Lane(
@@ -108,18 +116,18 @@ class Lanes:
             gate=self.gates["read"], timeout_ms=timeout_ms,
         )  # fmt: skip
         self.stream = Lane(
-            "download", FetchPool(settings.stream_threads, "tierlog-stream"), settings.max_streams, "serve.max_streams"
+            "download", _pool(settings.stream_threads, "stream"), settings.max_streams, "serve.max_streams"
         )
         admin = settings.admin_threads
-        self.admin = Lane("admin", FetchPool(admin, "tierlog-admin"), 5 * admin, "serve.admin_threads")
+        self.admin = Lane("admin", _pool(admin, "admin"), 5 * admin, "serve.admin_threads")
         #: What answers whatever else happens: health, metrics and the page.
-        self.always = Lane("always", FetchPool(2, "tierlog-always"), 1_000, "a constant", timeout_ms=timeout_ms)
+        self.always = Lane("always", _pool(2, "always"), 1_000, "a constant", timeout_ms=timeout_ms)
 
     def of(self, method: str, path: str, query: bytes) -> Lane:
         """The lane of a request."""
         if not path.startswith("/v1/"):
             return self.always
-        if path.startswith("/v1/admin/") or (method == "DELETE" and path.count("/") == 3):
+        if path.startswith("/v1/admin/") or (method == "DELETE" and path.startswith("/v1/topics/")):
             return self.admin
         if not path.endswith("/messages"):
             return self.read

@@ -10,11 +10,12 @@ from pydantic import BaseModel, Field
 
 from service.access.caller import Scope
 from service.api.deps import TheCaller, TheEngine
+from service.api.lane_route import LaneRoute
 from service.api.parameters import MAX_OFFSET, TIMES, Number, Time
 from service.timeline import DEFAULT_BLOCKS, MAX_BLOCKS, View
 from tiering.types import END_OF_TIME_MS, TimeRange
 
-router = APIRouter(prefix="/v1", tags=["store"])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"])
 
 
 class TimelineIn(BaseModel, extra="forbid"):

@@ -1,4 +1,4 @@
-"""Threads that fetch for others: a bounded number, none while nothing is to be done, and nobody waits for their end."""
+"""Threads that work for others: a bounded number, none where nothing is done, and nobody waits for their end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ T = TypeVar("T")
 class FetchPool:
     """Runs work in the order it was given, at most ``threads`` pieces at once. Thread safe."""
 
-    def __init__(self, threads: int, name: str = "tierlog-read-ahead") -> None:
+    def __init__(self, threads: int, name: str = "tierlog-read-ahead", *, linger_s: float = 0) -> None:
+        """A thread without work waits ``linger_s`` for some: to start one takes longer than a small piece of work."""
         self._threads = threads
         self._name = name
-        self._lock = threading.Lock()
+        self._linger_s = linger_s
+        self._lock = threading.Condition(threading.Lock())
         self._waiting: deque[tuple[Future[Any], Callable[[], object]]] = deque()
         self._running = 0
+        #: Of those, how many wait for work, or were woken and have not taken it yet.
+        self._idle = 0
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """The result to come; cancelling it keeps work that has not begun from beginning.
@@ -33,6 +37,9 @@ class FetchPool:
         work = partial(copy_context().run, work)
         with self._lock:
             self._waiting.append((result, work))
+            if self._idle >= len(self._waiting):
+                self._lock.notify()
+                return result
             if self._running == self._threads:
                 return result
             self._running += 1
@@ -54,11 +61,16 @@ class FetchPool:
     def _work(self) -> None:
         while True:
             with self._lock:
+                if not self._waiting and self._linger_s:
+                    self._idle += 1
+                    self._lock.wait_for(lambda: self._waiting, self._linger_s)
+                    self._idle -= 1
                 if not self._waiting:
                     self._running -= 1
                     return
                 result, work = self._waiting.popleft()
             run_into(result, work)
+            del result, work  # a thread that waits keeps no request in memory
 
 
 def run_into(result: Future[T], work: Callable[[], T]) -> None:
