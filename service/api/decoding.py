@@ -11,6 +11,8 @@ import zstandard
 #: What ``Content-Encoding`` may name.
 ENCODINGS = ("gzip", "zstd")
 _STEP_BYTES = 256 << 10
+#: What is behind a member is copied at its end: of a body of tiny members, most of the time would go there.
+_GZIP_INPUT_BYTES = 1 << 10
 #: A run-length block of 4 bytes decodes to 128 KiB: so many at a time make 8 MiB at most.
 _ZSTD_INPUT_BYTES = 256
 #: What a decoder has to be able to hold (RFC 9659); a frame that asks for more is refused.
@@ -43,18 +45,27 @@ class _Gzip:
         self._is_between = True
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        while data:
-            if self._is_between:
-                self._member, self._is_between = zlib.decompressobj(31), False
-            try:
-                decoded = self._member.decompress(data, _STEP_BYTES)
-            except zlib.error as error:
-                raise ValueError(f"the body is not gzip: {error}") from error
-            data = self._member.unconsumed_tail
-            if self._member.eof:
-                data, self._is_between = self._member.unused_data, True
-            if decoded:
-                yield decoded
+        gathered: list[bytes] = []
+        gathered_bytes = 0
+        for start in range(0, len(data), _GZIP_INPUT_BYTES):
+            piece = data[start : start + _GZIP_INPUT_BYTES]
+            while piece:
+                if self._is_between:
+                    self._member, self._is_between = zlib.decompressobj(31), False
+                try:
+                    decoded = self._member.decompress(piece, _STEP_BYTES - gathered_bytes)
+                except zlib.error as error:
+                    raise ValueError(f"the body is not gzip: {error}") from error
+                piece = self._member.unconsumed_tail
+                if self._member.eof:
+                    piece, self._is_between = self._member.unused_data, True
+                gathered.append(decoded)
+                gathered_bytes += len(decoded)
+                if gathered_bytes >= _STEP_BYTES:
+                    yield b"".join(gathered)
+                    gathered, gathered_bytes = [], 0
+        if gathered_bytes:
+            yield b"".join(gathered)
 
     def end(self) -> None:
         if not self._is_between:

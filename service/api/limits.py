@@ -18,6 +18,9 @@ from service.setting_groups.serve import ServeSettings
 from service.wire import JSON, NDJSON
 from tiering.errors import OverloadedError
 
+#: Of a body that is no messages: the framework takes it apart on the event loop, where everybody waits for it. The
+#: largest there is, a commit of 10,000 offsets, fits.
+_MOST_SMALL_BYTES = 4 << 20
 #: Bytes of memory for a byte of a body: a message is many objects while JSON is taken apart.
 _JSON_WEIGHT, _OTHER_WEIGHT = 8, 2
 
@@ -69,6 +72,8 @@ class Bodies:
 
     413 for one that is or decodes to too much, 415 for an unknown encoding, 422 for one that cannot be decoded, 408 for
     one that takes too long, 429 if there is no room for it in memory. Nothing was done then.
+
+    A body that no call asks for is not read where anybody may ask: it would take the room of those who have a token.
     """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, memory: BodyMemory) -> None:
@@ -83,7 +88,8 @@ class Bodies:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        if not has_body or not scope["tierlog.lane"].takes_bodies:
             await self._app(scope, receive, send)
             return
         with self._memory.share() as share:
@@ -101,9 +107,11 @@ class Bodies:
 
     async def _body(self, scope: Scope, headers: Headers, receive: Receive, share: Share) -> bytes:
         announced = headers.get("content-length", "")
-        announced_bytes = int(announced) if announced.isdigit() else 0
-        if announced_bytes > self._max_bytes:
-            raise self._too_large()
+        announced_bytes = int(announced) if announced.isdecimal() else 0
+        lane: Lane = scope["tierlog.lane"]
+        max_bytes = self._max_bytes if lane.takes_messages else min(self._max_bytes, _MOST_SMALL_BYTES)
+        if announced_bytes > max_bytes:
+            raise _too_large(max_bytes)
         weight = _weight(headers)
         decoder = _decoder(headers)
         if decoder is None and announced_bytes:
@@ -122,13 +130,13 @@ class Bodies:
             more = message.get("more_body", False)
             data: bytes = message.get("body", b"")
             arrived += len(data)
-            if arrived > self._max_bytes:
-                raise self._too_large()
+            if arrived > max_bytes:
+                raise _too_large(max_bytes)
             steps = iter((data,)) if decoder is None else decoder.feed(data)
             while (piece := await _next(scope, steps, is_here=decoder is None)) is not None:
                 size += len(piece)
-                if size > self._max_bytes:
-                    raise self._too_large()
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
                 if size * weight > share.held_bytes:
                     await self._memory.take(share, size * weight - share.held_bytes)
                 found.append(piece)
@@ -150,11 +158,11 @@ class Bodies:
             answer.headers["Connection"] = "close"
             raise _RefusedError(answer) from error
 
-    def _too_large(self) -> _RefusedError:
-        detail = f"the request body is over the limit of {self._max_bytes} bytes"
-        return _RefusedError(
-            problem(413, "request too large", detail, hint="send smaller batches; serve.max_request_bytes is the limit")
-        )
+
+def _too_large(max_bytes: int) -> _RefusedError:
+    detail = f"the request body is over the limit of {max_bytes} bytes"
+    hint = "send smaller batches; for messages, serve.max_request_bytes is the limit"
+    return _RefusedError(problem(413, "request too large", detail, hint=hint))
 
 
 def _weight(headers: Headers) -> int:
