@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,11 +39,12 @@ class RequireToken:
             return
         token = _bearer(scope)
         caller = None if token is None else self._control.caller(token)
-        if caller is None:
+        if token is None or caller is None:
             words = "this needs a token" if token is None else "this token is not known here, or not any more"
             await _unauthenticated(words)(scope, receive, send)
             return
         scope["tierlog.caller"] = caller
+        scope["tierlog.caller_now"] = partial(self._control.caller, token)
         await self._app(scope, receive, send)
 
 

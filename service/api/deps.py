@@ -6,11 +6,12 @@ All are ``async``, though none waits: the framework runs others on threads of it
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import Depends, Request
 
-from service.access.caller import ANYBODY, Caller
+from service.access.caller import ANYBODY, Caller, Scope
 from service.api.auditing import Audit
 from service.engine import Engine
 from service.settings import Settings
@@ -40,6 +41,20 @@ async def _caller(request: Request) -> Caller:
             raise UnauthenticatedError("this needs a token")
         return ANYBODY
     return caller
+
+
+def check_now(request: Request, scope: Scope, topic: str) -> None:
+    """Ask again, in the middle of an answer that takes long: tokens are withdrawn and expire. May be on any thread.
+
+    Raises :class:`UnauthenticatedError` or :class:`ForbiddenError`.
+    """
+    ask: Callable[[], Caller | None] | None = request.scope.get("tierlog.caller_now")
+    if ask is None:
+        return
+    caller = ask()
+    if caller is None:
+        raise UnauthenticatedError("this token is not known here any more")
+    caller.check(scope, topic)
 
 
 async def _audit(request: Request) -> Audit:

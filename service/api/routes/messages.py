@@ -10,12 +10,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from index.query import MAX_LIMIT
+from index.query import MAX_LIMIT, Answer
 from index.query import Query as Question
 from service.access.caller import Scope
 from service.answer_forms import whole
 from service.api.contract import PULL_FORMS, QUERY_FORMS, may_answer
-from service.api.deps import Stopping, TheCaller, TheEngine, TheSettings
+from service.api.deps import Stopping, TheCaller, TheEngine, TheSettings, check_now
 from service.api.downloads import download
 from service.api.lane_route import LaneRoute
 from service.api.limits import lane_of
@@ -73,7 +73,11 @@ async def query(
     question = _question(topic, asked)
     if asked.all:
         form = wanted_form(request, _LONG_FORMS)
-        ask = partial(engine.query, page_bytes=settings.serve.stream_page_bytes)
+
+        def ask(page_of: Question) -> Answer:
+            check_now(request, Scope.READ, topic)
+            return engine.query(page_of, page_bytes=settings.serve.stream_page_bytes)
+
         return await download(request, FollowedQuery(ask, question), form, f"{topic}.{_ENDINGS[form]}")
     form = wanted_form(request, _FORMS)
 
@@ -134,6 +138,7 @@ async def pull(
         tell = partial(loop.call_soon_threadsafe, arrival.set_result, None)
         with await run(partial(engine.watch, topic, queue_id, asked.offset, tell)):
             await _wait(arrival, asked.wait_ms / 1000, request, stopping)
+        check_now(request, Scope.READ, topic)
         result = await run(read)
     return await run(partial(answer, result)) if result.messages else answer(result)
 
