@@ -11,8 +11,9 @@ def merged_coverage(before: Json, page: Json) -> Json:
         return page
     merged = dict(page)
     merged["complete"] = before["complete"] and page["complete"]
-    if not before["complete"]:
-        merged["cut_by"] = before["cut_by"]
+    # the limit of a page that another one followed has cut nothing off
+    cuts = [cut for cut in (before["cut_by"], page["cut_by"]) if cut not in (None, "limit")]
+    merged["cut_by"] = cuts[0] if cuts else page["cut_by"]
     for name in ("index_files", "segments"):
         merged[name] = {part: before[name][part] + value for part, value in page[name].items()}
     for name in ("round_trips", "waves", "requests", "manifest_requests", "bytes", "cost_usd"):

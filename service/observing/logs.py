@@ -71,13 +71,20 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
+def _shown(words: str) -> str:
+    """Without what would move a terminal's cursor, end a line or change its direction: some words are a client's."""
+    return words if words.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in words)
+
+
 class TextLines(logging.Formatter):
     """Time, level, words, then ``name=value``; a traceback on lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        words = " ".join(record.getMessage().splitlines())
-        facts = "".join(f" {name}={value}" for name, value in _facts_of(record).items() if value is not None)
+        words = _shown(" ".join(record.getMessage().splitlines()))
+        facts = "".join(
+            f" {name}={_shown(str(value))}" for name, value in _facts_of(record).items() if value is not None
+        )
         line = f"{_time_of(record)} {record.levelname.lower():7} {words}{facts}"
         if record.exc_info and record.exc_info[0] is not None:
             line += "\n" + self.formatException(record.exc_info)

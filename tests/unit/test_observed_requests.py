@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from service.api.app import create_app
 from service.engine import Engine
-from service.observing.logs import configure_logs
+from service.observing.logs import TextLines, configure_logs
 from service.settings import LogSettings, Settings
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.engines import tiny_settings
@@ -168,3 +168,11 @@ def test_an_archive_that_stays_dead_is_logged_once(world: World) -> None:
     world.bucket.revive()
     archiving.turn()
     assert world.lines()[-1]["event"] == "archiving goes well again"
+
+
+def test_a_line_of_text_moves_no_terminal() -> None:
+    """Paths and messages of libraries hold what a client sent, escapes and ends of lines too."""
+    record = logging.makeLogRecord({"msg": "failed at /a\x1b[2J\u2028b\x07\u202ec", "levelname": "INFO"})
+    line = TextLines().format(record)
+    assert line.isprintable()
+    assert line.endswith(r"failed at /a\x1b[2J b\x07\u202ec")
