@@ -145,7 +145,8 @@ def test_a_body_that_is_no_messages_is_bounded_by_itself(tmp_path: Path) -> None
         Engine.open(tmp_path / "store", settings=tiny_settings(serve__max_request_bytes=64 << 20))
     ) as engine:
         app = create_app(engine, tiny_settings(serve__max_request_bytes=64 << 20))
-        call = Call("PUT", "/v1/groups/g/offsets", [b"{"], content_length=str(5 << 20), content_type="application/json")
+        headers = {"content-length": str(5 << 20), "content-type": "application/json"}
+        call = Call("PUT", "/v1/groups/g/offsets", [b"{"], headers=headers)
         asyncio.run(call.run(app))
         assert call.status == 413
 
