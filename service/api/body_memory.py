@@ -50,7 +50,8 @@ class BodyMemory:
         waiting = (share, size_bytes, given)
         self._waiting.append(waiting)
         try:
-            await asyncio.wait_for(asyncio.shield(given), self._wait_s)
+            async with asyncio.timeout(self._wait_s):
+                await asyncio.shield(given)
         except TimeoutError as error:
             if not given.done():  # it may have come at the last moment
                 raise OverloadedError(

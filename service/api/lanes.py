@@ -83,7 +83,8 @@ class Lane:
 
         result = asyncio.wrap_future(self._pool.submit(lambda: context.run(gated)))
         try:
-            return await asyncio.wait_for(result, self._timeout_s if is_timed else None)
+            async with asyncio.timeout(self._timeout_s if is_timed else None):  # wait_for can lose a cancellation
+                return await result
         except TimeoutError as error:
             raise DeadlineError(
                 f"not done after {self._timeout_s:g} s; the work may have been done or not",

@@ -149,7 +149,8 @@ class Bodies:
 
     async def _receive(self, receive: Receive, left_s: float) -> Message:
         try:
-            return await asyncio.wait_for(receive(), max(0.0, left_s))
+            async with asyncio.timeout(max(0.0, left_s)):
+                return await receive()
         except TimeoutError as error:
             answer = problem(
                 408, "request timeout", f"the request body was not there after {self._receive_s:g} s",

@@ -107,6 +107,31 @@ def test_every_end_of_a_request_gives_back_what_it_held(app: FastAPI) -> None:
     asyncio.run(run())
 
 
+def test_a_cancellation_is_not_lost_beside_the_end_of_the_work() -> None:
+    """A download whose client left went on to its end if a page was ready at the same moment."""
+
+    async def run() -> None:
+        lane = Lanes(tiny_settings().serve).stream
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def work() -> None:
+            await lane.run(lambda: loop.call_soon_threadsafe(begun.set), is_timed=False)
+            await asyncio.Event().wait()
+
+        for lag in range(4):
+            begun.clear()
+            task = asyncio.ensure_future(work())
+            await begun.wait()
+            for _ in range(lag):
+                await asyncio.sleep(0)
+            task.cancel()
+            done, _ = await asyncio.wait([task], timeout=60)
+            assert done
+
+    asyncio.run(run())
+
+
 def test_who_waits_for_room_and_leaves_is_not_served_later(app: FastAPI) -> None:
     async def run() -> None:
         memory: BodyMemory = app.state.body_memory
