@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tiering.errors import BadMagicError, CorruptionError, StoreError, UnsupportedFormatError
-from tiering.format import manifest
+from tiering.format import manifest, store_state
 from tiering.format.manifest import (
     MAGIC_HEAD,
     MAGIC_PAGE,
@@ -93,12 +93,12 @@ def test_unknown_keys_are_ignored() -> None:
 
 
 def test_newer_version_is_said_to_be_newer() -> None:
-    for magic, decode in (
-        (MAGIC_HEAD, lambda data: Head.decode(data, path="p")),
-        (MAGIC_PAGE, lambda data: decode_page(data, "log", 0, path="p")),
-        (MAGIC_STATE, lambda data: StoreState.decode(data, path="p")),
+    for magic, version, decode in (
+        (MAGIC_HEAD, manifest.VERSION, lambda data: Head.decode(data, path="p")),
+        (MAGIC_PAGE, manifest.VERSION, lambda data: decode_page(data, "log", 0, path="p")),
+        (MAGIC_STATE, store_state.VERSION, lambda data: StoreState.decode(data, path="p")),
     ):
-        data, _ = encode_section(magic, manifest.VERSION + 1, {"topics": []}, [(compress_json([]), {})])
+        data, _ = encode_section(magic, version + 1, {"topics": []}, [(compress_json([]), {})])
         with pytest.raises(UnsupportedFormatError):
             decode(data)
 
