@@ -45,8 +45,8 @@ PROPERTY = "TL_SALVAGED"
 _BATCH_MESSAGES = 500
 _BATCH_BYTES = 1 << 20
 _PAGE = 1_000
-#: An offset that no queue ever reaches: asking there reads nothing.
-_BEYOND = 1 << 62
+#: The largest offset that a service can be asked for, which no queue ever reaches: asking there reads nothing.
+_BEYOND = (1 << 53) - 1
 
 Progress = Callable[[int, int], None]
 
