@@ -32,7 +32,7 @@ from tiering.types import Order, PullStatus, TimeAxis
 
 TOPIC = "log"
 #: Few keys with many messages each, and many keys with few; `make test-all` takes the other logs.
-QUICK_LOGS = ("OpenSSH_2k.log", "Apache_2k.log", "no-log")
+QUICK_LOGS = ("OpenSSH_2k.log",)
 _ASKED = [0]
 
 
@@ -192,11 +192,11 @@ def run_main_job(path: Path, folder: Path, kind: str, server: S3Server | None, s
 
 
 def quick_or_slow(names: list[str]) -> list[ParameterSet]:
-    """Two of the logs belong to the quick tests, all the others to the slow ones."""
+    """One of the logs belongs to the quick tests, all the others to the slow ones."""
     return [pytest.param(name, marks=() if name in QUICK_LOGS else pytest.mark.slow) for name in names]
 
 
-@pytest.mark.parametrize("kind", ["file", "memory", "s3"])
+@pytest.mark.parametrize("kind", ["file", pytest.param("memory", marks=pytest.mark.slow), "s3"])
 def test_sample_log_is_found_again_from_every_cold_tier(
     kind: str, tmp_path: Path, s3_server: S3Server, seed: int
 ) -> None:

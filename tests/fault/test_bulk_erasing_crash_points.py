@@ -70,10 +70,8 @@ def check_all(world: RemovalWorld, engine: Engine, when: str) -> None:
     assert gone <= told, f"{when}: an object was replaced that no receipt tells of"
 
 
-# killed after a request is much like killed before the next one
-@pytest.mark.parametrize(
-    "after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [pytest.param(False, id="before"), pytest.param(True, id="after")])
 def test_killed_at_every_request_and_run_again(after: bool) -> None:
     total = requests_of_a_job()
     assert total > 25

@@ -58,10 +58,8 @@ def requests_of_an_erasure() -> int:
     return watched.requests - first
 
 
-# killed after a request is much like killed before the next one
-@pytest.mark.parametrize(
-    "after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [pytest.param(False, id="before"), pytest.param(True, id="after")])
 def test_killed_at_every_request(after: bool) -> None:
     total = requests_of_an_erasure()
     assert total > 40
