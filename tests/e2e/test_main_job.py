@@ -32,7 +32,7 @@ from tiering.types import Order, PullStatus, TimeAxis
 
 TOPIC = "log"
 #: Few keys with many messages each, and many keys with few; `make test-all` takes the other logs.
-QUICK_LOGS = ("OpenSSH_2k.log",)
+QUICK_LOGS = ("OpenSSH_2k.log", "no-log")
 _ASKED = [0]
 
 
