@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,12 +132,17 @@ def service(*command: str, is_ready: Callable[[str], bool]) -> Iterator[str]:
 
 
 def stored_messages(url: str) -> int:
-    """How many messages the store has, all topics and queues counted; readers see what is flushed."""
-    urlopen(UrlRequest(f"{url}/v1/admin/flush", method="POST")).close()
-    with urlopen(f"{url}/v1/topics") as answer:
-        topics = json.load(answer)["topics"]
-    offsets = [queue for topic in topics for queue in topic["offsets"]]
-    return sum(queue["max_offset"] - queue["min_offset"] for queue in offsets)
+    """How many messages the store has, all topics and queues counted, once requests that wrk cut off are done too."""
+    counted = -1
+    while True:
+        urlopen(UrlRequest(f"{url}/v1/admin/flush", method="POST")).close()
+        with urlopen(f"{url}/v1/topics") as answer:
+            topics = json.load(answer)["topics"]
+        offsets = [queue for topic in topics for queue in topic["offsets"]]
+        before, counted = counted, sum(queue["max_offset"] - queue["min_offset"] for queue in offsets)
+        if before == counted:
+            return counted
+        time.sleep(0.5)
 
 
 def measure(url: str, peer: str, arguments: argparse.Namespace, folder: Path) -> None:
