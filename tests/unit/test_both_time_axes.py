@@ -160,7 +160,9 @@ def test_a_key_with_half_a_surrogate_pair_is_refused_at_query_as_at_append() -> 
 
 
 @pytest.mark.parametrize(
-    ("count", "limit"), [(1500, 700), pytest.param(100_000, 10_000, marks=pytest.mark.slow)], ids=["small", "100,000"]
+    ("count", "limit"),
+    [(1500, 700), pytest.param(100_000, 10_000, marks=(pytest.mark.slow, pytest.mark.timeout(900)))],
+    ids=["small", "100,000"],
 )
 def test_a_key_of_very_many_messages_is_paged_through_from_both_ends(count: int, limit: int) -> None:
     sizes = Sizes(1 << 20, slots=100, items=20_000, inline_entries=50, page_entries=20)
