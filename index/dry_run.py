@@ -21,7 +21,7 @@ from index.work import SearchContext, Work
 from tiering.cold.bill import BudgetSpentError, ReadBill, RequestChain
 from tiering.cold.caching.memory import Range
 from tiering.errors import StoreError, TopicNotFoundError
-from tiering.message import StoredMessage
+from tiering.message import Place, StoredMessage
 from tiering.types import Order, Tier, TimeAxis
 
 
@@ -51,6 +51,8 @@ def dry_run(stores: Sequence[StoreSearch], query: Query) -> Answer:
                     run.push(work)
             except TopicNotFoundError as error:
                 unknown.append(error)
+            if covered.page_end is not None:
+                run.end_at(covered.page_end)
         run.walk()
     unknown += [each.error for each in run.ended if isinstance(each.error, TopicNotFoundError)]
     if len(unknown) == len(stores):
@@ -84,6 +86,11 @@ class _DryRun:
         self._sure_at: int | None = None
         self._sure: set[str] = set()
         self._is_whole = True
+
+    def end_at(self, place: Place) -> None:
+        """The page ends here at the latest."""
+        self.counted.end_at(place)
+        self._all.end_at(place)
 
     def push(self, work: Work) -> None:
         """Add a piece, as a schedule does."""

@@ -121,6 +121,8 @@ class StoreCoverage:
     hot: TierCoverage | None = None
     cold: TierCoverage | None = None
     error: str | None = None
+    #: Of a store that gave only the first part of its messages: where that ends. The page goes no further.
+    page_end: Place | None = None
 
     def drop_empty_claims(self) -> None:
         """Make None what nothing is left of."""

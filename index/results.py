@@ -21,7 +21,7 @@ class Results:
     def __init__(self, query: Query, page_bytes: int = PAGE_BYTES) -> None:
         self._query = query
         #: The times that may be on the page: the range asked for behind the cursor.
-        self.within = _behind_cursor(query)
+        self.within = range_behind_cursor(query)
         self._page_bytes = page_bytes
         self._after = query.after
         self._newest = query.order is Order.NEWEST
@@ -29,12 +29,15 @@ class Results:
         self._sizes: dict[Place, int] = {}
         self._bytes = 0
         self._certain: int | None = None
+        self._end: Place | None = None
         self._fresh = False
 
     def add(self, message: StoredMessage) -> None:
         """Take a message that is on the page if nothing better is found."""
         place = message.place(self._query.axis)
         if not self.within.contains(place[0]) or not self._is_behind_cursor(place):
+            return
+        if self._end is not None and (place < self._end if self._newest else place > self._end):
             return
         if place in self._found or (self._certain is not None and self._is_behind(place[0], self._certain)):
             return
@@ -45,17 +48,24 @@ class Results:
         if self._bytes > 2 * self._page_bytes:
             self._keep_the_best()
 
+    def end_at(self, place: Place) -> None:
+        """Nothing behind this place belongs to the page, and there is more behind it; said before the first result."""
+        if self._end is None or (place > self._end if self._newest else place < self._end):
+            self._end = place
+
     def page(self) -> tuple[list[StoredMessage], bool]:
         """The page in order, and whether there is a message behind it."""
         self._keep_the_best()
         page = [self._found[place] for place in self._fitting(sorted(self._found, reverse=self._newest))]
-        return page, len(page) < len(self._found)
+        return page, len(page) < len(self._found) or (self._end is not None and bool(page))
 
     def is_certain_before(self, time_ms: int) -> bool:
         """Whether nothing of this time, or behind it in the order, can belong to the page or tell of a next one."""
         if self._fresh and (len(self._found) > self._query.limit or self._bytes > self._page_bytes):
             self._keep_the_best()
             self._fresh = False
+        if self._end is not None and self._is_behind(time_ms, self._end[0]):
+            return True
         return self._certain is not None and self._is_behind(time_ms, self._certain)
 
     def before(self, time_ms: int) -> int:
@@ -86,7 +96,8 @@ class Results:
         return ordered[: max(1, sum(end <= self._page_bytes for end in ends))]
 
 
-def _behind_cursor(query: Query) -> TimeRange:
+def range_behind_cursor(query: Query) -> TimeRange:
+    """The times that may be on the page: the range asked for behind the cursor."""
     after = query.after
     if after is None:
         return query.time_range

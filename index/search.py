@@ -78,6 +78,8 @@ class Searcher:
                         schedule.push(work)
                 except TopicNotFoundError as error:
                     unknown.append(error)
+                if covered.page_end is not None:
+                    results.end_at(covered.page_end)
             outcome = schedule.run()
         unknown += [each.error for each in outcome.ended if isinstance(each.error, TopicNotFoundError)]
         if len(unknown) == len(stores):

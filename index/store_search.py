@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from index.cold_index import ColdIndex
 from index.cold_search import ColdSearch, topic_id_of
 from index.cold_segments import COUNTER
-from index.hot_search import HotSearch
+from index.hot_tier import HotTierSearch, Pinned
 from index.local_index import LocalIndex
 from index.query import Query, StoreCoverage, TierCoverage
 from index.search import StoreSearch
@@ -17,6 +17,7 @@ from tiering.cold.bill import BudgetSpentError
 from tiering.erasing.known import KnownErasures
 from tiering.erasing.tombstones import Erasures, ErasureSource
 from tiering.errors import StoreError, TopicNotFoundError
+from tiering.format.manifest import Head
 from tiering.hot.store import HotStore
 from tiering.types import TimeAxis, TimeRange
 
@@ -36,39 +37,57 @@ class TieredStoreSearch(StoreSearch):
     ) -> None:
         """``known``: what the store has to hide beside what its archive's head says."""
         self.store_id = store_id
-        self._known = known or KnownErasures(cold.manifest if cold else None)
-        self._hot = hot
-        self._index = index
+        self._tier = HotTierSearch(store_id, hot, index, known or KnownErasures(cold.manifest if cold else None))
         self._cold = cold
 
     def plan(
         self, query: Query, within: TimeRange, stack: contextlib.ExitStack, covered: StoreCoverage
     ) -> Iterator[Work]:
         """Pin the hot tier; the archive below its border is read at a version that covers it."""
-        snapshot = stack.enter_context(self._hot.snapshot())
-        topic_id = self._hot.topics.get(query.topic).topic_id
-        erased = self._known.current()
-        bounds = ALL_TIME
-        if max(snapshot.end, snapshot.flushed) > snapshot.border:
-            covered.hot = claim = TierCoverage(within.from_ms, within.to_ms)
-            hot = HotSearch(self.store_id, self._hot, self._index, snapshot, claim, erased)
-            yield from hot.plan(query, within)
-            if query.axis is TimeAxis.STORE and hot.first_ms is not None:
-                bounds = ALL_TIME[0], hot.first_ms
-        if self._cold is None or snapshot.border == 0:
-            return
-        manifest = self._cold.manifest
-        covered.cold = claim = TierCoverage(within.from_ms, within.to_ms)
-        search = ColdSearch(self.store_id, self._cold, query, within, claim)
+        yield from self._tier.plan(query, within, stack, covered)
+        pinned = self._tier.pinned
+        if self._cold is not None and pinned.border:
+            yield work_below(self.store_id, self._cold, pinned, query, within, covered)
 
-        def run(context: SearchContext) -> Iterator[Work]:
-            with _telling_failures(covered, context):
-                head = manifest.covering(snapshot.border, context.chain.bill)
-                if head.cold_min < snapshot.border:
-                    yield from search.plan(head, snapshot.border, topic_id, erased, context)
-                # an archive that holds nothing below the border has no version to claim anything at
 
-        yield Work(bounds, manifest.keys.head, COUNTER, claim, run)
+def work_below(
+    store_id: str,
+    cold: ColdIndex,
+    pinned: Pinned,
+    query: Query,
+    within: TimeRange,
+    covered: StoreCoverage,
+    *,
+    version: int = 0,
+    by_head: bool = False,
+) -> Work:
+    """Work on what lies in the archive below a border, at a manifest that covers it and is not older than ``version``.
+
+    What is pinned hides its messages; with ``by_head`` also what the head says that is read by, for who pinned it
+    elsewhere. A store by itself knows its head, and looks past an erasure to count what it hides.
+    """
+    manifest = cold.manifest
+    covered.cold = claim = TierCoverage(within.from_ms, within.to_ms)
+    search = ColdSearch(store_id, cold, query, within, claim)
+    bounds = ALL_TIME
+    if query.axis is TimeAxis.STORE and pinned.first_ms is not None:
+        bounds = ALL_TIME[0], pinned.first_ms
+
+    def run(context: SearchContext) -> Iterator[Work]:
+        with _telling_failures(covered, context):
+            head = manifest.covering(pinned.border, context.chain.bill, version=version)
+            if head.cold_min < pinned.border:
+                erased = _with_those_of(head, pinned.erased, query.topic) if by_head else pinned.erased
+                yield from search.plan(head, pinned.border, pinned.topic_id, erased, context)
+            # an archive that holds nothing below the border has no version to claim anything at
+
+    return Work(bounds, manifest.keys.head, COUNTER, claim, run)
+
+
+def _with_those_of(head: Head, erased: Erasures, topic: str) -> Erasures:
+    known = {stone.tombstone_id for stone in erased.tombstones}
+    more = [stone for stone in head.tombstones if stone.topic == topic and stone.tombstone_id not in known]
+    return Erasures([*erased.tombstones, *more]) if more else erased
 
 
 class ArchiveSearch(StoreSearch):
@@ -79,11 +98,18 @@ class ArchiveSearch(StoreSearch):
     speaks of what is claimed: ``hot`` being None says that the hot tier was not searched.
     """
 
-    looks_at_head = True
+    def __init__(
+        self, store_id: str, cold: ColdIndex, *, max_age_s: float | None = None, may_lack_topic: bool = False
+    ) -> None:
+        """``max_age_s``: a head that was looked for so long ago will do; None: every search looks for a newer one.
 
-    def __init__(self, store_id: str, cold: ColdIndex) -> None:
+        ``may_lack_topic``: the store may have the topic though its archive does not know it.
+        """
         self.store_id = store_id
+        self.looks_at_head = max_age_s is None
         self._cold = cold
+        self._max_age_s = max_age_s
+        self._may_lack_topic = may_lack_topic
 
     def plan(
         self, query: Query, within: TimeRange, stack: contextlib.ExitStack, covered: StoreCoverage
@@ -95,10 +121,17 @@ class ArchiveSearch(StoreSearch):
 
         def run(context: SearchContext) -> Iterator[Work]:
             with _telling_failures(covered, context):
-                head = manifest.refresh(context.chain.bill)
+                recent = None if self._max_age_s is None else manifest.recent(self._max_age_s)
+                head = recent or manifest.refresh(context.chain.bill)
                 if query.axis is TimeAxis.STORE:
                     context.when_counted(lambda: claim.end_before(head.newest_ms + 1))
-                topic_id = topic_id_of(manifest, manifest.reader(context.chain.for_manifest()), head, query.topic)
+                reader = manifest.reader(context.chain.for_manifest())
+                try:
+                    topic_id = topic_id_of(manifest, reader, head, query.topic)
+                except TopicNotFoundError:
+                    if self._may_lack_topic:
+                        return
+                    raise
                 yield from search.plan(head, head.archived_to, topic_id, Erasures(head.tombstones), context)
 
         yield Work(ALL_TIME, manifest.keys.head, COUNTER, claim, run)
@@ -115,7 +148,7 @@ def _telling_failures(covered: StoreCoverage, context: SearchContext) -> Iterato
         text = str(error)
 
         def tell() -> None:
-            covered.error = text
+            covered.error = text if covered.error is None else f"{covered.error}; {text}"
 
         context.when_counted(tell)
         raise

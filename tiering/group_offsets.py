@@ -6,6 +6,9 @@ write, so that a slow disk makes commits wait for one write, not for a queue of 
 ::
 
     {"format": 1, "groups": [{"name": "billing", "generation": 7, "offsets": {"orders": {"0": 17}}}]}
+
+``offsets`` are those of the store's own queues. A group that reads queues of other stores of its cluster too has also
+``"elsewhere": {"store-b": {"orders": {"0": 4}}}``, which versions before clusters ignore, and forget when they write.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ MAX_GROUPS = 1_000
 #: Over all groups: the file is written whole.
 MAX_OFFSETS = 100_000
 
-#: Topic and queue id.
-Queue = tuple[str, int]
+#: Topic, the store whose queue it is, and queue id.
+Queue = tuple[str, str, int]
 
 
 def validate_group(name: str) -> str:
@@ -74,10 +77,13 @@ class _Change:
 class GroupOffsets:
     """The groups of one store. Thread safe; what a reader sees is durable, and so is every change that returned."""
 
-    def __init__(self, fs: FileSystem, paths: StorePaths, read_only_reason: Callable[[], str | None]) -> None:
-        """``read_only_reason`` says why nothing may be written now, or None."""
+    def __init__(
+        self, fs: FileSystem, paths: StorePaths, store_id: str, read_only_reason: Callable[[], str | None]
+    ) -> None:
+        """``store_id`` is the own one; ``read_only_reason`` says why nothing may be written now, or None."""
         self._fs = fs
         self._paths = paths
+        self._store_id = store_id
         self._read_only_reason = read_only_reason
         self._is_closed = False
         #: Whether a write failed and the file may hold what nobody was told of.
@@ -90,7 +96,9 @@ class GroupOffsets:
         self._groups: _Groups = {}
         self._texts: dict[str, tuple[GroupState, str]] = {}
         if fs.exists(paths.groups_json):
-            self._groups = read_json(fs, paths.groups_json, partial(_decode, path=str(paths.groups_json)))
+            self._groups = read_json(
+                fs, paths.groups_json, partial(_decode, store_id=store_id, path=str(paths.groups_json))
+            )
 
     def all(self) -> dict[str, GroupState]:
         """Every group by name."""
@@ -128,7 +136,7 @@ class GroupOffsets:
                 before = state.offsets.get(queue, 0)
                 if offset < before and not reset:
                     raise InvalidRequestError(
-                        f"offset {offset} of {queue[0]}/{queue[1]} is below the committed {before}",
+                        f"offset {offset} of {named(queue, self._store_id)} is below the committed {before}",
                         hint="going back needs a reset",
                     )
             groups[name] = replace(state, offsets={**state.offsets, **offsets})
@@ -197,15 +205,23 @@ class GroupOffsets:
     def _document(self, groups: _Groups) -> bytes:
         """The file's text, a group a line; only groups that changed are put into words again."""
         self._texts = {
-            name: known if (known := self._texts.get(name)) and known[0] is state else (state, _encode(name, state))
+            name: known
+            if (known := self._texts.get(name)) and known[0] is state
+            else (state, _encode(name, state, self._store_id))
             for name, state in groups.items()
         }
         return _document_of([text for _, text in self._texts.values()])
 
 
-def encode_groups(groups: Mapping[str, GroupState]) -> bytes:
-    """The file's content."""
-    return _document_of([_encode(name, state) for name, state in groups.items()])
+def named(queue: Queue, own_store: str) -> str:
+    """A queue in words."""
+    topic, store_id, queue_id = queue
+    return f"{topic}/{queue_id}" + ("" if store_id == own_store else f" of store {store_id}")
+
+
+def encode_groups(groups: Mapping[str, GroupState], store_id: str) -> bytes:
+    """The content of the file of store ``store_id``."""
+    return _document_of([_encode(name, state, store_id) for name, state in groups.items()])
 
 
 def _document_of(texts: list[str]) -> bytes:
@@ -219,21 +235,28 @@ def _found_or_new(groups: _Groups, name: str) -> GroupState:
     return groups.get(name, GroupState())
 
 
-def _encode(name: str, state: GroupState) -> str:
-    topics: dict[str, dict[str, int]] = {}
-    for (topic, queue_id), offset in sorted(state.offsets.items()):
+_Topics = dict[str, dict[str, int]]
+
+
+def _encode(name: str, state: GroupState, store_id: str) -> str:
+    own: _Topics = {}
+    elsewhere: dict[str, _Topics] = {}
+    for (topic, store, queue_id), offset in sorted(state.offsets.items()):
+        topics = own if store == store_id else elsewhere.setdefault(store, {})
         topics.setdefault(topic, {})[str(queue_id)] = offset
-    return json.dumps({"name": name, "generation": state.generation, "offsets": topics})
+    document = {"name": name, "generation": state.generation, "offsets": own}
+    return json.dumps({**document, "elsewhere": elsewhere} if elsewhere else document)
 
 
-def _decode(document: Any, path: str) -> _Groups:
+def _decode(document: Any, store_id: str, path: str) -> _Groups:
     if document["format"] != _FORMAT:
         raise UnsupportedFormatError("groups.json is of a newer format", path=path)
     found: _Groups = {}
     for entry in document["groups"]:
         offsets = {
-            (topic, int(queue_id)): int(offset)
-            for topic, queues in entry["offsets"].items()
+            (topic, store, int(queue_id)): int(offset)
+            for store, topics in ((store_id, entry["offsets"]), *entry.get("elsewhere", {}).items())
+            for topic, queues in topics.items()
             for queue_id, offset in queues.items()
         }
         found[entry["name"]] = GroupState(int(entry["generation"]), offsets)

@@ -125,6 +125,16 @@ class ColdKeys:
         return f"{self.store_id}/log/"
 
 
+#: Folder below an archive's prefix for what its stores share; no store is called that.
+CLUSTER_FOLDER = "cluster"
+CLUSTER_TABLE = f"{CLUSTER_FOLDER}/table"
+
+
+def group_home_key(group: str) -> str:
+    """Object that names the store of a consumer group: a legal group name is a legal part of a key."""
+    return f"{CLUSTER_FOLDER}/groups/{group}"
+
+
 _HEAD = re.compile(r"([a-z0-9-]{1,63})/head")
 
 

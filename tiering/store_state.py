@@ -13,8 +13,8 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.publishing import put_verified
 from tiering.errors import CorruptionError, ObjectNotFoundError
 from tiering.format.manifest import Head, ObjectRef
-from tiering.format.store_state import CommittedOffset, GroupRecord, StoreState, TopicState
-from tiering.group_offsets import GroupOffsets
+from tiering.format.store_state import CommittedOffset, GroupRecord, OffsetElsewhere, StoreState, TopicState
+from tiering.group_offsets import GroupOffsets, GroupState
 from tiering.hot.store import HotStore
 from tiering.hot.topics import Topic
 from tiering.randomness import Randomness
@@ -86,14 +86,8 @@ class StateWriter:
 
     def _current(self, known: StoreState) -> StoreState:
         """The state now. An end read after a committed offset is never below it."""
-        groups = tuple(
-            GroupRecord(
-                name,
-                group.generation,
-                tuple(CommittedOffset(*queue, offset) for queue, offset in sorted(group.offsets.items())),
-            )
-            for name, group in sorted(self._groups.all().items())
-        )
+        store_id = self._manifest.keys.store_id
+        groups = tuple(_group_record(name, group, store_id) for name, group in sorted(self._groups.all().items()))
         hot = self._hot
         log_end = hot.dispatch()
         topics = tuple(
@@ -109,6 +103,13 @@ class StateWriter:
         data = state.encode()
         key = self._manifest.keys.state(self._randomness.token_hex(8))
         return ObjectRef(key, len(data), put_verified(self._manifest.objects, key, data), len(data))
+
+
+def _group_record(name: str, group: GroupState, store_id: str) -> GroupRecord:
+    offsets = [(*queue, offset) for queue, offset in sorted(group.offsets.items())]
+    own = tuple(CommittedOffset(topic, number, at) for topic, store, number, at in offsets if store == store_id)
+    elsewhere = tuple(OffsetElsewhere(*each) for each in offsets if each[1] != store_id)
+    return GroupRecord(name, group.generation, own, elsewhere)
 
 
 def _topic_state(topic: Topic, ends: tuple[int, ...]) -> TopicState:

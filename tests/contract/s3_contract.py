@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.cluster_contract import ClusterContract
 from tests.contract.contract_base import PART_BYTES, Backend, keys
 from tests.contract.object_store_contract import FailedStoreContract, ObjectStoreContract
 from tests.support.s3_server import S3Server
@@ -34,7 +35,7 @@ _REPOSITORY = Path(__file__).parents[2]
 ROOT = "the/root"
 
 
-class S3Contract(ObjectStoreContract, FailedStoreContract):
+class S3Contract(ObjectStoreContract, FailedStoreContract, ClusterContract):
     """Subclass it and give a fixture ``server``."""
 
     #: Whether conditions take a deleted object as absent where versions are kept.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.cluster_contract import ClusterContract
 from tests.contract.contract_base import Backend
 from tests.contract.object_store_contract import FailedStoreContract, ObjectStoreContract
 from tiering.clock import ManualClock, SystemClock
@@ -23,7 +24,7 @@ from tiering.errors import ChecksumMismatchError, DiskFullError, InvalidRequestE
 _REPOSITORY = Path(__file__).parents[2]
 
 
-class TestLocal(ObjectStoreContract, FailedStoreContract):
+class TestLocal(ObjectStoreContract, FailedStoreContract, ClusterContract):
     @pytest.fixture
     def directory(self, tmp_path: Path) -> Path:
         return tmp_path / "some" / "store"

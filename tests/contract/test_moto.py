@@ -12,6 +12,7 @@ import pytest
 from tests.contract.contract_base import PART_BYTES, Backend
 from tests.contract.s3_contract import S3Contract
 from tests.support.s3_server import S3Server
+from tiering.cold.object_store import ObjectStore
 from tiering.cold.s3.client import S3Limits
 from tiering.cold.s3.store import S3ObjectStore
 from tiering.errors import InvalidRequestError, ObjectStoreUnavailableError
@@ -23,6 +24,14 @@ class TestMoto(S3Contract):
     @pytest.fixture
     def server(self, s3_server: S3Server) -> S3Server:
         return s3_server
+
+    @pytest.mark.slow  # a thousand requests, which moto answers slowly; other stores are asked quickly
+    def test_a_listing_longer_than_a_page_is_complete(self, backend: Backend, store: ObjectStore) -> None:
+        super().test_a_listing_longer_than_a_page_is_complete(backend, store)
+
+    @pytest.mark.slow
+    def test_keys_of_every_legal_character_come_back(self, backend: Backend, store: ObjectStore) -> None:
+        super().test_keys_of_every_legal_character_come_back(backend, store)
 
     def test_keys_that_break_the_rules_are_not_listed(self, s3_server: S3Server, bucket: str) -> None:
         for key in ("root/x", "root/", "root/bad//key"):

@@ -138,7 +138,7 @@ def test_a_bit_of_a_compressed_frame_flips(monkeypatch: pytest.MonkeyPatch, seed
     assert strikes > 200
 
 
-@pytest.mark.parametrize("kept", ["order", "positions", "places"])
+@pytest.mark.parametrize("kept", ["order", "positions", pytest.param("places", marks=pytest.mark.slow)])
 def test_a_bit_of_what_is_kept_of_the_records_flips(kept: str, seed: int) -> None:
     strikes = 0
     for number in range(300):

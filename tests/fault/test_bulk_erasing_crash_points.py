@@ -133,10 +133,8 @@ def expire(world: RemovalWorld, engine: Engine) -> None:
                 return
 
 
-@pytest.mark.parametrize(
-    "beside",
-    [carry_out, pytest.param(archive_and_erase, marks=pytest.mark.slow), pytest.param(expire, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", [carry_out, archive_and_erase, expire])
 def test_a_running_store_beside_it_at_any_request(beside: Callable[[RemovalWorld, Engine], None]) -> None:
     topics = ("t", "u", "u") if beside is expire else ("t",)
     total = requests_of_a_job()

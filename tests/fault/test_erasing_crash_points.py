@@ -144,7 +144,8 @@ def _take(world: RemovalWorld, engine: Engine, step: str) -> None:
         world.finish(engine)
 
 
-@pytest.mark.parametrize("step", ["archiving", pytest.param("rewriting", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["archiving", "rewriting"])
 def test_an_erasure_begun_by_another_process_at_any_request_of_a_step(step: str) -> None:
     """What it hides is hidden when it was seen, and carried out, whatever the step had built by then."""
     total = requests_of(step)

@@ -66,9 +66,8 @@ def verify_expired(world: RemovalWorld, engine: Engine) -> None:
 
 
 # killed after a request is much like killed before the next one
-@pytest.mark.parametrize(
-    "after", [pytest.param(False, id="before"), pytest.param(True, id="after", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_every_request(after: bool) -> None:
     total = requests_of_expiry()
     assert total > 15
@@ -95,7 +94,8 @@ def append_and_archive(world: RemovalWorld, engine: Engine) -> None:
     engine.archive(everything=True, drop_hot=True)
 
 
-@pytest.mark.parametrize("beside", [pytest.param(begin_erasure, marks=pytest.mark.slow), append_and_archive])
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", [begin_erasure, append_and_archive])
 def test_what_is_done_beside_expiry_at_any_request(beside: Callable[[RemovalWorld, Engine], None]) -> None:
     """By another thread of the same process, but for requests under the lock that erasing waits for."""
     total = requests_of_expiry()

@@ -110,7 +110,7 @@ def test_answers_before_during_and_after_are_those_of_the_log() -> None:
 # killed after a request is much like killed before the next one
 @pytest.mark.parametrize(
     ("after", "step"),
-    [pytest.param(False, 5, id="some"), pytest.param(False, 1, id="before", marks=pytest.mark.slow),
+    [pytest.param(False, 14, id="some"), pytest.param(False, 1, id="before", marks=pytest.mark.slow),
      pytest.param(True, 1, id="after", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_killed_at_every_request(after: bool, step: int) -> None:
@@ -152,7 +152,7 @@ def append(world: LookUpWorld, store: LookUpStore) -> None:
 
 
 @pytest.mark.parametrize("beside", [expire, erase, another_merge, append])
-@pytest.mark.parametrize("step", [9, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [27, pytest.param(4, marks=pytest.mark.slow)])
 def test_what_is_done_beside_it_at_any_request(beside: Callable[[LookUpWorld, LookUpStore], None], step: int) -> None:
     refused = 0
     for number in range(1, requests_of_merge() + 1, step):

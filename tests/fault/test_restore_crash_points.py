@@ -33,7 +33,7 @@ def lost_volume() -> RestoreWorld:
         if at == COUNT // 2:
             engine.archive(everything=True)
         send(engine, "orders", at, at + 4, queue_id=0)
-    engine.groups.commit("billing", {("orders", 0): 7})
+    engine.groups.commit("billing", {("orders", engine.store_id, 0): 7})
     faulty.fail_before("upload", "store/index/*", times=None)
     with pytest.raises(ObjectStoreUnavailableError):
         engine.archive(everything=True)
@@ -57,7 +57,7 @@ def verify(engine: Engine) -> int:
     for number in range(0, COUNT, 3):
         answer = engine.query(Query("orders", f"key-{number}", 0, 1 << 60))
         assert (answer.coverage.complete, numbers_of(answer.messages)) == (True, [number])
-    assert engine.groups.committed("billing").offsets == {("orders", 0): 7}
+    assert engine.groups.committed("billing").offsets == {("orders", engine.store_id, 0): 7}
     assert send(engine, "orders", COUNT, COUNT + 1, queue_id=0) == [COUNT + QUEUE_STEP]
     assert engine.check(deep=True) == []
     begin = engine.stats()["log_begin"]
@@ -104,6 +104,7 @@ def test_a_bucket_that_fails_at_any_call(after: bool) -> None:
     print(f"the bucket failed at each of {number - 1} calls, answer lost: {after}")
 
 
+@pytest.mark.slow
 def test_every_crash_point_of_a_restore(seed: int, record_property: Callable[[str, object], None]) -> None:
     world = lost_volume()
     archive = world.objects

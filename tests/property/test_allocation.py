@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import chain
+from itertools import chain, product
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,28 +26,40 @@ def by_the_formula(queues: int, members: list[str], member: str) -> list[int]:
 
 @given(st.integers(0, 64), MEMBERS)
 def test_it_is_what_rocketmq_computes(queues: int, members: list[str]) -> None:
-    found = allocate({"t": queues}, {member: ["t"] for member in members})
+    found = allocate({"t": {"s": queues}}, {member: ["t"] for member in members})
     for member in members:
-        assert [queue_id for _, queue_id in found[member]] == by_the_formula(queues, sorted(members), member)
+        assert [queue_id for _, _, queue_id in found[member]] == by_the_formula(queues, sorted(members), member)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c", "b-2"]), st.integers(0, 20)), MEMBERS)
+def test_queues_of_all_stores_are_shared_as_rocketmq_shares_those_of_all_brokers(
+    stores: dict[str, int], members: list[str]
+) -> None:
+    queues = [("t", store, queue_id) for store in sorted(stores) for queue_id in range(stores[store])]
+    found = allocate({"t": stores}, {member: ["t"] for member in members})
+    for member in members:
+        assert found[member] == [queues[at] for at in by_the_formula(len(queues), sorted(members), member)]
 
 
 @given(
-    st.dictionaries(st.sampled_from("abcd"), st.integers(0, 40), max_size=4),
+    st.dictionaries(st.sampled_from("abcd"), st.dictionaries(st.sampled_from("xyz"), st.integers(0, 20)), max_size=4),
     st.dictionaries(st.text("0123456789", min_size=1, max_size=3), st.sets(st.sampled_from("abcd")), max_size=9),
     st.randoms(use_true_random=False),
 )
 def test_every_queue_goes_to_one_member_that_wants_it_in_even_shares(
-    counts: dict[str, int], subscriptions: dict[str, set[str]], chance: random.Random
+    counts: dict[str, dict[str, int]], subscriptions: dict[str, set[str]], chance: random.Random
 ) -> None:
     found = allocate(counts, subscriptions)
     assert found.keys() == subscriptions.keys()
-    for topic, queues in counts.items():
+    for topic, stores in counts.items():
+        queues = [queue for store, count in sorted(stores.items()) for queue in product([store], range(count))]
         readers = {member for member, topics in subscriptions.items() if topic in topics}
-        shares = {member: [queue_id for each, queue_id in given if each == topic] for member, given in found.items()}
+        shares = {member: [queue for each, *queue in given if each == topic] for member, given in found.items()}
         assert all(not share for member, share in shares.items() if member not in readers)
-        assert sorted(chain.from_iterable(shares.values())) == (list(range(queues)) if readers else [])
+        assert sorted(chain.from_iterable(shares.values())) == ([*map(list, queues)] if readers else [])
         sizes = {len(shares[member]) for member in readers}
         assert not sizes or max(sizes) - min(sizes) <= 1
     shuffled = list(subscriptions.items())
     chance.shuffle(shuffled)
-    assert allocate(dict(reversed(counts.items())), {key: sorted(topics) for key, topics in shuffled}) == found
+    turned = {topic: dict(reversed(stores.items())) for topic, stores in reversed(counts.items())}
+    assert allocate(turned, {key: sorted(topics) for key, topics in shuffled}) == found

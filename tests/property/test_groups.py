@@ -1,4 +1,6 @@
-"""Consumer groups against a plain model: joins, beats, silences, commits, power cuts, growing topics in any order."""
+"""Consumer groups against a plain model: joins, beats, silences, commits, power cuts, growing topics, other stores
+that are added, go down and come back, in any order.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,20 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.groups import ConsumerGroups, Membership
+from service.group_shapes import Membership
+from service.groups import ConsumerGroups
 from tests.support.crash_fs import CrashFileSystem
+from tests.support.given_queues import GivenQueues
 from tests.support.hot_stores import ROOT
 from tiering.clock import ManualClock
-from tiering.errors import ConflictError, InvalidRequestError, MemberNotFoundError, StaleGenerationError, StoreError
+from tiering.errors import (
+    ConflictError,
+    InvalidRequestError,
+    MemberNotFoundError,
+    StaleGenerationError,
+    StoreError,
+    UnavailableError,
+)
 from tiering.group_offsets import GroupOffsets, Queue
 from tiering.hot.topics import TopicRegistry
 from tiering.paths import StorePaths
@@ -23,6 +34,7 @@ PATHS = StorePaths(ROOT)
 SESSION_MS = 10_000
 END = 50
 TOPICS = ("a", "b")
+OWN, OTHERS = "m", ("c", "x")
 
 
 def outcome(step: Callable[[], object]) -> type[Exception] | None:
@@ -44,6 +56,7 @@ class Groups(RuleBasedStateMachine):
             self.fs.make_dirs(folder)
         self.clock = ManualClock()
         self.randomness = SeededRandomness(1)
+        self.others = GivenQueues(END)
         self.open()
         for name in TOPICS:
             self.topics.create(name, 3)
@@ -55,8 +68,10 @@ class Groups(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.topics = TopicRegistry(self.fs, PATHS, 8)
-        offsets = GroupOffsets(self.fs, PATHS, lambda: None)
-        self.groups = ConsumerGroups(offsets, self.topics, lambda *_: (0, END), self.clock, self.randomness)
+        offsets = GroupOffsets(self.fs, PATHS, OWN, lambda: None)
+        self.groups = ConsumerGroups(OWN, offsets, self.topics, lambda *_: (0, END), self.clock, self.randomness)
+        self.others.forget()  # what they told is in memory only
+        self.groups.elsewhere = self.others
 
     def live(self) -> dict[str, Membership]:
         now = self.clock.now_ms()
@@ -107,6 +122,14 @@ class Groups(RuleBasedStateMachine):
         found = self.topics.get(topic)
         self.topics.ensure_queues(found, min(8, found.queues + 1))
 
+    @rule(store=st.sampled_from(OTHERS), topic=st.sampled_from(TOPICS), queues=st.integers(0, 4))
+    def change_elsewhere(self, store: str, topic: str, queues: int) -> None:
+        self.others.there.setdefault(store, {})[topic] = queues
+
+    @rule(store=st.sampled_from(OTHERS))
+    def go_down_or_up(self, store: str) -> None:
+        self.others.down ^= {store}
+
     @precondition(lambda self: self.told or self.gone)
     @rule(place=st.integers(0, 30), queue=st.integers(0, 9), offset=st.integers(0, END + 1), reset=st.booleans())
     def commit(self, place: int, queue: int, offset: int, reset: bool) -> None:
@@ -122,6 +145,8 @@ class Groups(RuleBasedStateMachine):
             expected = MemberNotFoundError
         elif told.generation != current:
             expected = StaleGenerationError
+        elif offset > END and key[1] in self.others.down:
+            expected = UnavailableError
         elif offset > END or (offset < self.committed.get(key, 0) and not reset):
             expected = InvalidRequestError
         commit = partial(self.groups.commit, "g", {key: offset}, member_id=told.member_id, generation=told.generation)
@@ -132,9 +157,9 @@ class Groups(RuleBasedStateMachine):
     @rule(offset=st.integers(0, END))
     def commit_at_rest(self, offset: int) -> None:
         expected = ConflictError if self.live() else None
-        assert outcome(partial(self.groups.commit, "g", {("a", 0): offset}, reset=True)) is expected
+        assert outcome(partial(self.groups.commit, "g", {("a", OWN, 0): offset}, reset=True)) is expected
         if expected is None:
-            self.committed["a", 0] = offset
+            self.committed["a", OWN, 0] = offset
 
     @rule(seed=st.integers(0, 1 << 20))
     def cut_the_power(self, seed: int) -> None:
@@ -157,7 +182,12 @@ class Groups(RuleBasedStateMachine):
         assert [member.member_id for member in info.members] == sorted(self.told)
         read = sorted(queue for member in info.members for queue in member.assignment)
         wanted = {topic for member in info.members for topic in member.topics}
-        assert read == [(topic, queue) for topic in sorted(wanted) for queue in range(self.topics.get(topic).queues)]
+        assert read == [
+            (topic, store, queue)
+            for topic in sorted(wanted)
+            for store, queues in sorted({**self.others.counts(topic), OWN: self.topics.get(topic).queues}.items())
+            for queue in range(queues)
+        ]
         for member in info.members:
             told = self.told[member.member_id]
             if told.generation == info.generation:

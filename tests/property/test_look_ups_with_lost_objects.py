@@ -114,7 +114,9 @@ def every_kth(world: LookUpWorld, steps: range, queries: list[Query], *, cold: b
     return asked, incomplete
 
 
-@pytest.mark.parametrize("cold", [True, False], ids=["archive", "both tiers"])
+@pytest.mark.parametrize(
+    "cold", [pytest.param(True, id="archive", marks=pytest.mark.slow), pytest.param(False, id="both tiers")]
+)
 def test_every_kth_object_is_unreachable(cold: bool) -> None:
     world = made()
     for query in queries(world)[1:3]:

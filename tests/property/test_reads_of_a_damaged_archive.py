@@ -171,7 +171,10 @@ def compare_answers(good: Good, key: str, name: str, expected: Answer, got: Answ
             assert offset in offsets, f"{name}: lacks {offset}, claimed {claimed}"
 
 
-@pytest.mark.parametrize("kind", ["state", "segment", "index object", "log page 0"])  # all of them in more ways below
+@pytest.mark.parametrize(  # all of them in more ways below
+    "kind",
+    ["state", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("segment", "index object", "log page 0"))],
+)
 def test_one_damaged_object(good: Good, kind: str, seed: int) -> None:
     damage_some(good, kind, seed, objects=1, positions=1)
 

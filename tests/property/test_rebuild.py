@@ -148,8 +148,9 @@ def delete_all(world: ArchiveWorld) -> None:
         del world.objects._objects[entry.key]
 
 
-LOSSES: list[Callable[[ArchiveWorld], None]] = [
-    forget_all, forget_the_newest, forget_one_and_delete_another, delete_every_other, delete_all,
+LOSSES = [
+    forget_all, forget_one_and_delete_another, delete_all,
+    *(pytest.param(lose, marks=pytest.mark.slow) for lose in (forget_the_newest, delete_every_other)),
 ]  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def test_a_lost_index_is_made_again(wanted: Answers, world: ArchiveWorld, lose: 
     assert rebuild(world) == (0, 0), "nothing is left to do"
 
 
-@pytest.mark.parametrize(("slots", "items"), [(1, 500), (7, 3), (64, 500)])
+@pytest.mark.parametrize(("slots", "items"), [(1, 500), pytest.param(7, 3, marks=pytest.mark.slow), (64, 500)])
 def test_another_number_of_slots_and_items(wanted: Answers, world: ArchiveWorld, slots: int, items: int) -> None:
     rebuild(world, IndexShape(slots, items, TIERLOG))
     assert {(entry.slots, entry.slot_from, entry.slot_end) for entry in entries(world)} == {(slots, 0, slots)}
@@ -174,7 +175,7 @@ def test_another_number_of_slots_and_items(wanted: Answers, world: ArchiveWorld,
     assert answers(world) == wanted
 
 
-@pytest.mark.parametrize("layout", [THIRD, NARROW])
+@pytest.mark.parametrize("layout", [THIRD, pytest.param(NARROW, marks=pytest.mark.slow)])
 def test_another_layout_and_back(wanted: Answers, world: ArchiveWorld, layout: ItemLayout) -> None:
     layouts = {**LAYOUTS, layout.number: layout}
     rebuild(world, replace(SHAPE, layout=layout))
@@ -214,7 +215,7 @@ def test_everything_again_if_asked_for(wanted: Answers, world: ArchiveWorld) -> 
     assert answers(world) == wanted
 
 
-@pytest.mark.parametrize("done", [1, 2])
+@pytest.mark.parametrize("done", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_killed_between_commits_the_next_run_goes_on(wanted: Answers, world: ArchiveWorld, done: int) -> None:
     """Objects of the stretch that was not committed are nobody's."""
     manifest, shape = world.manifest(), IndexShape(7, 30, TIERLOG)
@@ -299,6 +300,7 @@ def test_a_segment_that_cannot_be_read_is_no_index(world: ArchiveWorld) -> None:
     assert entries(world) == before
 
 
+@pytest.mark.slow
 def test_removed_records_have_no_items(world: ArchiveWorld) -> None:
     engine = world.open()
     engine.removal.erase(Query("orders", KEYS[0]))

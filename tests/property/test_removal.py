@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,6 +107,7 @@ class Run:
                 assert one.store_ms < now_ms - min(age for age in ages if age) * MINUTE_MS
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(STEPS, max_size=14), st.sampled_from([None, None, 30]))
 def test_every_reader_sees_what_was_neither_erased_nor_has_expired(

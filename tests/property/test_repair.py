@@ -190,6 +190,7 @@ def test_a_dry_run_writes_nothing(world: ArchiveWorld) -> None:
     assert {each.object for each in hot.left} >= {named["segment"][-1], named["index object"][0]}
 
 
+@pytest.mark.slow
 def test_killed_at_every_write(good: ArchiveWorld) -> None:
     def damaged() -> ArchiveWorld:
         world = good.copy()

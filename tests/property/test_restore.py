@@ -80,7 +80,7 @@ class VolumesMachine(RuleBasedStateMachine):
     def commit(self, data: st.DataObject) -> None:
         topic, queue_id = self.safe[data.draw(st.sampled_from(sorted(self.safe)))]
         page = self.engine.pull(topic, queue_id, self.committed.get((topic, queue_id), 0), 3)
-        self.engine.groups.commit("g", {(topic, queue_id): page.next_offset})
+        self.engine.groups.commit("g", {(topic, self.engine.store_id, queue_id): page.next_offset})
         self.committed[topic, queue_id] = page.next_offset
 
     @rule(told=st.booleans())
@@ -97,7 +97,9 @@ class VolumesMachine(RuleBasedStateMachine):
         self.fresh = {}
         self.committed = known
         if known:
-            assert self.engine.groups.committed("g").offsets == known
+            store_id = self.engine.store_id
+            kept = {(topic, store_id, queue_id): offset for (topic, queue_id), offset in known.items()}
+            assert self.engine.groups.committed("g").offsets == kept
 
     @precondition(lambda self: self.fenced)
     @rule(topic=st.sampled_from(TOPICS), queue_id=st.integers(0, 3), count=st.integers(1, 5), data=st.data())

@@ -15,7 +15,9 @@ others = st.sampled_from(["archive", "drop hot", "trigger", "kill between plan a
 histories = st.lists(appends | others.map(lambda name: (name, "", 0, 0)), min_size=4, max_size=16)
 
 
-@pytest.mark.parametrize("source", ["cold", "url", "cold+url"])
+@pytest.mark.parametrize(
+    "source", ["cold", *(pytest.param(source, marks=pytest.mark.slow) for source in ("url", "cold+url"))]
+)
 @settings(max_examples=8)
 @given(history=histories, limit=st.sampled_from([None, 7, 50]))
 def test_every_message_once_in_the_order_of_its_queue(

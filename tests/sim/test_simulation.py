@@ -19,8 +19,14 @@ from tests.support.simulation.run import simulate
 _BATCH = 25
 
 
-@pytest.mark.parametrize("batch", [0, *(pytest.param(batch, marks=pytest.mark.slow) for batch in (1, 2))])
-def test_no_promise_is_broken(batch: int) -> None:
+@pytest.mark.parametrize("number", range(5))
+def test_no_promise_is_broken(number: int) -> None:
+    assert simulate(number).counts["archived"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(3))
+def test_no_promise_is_broken_where_everything_happens(batch: int) -> None:
     done: Counter[str] = Counter()
     for seed in range(batch * _BATCH, (batch + 1) * _BATCH):
         done.update(simulate(seed).counts)
@@ -30,7 +36,7 @@ def test_no_promise_is_broken(batch: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", range(12))
+@pytest.mark.parametrize("batch", range(6))
 def test_no_promise_is_broken_over_many_seeds(batch: int, seed: int) -> None:
     for number in range(50):
         simulate(seed * 50 + batch * 1000 + number)
@@ -45,7 +51,7 @@ def _digest(seed: int, hash_seed: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("seed_number", [1, 7])
+@pytest.mark.parametrize("seed_number", [1, pytest.param(7, marks=pytest.mark.slow)])
 def test_the_same_seed_gives_the_same_trace(seed_number: int) -> None:
     here = simulate(seed_number)
     assert here.trace == simulate(seed_number).trace == _digest(seed_number, "1") == _digest(seed_number, "20252025")

@@ -105,7 +105,7 @@ def removes_what_is_gone_already(patch: pytest.MonkeyPatch) -> None:
         gives_every_try_an_id_of_its_own,
         writes_the_head_without_a_condition,
         does_not_look_at_the_epoch,
-        names_what_was_uploaded_long_ago,
+        pytest.param(names_what_was_uploaded_long_ago, marks=pytest.mark.slow),
         sweeps_what_is_young,
         sweeps_by_its_own_clock,
         sweeps_without_the_commit_that_fences,

@@ -266,8 +266,9 @@ class CrashFileSystem:
         self.begin("flush_dir", path)
         self.cut()
         gone_to = self._renames.pop(path, [])
+        folder = str(path)
         for each in {*self._names, *self._durable_names}:
-            if each.parent == path or each in gone_to:
+            if str(each).rpartition("/")[0] == folder or each in gone_to:  # Path.parent takes ten times as long
                 if each in self._names:
                     self._durable_names[each] = self._names[each]
                 else:

@@ -319,7 +319,8 @@ class LookUpWorld:
 
     def _mixed(self) -> list[StoreSearch]:
         first, *others = self.stores
-        return [first.search(), *(ArchiveSearch(each.store_id, self.cold._indexes[each.store_id]) for each in others)]
+        indexes = {store_id: store.index for store_id, store in self.cold._stores.items()}
+        return [first.search(), *(ArchiveSearch(each.store_id, indexes[each.store_id]) for each in others)]
 
     def ask(self, query: Query, *, most_pages: int = 1000) -> None:
         """Ask everybody for all pages, or so many, and compare."""

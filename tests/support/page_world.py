@@ -120,5 +120,5 @@ def tell_the_shops_story(world: PageWorld) -> None:
     engine.groups.join("mailer", ["orders"])
     for behind, _ in ((40, "first"), (7, "second")):
         member = engine.groups.join("billing", ["shop"])
-        taken = {(queue[0], queue[1]): max(0, ends[queue[1]] - behind * queue[1]) for queue in member.assignment}
+        taken = {queue: max(0, ends[queue[2]] - behind * queue[2]) for queue in member.assignment}
         engine.groups.commit("billing", taken, member_id=member.member_id, generation=member.generation, reset=True)

@@ -32,7 +32,7 @@ ROOT = Path("/store")
 COLD_URL = "memory://archive"
 TOPICS = ("orders", "pay-ments", "%RETRY%group_1", "%DLQ%" + "w" * 140)
 KEYS = tuple(f"key-{number}" for number in range(12))
-Queue = tuple[str, int]
+Queue = tuple[str, str, int]
 Place = tuple[str, int, int]
 GROUP = "group"
 Step = Callable[[Engine], Engine | None]
@@ -277,7 +277,8 @@ class PowerWorld:
         engine._hot.log.prepare_next()
 
     def _commit_offsets(self, engine: Engine) -> None:
-        offsets = {(topic.name, q.queue_id): q.max_offset for topic in engine.topics() for q in topic.queues}
+        own = engine.store_id
+        offsets = {(topic.name, own, q.queue_id): q.max_offset for topic in engine.topics() for q in topic.queues}
         self._asked = self._committed | offsets
         engine.groups.commit(GROUP, offsets)
         self._committed = dict(self._asked)
@@ -340,7 +341,7 @@ def _verify_committed(engine: Engine, notes: Notes) -> None:
     kept = engine.groups.committed(GROUP).offsets if engine.groups.all() else {}
     assert kept in (notes.committed_offsets, notes.asked_offsets), kept
     ends = {(topic.name, queue.queue_id): queue.max_offset for topic in engine.topics() for queue in topic.queues}
-    assert all(offset <= ends[queue] for queue, offset in kept.items())
+    assert all(offset <= ends[topic, queue_id] for (topic, _, queue_id), offset in kept.items())
 
 
 def _verify_queries(engine: Engine, found: dict[Place, StoredMessage]) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -32,12 +33,15 @@ def running_server(name: str, folder: Path, extra: Mapping[str, str] | None = No
     """A server that answers, with its data below ``folder``; ``extra`` are variables of its environment."""
     program = {"minio": MINIO, "versitygw": VERSITYGW}[name]
     with s3_environment(), contextlib.ExitStack() as stack:
-        yield stack.enter_context(server_at(_start(program, folder, dict(extra or {}), stack)))
+        process, endpoint_url = _start(program, folder, dict(extra or {}), stack)
+        yield replace(stack.enter_context(server_at(endpoint_url)), process_id=process.pid)
 
 
-def _start(program: ServerProgram, folder: Path, extra: dict[str, str], stack: contextlib.ExitStack) -> str:
+def _start(
+    program: ServerProgram, folder: Path, extra: dict[str, str], stack: contextlib.ExitStack
+) -> tuple[subprocess.Popen[bytes], str]:
     for attempt in range(_STARTS):  # the free port may be taken between our look and the server's
-        port, log = _free_port(), folder / f"{program.name}-{attempt}.log"
+        port, log = free_port(), folder / f"{program.name}-{attempt}.log"
         command, environment = _command(program, folder, port)
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -48,7 +52,7 @@ def _start(program: ServerProgram, folder: Path, extra: dict[str, str], stack: c
         endpoint_url = f"http://127.0.0.1:{port}"
         if _ready(process, endpoint_url):
             stack.callback(_stop, process)
-            return endpoint_url
+            return process, endpoint_url
         _stop(process)
     raise RuntimeError(f"{program.name} did not start:\n{log.read_text(errors='replace')[-4000:]}")
 
@@ -66,7 +70,8 @@ def _command(program: ServerProgram, folder: Path, port: int) -> tuple[list[str]
     return [path, "--port", address, "posix", "--versioning-dir", str(versions), str(data)], environment
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

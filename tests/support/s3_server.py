@@ -33,6 +33,8 @@ class S3Server:
     endpoint_url: str
     client: Any
     new_bucket: Callable[[], str]
+    #: Of a server that runs by itself, to be stopped and continued.
+    process_id: int | None = None
 
 
 @contextlib.contextmanager

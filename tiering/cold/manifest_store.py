@@ -117,15 +117,22 @@ class ManifestStore(ArchiveCatalogue):
     def _read_head(self) -> tuple[bytes, ObjectInfo] | None:
         return self.objects.get(self.keys.head)
 
-    def covering(self, border: int, bill: ReadBill | None = None) -> Head:
-        """The head last seen, or the newest if that one does not cover everything below ``border``.
+    def covering(self, border: int, bill: ReadBill | None = None, *, version: int = 0) -> Head:
+        """The head last seen, or the newest if that one does not cover everything below ``border`` or is too old.
 
-        Another process may have archived and raised the border since. Raises :class:`StoreMismatchError` if the newest
-        head does not cover it either, :class:`ObjectNotFoundError` if this store has no archive yet.
+        Another process may have archived and raised the border since, or have seen ``version``. Raises
+        :class:`StoreMismatchError` if the newest head does not do either, :class:`ObjectNotFoundError` if this store
+        has no archive yet.
         """
         head = self._head
-        if head is None or head.archived_to < border:
+        if head is None or head.archived_to < border or head.version < version:
             head = self.refresh(bill)
+        if head.version < version:
+            raise StoreMismatchError(
+                f"the head has version {head.version}, and its store has seen {version}",
+                path=self.keys.head,
+                hint="the archive was set back, or the store has another one than this",
+            )
         if head.archived_to < border:
             raise StoreMismatchError(
                 f"the archive ends at {head.archived_to}, below {border}, up to which hot copies are gone",

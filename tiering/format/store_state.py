@@ -49,9 +49,18 @@ class TopicState:
 
 
 class CommittedOffset(NamedTuple):
-    """Where a consumer group is in one queue."""
+    """Where a consumer group is in one queue of this store."""
 
     topic: str
+    queue_id: int
+    offset: int
+
+
+class OffsetElsewhere(NamedTuple):
+    """Where a consumer group is in a queue of another store of the cluster."""
+
+    topic: str
+    store_id: str
     queue_id: int
     offset: int
 
@@ -63,6 +72,7 @@ class GroupRecord:
     name: str
     generation: int
     offsets: tuple[CommittedOffset, ...] = ()
+    elsewhere: tuple[OffsetElsewhere, ...] = ()
 
 
 class Takeover(NamedTuple):
@@ -117,6 +127,9 @@ class StoreState:
             "ends": [topic.ends for topic in self.topics],
             "groups": [[group.name, group.generation, group.offsets] for group in self.groups],
         }
+        elsewhere = {group.name: group.elsewhere for group in self.groups if group.elsewhere}
+        if elsewhere:
+            body["elsewhere"] = elsewhere
         has_deletions = any(topic.has_deletion for topic in self.topics)
         if has_deletions:
             body["begins"] = [topic.begins for topic in self.topics]
@@ -131,9 +144,13 @@ class StoreState:
         topics = table["topics"]
         ends = body.get("ends") or [()] * len(topics)
         begins = body.get("begins") or [()] * len(topics)
+        elsewhere = body.get("elsewhere", {})
         return cls(
             tuple(_topic(*each) for each in zip(topics, ends, begins, strict=True)),
-            tuple(_group(*group) for group in body.get("groups", ())),
+            tuple(
+                _group(name, generation, offsets, elsewhere.get(name, ()))
+                for name, generation, offsets in body.get("groups", ())
+            ),
             table.get("volume_id", ""), table.get("log_end", 0), table.get("next_topic_id", 1),
             table.get("first_offset", 0), table.get("segment_bytes", 0),
             tuple(Takeover(*takeover) for takeover in table.get("takeovers", ())), table.get("log_begin"),
@@ -153,5 +170,12 @@ def _topic(value: dict[str, Any], ends: Sequence[int], begins: Sequence[int]) ->
     )  # fmt: skip
 
 
-def _group(name: str, generation: int, offsets: Sequence[Sequence[Any]]) -> GroupRecord:
-    return GroupRecord(name, generation, tuple(CommittedOffset(*offset) for offset in offsets))
+def _group(
+    name: str, generation: int, offsets: Sequence[Sequence[Any]], elsewhere: Sequence[Sequence[Any]]
+) -> GroupRecord:
+    return GroupRecord(
+        name,
+        generation,
+        tuple(CommittedOffset(*offset) for offset in offsets),
+        tuple(OffsetElsewhere(*offset) for offset in elsewhere),
+    )

@@ -1,7 +1,9 @@
 """The commit log: fixed-size segments, written at their end, mapped for reading, durable up to a flushed position.
 
 Segments are created at their full length under a temporary name, made durable and renamed, so a segment that exists
-has its size; bytes after the log's end are zero. Files are named for their first byte's physical offset.
+has its size; bytes after the log's end are zero. Files are named for their first byte's physical offset. Their zeros
+are written ahead, as the first write to a block costs the disk more; the first segment of a new log gets them
+beside appends.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,6 +27,10 @@ from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 
 _PAGE_BYTES = 4096
 _DISCARD_WAIT_S = 1.0
+#: Written while appends wait, which takes about a millisecond.
+_ZEROS = bytes(1 << 20)
+#: MiB: a gigabyte of dirty pages at once would hold up everybody's flush.
+_UNFLUSHED_ZEROS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,8 @@ class CommitLog:
         self._prepare_lock = threading.Lock()
         self._prepared: int | None = None
         self._is_closed = False
+        #: Blocks of the first segment are written up to here; None where all are.
+        self._zeroed: int | None = None
         #: Where the next byte goes.
         self.end = 0
         #: Everything below is durable.
@@ -134,6 +143,37 @@ class CommitLog:
         found: Segment = self._segments[offset - offset % self.segment_bytes]
         return found
 
+    def add_first_segment(self) -> None:
+        """As :meth:`add_segment`, but a large one's zeros are left to :meth:`write_zeros`: a new log opens at once."""
+        if self.segment_bytes > _UNFLUSHED_ZEROS * len(_ZEROS):
+            self._zeroed = 0
+            with self._prepare_lock:
+                self._prepare(0, prewrite=False)
+        self.add_segment(0)
+
+    def write_zeros(self, no_appends: Callable[[], AbstractContextManager[object]]) -> bool:
+        """Write a part of the blocks of a new log's first segment that were never written, durably; whether more are.
+
+        ``no_appends`` keeps appends and the end of the log away, and is entered for a MiB at a time. Killed in here or
+        later: zeros are zeros, and a block that was never written is written by an append.
+        """
+        for _ in range(_UNFLUSHED_ZEROS):
+            with no_appends():
+                if self._zeroed is None or max(self._zeroed, self.end) >= self.segment_bytes:
+                    self._zeroed = None
+                    return False
+                start = max(self._zeroed, self.end)
+                piece = memoryview(_ZEROS)[: self.segment_bytes - start]
+                self._file.write_at(start, piece)
+                self._zeroed = start + len(piece)
+        self._take_flush_turn()
+        with self._flushing():
+            if self.last_base == 0:  # a segment that is left has been flushed
+                end = self.end
+                self._flush_file()
+                self.flushed = end
+        return True
+
     def add_segment(self, base_offset: int) -> None:
         """Make the segment, durable and pre-written with zeros, the log's last; a prepared one is taken.
 
@@ -166,12 +206,12 @@ class CommitLog:
             if not self._is_closed:  # another process may hold the store after that
                 self._prepare(self.last_base + self.segment_bytes)
 
-    def _prepare(self, base_offset: int) -> None:
+    def _prepare(self, base_offset: int, *, prewrite: bool = True) -> None:
         if self._prepared == base_offset:
             return
         temporary = self._paths.tmp / base_offset_name(base_offset)
         try:
-            self._fs.create(temporary, self.segment_bytes, prewrite=True)
+            self._fs.create(temporary, self.segment_bytes, prewrite=prewrite)
         except StoreError:
             if not self._is_closed:
                 with contextlib.suppress(StoreError):
@@ -277,10 +317,7 @@ class CommitLog:
             file.write_at(position, BLANK.pack(self.segment_bytes - position, MAGIC_BLANK))
             hole = -(-(position + BLANK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
             file.zero(hole, self.segment_bytes)
-        with self._flush_turn:
-            while self._is_flushing:
-                self._flush_turn.wait()
-            self._is_flushing = True
+        self._take_flush_turn()
         with self._flushing():
             self._flush_file()
             self.add_segment(base + self.segment_bytes)
@@ -303,6 +340,12 @@ class CommitLog:
             self._flush_file()
             self.flushed = end
         return end
+
+    def _take_flush_turn(self) -> None:
+        with self._flush_turn:
+            while self._is_flushing:
+                self._flush_turn.wait()
+            self._is_flushing = True
 
     @contextlib.contextmanager
     def _flushing(self) -> Iterator[None]:

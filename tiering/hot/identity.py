@@ -22,11 +22,13 @@ from typing import Any
 from tiering.errors import InvalidRequestError, StoreMismatchError, UnsupportedFormatError
 from tiering.fs import FileSystem, replace_file
 from tiering.json_file import read_json
-from tiering.paths import StorePaths
+from tiering.paths import CLUSTER_FOLDER, StorePaths
 from tiering.randomness import Randomness
 
 _FORMAT = 1
-_STORE_ID = re.compile(r"[a-z0-9-]{1,63}")
+#: Every legal store id, whole.
+STORE_ID_PATTERN = "[a-z0-9-]{1,63}"
+_STORE_ID = re.compile(STORE_ID_PATTERN)
 DEFAULT_SEGMENT_BYTES = 1 << 30
 DEFAULT_QUEUE_FILE_UNITS = 300_000
 
@@ -69,11 +71,23 @@ class StoreIdentity:
         return replace(self, head_open_ids=(self.open_id,))
 
 
-def validate_store_id(store_id: str | None) -> str | None:
-    """Return a legal store id, or None for None, or raise :class:`InvalidRequestError`."""
-    if store_id is not None and not _STORE_ID.fullmatch(store_id):
-        raise InvalidRequestError(f"bad store id {store_id!r}", hint="use 1 to 63 of a-z, 0-9 and -")
+def validate_known_store_id(store_id: str) -> str:
+    """Return the id of a store that may be there, or raise :class:`InvalidRequestError`."""
+    if not _STORE_ID.fullmatch(store_id):
+        raise InvalidRequestError(f"bad store id {store_id[:100]!r}", hint="use 1 to 63 of a-z, 0-9 and -")
     return store_id
+
+
+def validate_store_id(store_id: str | None) -> str | None:
+    """Return an id that a new store may have, or None for None, or raise :class:`InvalidRequestError`."""
+    if store_id is None:
+        return None
+    if store_id == CLUSTER_FOLDER:
+        raise InvalidRequestError(
+            f"no store is called {store_id!r}: below an archive's prefix that is the folder of what its stores share",
+            hint="choose another id",
+        )
+    return validate_known_store_id(store_id)
 
 
 def plan_identity(

@@ -82,7 +82,7 @@ class HotStore:
         self.log = CommitLog(fs, paths, options.segment_bytes, clock)
         self.log.load(published_below)
         if self.log.is_empty:
-            self.log.add_segment(0)
+            self.log.add_first_segment()
         self._writer = BatchWriter(self.log, self.topics, clock, store_host, record_checksum=options.record_checksum)
         #: What producers that number their messages have sent.
         self.producers = ProducerWindow(fs, paths, clock, options)
@@ -219,6 +219,8 @@ class HotStore:
         """
         self._check_open()
         self.guard.check()
+        while self.log.write_zeros(self.between_appends):
+            self.guard.check()
         is_wanted = self.log.wants_next
         if is_wanted:
             self.log.prepare_next()

@@ -3,15 +3,10 @@
 Kernels take addresses and scalars as int64, because that costs least per call; the caller keeps the arrays alive.
 Nothing here checks a bound: **a kernel checks every length it reads from a log or an index before it uses it.**
 
-numba caches compiled code per source file and looks at that file only, so the cache folder's name carries a hash of
-all shared kernel sources: a changed helper can never meet code compiled against the old one.
+Compiled code is kept between runs (:mod:`tiering.kernels.cache`).
 """
 
 from __future__ import annotations
-
-import hashlib
-import os
-from pathlib import Path
 
 import numba
 from llvmlite import ir
@@ -19,17 +14,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from tiering.kernels import cache
 
-def _cache_dir() -> str:
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return str(Path(base) / "tierlog" / f"kernels-{digest}")
-
-
-if not os.environ.get("NUMBA_CACHE_DIR"):
-    numba.config.CACHE_DIR = _cache_dir()  # read at each cache look-up, before the first kernel exists
-
+#: Where compiled kernels are kept; chosen before the first kernel exists.
+CACHE = cache.CHOSEN
 #: For functions called from Python with integer arguments: compiled once, cached on disk, without the GIL.
 kernel = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
 #: For functions called from kernels.

@@ -17,7 +17,7 @@ from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.publishing import put_verified
 from tiering.cold.segment.reader import SegmentReader
 from tiering.cold.tail_objects import TailObjects
-from tiering.errors import ConflictError, TornRecordError
+from tiering.errors import ConflictError, FencedError, TornRecordError
 from tiering.format.manifest import Head, ObjectRef
 from tiering.format.record import BLANK, MAGIC_BLANK
 from tiering.format.store_state import StoreState, TopicState
@@ -56,7 +56,11 @@ def recover_tails(
     chain = _fenced_chain(tails, head, randomness)
     fs.make_dirs(folder)
     for base, found in groupby(chain, lambda tail: tail.first - tail.first % tail.segment_bytes):
-        segment = _assemble(tails, [*found], base, fs, folder)
+        try:
+            segment = _assemble(tails, [*found], base, fs, folder)
+        except TornRecordError as error:
+            _raise_if_fenced(manifest, head, error)
+            raise
         head = _publish(manifest, head, segment, _topics_in(chain, base), randomness)
         fs.unlink(folder / base_offset_name(base))
     return RecoveredTails(head, _lacks_from(manifest, head))
@@ -104,6 +108,15 @@ def _assemble(tails: TailObjects, chain: Sequence[TailHead], base: int, fs: File
     finally:
         file.close()
     return Segment(base, fs.map_read(path))
+
+
+def _raise_if_fenced(manifest: ManifestStore, head: Head, error: TornRecordError) -> None:
+    """A restore that slept finds tails gone that another has published since: nothing is damaged."""
+    if manifest.refresh().epoch > head.epoch:
+        raise FencedError(
+            "another volume has taken this store over while it was restored", path=manifest.keys.head,
+            hint="to take it over again, restore into an empty directory",
+        ) from error  # fmt: skip
 
 
 def _topics_in(chain: Sequence[TailHead], base: int) -> dict[str, int]:

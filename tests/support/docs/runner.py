@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+import yaml
 
 from service.settings import Settings
 from tests.support.docs import client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import numpy as np
 from tests.support.simulation.ledger import Intent, Ledger, rows_of
 from tests.support.simulation.scheduler import Process, Scheduler, SimClock, SimLock
 from tests.support.simulation.server import GRACE_MS, HOUR_MS, MINUTE_MS, Client, Server, Weather
+from tests.support.simulation.world import World
 from tiering.cold.manifest_store import ManifestChange, ManifestStore, Ownership
 from tiering.cold.publishing import put_verified, verify_object
 from tiering.cold.sweep import Sweep
@@ -49,7 +49,7 @@ class Volume:
 class SimManifest(ManifestStore):
     """A manifest whose calls say what they mean, and are held to what they report."""
 
-    def __init__(self, world: World, client: Client, clock: SimClock) -> None:
+    def __init__(self, world: ArchiveWorld, client: Client, clock: SimClock) -> None:
         randomness = SeededRandomness(world.chance.getrandbits(60))
         super().__init__(client, KEYS, randomness, OPTIONS, clock=clock)
         self.randomness = randomness
@@ -99,57 +99,15 @@ class SimManifest(ManifestStore):
         assert intent.landed or intent.kind == "claim", f"a {intent.kind} was reported and did not land"
 
 
-class World:
-    """One simulated archive."""
+class ArchiveWorld(World):
+    """One simulated archive, and a ledger of what must be true of it."""
 
     def __init__(self, scheduler: Scheduler, server: Server, ledger: Ledger, weather: Weather) -> None:
-        self.scheduler = scheduler
-        self.server = server
+        super().__init__(scheduler, server, weather)
         self.ledger = ledger
-        self.weather = weather
-        self.chance: random.Random = scheduler.chance
-        self.clients: list[Client] = []
-        self.counts: dict[str, int] = {}
-        self._names = 0
-
-    def client(self, process: Process) -> Client:
-        """A way to the server for a process."""
-        client = Client(self.server, process, self.chance, self.weather)
-        self.clients.append(client)
-        return client
-
-    def clock(self) -> SimClock:
-        """The clock of a process: up to days off, up to a percent too fast or slow."""
-        off_ms = self.chance.choice((0, self.chance.randrange(-72, 72) * HOUR_MS))
-        return SimClock(self.scheduler, off_ms=off_ms, drift=self.chance.uniform(-0.01, 0.01))
-
-    def count(self, what: str) -> None:
-        """Something that a run should contain happened."""
-        self.counts[what] = self.counts.get(what, 0) + 1
-        self.server.trace.add(what)
-
-    def process(self, kind: str) -> Process:
-        """A process with a name of its own."""
-        self._names += 1
-        return Process(f"{kind}-{self._names}")
-
-    def when_killed(self, process: Process, then: Callable[[], None], *, after_ms: int = 0) -> None:
-        """Look every 20 minutes whether a process is gone."""
-
-        def look() -> None:
-            if process.is_killed:
-                then()
-            else:
-                self.scheduler.later(20 * MINUTE_MS, look)
-
-        self.scheduler.later(after_ms + 20 * MINUTE_MS, look)
-
-    def sleep(self, most_ms: int) -> None:
-        """Let time pass."""
-        self.scheduler.pause(self.chance.randrange(1, most_ms))
 
 
-def open_store(world: World, volume: Volume, *, takes_over: bool = False, after_ms: int = 0) -> None:
+def open_store(world: ArchiveWorld, volume: Volume, *, takes_over: bool = False, after_ms: int = 0) -> None:
     """Begin a process that writes with a volume; when killed it is opened again."""
     process = world.process("store")
     store = StoreProcess(world, volume, process, takes_over=takes_over)
@@ -157,7 +115,7 @@ def open_store(world: World, volume: Volume, *, takes_over: bool = False, after_
     world.when_killed(process, lambda: open_store(world, store.volume), after_ms=after_ms)
 
 
-def start_job(world: World, kind: str, body: Callable[[World, Process], None]) -> None:
+def start_job(world: ArchiveWorld, kind: str, body: Callable[[ArchiveWorld, Process], None]) -> None:
     """Begin a process that writes with no volume, or not at all; when killed it is begun again."""
     process = world.process(kind)
     world.scheduler.spawn(process.name, process, lambda: body(world, process))
@@ -167,7 +125,7 @@ def start_job(world: World, kind: str, body: Callable[[World, Process], None]) -
 class StoreProcess:
     """A store's way to its archive: claim, archive, index, expire, erase; and its sweep beside it."""
 
-    def __init__(self, world: World, volume: Volume, process: Process, *, takes_over: bool) -> None:
+    def __init__(self, world: ArchiveWorld, volume: Volume, process: Process, *, takes_over: bool) -> None:
         self._world, self._process, self._takes_over = world, process, takes_over
         self._clock = world.clock()
         self._chance = world.chance
@@ -328,7 +286,7 @@ def bounds_of(offset: int) -> TimeBounds:
     return TimeBounds(number * 1000, number * 1000 + 999, number * 1000, number * 1000 + 999)
 
 
-def run_merges(world: World, process: Process) -> None:
+def run_merges(world: ArchiveWorld, process: Process) -> None:
     """A job of its own: several neighbouring index objects become one."""
     manifest = SimManifest(world, world.client(process), world.clock())
     while True:
@@ -348,7 +306,7 @@ def run_merges(world: World, process: Process) -> None:
             world.count("merge refused")
 
 
-def run_reader(world: World, process: Process) -> None:
+def run_reader(world: ArchiveWorld, process: Process) -> None:
     """Reads everything below one head over hours, and what it holds within the grace period must be there."""
     while True:
         world.sleep(2 * HOUR_MS)

@@ -7,27 +7,26 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from tests.support.simulation.actors import KEYS, SEGMENT, Volume, World, open_store, run_merges, run_reader, start_job
+from tests.support.simulation.actors import (
+    KEYS,
+    SEGMENT,
+    ArchiveWorld,
+    Volume,
+    open_store,
+    run_merges,
+    run_reader,
+    start_job,
+)
 from tests.support.simulation.ledger import BrokenPromiseError, Ledger
+from tests.support.simulation.run_tails import simulate_tails
 from tests.support.simulation.scheduler import START_MS, Scheduler
 from tests.support.simulation.server import CALM, GRACE_MS, HOUR_MS, Server, Trace, Weather
+from tests.support.simulation.world import Outcome
 
 _STORMY_MS = 20 * HOUR_MS
 _CALM_MS = 7 * GRACE_MS // 2
 _WEATHERS = (Weather(), Weather(), Weather(0.1, 0.1, 0.05, 0.01), Weather(stalls=0.02), Weather(kills=0.02), CALM)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a run was and did."""
-
-    seed: int
-    trace: str
-    steps: int
-    heads: int
-    counts: dict[str, int]
 
 
 def simulate(seed: int, *, show: Callable[[str], object] | None = None) -> Outcome:
@@ -37,7 +36,7 @@ def simulate(seed: int, *, show: Callable[[str], object] | None = None) -> Outco
     trace = Trace(scheduler, show)
     server = Server(scheduler, trace)
     ledger = Ledger(server, KEYS, GRACE_MS, SEGMENT)
-    world = World(scheduler, server, ledger, chance.choice(_WEATHERS))
+    world = ArchiveWorld(scheduler, server, ledger, chance.choice(_WEATHERS))
     try:
         first = Volume("volume-1")
         open_store(world, first)
@@ -53,9 +52,7 @@ def simulate(seed: int, *, show: Callable[[str], object] | None = None) -> Outco
         ):
             start_job(world, kind, body)
         scheduler.run(START_MS + _STORMY_MS)
-        world.weather = CALM
-        for client in world.clients:
-            client.weather = CALM
+        world.calm_down(CALM)
         scheduler.run(START_MS + _STORMY_MS + _CALM_MS)
         _check_leaks(server, ledger)
         return Outcome(seed, trace.digest, scheduler.steps, ledger.heads, dict(world.counts))
@@ -63,7 +60,7 @@ def simulate(seed: int, *, show: Callable[[str], object] | None = None) -> Outco
         scheduler.end()
 
 
-def _open_again(world: World, volume: Volume) -> None:
+def _open_again(world: ArchiveWorld, volume: Volume) -> None:
     head = world.ledger.head
     if head is not None and head.volume_id == volume.volume_id:
         open_store(world, Volume(volume.volume_id, (head.open_id,)))
@@ -84,12 +81,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--tails", action="store_true", help="appends that wait for the bucket, instead of committers")
     parser.add_argument("--trace", action="store_true", help="print every line of every trace")
     arguments = parser.parse_args()
     totals: Counter[str] = Counter()
     for seed in range(arguments.first, arguments.first + arguments.count):
         try:
-            outcome = simulate(seed, show=sys.stdout.write if arguments.trace else None)
+            run = simulate_tails if arguments.tails else simulate
+            outcome = run(seed, show=sys.stdout.write if arguments.trace else None)
         except BaseException as error:
             sys.stdout.write(f"seed {seed}: {type(error).__name__}: {error}\n")
             raise

@@ -151,15 +151,26 @@ class SimLock:
         self._waiting: list[Actor] = []
 
     def __enter__(self) -> None:
+        self.acquire()
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take it; without ``blocking`` only if it is free. Returns whether it was taken."""
         while self._is_held:
+            if not blocking:
+                return False
             actor = self._scheduler.actor
             self._waiting.append(actor)
             self._scheduler.rest(actor)
         self._is_held = True
+        return True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give it back."""
         self._is_held = False
         waiting, self._waiting = self._waiting, []
         for actor in waiting:

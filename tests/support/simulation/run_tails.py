@@ -1,0 +1,84 @@
+"""Half a simulated day of appends that wait for the bucket: ``python -m tests.support.simulation.run --tails``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import service.archived_appends
+import service.archiving
+import service.opening
+import tiering.cold.manifest_store
+import tiering.tails.writer
+from service.engine import Engine
+from tests.support.crash_fs import CrashFileSystem
+from tests.support.restore_world import read_all
+from tests.support.simulation.ledger import BrokenPromiseError
+from tests.support.simulation.scheduler import START_MS, Scheduler
+from tests.support.simulation.server import CALM, GRACE_MS, HOUR_MS, Server, Trace, Weather
+from tests.support.simulation.tail_ledger import TailLedger, number_of
+from tests.support.simulation.threads import simulated
+from tests.support.simulation.volumes import COLD_URL, KEYS, ROOT, SETTINGS, STORE_ID, TailWorld, open_volume
+from tests.support.simulation.world import Outcome
+from tiering.clock import ManualClock
+from tiering.randomness import SeededRandomness
+
+_STORMY_MS = 12 * HOUR_MS
+_CALM_MS = GRACE_MS
+_WEATHERS = (Weather(), Weather(0.1, 0.1, 0.05, 0.01), Weather(stalls=0.03), Weather(kills=0.02), CALM)
+_MODULES = (
+    service.archived_appends,
+    service.archiving,
+    service.opening,
+    tiering.cold.manifest_store,
+    tiering.tails.writer,
+)
+
+
+def simulate_tails(seed: int, *, show: Callable[[str], object] | None = None) -> Outcome:
+    """Run one seed; raises :class:`BrokenPromiseError`, or whatever an engine raised that it must not."""
+    chance = random.Random(seed)
+    scheduler = Scheduler(chance)
+    trace = Trace(scheduler, show)
+    server = Server(scheduler, trace)
+    ledger = TailLedger(server, KEYS, GRACE_MS)
+    world = TailWorld(scheduler, server, ledger, chance.choice(_WEATHERS))
+    with simulated(scheduler, *_MODULES):
+        try:
+            open_volume(world)
+            for _ in range(chance.choice((1, 1, 2, 3))):
+                open_volume(world, restore=True, after_ms=chance.randrange(HOUR_MS, _STORMY_MS))
+            scheduler.run(START_MS + _STORMY_MS)
+            world.calm_down(CALM)
+            scheduler.run(START_MS + _STORMY_MS + _CALM_MS)
+        finally:
+            scheduler.end()
+    counts = dict(world.counts)
+    counts |= {"promised": len(ledger.promised), "promised by tails": ledger.promised_by_tails}
+    counts |= {"fences": ledger.fences, "read again": _read_again(server, ledger)}
+    return Outcome(seed, trace.digest, scheduler.steps, ledger.heads, counts)
+
+
+def _read_again(server: Server, ledger: TailLedger) -> int:
+    """All disks are lost, a last volume is made from the bucket alone, and its queues are read as a consumer does."""
+    engine = Engine.open(
+        ROOT, settings=SETTINGS, cold_url=COLD_URL, store_id=STORE_ID, clock=ManualClock(), fs=CrashFileSystem(),
+        randomness=SeededRandomness(1), restore=True, objects=server.objects,
+    )  # fmt: skip
+    try:
+        found = [
+            number_of(message.record.body)
+            for topic in engine.topics()
+            for queue in topic.queues
+            for message in read_all(engine, topic.name, queue.queue_id)
+        ]
+    finally:
+        engine.close()
+    for true, what in (
+        (len(set(found)) == len(found), "a message is read twice"),
+        (ledger.promised <= set(found), f"{sorted(ledger.promised - set(found))} were acknowledged and cannot be read"),
+        (ledger.published.keys() <= set(found), "what was published cannot be read"),
+    ):
+        if not true:
+            raise BrokenPromiseError(what)
+    return len(found)

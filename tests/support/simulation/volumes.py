@@ -1,0 +1,177 @@
+"""Real engines in a simulated world: volumes whose appends wait for the bucket, and restores that take over from them.
+
+A volume goes on after a kill, with the disk that it had; a restore that is killed is begun again in its directory. A
+volume that was taken over goes on appending for as long as the world lasts: nobody is told that it worked.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from service.engine import Engine
+from service.settings import ColdSettings, HotSettings, IndexSettings, QuerySettings, Settings
+from tests.support.crash_fs import CrashFileSystem
+from tests.support.simulation.scheduler import Process, Scheduler
+from tests.support.simulation.server import GRACE_MS, HOUR_MS, MINUTE_MS, Server, Weather
+from tests.support.simulation.tail_ledger import TailLedger, body_of
+from tests.support.simulation.world import World
+from tiering.batch import Message
+from tiering.cold.object_store import ObjectStore
+from tiering.errors import (
+    ClosedError,
+    ConflictError,
+    FencedError,
+    NotFoundError,
+    ReadOnlyError,
+    StoreMismatchError,
+    UnavailableError,
+)
+from tiering.paths import ColdKeys
+from tiering.randomness import SeededRandomness
+from tiering.types import Durability
+
+STORE_ID = "store"
+KEYS = ColdKeys(STORE_ID)
+COLD_URL = "memory://archive"
+ROOT = Path("/volume")
+SETTINGS = Settings(
+    advertise="10.0.0.1:7777",
+    hot=HotSettings(segment_bytes=4096, queue_file_units=60, default_queues=2),
+    index=IndexSettings(slots=25, items=90),
+    cold=ColdSettings(
+        frame_bytes=4096, max_inline_entries=4, page_entries=3, grace_ms=GRACE_MS, tail_bytes=1024, tail_interval_ms=0
+    ),
+    query=QuerySettings(concurrency=1),
+)
+_APPENDERS = 3
+_TOPICS = ("orders", "pays")
+_LENGTHS = (5, 60, 60, 300, 1500)
+_LEVELS = (*[Durability.ARCHIVED] * 7, Durability.FLUSHED, Durability.ASYNC)
+
+
+class TailWorld(World):
+    """Volumes of one store around one bucket, and the ledger of what they promise."""
+
+    def __init__(self, scheduler: Scheduler, server: Server, ledger: TailLedger, weather: Weather) -> None:
+        super().__init__(scheduler, server, weather)
+        self.ledger = ledger
+        self.sent = 0
+        self.volumes = 0
+
+
+def open_volume(world: TailWorld, *, restore: bool = False, after_ms: int = 0) -> None:
+    """Begin a process on a disk of its own."""
+    world.volumes += 1
+    _begin(world, CrashFileSystem(seed=world.volumes), restore=restore, after_ms=after_ms)
+
+
+def _begin(world: TailWorld, fs: CrashFileSystem, *, restore: bool, after_ms: int = 0) -> None:
+    process = world.process("restore" if restore else "volume")
+    volume = VolumeProcess(world, fs, process, restore=restore)
+
+    def again() -> None:
+        cut = world.chance.random() < 0.5  # the power of the whole machine, or only the process
+        after = volume.fs.crash(world.chance.getrandbits(30)) if cut else volume.fs.after_kill()
+        _begin(world, after, restore=restore)
+
+    world.scheduler.spawn(process.name, process, volume.run, after_ms=after_ms)
+    world.when_killed(process, again, after_ms=after_ms)
+
+
+class VolumeProcess:
+    """An engine, whoever appends to it, and its rounds."""
+
+    def __init__(self, world: TailWorld, fs: CrashFileSystem, process: Process, *, restore: bool) -> None:
+        self._world, self._process, self._restore = world, process, restore
+        self._clock, self._chance = world.clock(), world.chance
+        self._client = world.client(process)
+        self.fs = fs
+
+    def run(self) -> None:
+        """Open, then work for ever."""
+        engine = self._opened()
+        if engine is None:
+            self._world.count("fenced at opening")
+            return
+        if self._restore:
+            self._world.count("restored")
+        for number in range(_APPENDERS):
+            self._world.scheduler.spawn(
+                f"{self._process.name}.append{number}", self._process, lambda: self._append_for_ever(engine)
+            )
+        self._world.scheduler.spawn(f"{self._process.name}.sweep", self._process, lambda: self._sweep(engine))
+        while True:
+            self._world.sleep(20 * MINUTE_MS)
+            self._round(engine)
+
+    def _opened(self) -> Engine | None:
+        """None once another volume has taken over."""
+        while True:
+            try:
+                engine = Engine.open(
+                    ROOT, settings=SETTINGS, cold_url=COLD_URL, store_id=STORE_ID, clock=self._clock, fs=self.fs,
+                    randomness=SeededRandomness(self._chance.getrandbits(60)), restore=self._restore,
+                    objects=cast(ObjectStore, self._client),
+                )  # fmt: skip
+            except (FencedError, StoreMismatchError):
+                return None
+            except (UnavailableError, NotFoundError, ConflictError):
+                self._world.count("opened later")
+                self._world.sleep(10 * MINUTE_MS)
+                continue
+            if engine.read_only_reason is None:
+                return engine
+            engine.close()  # what may be in tails could not be asked
+            self._world.count("opened later")
+            self._world.sleep(10 * MINUTE_MS)
+
+    def _round(self, engine: Engine) -> None:
+        """What the background does, and what an operator asks for."""
+        steps = (engine.tiers_round, engine.tiers_round, engine._hot.roll, lambda: engine.archive(everything=True))
+        try:
+            self._chance.choice(steps)()
+            if self._chance.random() < 0.2:
+                engine.archive(drop_hot=True)
+            self._world.count("rounds")
+        except (FencedError, UnavailableError, ConflictError, ReadOnlyError, ClosedError, NotFoundError):
+            self._world.count("rounds refused")
+
+    def _append_for_ever(self, engine: Engine) -> None:
+        while True:
+            busy = self._chance.random() < 0.7
+            self._world.sleep(MINUTE_MS if busy else 2 * HOUR_MS)
+            self._append(engine)
+
+    def _append(self, engine: Engine) -> None:
+        world = self._world
+        numbers = [*range(world.sent, world.sent + self._chance.choice((1, 1, 2, 4)))]
+        world.sent += len(numbers)
+        messages = [
+            Message(
+                self._chance.choice(_TOPICS), body_of(number, self._chance.choice(_LENGTHS)), [f"key-{number}"],
+                queue_id=self._chance.randrange(2),
+            )
+            for number in numbers
+        ]  # fmt: skip
+        level = self._chance.choice(_LEVELS)
+        try:
+            engine.append(messages, level)
+        except (FencedError, ReadOnlyError):
+            world.count("appends refused")
+        except (UnavailableError, ConflictError, ClosedError):
+            world.count("appends unknown")
+        else:
+            world.count(f"appends {level.value}")
+            if level is Durability.ARCHIVED:
+                world.ledger.acknowledged(numbers)
+
+    def _sweep(self, engine: Engine) -> None:
+        """Tails go beside everything else."""
+        assert engine._archived is not None
+        while True:
+            self._world.sleep(GRACE_MS // 2)
+            try:
+                engine._archived.sweep_round()
+            except (UnavailableError, NotFoundError):
+                self._world.count("sweeps refused")
