@@ -49,6 +49,8 @@ class QueueEnds:
     max_offset: int
     gaps: list[list[int]] | None
     """Ranges ``[first, next)`` that a restore left out; None while the service's archive does not answer."""
+    store_id: str | None = None
+    """Where a querier answers for several stores."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,6 +216,22 @@ class ColdWay:
         with contextlib.nullcontext() if self._claimed else self._lock:
             return self._claim()
 
+    def own_epoch(self) -> int | None:
+        """The epoch that this open holds in the head, by a look at it; None while another step has the way.
+
+        The head is claimed if it was not yet: from then on no earlier open writes to the archive. Raises as the claim.
+        """
+        if not self._claimed:
+            if not self._lock.acquire(blocking=False):
+                return None
+            try:
+                return self._claim().epoch
+            finally:
+                self._lock.release()
+        self.check_owner()
+        head = self.own_head()
+        return None if head is None else head.epoch
+
     def own_head(self) -> Head | None:
         """The head last seen; None before the first contact, and once it is another's, of whose log its marks speak."""
         return self._if_own(self._manifest.head)

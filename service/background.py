@@ -17,7 +17,7 @@ from service.arrivals import Arrivals
 from service.repeated import Repeated
 from service.settings import Settings
 from tiering.clock import Clock
-from tiering.errors import ClosedError, StoreError
+from tiering.errors import ClosedError, ReadOnlyError, StoreError
 from tiering.hot.store import HotStore
 
 _LOG = logging.getLogger("tierlog")
@@ -130,6 +130,8 @@ class Background:
         if self._hot.guard.read_only_reason is None:
             try:
                 step()
+            except ReadOnlyError:
+                return  # it became so meanwhile, as when it is taken over, and said why
             except (StoreError, OSError):
                 _LOG.exception("the disk failed")
 

@@ -25,6 +25,8 @@ class QueueInfo:
     max_offset: int
     gaps: list[tuple[int, int]] | None
     """Half-open ranges that a restore left out; None while the archive, which knows them, does not answer."""
+    store_id: str | None = None
+    """Where it is told of the queues of several stores."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from index.archive_repair import ArchiveRepair, RepairReport
-from index.cold_index import ColdIndex
 from index.query import Answer, Query
-from index.resident_filters import ResidentFilters
 from index.search import Searcher
 from index.store_search import ArchiveSearch
+from service.archives import Archive
 from service.archiving import Progress
-from service.caching import cache_stats, open_caches
-from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
+from service.catalogue import FileInfo, TopicInfo
 from service.checking import check_archive
-from service.opening import open_archive
 from service.querying import answer, make_searcher
 from service.settings import Settings
 from tiering.checks.findings import Findings
 from tiering.clock import Clock, SystemClock
-from tiering.cold.listing import stores_below
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.object_store import ObjectStore
-from tiering.cold.reading import ArchiveCache
 from tiering.cold.segment.reader import SegmentReader
 from tiering.cold.segment.restoring import restore_segment
-from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, TopicNotFoundError
 from tiering.fetch import Fetcher
 from tiering.fs import LocalFileSystem
-from tiering.paths import ColdKeys
 from tiering.pull_result import PullResult
 from tiering.randomness import SystemRandomness
 from tiering.types import Boundary
@@ -39,25 +32,14 @@ from tiering.types import Boundary
 class ColdEngine:
     """The stores of one archive, read only. Thread safe."""
 
-    def __init__(
-        self,
-        objects: ObjectStore,
-        manifests: dict[str, ManifestStore],
-        filters: ResidentFilters,
-        cold_url: str,
-        searcher: Searcher,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, archive: Archive, store_ids: Sequence[str], searcher: Searcher, settings: Settings) -> None:
         """Use :meth:`open`."""
-        self._objects = objects
+        self._archive = archive
         self._searcher = searcher
         self._settings = settings
-        self._manifests = manifests
-        self._indexes = {
-            store_id: ColdIndex(manifest, SystemRandomness(), filters) for store_id, manifest in manifests.items()
-        }
-        self._fetchers = {store_id: Fetcher(store_id, None, manifest) for store_id, manifest in manifests.items()}
-        self.cold_url = cold_url
+        self._stores = {store_id: archive.store(store_id) for store_id in sorted(store_ids)}
+        self._manifests = {store_id: store.manifest for store_id, store in self._stores.items()}
+        self.cold_url = archive.url
 
     @classmethod
     def open(
@@ -73,35 +55,28 @@ class ColdEngine:
 
         Raises :class:`NotFoundError` if there is none, the object store's error if it cannot be asked.
         """
-        url = canonical_url(cold_url)
         clock = clock or SystemClock()
-        objects = objects or open_archive(url, settings, clock, make=False)
-        store_ids = [store_id] if store_id else list(stores_below(objects))
+        archive = Archive(cold_url, settings, clock, objects)
+        store_ids = [store_id] if store_id else archive.discover()
         if not store_ids:
-            raise NotFoundError("no archive of any store here", path=url)
-        cache = ArchiveCache(settings.cold.cache_bytes)
-        filters = open_caches(cache, objects, clock, LocalFileSystem(), settings.cold, url, None)
-        manifests = {
-            found: ManifestStore(objects, ColdKeys(found), SystemRandomness(), settings.cold_options(), cache, clock)
-            for found in store_ids
-        }
-        for found, manifest in manifests.items():
+            raise NotFoundError("no archive of any store here", path=archive.url)
+        for found in store_ids:
             try:
-                manifest.refresh()
+                archive.store(found).manifest.refresh()
             except ObjectNotFoundError as error:
-                if next(iter(objects.list(f"{found}/")), None) is None:
-                    raise NotFoundError(f"no archive of store {found!r} here", path=url) from error
+                if next(iter(archive.objects.list(f"{found}/")), None) is None:
+                    raise NotFoundError(f"no archive of store {found!r} here", path=archive.url) from error
                 raise  # the head of a store that is there is lost
-        return cls(objects, manifests, filters, url, make_searcher(settings, clock), settings)
+        return cls(archive, store_ids, make_searcher(settings, clock), settings)
 
     @property
     def store_ids(self) -> list[str]:
         """The stores found, in order."""
-        return sorted(self._manifests)
+        return list(self._stores)
 
     def query(self, query: Query) -> Answer:
         """Search every store's archive; what is still hot is not searched and not claimed."""
-        stores = [ArchiveSearch(store_id, self._indexes[store_id]) for store_id in self.store_ids]
+        stores = [ArchiveSearch(store.store_id, store.index) for store in self._stores.values()]
         return answer(self._searcher, stores, query, self._settings)
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
@@ -113,7 +88,7 @@ class ColdEngine:
         return self._fetcher().offset_by_time(topic, queue_id, time_ms, boundary)
 
     def _fetcher(self) -> Fetcher:
-        return self._fetchers[self._only_store("a queue")[0]]
+        return self._stores[self._only_store("a queue")[0]].fetcher
 
     def _only_store(self, what: str) -> tuple[str, ManifestStore]:
         if len(self._manifests) > 1:
@@ -125,21 +100,7 @@ class ColdEngine:
 
     def topics(self) -> list[TopicInfo]:
         """Topics of all stores; a name that several have is listed once for each."""
-        found = []
-        for store_id in self.store_ids:
-            manifest = self._manifests[store_id]
-            head, reader, fetcher = manifest.refresh(), manifest.reader(), self._fetchers[store_id]
-            for state in manifest.state(reader, head).listed:
-                queues = [
-                    QueueInfo(queue, *fetcher.offsets(state.name, queue), fetcher.declared_gaps(state.name, queue))
-                    for queue in range(state.queues)
-                ]
-                found.append(
-                    TopicInfo(
-                        state.name, state.topic_id, queues, state.archive, state.cold_retention_ms, state.hold
-                    )
-                )  # fmt: skip
-        return found
+        return [topic for store in self._stores.values() for topic in store.topics()]
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; :class:`TopicNotFoundError`."""
@@ -150,27 +111,14 @@ class ColdEngine:
 
     def files(self) -> list[FileInfo]:
         """Published segments and index objects of all stores."""
-        return [
-            info
-            for store_id in self.store_ids
-            for info in cold_files(self._manifests[store_id], self._manifests[store_id].refresh())
-        ]
+        return [info for store in self._stores.values() for info in store.files()]
 
     def stats(self) -> dict[str, object]:
         """Watermarks of each store."""
-        heads = {store_id: self._manifests[store_id].refresh() for store_id in self.store_ids}
         return {
             "cold_url": self.cold_url,
-            "cache": next(cache_stats(manifest.cache) for manifest in self._manifests.values()),
-            "stores": {
-                store_id: {
-                    "archived_to": head.archived_to,
-                    "indexed_to": head.indexed_to,
-                    "manifest_version": head.version,
-                    "epoch": head.epoch,
-                }
-                for store_id, head in heads.items()
-            },
+            "cache": self._archive.cache_stats(),
+            "stores": {store_id: store.watermarks() for store_id, store in self._stores.items()},
         }
 
     def restore_segment(
@@ -218,6 +166,4 @@ class ColdEngine:
 
     def close(self) -> None:
         """Give connections back and end the disk cache."""
-        for manifest in self._manifests.values():
-            manifest.cache.close()
-        self._objects.close()
+        self._archive.close()

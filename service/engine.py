@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from index.archive_repair import ArchiveRepair, RepairReport
+from index.hot_tier import HotPage, HotTierSearch, hot_page
 from index.layout import LAYOUTS
 from index.query import Answer, Query
 from index.results import PAGE_BYTES
@@ -220,6 +221,11 @@ class Engine:
         self.counted.answered(query, found, self._clock.monotonic_s() - begun_s)
         return found
 
+    def hot_page(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> HotPage:
+        """What is hot of a query, for somebody who reads the archive himself; see :class:`HotPage`."""
+        tier = HotTierSearch(self.store_id, self._hot, self._index, self._known)
+        return hot_page(tier, self._manifest, self.cold_url, query, page_bytes)
+
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Read a queue in order; see :meth:`Fetcher.pull`."""
         return self._fetcher.pull(topic, queue_id, offset, limit, tag)
@@ -341,6 +347,17 @@ class Engine:
     def read_only_reason(self) -> str | None:
         """Why nothing can be written, or None."""
         return "opened read-only" if self._read_only else self._hot.guard.read_only_reason
+
+    @property
+    def archive_objects(self) -> ObjectStore | None:
+        """The object store of the archive, as this store writes to it; None without a cold tier."""
+        return self._manifest.objects if self._manifest is not None else None
+
+    def own_epoch(self) -> int | None:
+        """The epoch of the archive's head as this open has claimed it; see :meth:`ColdWay.own_epoch`."""
+        if self._cold_way is None:
+            raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
+        return self._cold_way.own_epoch()
 
     @property
     def is_fenced(self) -> bool:

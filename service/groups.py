@@ -4,6 +4,9 @@ Members live in memory and prove that they are alive by heartbeats; after a rest
 offsets are durable (``tiering.group_offsets``). Every change of membership, and of a topic's queue count, begins a
 new generation before anybody is told its assignment, and a commit for another generation is refused: two members
 never commit for one queue at a time.
+
+A group reads the queues of a topic in every store of the cluster; how many there are elsewhere is what those stores
+told last (``service.cluster.elsewhere``). They are asked before the lock is taken, and never under it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from service.allocation import allocate
+from service.cluster.elsewhere import Alone, QueuesElsewhere
+from service.group_shapes import GroupInfo, GroupSummary, MemberInfo, Membership, QueueProgress
 from tiering.batch import validate_topic
 from tiering.clock import Clock
 from tiering.errors import (
@@ -21,11 +26,12 @@ from tiering.errors import (
     DiskFullError,
     InvalidRequestError,
     MemberNotFoundError,
+    NotFoundError,
     ReadOnlyError,
     StaleGenerationError,
-    TopicNotFoundError,
+    UnavailableError,
 )
-from tiering.group_offsets import GroupOffsets, GroupState, Queue, validate_group
+from tiering.group_offsets import GroupOffsets, GroupState, Queue, named, validate_group
 from tiering.hot.topics import TopicRegistry
 from tiering.randomness import Randomness
 
@@ -34,63 +40,8 @@ MAX_TOPICS = 100
 DEFAULT_SESSION_MS = 30_000
 MIN_SESSION_MS = 1_000
 MAX_SESSION_MS = 600_000
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """What a member is told: it may read and commit ``assignment`` as long as ``generation`` lasts."""
-
-    group: str
-    member_id: str
-    generation: int
-    session_timeout_ms: int
-    assignment: list[Queue]
-
-
-@dataclass(frozen=True, slots=True)
-class MemberInfo:
-    """One live member."""
-
-    member_id: str
-    topics: list[str]
-    session_timeout_ms: int
-    idle_ms: int
-    assignment: list[Queue]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
-    """One queue of a group: ``offset`` None before the first commit; ``lag`` counts messages still to consume.
-
-    The last three are None if the store has no such queue any more.
-    """
-
-    topic: str
-    queue_id: int
-    offset: int | None
-    min_offset: int | None
-    max_offset: int | None
-    lag: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
-    """One group in numbers: its live members, and the queues with a committed offset."""
-
-    group: str
-    generation: int
-    members: int
-    queues: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupInfo:
-    """One group with its live members, and every queue that has an offset or is read by a member."""
-
-    name: str
-    generation: int
-    members: list[MemberInfo]
-    queues: list[QueueProgress]
+#: How old may be what a look at a group tells of queues elsewhere.
+_LOOK_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +59,7 @@ class _Members:
 
     def __init__(self) -> None:
         self.by_id: dict[str, _Member] = {}
-        self.queue_counts: dict[str, int] = {}
+        self.queue_counts: dict[str, dict[str, int]] = {}
         self.assignment: dict[str, list[Queue]] = {}
 
 
@@ -127,6 +78,7 @@ class ConsumerGroups:
 
     def __init__(
         self,
+        store_id: str,
         offsets: GroupOffsets,
         topics: TopicRegistry,
         offset_range: Callable[[str, int], tuple[int, int]],
@@ -134,10 +86,13 @@ class ConsumerGroups:
         randomness: Randomness,
         missing: Callable[[str, int, int, int], int] = none_missing,
     ) -> None:
-        """``offset_range`` is (least, next) offset of a queue, or :class:`TopicNotFoundError`.
+        """``offset_range`` is (least, next) offset of an own queue, or :class:`TopicNotFoundError`.
 
         ``missing`` counts the offsets of a range ``[start, end)`` of a queue that no message will ever have.
         """
+        self._store_id = store_id
+        #: Queues of other stores; set before the first request by whoever knows the cluster.
+        self.elsewhere: QueuesElsewhere = Alone()
         self._offsets = offsets
         self._topics = topics
         self._offset_range = offset_range
@@ -157,6 +112,7 @@ class ConsumerGroups:
             raise InvalidRequestError(f"a member reads 1 to {MAX_TOPICS} topics, not {len(wanted)}")
         if not MIN_SESSION_MS <= session_timeout_ms <= MAX_SESSION_MS:
             raise InvalidRequestError(f"a session lasts {MIN_SESSION_MS} to {MAX_SESSION_MS} ms")
+        self.elsewhere.refresh(self._read_by(name) | set(wanted))
         with self._lock:
             group = self._groups.get(name) or _Members()
             members = self._live(group)
@@ -170,6 +126,7 @@ class ConsumerGroups:
 
     def heartbeat(self, name: str, member_id: str) -> Membership:
         """Keep a member alive and tell what it reads now; :class:`MemberNotFoundError` if its session is over."""
+        self.elsewhere.refresh(self._read_by(name))
         with self._lock:
             group = self._settled(name)
             self._check_member(name, group, member_id)
@@ -198,7 +155,8 @@ class ConsumerGroups:
         A member says which one it is and its generation, and commits for queues assigned to it; without both, the
         group must have no live member. Raises :class:`MemberNotFoundError`, :class:`StaleGenerationError` or
         :class:`ConflictError` for whoever may not, :class:`InvalidRequestError` for an offset beyond the end of the
-        queue, or below the committed one without ``reset``.
+        queue, or below the committed one without ``reset``, :class:`UnavailableError` if only a store that does not
+        answer knows where the queue ends.
         """
         validate_group(name)
         if (member_id is None) != (generation is None):
@@ -218,12 +176,8 @@ class ConsumerGroups:
                     raise StaleGenerationError(f"group {name!r} is at generation {current}, not {generation}")
                 foreign = sorted(set(offsets) - set(group.assignment[member_id]))
                 if foreign:
-                    topic, queue_id = foreign[0]
-                    raise ConflictError(f"{topic}/{queue_id} is not assigned to member {member_id}")
-        for (topic, queue_id), offset in offsets.items():
-            _, end = self._offset_range(topic, queue_id)
-            if not 0 <= offset <= end:
-                raise InvalidRequestError(f"offset {offset} of {topic}/{queue_id} is not in [0, {end}]")
+                    raise ConflictError(f"{self._named(foreign[0])} is not assigned to member {member_id}")
+        self._check_ends(offsets)
         # looked at again with the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
 
@@ -246,7 +200,7 @@ class ConsumerGroups:
                 state = self._offsets.all().get(name)
             if state is not None:
                 seen = [member for member in members if any(map(shows, member.topics))]
-                queues = sum(shows(topic) for topic, _ in state.offsets)
+                queues = sum(shows(topic) for topic, _, _ in state.offsets)
                 if seen or queues or not (members or state.offsets):
                     found.append(GroupSummary(name, state.generation, len(seen), queues))
         return found
@@ -260,11 +214,12 @@ class ConsumerGroups:
         if member_id is not None:
             return set(members[member_id].topics) if member_id in members else set()
         read = {topic for member in members.values() for topic in member.topics}
-        return read | {topic for topic, _ in (state.offsets if state else ())}
+        return read | {topic for topic, _, _ in (state.offsets if state else ())}
 
     def describe(self, name: str) -> GroupInfo:
         """One group; :class:`NotFoundError`."""
         self._offsets.get(validate_group(name))
+        self.elsewhere.refresh(self.topics(name), age_ms=_LOOK_MS)
         with self._lock:
             group = self._looked_at(name)
             now_ms = self._now_ms()
@@ -277,8 +232,9 @@ class ConsumerGroups:
             ]  # fmt: skip
             state = self._offsets.get(name)
         read = {queue for member in members for queue in member.assignment}
-        queues = [self._progress(queue, state.offsets.get(queue)) for queue in sorted(read | set(state.offsets))]
-        return GroupInfo(name, state.generation, members, queues)
+        down: set[str] = set()
+        queues = [self._progress(queue, state.offsets.get(queue), down) for queue in sorted(read | set(state.offsets))]
+        return GroupInfo(name, state.generation, members, queues, sorted(down))
 
     def remove(self, name: str) -> None:
         """Forget a group and its offsets; :class:`ConflictError` while it has a live member."""
@@ -289,13 +245,47 @@ class ConsumerGroups:
             self._offsets.remove(name)
             self._groups.pop(name, None)
 
-    def _progress(self, queue: Queue, offset: int | None) -> QueueProgress:
+    def _named(self, queue: Queue) -> str:
+        return named(queue, self._store_id)
+
+    def _check_ends(self, offsets: Mapping[Queue, int]) -> None:
+        """What is wrong with own queues is found before anybody is asked."""
+        elsewhere = {queue: offset for queue, offset in offsets.items() if queue[1] != self._store_id}
+        for queue, offset in offsets.items():
+            if queue not in elsewhere:
+                _, end = self._offset_range(queue[0], queue[2])
+                self._check_end(queue, offset, end)
+        ends = self.elsewhere.ends(elsewhere)
+        for queue, offset in elsewhere.items():
+            self._check_end(queue, offset, ends[queue])
+
+    def _check_end(self, queue: Queue, offset: int, end: int) -> None:
+        if not 0 <= offset <= end:
+            raise InvalidRequestError(f"offset {offset} of {self._named(queue)} is not in [0, {end}]")
+
+    def _progress(self, queue: Queue, offset: int | None, down: set[str]) -> QueueProgress:
+        """``down`` gets the queue's store if that does not answer."""
+        topic, store_id, queue_id = queue
         try:
-            first, end = self._offset_range(*queue)
-        except TopicNotFoundError:
-            return QueueProgress(*queue, offset, None, None, None)
-        start = max(first, offset or 0)
-        return QueueProgress(*queue, offset, first, end, end - start - self._missing(*queue, start, end))
+            if store_id != self._store_id:
+                told = self.elsewhere.told(queue)
+                return QueueProgress(*queue, offset, told.min_offset, told.max_offset, told.lag(offset))
+            first, end = self._offset_range(topic, queue_id)
+        except UnavailableError:
+            if store_id == self._store_id:
+                raise
+            down.add(store_id)
+        except NotFoundError:
+            pass
+        else:
+            start = max(first, offset or 0)
+            return QueueProgress(*queue, offset, first, end, end - start - self._missing(topic, queue_id, start, end))
+        return QueueProgress(*queue, offset, None, None, None)
+
+    def _read_by(self, name: str) -> set[str]:
+        with self._lock:
+            group = self._groups.get(validate_group(name)) or _Members()
+            return {topic for member in group.by_id.values() for topic in member.topics}
 
     # membership; all under the lock
 
@@ -327,9 +317,11 @@ class ConsumerGroups:
             group.by_id, group.queue_counts = members, counts
             group.assignment = allocate(counts, {key: member.topics for key, member in members.items()})
 
-    def _queues_of(self, name: str) -> int:
+    def _queues_of(self, name: str) -> dict[str, int]:
+        """Of each store that has any."""
         topic = self._topics.find(name)
-        return topic.queues if topic else 0
+        own = {self._store_id: topic.queues} if topic else {}
+        return {**self.elsewhere.counts(name), **own}
 
     def _generation(self, name: str) -> int:
         state = self._offsets.all().get(name)

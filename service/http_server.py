@@ -21,7 +21,7 @@ def http_config(app: Any, settings: ServeSettings, **others: Any) -> uvicorn.Con
         ws="none",
         timeout_keep_alive=max(1, settings.keep_alive_ms // 1000),
         h11_max_incomplete_event_size=settings.max_header_bytes,
-        lifespan="off",
+        lifespan="on",
         server_header=False,
         **others,
     )

@@ -222,7 +222,9 @@ def _open_once(
             full_percent=hot_settings.disk_full_percent,
         )  # fmt: skip
         known = KnownErasures(manifest, seen.tombstones, DeletedTopics(hot).current)
-        offsets = GroupOffsets(fs, paths, lambda: "opened read-only" if read_only else hot.guard.read_only_reason)
+        offsets = GroupOffsets(
+            fs, paths, identity.store_id, lambda: "opened read-only" if read_only else hot.guard.read_only_reason
+        )
         resources.callback(offsets.close)  # before the lock goes
         cold_way, archived = None, None
         if manifest is not None and not read_only:
@@ -245,7 +247,9 @@ def _open_once(
         )  # fmt: skip
         fetcher = Fetcher(identity.store_id, hot, manifest, known)
         missing = partial(fetcher.gaps.missing, hot.topics)
-        groups = ConsumerGroups(offsets, hot.topics, fetcher.offsets, around.clock, around.randomness, missing)
+        groups = ConsumerGroups(
+            identity.store_id, offsets, hot.topics, fetcher.offsets, around.clock, around.randomness, missing
+        )
         return StoreParts(
             identity, hot, index, classic, manifest, totals, cold_index, searcher, keeping, steps, cold_way, archived,
             known, removal, fetcher, groups, disk, meter, stopping, planned.first_contact, resources.pop_all(), broker,

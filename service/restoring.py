@@ -28,7 +28,7 @@ from tiering.cold.urls import canonical_url
 from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, StoreMismatchError
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.manifest import Head
-from tiering.format.store_state import StoreState, Takeover, TopicState
+from tiering.format.store_state import GroupRecord, StoreState, Takeover, TopicState
 from tiering.fs import FileSystem, replace_file
 from tiering.group_offsets import GroupState, encode_groups
 from tiering.hot.commit_log import CommitLog
@@ -37,7 +37,7 @@ from tiering.hot.identity import (
     DEFAULT_QUEUE_FILE_UNITS,
     DEFAULT_SEGMENT_BYTES,
     StoreIdentity,
-    validate_store_id,
+    validate_known_store_id,
 )
 from tiering.hot.topics import Topic, encode_topics
 from tiering.paths import ColdKeys, StorePaths
@@ -70,7 +70,7 @@ def restore_volume(
         return replace(around, settings=around.settings.unsized())
     begun = _begun(fs, paths)
     with _archive(url, around) as objects:
-        store_id = begun.store_id if begun else _which_store(objects, url, validate_store_id(store_id))
+        store_id = begun.store_id if begun else _which_store(objects, url, store_id)
         manifest = _manifest(objects, store_id, around)
         head = _head(manifest, url)
         fs.make_dirs(root)
@@ -139,7 +139,7 @@ def _archive(url: str, around: Surroundings) -> Iterator[ObjectStore]:
 
 def _which_store(objects: ObjectStore, url: str, store_id: str | None) -> str:
     if store_id is not None:
-        return store_id
+        return validate_known_store_id(store_id)
     found = list(stores_below(objects))
     if not found:
         raise NotFoundError("no archive of any store here, so nothing to restore", path=url)
@@ -232,6 +232,13 @@ def _deletion_of(topic: TopicState) -> Deletion | None:
     return Deletion(topic.deleted_below, begins, in_force=topic.deleted, told=True)
 
 
+def _group_state(group: GroupRecord, store_id: str) -> GroupState:
+    """All offsets, those in queues of other stores too."""
+    own = {(each.topic, store_id, each.queue_id): each.offset for each in group.offsets}
+    elsewhere = {(each.topic, each.store_id, each.queue_id): each.offset for each in group.elsewhere}
+    return GroupState(group.generation, {**own, **elsewhere})
+
+
 def _make_local(
     fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, newest_ms: int
 ) -> None:  # fmt: skip
@@ -249,11 +256,8 @@ def _make_local(
     ]  # fmt: skip
     topics_text = encode_topics(topics, state.next_topic_id, state.first_offset)
     replace_file(fs, paths.topics_json, topics_text, paths.tmp)
-    groups = {
-        group.name: GroupState(group.generation, {(each.topic, each.queue_id): each.offset for each in group.offsets})
-        for group in state.groups
-    }
-    replace_file(fs, paths.groups_json, encode_groups(groups), paths.tmp)
+    groups = {group.name: _group_state(group, identity.store_id) for group in state.groups}
+    replace_file(fs, paths.groups_json, encode_groups(groups, identity.store_id), paths.tmp)
     replace_file(fs, paths.checkpoint, Checkpoint(physic_ms=max(0, newest_ms)).encode(), paths.tmp)
     fs.make_dirs(paths.commitlog)
     log = CommitLog(fs, paths, identity.segment_bytes)

@@ -30,7 +30,6 @@ from tiering.format.filler import is_filler
 from tiering.format.manifest import Head, Tombstone
 from tiering.format.record import decode_record
 from tiering.format.store_state import StoreState
-from tiering.group_offsets import Queue
 from tiering.hot.commit_log import Segment
 from tiering.hot.identity import StoreIdentity
 from tiering.hot.store import HotStore
@@ -47,6 +46,9 @@ _BATCH_BYTES = 1 << 20
 _PAGE = 1_000
 #: The largest offset that a service can be asked for, which no queue ever reaches: asking there reads nothing.
 _BEYOND = (1 << 53) - 1
+
+#: Topic and queue id; all queues are the store's own.
+_Queue = tuple[str, int]
 
 Progress = Callable[[int, int], None]
 
@@ -79,6 +81,7 @@ def salvage(old_root: Path, around: Surroundings, target: Writer, progress: Prog
             raise InvalidRequestError("the old store never had an archive", path=str(old_root))
         head = parts.manifest.refresh()
         _check(parts.identity, head, target, old_root)
+        target.only_store(parts.identity.store_id)
         if head.volume_id == parts.identity.volume_id:  # a copy: what its twin has not archived yet may be common
             target.archive(until_ms=None, everything=True, drop_hot=False, progress=None)
             head = parts.manifest.refresh()
@@ -210,12 +213,17 @@ class _Run:
         self._report = report
         self._look_everywhere = look_everywhere
         self._group = f"{PROPERTY}-{report.volume_id}"
-        self._marks: dict[Queue, int] = {}
-        self._there: dict[Queue, set[int]] = {}
+        self._marks: dict[_Queue, int] = {}
+        self._there: dict[_Queue, set[int]] = {}
         self._queues = queues
         self._erased = erased
         with contextlib.suppress(NotFoundError):
-            self._marks = target.committed_offsets(self._group)
+            marks = target.committed_offsets(self._group)
+            self._marks = {
+                (topic, queue_id): offset
+                for (topic, store_id, queue_id), offset in marks.items()
+                if store_id == report.store_id
+            }
 
     def append(self, batch: list[StoredMessage]) -> None:
         """Append those of a batch that are not there yet, topic by topic, each queue in its order."""
@@ -235,7 +243,7 @@ class _Run:
         self._report.appended += len(wanted)
         self._report.skipped += len(batch) - len(wanted)
 
-    def _look(self, queues: set[Queue]) -> None:
+    def _look(self, queues: set[_Queue]) -> None:
         """Learn what earlier runs appended to queues met for the first time, and mark where this one begins."""
         new = sorted(queues - self._there.keys())
         for topic in sorted({topic for topic, _ in new}):
@@ -247,14 +255,16 @@ class _Run:
             self._there[queue] = set() if start is None else set(self._salvaged(queue, start))
         unmarked = {queue: self._end(queue) for queue in new if queue not in self._marks}
         if unmarked:
-            self._target.commit_offsets(self._group, unmarked)
+            store_id = self._report.store_id
+            marks = {(topic, store_id, queue_id): end for (topic, queue_id), end in unmarked.items()}
+            self._target.commit_offsets(self._group, marks)
             self._marks.update(unmarked)
 
-    def _end(self, queue: Queue) -> int:
+    def _end(self, queue: _Queue) -> int:
         end: int = self._target.pull(*queue, _BEYOND, 1)["max_offset"]
         return end
 
-    def _salvaged(self, queue: Queue, offset: int) -> Iterator[int]:
+    def _salvaged(self, queue: _Queue, offset: int) -> Iterator[int]:
         """Old physical offsets of the messages in a queue that earlier runs appended."""
         while True:
             page = self._target.pull(*queue, offset, _PAGE)

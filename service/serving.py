@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,17 +20,21 @@ from service.access.audit import AuditLog
 from service.access.control import AccessControl
 from service.api.app import create_app
 from service.cli.errors import FAILED
+from service.cluster.joining import check_membership, join_cluster
+from service.cluster.view import ClusterView
 from service.engine import Engine
 from service.http_server import http_config
 from service.observing.logs import configure_logs
 from service.observing.tracing import tracer_of
+from service.querier_engine import QuerierEngine
 from service.settings import Settings
 from service.tls import ServerTls
 from tiering.clock import SystemClock
-from tiering.errors import InvalidRequestError
+from tiering.errors import DiskFailedError, InvalidRequestError
 from tiering.fs import LocalFileSystem
 from tiering.paths import StorePaths
 from tiering.randomness import SystemRandomness
+from tiering.tracer import Tracer
 
 #: Requests that are being answered get this long after the stop.
 _GRACE_S = 2
@@ -59,6 +64,82 @@ def serve(
     the open store before requests are taken; ``ready`` is told the URL once they are. Raises what
     :meth:`Engine.open` raises, and :class:`InvalidRequestError` if the address cannot be listened on.
     """
+
+    def run(process: _Process) -> None:
+        _check_volume(Path(root))
+        check_membership(process.settings, root, cold_url)
+        audit = _audit_log(root, process.settings)
+        engine = Engine.open(
+            root, cold_url=cold_url, store_id=store_id, restore=restore, settings=process.settings,
+            tracer=process.tracer,
+        )  # fmt: skip
+        cluster = join_cluster(engine, process.settings)
+        try:
+            engine.start()
+            if cluster is not None:
+                cluster.start(first_look_s=process.settings.cluster.ask_timeout_ms / 1000)
+            prepare(engine)
+            process.answer(engine, audit, cluster, ready)
+        finally:
+            _last_resort(process.stopping)
+            if cluster is not None:
+                cluster.stop()
+            engine.close()
+            audit.close()
+
+    _serve(settings, run)
+
+
+def serve_querier(
+    settings: Settings,
+    *,
+    cold_url: str | None = None,
+    ready: Callable[[str], None] = lambda url: print(f"tierlog: querying at {url}", file=sys.stderr, flush=True),
+) -> None:
+    """Answer queries over the stores of ``cluster.stores`` or of the cluster table, until SIGTERM or SIGINT.
+
+    In the main thread only. Raises what :meth:`QuerierEngine.open` raises, and :class:`InvalidRequestError` if the
+    address cannot be listened on.
+    """
+
+    def run(process: _Process) -> None:
+        engine = QuerierEngine.open(
+            cold_url, process.settings.cluster.sources, settings=process.settings, tracer=process.tracer
+        )
+        try:
+            engine.start()
+            process.answer(engine, None, engine.cluster, ready)
+        finally:
+            _last_resort(process.stopping)
+            engine.close()
+
+    _serve(settings, run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What a process that answers requests has, whatever it answers from."""
+
+    settings: Settings
+    control: AccessControl
+    tls: ServerTls | None
+    tracer: Tracer
+    listener: socket.socket
+    stopping: threading.Event
+
+    def answer(
+        self,
+        engine: Engine | QuerierEngine,
+        audit: AuditLog | None,
+        cluster: ClusterView | None,
+        ready: Callable[[str], None],
+    ) -> None:
+        """Answer until asked to stop."""
+        app = create_app(engine, self.settings, self.stopping, control=self.control, audit=audit, cluster=cluster)
+        _answer(app, self.settings, self.tls, self.listener, self.stopping, ready)
+
+
+def _serve(settings: Settings, run: Callable[[_Process], None]) -> None:
     configure_logs(settings.log)
     stopping = threading.Event()
     before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
@@ -70,19 +151,7 @@ def serve(
             _check_access(listener, control)
             port = listener.getsockname()[1]  # goes into message ids, so a free port asked for as 0 must be known
             settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": port})})
-            audit = _audit_log(root, settings)
-            engine = Engine.open(
-                root, cold_url=cold_url, store_id=store_id, restore=restore, settings=settings, tracer=tracer
-            )
-            try:
-                engine.start()
-                prepare(engine)
-                app = create_app(engine, settings, stopping, control=control, audit=audit)
-                _answer(app, settings, tls, listener, stopping, ready)
-            finally:
-                _last_resort(stopping)
-                engine.close()
-                audit.close()
+            run(_Process(settings, control, tls, tracer, listener, stopping))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -124,6 +193,16 @@ def _check_access(listener: socket.socket, control: AccessControl) -> None:
         file=sys.stderr,
         flush=True,
     )
+
+
+def _check_volume(root: Path) -> None:
+    """A mounted volume of another user is the most frequent reason why a store in a container does not open."""
+    if root.is_dir() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        raise DiskFailedError(
+            f"the directory belongs to user {root.stat().st_uid}, and user {os.geteuid()} may not write to it",
+            path=str(root),
+            hint=f"`chown -R {os.geteuid()}` it, run as its owner, or set fsGroup on Kubernetes (docs/containers.md)",
+        )
 
 
 def _audit_log(root: Path, settings: Settings) -> AuditLog:

@@ -25,6 +25,7 @@ from pydantic_settings import (
 )
 
 from service.setting_groups.access import AccessSettings
+from service.setting_groups.cluster import ClusterSettings
 from service.setting_groups.cold import ColdSettings
 from service.setting_groups.hot import HotSettings
 from service.setting_groups.index import IndexSettings
@@ -38,6 +39,7 @@ from tiering.options import ColdOptions, HotOptions, RetentionOptions, TailOptio
 
 __all__ = [
     "AccessSettings",
+    "ClusterSettings",
     "ColdSettings",
     "HotSettings",
     "IndexSettings",
@@ -91,6 +93,7 @@ class Settings(BaseSettings):
     query: QuerySettings = QuerySettings()
     serve: ServeSettings = ServeSettings()
     access: AccessSettings = AccessSettings()
+    cluster: ClusterSettings = ClusterSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     tracing: TracingSettings = TracingSettings()

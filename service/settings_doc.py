@@ -1,4 +1,7 @@
-"""Writes ``docs/configuration.md`` out of :class:`service.settings.Settings`: ``python -m service.settings_doc``."""
+"""Writes ``docs/configuration.md`` out of :class:`service.settings.Settings`: ``python -m service.settings_doc``.
+
+The chart's schema has the settings too, so its files are written with it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from service import chart_files
 from service.settings import ENV_ALIASES, Settings
 
 _PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -76,9 +80,9 @@ def _elsewhere(name: str) -> str:
 
 
 def main() -> int:
-    """Write the page."""
+    """Write the page, and the chart's files."""
     _PAGE.write_text(page(), encoding="utf-8")
-    return 0
+    return chart_files.main()
 
 
 if __name__ == "__main__":

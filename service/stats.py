@@ -8,7 +8,8 @@ from service.archived_appends import TailNumbers
 from service.caching import cache_stats
 from service.opening import StoreParts
 from tiering.clock import Clock
-from tiering.errors import TopicNotFoundError
+from tiering.errors import NotFoundError, UnavailableError
+from tiering.group_offsets import Queue
 from tiering.hot.lag import waiting_ms
 
 
@@ -77,13 +78,24 @@ def _archive_lag(parts: StoreParts, clock: Clock) -> tuple[int | None, int | Non
 def group_lags(parts: StoreParts, most: int) -> dict[str, int]:
     """Messages that each group has not committed in the queues that it has committed in, of ``most`` groups.
 
-    What expired or was never given out counts too.
+    What expired or was never given out counts too. Of queues of other stores, what those told last; they are asked
+    beside this, and a group with a queue in one that does not answer is left out.
     """
+    groups = sorted(parts.groups.all_committed().items())[:most]
+    own, elsewhere = parts.identity.store_id, parts.groups.elsewhere
+    elsewhere.refresh({topic for _, state in groups for topic, store, _ in state.offsets if store != own}, wait=False)
     found = {}
-    for name, state in sorted(parts.groups.all_committed().items())[:most]:
-        found[name] = 0
-        for (topic, queue_id), offset in state.offsets.items():
-            with contextlib.suppress(TopicNotFoundError):
-                there = parts.hot.topics.get(topic)
-                found[name] += max(0, parts.hot.next_offset(there, queue_id) - max(offset, there.begin(queue_id)))
+    for name, state in groups:
+        with contextlib.suppress(UnavailableError):
+            found[name] = sum(_lag(parts, queue, offset) for queue, offset in state.offsets.items())
     return found
+
+
+def _lag(parts: StoreParts, queue: Queue, offset: int) -> int:
+    topic, store_id, queue_id = queue
+    with contextlib.suppress(NotFoundError):
+        if store_id != parts.identity.store_id:
+            return parts.groups.elsewhere.told(queue).lag(offset)
+        there = parts.hot.topics.get(topic)
+        return max(0, parts.hot.next_offset(there, queue_id) - max(offset, there.begin(queue_id)))
+    return 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from index.query import Answer
     from service.appending import Appended
     from service.archiving import ArchiveReport
-    from service.catalogue import FileInfo, TopicInfo
+    from service.catalogue import FileInfo, QueueInfo, TopicInfo
     from tiering.batch import Message
     from tiering.message import StoredMessage
     from tiering.pull_result import PullResult
@@ -103,8 +103,15 @@ def topic_json(topic: TopicInfo) -> Json:
         "archive": topic.archive,
         "cold_retention_ms": topic.cold_retention_ms,
         "hold": topic.hold,
-        "offsets": [asdict(queue) for queue in topic.queues],
+        "offsets": [_queue_json(queue) for queue in topic.queues],
     }
+
+
+def _queue_json(queue: QueueInfo) -> Json:
+    found = asdict(queue)
+    if queue.store_id is None:
+        del found["store_id"]
+    return found
 
 
 def file_json(file: FileInfo) -> Json:

@@ -99,7 +99,7 @@ def cross_origin(origins: Sequence[str]) -> dict[str, Any]:
         "allow_origins": origins,
         "allow_methods": ["GET", "POST", "PUT", "DELETE"],
         "allow_headers": ["Authorization", "Content-Type", "Idempotency-Key", "Traceparent", "X-Request-Id"],
-        "expose_headers": ["Retry-After", "WWW-Authenticate", "X-Request-Id"],
+        "expose_headers": ["Retry-After", "Tierlog-Address", "Tierlog-Store", "WWW-Authenticate", "X-Request-Id"],
         "allow_credentials": False,
         "max_age": 600,
     }

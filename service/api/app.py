@@ -17,50 +17,63 @@ from service.api.body_memory import BodyMemory
 from service.api.compression import Compression
 from service.api.contract import describe
 from service.api.exact import ExactRequests
+from service.api.forwarding import Forwarding
 from service.api.lanes import Lanes
 from service.api.limits import Admission, Bodies
 from service.api.methods import HeadAndOptions
+from service.api.node_session import load_client
 from service.api.observing import Observe
-from service.api.routes import admin, groups, health, messages, metrics, page, produce, timeline, topics
+from service.api.routes import admin, cluster, groups, health, hot, messages, metrics, page, produce, timeline, topics
 from service.api.stops import AnswerWhenStopped
+from service.cluster.queue_counts import QueueCounts
+from service.cluster.view import ClusterView
 from service.engine import Engine
 from service.observing.http_counts import HttpCounts
 from service.observing.metrics import Metrics
+from service.querier_engine import QuerierEngine
 from service.settings import Settings
 from tiering.clock import SystemClock
 from tiering.randomness import SystemRandomness
 
 
 def create_app(
-    engine: Engine,
+    engine: Engine | QuerierEngine,
     settings: Settings,
     stopping: threading.Event | None = None,
     *,
     control: AccessControl | None = None,
     audit: AuditLog | None = None,
+    cluster: ClusterView | None = None,
 ) -> FastAPI:
     """The application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early.
 
     ``control`` knows the tokens; without any, requests are answered under names of the loopback only. ``audit`` has
-    admin calls on record; none by itself.
+    admin calls on record; none by itself. ``cluster`` knows the other stores; None for a store that is alone.
     """
     needs_tokens = control is not None and control.is_on
     app = routed_app(access=needs_tokens)
     app.state.engine = engine
     app.state.settings = settings
     counts = HttpCounts()
-    app.state.metrics = Metrics(engine, counts, max_groups=settings.metrics.max_groups)
+    app.state.metrics = Metrics(engine, counts, max_groups=settings.metrics.max_groups, cluster=cluster)
     app.state.stopping = stopping = stopping or threading.Event()
     app.state.lanes = lanes = Lanes(settings.serve)
     app.state.body_memory = memory = BodyMemory(settings.serve.body_memory_bytes, settings.serve.wait_ms)
     app.state.needs_tokens = needs_tokens
     app.state.audit = audit
+    app.state.cluster = cluster
+    if cluster is not None:
+        load_client()
+    if cluster is not None and isinstance(engine, Engine):
+        engine.groups.elsewhere = QueueCounts(cluster, settings.cluster, SystemClock())
     errors.install(app)
     # what is added last is asked first
     app.add_middleware(HeadAndOptions)
     app.add_middleware(Bodies, settings=settings.serve, memory=memory)
     app.add_middleware(Compression)
     app.add_middleware(Admission, lanes=lanes)
+    finder = engine if isinstance(engine, QuerierEngine) else None
+    app.add_middleware(Forwarding, settings=settings, topics=finder)
     if control is not None and needs_tokens:
         app.add_middleware(RequireToken, control=control, open_routes=_open_routes(app))
     else:
@@ -87,7 +100,7 @@ def routed_app(*, access: bool) -> FastAPI:
     )
     app.state.exact = ExactRequests()
     describe(app, access=access)
-    for module in (produce, messages, topics, timeline, groups, admin, health, metrics, page):
+    for module in (produce, messages, hot, topics, timeline, groups, cluster, admin, health, metrics, page):
         app.router.routes.extend(module.router.routes)  # included as routers, each would be searched twice
     return app
 

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from service.api.schemas import MessagesIn
+from service.cluster.meant_store import STORE_ID
 from service.wire import ARROW_STREAM, NDJSON, PARQUET
 
 Json = dict[str, Any]
@@ -37,6 +38,8 @@ _PROBLEM: Json = {
         "path": {"type": "string", "description": "the file or object that it is about"},
         "position": {"type": "integer", "description": "a byte in it, or the place of a message in the batch"},
         "request_id": {"type": "string", "description": "what the service's log calls the request"},
+        "store_id": {"type": "string", "description": "of a request that another node was to answer: its store"},
+        "address": {"type": "string", "description": "of such a request: where that store should answer"},
     },
 }
 
@@ -44,6 +47,13 @@ _REQUEST_ID: Json = {
     "description": "what the service's log calls the request: as it was sent, or made by the service",
     "required": True,
     "schema": {"type": "string"},
+}
+_WHERE: Json = {
+    "Tierlog-Address": {
+        "description": "where the store that answered is, if another node was asked",
+        "schema": {"type": "string"},
+    },
+    "Tierlog-Store": {"description": "in a cluster, the store that answered", "schema": {"type": "string"}},
 }
 _RETRY_AFTER: Json = {"description": "seconds to wait", "schema": {"type": "integer", "minimum": 1}}
 
@@ -70,17 +80,24 @@ _FAILURES: dict[int, tuple[str, str]] = {
     400: ("BadArgument", "an argument or a message is not what it has to be; nothing was changed"),
     401: ("Unauthenticated", "no token, or one that is not known"),
     403: ("Forbidden", "the token is known, but not for this; without tokens: a page of another origin asks"),
-    404: ("NotFound", "no such topic, queue, message, group, member or receipt"),
+    404: ("NotFound", "no such topic, queue, message, group, member, receipt or store"),
     406: ("NotAcceptable", "`Accept` rules out every form that the answer has"),
     408: ("TooSlow", "the body took too long to arrive; nothing was done"),
     409: ("Conflict", "the state forbids it: see `type`; with `Retry-After` the same request may work in a moment"),
     413: ("TooLarge", "the request, or a message in it, is over its limit of bytes"),
     415: ("UnsupportedForm", "the body's `Content-Type` or `Content-Encoding` is not one that is taken"),
-    421: ("Misdirected", "without tokens: the request came under a name that is not the loopback's"),
+    421: (
+        "Misdirected",
+        "without tokens: the request came under a name that is not the loopback's; or another node has sent it on for "
+        "a store that is not this one's",
+    ),
     422: ("Unprocessable", "the body is not what it has to be; or its Idempotency-Key belongs to other messages"),
     429: ("TooMuch", "the service has too much to do at once, or a budget is spent; nothing was done"),
     500: ("Failed", "damage was found, or the service itself is at fault; its log says more"),
-    503: ("Unavailable", "the archive does not answer, the store takes no writes, or the service stops"),
+    503: (
+        "Unavailable",
+        "the archive or another node does not answer, the store takes no writes, or the service stops",
+    ),
     507: ("DiskFull", "no room on the disk for what would be written; nothing was acknowledged"),
 }
 
@@ -123,6 +140,7 @@ _TAGS = [
     {"name": "messages", "description": "Append messages, find them by key and time, read queues in order."},
     {"name": "store", "description": "Topics and files: what is there."},
     {"name": "groups", "description": "Consumer groups: who reads which queue, and how far each group is."},
+    {"name": "cluster", "description": "Stores that are one cluster: where each answers, and which one takes a topic."},
     {"name": "admin", "description": "What an operator asks for: archive, flush, check, erase."},
     {"name": "health", "description": "For orchestrators and monitoring."},
 ]
@@ -133,6 +151,10 @@ may also be RFC 3339. Ranges are half-open: `from` is included, `to` is not. Siz
 Arguments that a call does not name are refused, as are arguments given twice. HEAD is answered wherever GET is, and
 OPTIONS tells what a path allows. A slash at the end of a path is another path, where there is nothing. In a path,
 percent-encode what a name has besides letters, digits, `_` and `-`: the topic `%RETRY%g` is `%25RETRY%25g`.
+
+In a cluster every node takes every request and sends it on to the node of the store that it is meant for: new messages
+to the home of their topic, calls of a consumer group to the home of the group, any other to the store that `store_id`
+names.
 
 A request may name itself with `X-Request-Id`. Every failure is answered as `application/problem+json`."""
 
@@ -203,6 +225,9 @@ def _complete(described: Json, *, is_open: bool, access: bool) -> None:
     failures |= {400, 500}
     if not access:
         failures |= {403, 421}
+    is_of_a_store = any(argument["name"] == STORE_ID for argument in described.get("parameters", ()))
+    if is_of_a_store:
+        failures |= {404, 421}
     if not is_open:
         failures |= {429, 503}
         if access:
@@ -211,6 +236,8 @@ def _complete(described: Json, *, is_open: bool, access: bool) -> None:
     good = {status: answer for status, answer in responses.items() if status.startswith("2")}
     for answer in good.values():
         answer.setdefault("headers", {})["X-Request-Id"] = _REQUEST_ID_REF
+        if is_of_a_store:
+            answer["headers"].update(_WHERE)
     described["responses"] = good | {
         str(status): {"$ref": f"#/components/responses/{_FAILURES[status][0]}"} for status in sorted(failures)
     }

@@ -13,14 +13,34 @@ from fastapi import Depends, Request
 
 from service.access.caller import ANYBODY, Caller, Scope
 from service.api.auditing import Audit
+from service.archived_reader import ArchivedReader
+from service.cluster.meant_store import STORE_ID
+from service.cluster.view import ClusterView
 from service.engine import Engine
+from service.querier_engine import QuerierEngine
 from service.settings import Settings
-from tiering.errors import UnauthenticatedError
+from tiering.errors import InvalidRequestError, UnauthenticatedError
 
 
 async def _engine(request: Request) -> Engine:
-    engine: Engine = request.app.state.engine
+    engine: Engine | QuerierEngine = request.app.state.engine
+    if isinstance(engine, QuerierEngine):
+        raise InvalidRequestError(
+            "a querier has no store, and only a store can answer this", hint="name the one that is meant by store_id"
+        )
     return engine
+
+
+async def _served(request: Request) -> Engine | QuerierEngine:
+    engine: Engine | QuerierEngine = request.app.state.engine
+    return engine
+
+
+async def _reader(request: Request) -> Engine | QuerierEngine | ArchivedReader:
+    """Of a querier's stores those with a service answer themselves if they are named: this one has none."""
+    engine: Engine | QuerierEngine = request.app.state.engine
+    store_id = request.query_params.get(STORE_ID)
+    return engine.archived(store_id) if isinstance(engine, QuerierEngine) and store_id is not None else engine
 
 
 async def _settings(request: Request) -> Settings:
@@ -57,12 +77,29 @@ def check_now(request: Request, scope: Scope, topic: str) -> None:
     caller.check(scope, topic)
 
 
+async def _cluster(request: Request) -> ClusterView | None:
+    cluster: ClusterView | None = request.app.state.cluster
+    return cluster
+
+
+async def _own_store(request: Request) -> str | None:
+    """The store of this service, also where it is alone; None for one without any."""
+    engine: Engine | QuerierEngine | None = getattr(request.app.state, "engine", None)
+    return engine.store_id if engine is not None else None
+
+
 async def _audit(request: Request) -> Audit:
     return Audit(request)
 
 
 TheEngine = Annotated[Engine, Depends(_engine)]
+#: What this process answers from, whatever store is named.
+TheServed = Annotated[Engine | QuerierEngine, Depends(_served)]
+#: A store, or what reads many, or one archive: for calls that only look.
+TheReader = Annotated[Engine | QuerierEngine | ArchivedReader, Depends(_reader)]
 TheSettings = Annotated[Settings, Depends(_settings)]
 Stopping = Annotated[threading.Event, Depends(_stopping)]
 TheCaller = Annotated[Caller, Depends(_caller)]
+TheCluster = Annotated[ClusterView | None, Depends(_cluster)]
+OwnStore = Annotated[str | None, Depends(_own_store)]
 TheAudit = Annotated[Audit, Depends(_audit)]

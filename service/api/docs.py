@@ -41,6 +41,8 @@ Where the status says all there is to say about a request that reached no part o
 | 406 | `Accept` rules out every form that the answer has |
 | 413 | the body is over `serve.max_request_bytes` |
 | 415 | the body is in a form that the call does not take |
+| 421 | another node has sent the request on for a store that is not this one's; or, without tokens, the name is not \
+the loopback's |
 | 422 | the body is not what the document says |
 | 500 | an error of the service itself, which its log tells about |
 | 503 | the service stops, or is not ready |

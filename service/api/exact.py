@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from inspect import isclass
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from fastapi import FastAPI
-from fastapi.concurrency import run_in_threadpool
+from fastapi.dependencies.models import Dependant
+from fastapi.params import Body
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
@@ -21,17 +23,38 @@ _MOST_ARGUMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
+    """What a call may be given, as the document says it."""
+
     arguments: frozenset[str]
     forms: tuple[str, ...]
     """Media types that the body may have; none without a body."""
 
+    @classmethod
+    def of(cls, route: APIRoute) -> Call:
+        """Read from the route itself: making the whole document takes too long for a first request to wait for it."""
+        described = (route.openapi_extra or {}).get("requestBody", {}).get("content")
+        body = None if route.body_field is None else route.body_field.field_info
+        forms = described or ([body.media_type] if isinstance(body, Body) else ())
+        return cls(frozenset(_arguments(route.dependant)), tuple(forms))
+
+
+def _arguments(dependant: Dependant) -> Iterator[str]:
+    for given in dependant.query_params:
+        model = given.field_info.annotation
+        if isclass(model) and issubclass(model, BaseModel):  # each of its fields is an argument
+            yield from (field.alias or name for name, field in model.model_fields.items())
+        else:
+            yield given.alias
+    for other in dependant.dependencies:
+        yield from _arguments(other)
+
 
 class ExactRequests:
-    """What every route of one application asks; reads the document once, when there is first anything to be judged."""
+    """What every route of one application asks; reads a route when it is first to be judged."""
 
     def __init__(self) -> None:
-        self._calls: Mapping[tuple[str, str], _Call] | None = None
+        self._calls: dict[str, Call] = {}
 
     async def check(self, scope: Scope) -> None:
         """400 for an argument that is unknown, given twice or no UTF-8; 415 for a body in a form that is not taken."""
@@ -39,25 +62,16 @@ class ExactRequests:
         has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         if not query and not has_body:
             return
-        if self._calls is None:
-            self._calls = await run_in_threadpool(_calls_of, scope["app"])
-        call = self._calls.get((scope["route"].path, scope["method"]), _Call(frozenset(), ()))
+        route: APIRoute = scope["route"]
+        call = self._calls.get(route.unique_id)
+        if call is None:
+            call = self._calls[route.unique_id] = Call.of(route)
         if query:
             _check_arguments(query, call.arguments)
         if has_body and call.forms:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind not in call.forms:
                 raise HTTPException(415, f"content type {kind!r} is not one of {', '.join(call.forms)}")
-
-
-def _calls_of(app: FastAPI) -> dict[tuple[str, str], _Call]:
-    found = {}
-    for path, methods in app.openapi()["paths"].items():
-        for method, described in methods.items():
-            names = (one["name"] for one in described.get("parameters", ()) if one["in"] == "query")
-            forms: dict[str, Any] = described.get("requestBody", {}).get("content", {})
-            found[path, method.upper()] = _Call(frozenset(names), tuple(forms))
-    return found
 
 
 def _check_arguments(query: bytes, known: frozenset[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.parameters import MAX_OFFSET, Topic, Whole
+from service.api.parameters import MAX_OFFSET, Store, Topic, Whole
 from service.groups import DEFAULT_SESSION_MS, MAX_SESSION_MS, MAX_TOPICS, MIN_SESSION_MS
 from tiering.batch import MAX_QUEUES
 
@@ -31,6 +31,9 @@ class OffsetIn(_Strict):
     """The offset of the next message to consume, one more than that of the last one consumed."""
 
     topic: Topic
+    store_id: Store | None = Field(
+        default=None, description="whose queue it is, as in the assignment; left out: the store that keeps the group"
+    )
     queue_id: Whole = Field(ge=0, le=MAX_QUEUES - 1)
     offset: Whole = Field(ge=0, le=MAX_OFFSET)
 
@@ -45,9 +48,10 @@ class OffsetsIn(_Strict):
 
 
 class QueueRefOut(BaseModel):
-    """One queue."""
+    """One queue; a pull names its store too."""
 
     topic: str
+    store_id: str
     queue_id: int
 
 
@@ -65,6 +69,7 @@ class OffsetOut(BaseModel):
     """The next message to consume."""
 
     topic: str
+    store_id: str
     queue_id: int
     offset: int
 
@@ -88,9 +93,13 @@ class MemberOut(BaseModel):
 
 
 class ProgressOut(BaseModel):
-    """One queue; ``lag`` counts messages still to consume. Null: nothing committed, or no such queue any more."""
+    """One queue; ``lag`` counts messages still to consume.
+
+    Null: nothing committed, no such queue any more, or its store does not answer.
+    """
 
     topic: str
+    store_id: str
     queue_id: int
     offset: int | None
     min_offset: int | None
@@ -105,7 +114,8 @@ class GroupOut(BaseModel):
     generation: int
     members: list[MemberOut]
     queues: list[ProgressOut]
-    lag: int
+    lag: int | None = Field(description="of all queues; null: a store that has some of them does not answer")
+    stores_down: list[str] = Field(description="stores with queues of the group that do not answer")
 
 
 class GroupSummaryOut(BaseModel):
@@ -133,6 +143,6 @@ class RemovedOut(BaseModel):
 
 
 class GroupListOut(BaseModel):
-    """Every group, by name."""
+    """Every group of a store, by name."""
 
     groups: list[GroupSummaryOut]

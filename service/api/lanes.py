@@ -130,6 +130,8 @@ class Lanes:
             return self.always
         if path.startswith("/v1/admin/") or (method == "DELETE" and path.startswith("/v1/topics/")):
             return self.admin
+        if path.startswith("/v1/cluster/") and method in ("PUT", "DELETE"):
+            return self.admin
         if not path.endswith("/messages"):
             return self.read
         if method == "POST":

@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import Path
+from fastapi import Depends, Path, Query, Request
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
+from service.cluster.meant_store import asked_of
+from service.cluster.view import ClusterView
 from tiering.batch import KEY_PATTERN, MAX_QUEUES, TOPIC_PATTERN, validate_topic
 from tiering.erasing.tombstones import TOMBSTONE_ID_PATTERN
-from tiering.errors import InvalidRequestError
+from tiering.errors import InvalidRequestError, NotFoundError
 from tiering.group_offsets import GROUP_PATTERN, validate_group
+from tiering.hot.identity import STORE_ID_PATTERN, validate_known_store_id
 from tiering.message import MESSAGE_ID_PATTERN, offset_in_message_id
 from tiering.times import parse_time
 from tiering.types import END_OF_TIME_MS
@@ -83,6 +86,7 @@ Flag = Annotated[bool, Field(strict=True), BeforeValidator(_flag)]
 #: Names in a body, which the store judges itself.
 Topic = Annotated[str, WithJsonSchema(_text(TOPIC_PATTERN, examples=["orders"]))]
 Key = Annotated[str, WithJsonSchema(_text(KEY_PATTERN, examples=["4711"]))]
+Store = Annotated[str, WithJsonSchema(_text(STORE_ID_PATTERN, examples=["store-a"]))]
 
 
 def _member(text: str) -> str:
@@ -112,7 +116,37 @@ TopicName = Annotated[str, *_path("name of the topic", validate_topic, TOPIC_PAT
 GroupName = Annotated[str, *_path("name of the consumer group", validate_group, GROUP_PATTERN, "billing")]
 MemberId = Annotated[str, *_path("from the answer to the join", _member, _MEMBER_ID, "00f1e2d3c4b5a697")]
 ReceiptId = Annotated[str, *_path("from the answer to an erasure", _receipt, TOMBSTONE_ID_PATTERN, "5a697c4b00f1e2d3")]
+MemberStore = Annotated[str, *_path("id of a store of the cluster", validate_known_store_id, STORE_ID_PATTERN, "a")]
 MessageId = Annotated[
     str, *_path("from the answer to an append", _message, MESSAGE_ID_PATTERN, "7F00000100002A9F0000000000000000")
 ]
 QueueId = Annotated[Number, Path(description="queue of the topic, counted from 0", ge=0, le=MAX_QUEUES - 1)]
+
+_STORE: dict[str, Any] = _text(STORE_ID_PATTERN, examples=["store-a"])
+#: Of every call.
+StoreId = Annotated[
+    Annotated[str, AfterValidator(validate_known_store_id), WithJsonSchema(_STORE)] | None,
+    Query(description="the store that is meant, wherever in the cluster it is; the one that is asked if absent"),
+]
+
+
+async def _check_store(request: Request, store_id: StoreId = None) -> None:
+    """A request for another store was sent on before it came here, or there is no such store."""
+    if store_id is None:
+        return
+    cluster: ClusterView | None = request.app.state.cluster
+    own: str | None = request.app.state.engine.store_id if cluster is None else cluster.own_store
+    if store_id == own:
+        return
+    if cluster is not None and own is None:
+        if not asked_of(request.method, request.url.path, b"").reads_archive:  # that may be without a service
+            cluster.place_of(store_id)
+        return
+    raise NotFoundError(
+        f"this service has store {own!r} alone and knows no store {store_id!r}",
+        hint="stores of one cluster know each other by cluster.address (docs/cluster.md)",
+    )
+
+
+#: For every router below ``/v1``: the call has ``store_id``.
+any_store = Depends(_check_store)

@@ -41,6 +41,10 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class _Arguments(BaseModel):
+    """Of a URL, which has ``store_id`` beside them; what is unknown is refused before (:mod:`service.api.exact`)."""
+
+
 def _one_body_one_place(schema: dict[str, Any]) -> None:
     """What the fields by themselves do not say; null is as good as absent."""
     schema["oneOf"] = [
@@ -124,15 +128,19 @@ def _key(schema: dict[str, Any]) -> None:
     _text(schema)["pattern"] = whole(KEY_PATTERN)
 
 
-class QueryIn(_Strict):
+#: A key that is looked up.
+KEY_FIELD: Any = Field(
+    default=None,
+    description="messages that have this key; absent: every message",
+    json_schema_extra=_key,
+    examples=["4711"],
+)
+
+
+class QueryIn(_Arguments):
     """What a query asks for; times are ms or RFC 3339, the range is half-open."""
 
-    key: str | None = Field(
-        default=None,
-        description="messages that have this key; absent: every message",
-        json_schema_extra=_key,
-        examples=["4711"],
-    )
+    key: str | None = KEY_FIELD
     from_ms: Time = Field(default=0, alias="from", description=f"first time; {TIMES}")
     to_ms: Time = Field(
         default=END_OF_TIME_MS, alias="to", description=f"end, not included, later than `from`; {TIMES}"
@@ -157,7 +165,7 @@ class QueryIn(_Strict):
     )
 
 
-class PullIn(_Strict):
+class PullIn(_Arguments):
     """Where to read a queue; ``wait_ms`` waits for a message if there is none yet."""
 
     offset: Number = Field(default=0, ge=0, le=MAX_OFFSET, description="of the first message wanted")
@@ -166,7 +174,7 @@ class PullIn(_Strict):
     tag: str | None = Field(default=None, description="one tag, several as `TagA || TagB`, or `*` for every message")
 
 
-class OffsetByTimeIn(_Strict):
+class OffsetByTimeIn(_Arguments):
     """A store time, and which end of a run of equal times is meant."""
 
     time_ms: Time
@@ -199,7 +207,7 @@ class HoldIn(_Strict):
     hold: bool
 
 
-class DeleteTopicIn(_Strict):
+class DeleteTopicIn(_Arguments):
     """How to delete a topic."""
 
     dry_run: Flag = Field(default=False, description="only say where the queues would end")
@@ -285,6 +293,7 @@ class QueueOut(BaseModel):
     min_offset: int = _OFFSET
     max_offset: int = _OFFSET
     gaps: list[tuple[int, int]] | None
+    store_id: str = absent("the store that the queue is in; where a querier answers")
 
 
 class TopicOut(BaseModel):

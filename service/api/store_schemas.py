@@ -119,6 +119,33 @@ class StatsOut(BaseModel):
     )
 
 
+class ArchivedStoreOut(BaseModel):
+    """How far a store's archive goes; physical offsets."""
+
+    archived_to: int
+    indexed_to: int
+    manifest_version: int
+    epoch: int = Field(description="rises when a volume takes the store over")
+
+
+class ServiceOut(BaseModel):
+    """A service that a querier asks what is hot."""
+
+    url: str
+    store_id: str | None = Field(description="null: it has not answered yet")
+
+
+class QuerierStatsOut(BaseModel):
+    """What a querier reads."""
+
+    role: Literal["querier"]
+    archives: list[str]
+    cache: dict[str, dict[str, CacheLayerOut | FilterLayerOut]] = Field(description="by archive, then by layer")
+    stores: dict[str, ArchivedStoreOut]
+    services: list[ServiceOut]
+    silent: int = Field(ge=0, description="services that gave no answer when they were asked last")
+
+
 class AliveOut(BaseModel):
     """The process answers."""
 

@@ -28,7 +28,7 @@ def add_target(parser: argparse.ArgumentParser, *, writes: bool, remote: bool = 
         if not writes:
             text += "; alone: read this archive directly"
         group.add_argument("--cold", metavar="URL", help=f"{text}; file:///dir or s3://bucket/prefix")
-        group.add_argument("--store-id", metavar="ID", help="a new store's id; with --cold alone: only this store")
+        group.add_argument("--store-id", metavar="ID", help="a new store's id; with --cold alone or --url: this store")
         if writes:
             text = "with --root and --cold: make the store from its archive first, in an empty directory"
             group.add_argument("--restore", action="store_true", help=text)

@@ -62,6 +62,9 @@ class LocalWriter(LocalReader):
         super().__init__(engine)
         self._engine = engine
 
+    def only_store(self, store_id: str) -> None:
+        """There is no other."""
+
     def append(self, messages: Sequence[Message], durability: Durability) -> None:
         """Append a batch."""
         self._engine.append(messages, durability)

@@ -33,14 +33,20 @@ _TIMEOUT_S = 600.0
 class RemoteTarget:
     """Speaks the REST API at one URL and raises the errors that the service answered with."""
 
-    def __init__(self, url: str, access: ServiceAccess | None = None) -> None:
+    def __init__(self, url: str, access: ServiceAccess | None = None, store_id: str | None = None) -> None:
         """Connects to nothing yet. Raises :class:`InvalidRequestError` for anything but an http(s) URL.
 
-        ``access``, if it is not given, is what the environment says.
+        ``access``, if it is not given, is what the environment says. ``store_id`` names the store of the service's
+        cluster that is meant by all calls but those of consumer groups, whose homes the nodes know.
         """
+        self._store_id: str | None = store_id
         self._address = ServiceAddress.parse(url)
         self._access = ServiceAccess.of() if access is None else access
         self._tls = self._access.tls() if self._address.is_tls else None
+
+    def only_store(self, store_id: str) -> None:
+        """From now on everything but groups is asked of this store."""
+        self._store_id = store_id
 
     def query(self, query: Query) -> Json:
         """A page of results."""
@@ -144,19 +150,43 @@ class RemoteTarget:
         """The receipt of one."""
         return self._call("GET", f"/v1/admin/receipts/{quote(tombstone_id, safe='')}")
 
+    def cluster(self) -> Json:
+        """The stores of the service's cluster."""
+        return self._call("GET", "/v1/cluster")
+
+    def topic_home(self, topic: str) -> Json:
+        """Where new messages of a topic go."""
+        return self._call("GET", f"/v1/cluster/topics/{quote(topic, safe='')}")
+
+    def route_topic(self, topic: str, store_id: str | None) -> Json:
+        """Send new messages of a topic to a store, or leave them to hashing."""
+        path = f"/v1/cluster/topics/{quote(topic, safe='')}"
+        return self._call("DELETE", path) if store_id is None else self._call("PUT", path, {"store_id": store_id})
+
+    def close_store(self, store_id: str, *, closed: bool) -> Json:
+        """Close a store to new topics, or open it."""
+        return self._call("PUT" if closed else "DELETE", f"/v1/cluster/closed/{quote(store_id, safe='')}")
+
+    def remove_store(self, store_id: str) -> Json:
+        """Take a store out of the cluster."""
+        return self._call("DELETE", f"/v1/cluster/stores/{quote(store_id, safe='')}")
+
     def committed_offsets(self, group: str) -> dict[Queue, int]:
         """Where a consumer group is."""
         found = self._call("GET", f"/v1/groups/{quote(group, safe='')}/offsets")["offsets"]
-        return {(one["topic"], one["queue_id"]): one["offset"] for one in found}
+        return {(one["topic"], one["store_id"], one["queue_id"]): one["offset"] for one in found}
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Commit for a group without members."""
         wanted = [
-            {"topic": topic, "queue_id": queue_id, "offset": offset} for (topic, queue_id), offset in offsets.items()
+            {"topic": topic, "store_id": store_id, "queue_id": queue_id, "offset": offset}
+            for (topic, store_id, queue_id), offset in offsets.items()
         ]
         self._call("PUT", f"/v1/groups/{quote(group, safe='')}/offsets", {"offsets": wanted})
 
     def _call(self, method: str, path: str, body: Json | None = None, *, timeout_s: float = _TIMEOUT_S) -> Json:
+        if self._store_id is not None and not path.startswith("/v1/groups/"):
+            path += ("&" if "?" in path else "?") + urlencode({"store_id": self._store_id})
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         headers = {"Accept": "application/json", "Connection": "close"} | (
             {"Content-Type": "application/json"} if data else {}

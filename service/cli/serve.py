@@ -1,4 +1,4 @@
-"""``tierlog serve``: the service of one store, until Ctrl-C or SIGTERM."""
+"""``tierlog serve``: the service of one store, or a querier over many, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import argparse
 from service.cli.arguments import add_settings
 from service.cli.errors import DONE
 
-HELP = "run the service of a store: REST API and page"
+HELP = "run the service of a store, or a querier over many: REST API and page"
 EXAMPLES = (
     (
         "a service with its archive in a bucket",
         "tierlog serve --root ./store --cold s3://bucket/prefix --host 0.0.0.0",
+    ),
+    (
+        "queries over all stores of a cluster",
+        "tierlog serve --role querier --cold s3://bucket/prefix --host 0.0.0.0",
     ),
     (
         "a new volume from the bucket alone",
@@ -23,7 +27,15 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which store, and where to listen."""
     group = parser.add_argument_group("where")
-    group.add_argument("--root", required=True, metavar="DIR", help="the store, made if it is not there")
+    group.add_argument(
+        "--role", choices=("node", "querier"), default="node",
+        help="node: serve the store at --root; querier: answer queries over many stores, without one of its own",
+    )  # fmt: skip
+    group.add_argument("--root", metavar="DIR", help="of a node: the store, made if it is not there")
+    group.add_argument(
+        "--stores", nargs="+", metavar="URL",
+        help="of a querier: services (http://…) and archives (s3://…, file://…); else those of the cluster of --cold",
+    )  # fmt: skip
     group.add_argument("--cold", metavar="URL", help="its archive (remembered): file:///dir or s3://bucket/prefix")
     group.add_argument(
         "--store-id", metavar="ID", help="a new store's id; with --restore: which one, if several lie there"
@@ -40,17 +52,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until asked to stop; then flush and close, within 10 s."""
+    import gc
     from pathlib import Path
 
-    from service.cli.arguments import overrides
-    from service.serving import serve
-    from service.settings import Settings
+    gc.disable()  # nothing that is imported is garbage; looking through it again and again is a tenth of the start
+    try:
+        from service.cli.arguments import overrides
+        from service.cli.errors import say
+        from service.kernels_at_start import compile_what_does_not_fit
+        from service.serving import serve, serve_querier
+        from service.settings import Settings
+        from tiering.errors import InvalidRequestError
+        from tiering.kernels import cache
+    finally:
+        gc.freeze()
+        gc.enable()
 
     settings = Settings.load(
         arguments.config,
-        {**overrides(arguments), "serve.host": arguments.host, "serve.port": arguments.port},
+        {
+            **overrides(arguments),
+            "serve.host": arguments.host,
+            "serve.port": arguments.port,
+            "cluster.stores": None if arguments.stores is None else " ".join(arguments.stores),
+        },
     )
+    if arguments.role == "querier":
+        _refuse_store(arguments)
+        if arguments.cold is None and not settings.cluster.sources:
+            raise InvalidRequestError(
+                "a querier needs something to read", hint="give --cold URL, or --stores with services and archives"
+            )
+        compile_what_does_not_fit(cache.CHOSEN, say)
+        serve_querier(settings, cold_url=arguments.cold)
+        return DONE
+    if arguments.root is None:
+        raise InvalidRequestError(
+            "a node needs its store", hint="give --root DIR, or --role querier to answer for the stores of others"
+        )
+    if arguments.stores is not None:
+        raise InvalidRequestError("a node serves its own store alone", hint="--stores goes with --role querier")
+    compile_what_does_not_fit(cache.CHOSEN, say)
     serve(
         Path(arguments.root), settings, cold_url=arguments.cold, store_id=arguments.store_id, restore=arguments.restore
     )
     return DONE
+
+
+def _refuse_store(arguments: argparse.Namespace) -> None:
+    """A querier keeps nothing; whoever names a directory means something else."""
+    from tiering.errors import InvalidRequestError
+
+    for flag, value in (("--root", arguments.root), ("--store-id", arguments.store_id)):
+        if value is not None:
+            raise InvalidRequestError(
+                f"a querier has no store, and {flag} names one", hint=f"leave {flag} out, or --role querier"
+            )
+    if arguments.restore:
+        raise InvalidRequestError("a querier restores nothing", hint="leave --restore out")

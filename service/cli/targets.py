@@ -62,6 +62,10 @@ class Reader(Protocol):
 class Writer(Reader, Protocol):
     """What commands that change something may ask."""
 
+    def only_store(self, store_id: str) -> None:
+        """From now on ask this store, whichever is the home of a topic's new messages."""
+        ...
+
     def append(self, messages: Sequence[Message], durability: Durability) -> None:
         """Append a batch and return when it is as durable as asked for."""
         ...
@@ -125,6 +129,12 @@ def access_of(arguments: argparse.Namespace) -> ServiceAccess:
     return ServiceAccess.of(token_file=arguments.token_file, ca_file=arguments.ca_file)
 
 
+def _store_of(arguments: argparse.Namespace) -> str | None:
+    """Which store of the service's cluster; None for the one that is asked, or whose topic it is."""
+    store_id: str | None = getattr(arguments, "store_id", None)
+    return store_id
+
+
 @contextmanager
 def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> Iterator[Reader]:
     """The target of a command that only looks; a store that does not exist is not made."""
@@ -132,7 +142,7 @@ def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> It
     if arguments.url is not None:
         from service.cli.remote import RemoteTarget
 
-        with _topic_hints(remote := RemoteTarget(arguments.url, access_of(arguments)), arguments):
+        with _topic_hints(remote := RemoteTarget(arguments.url, access_of(arguments), _store_of(arguments)), arguments):
             yield remote
         return
     from service.cli.local import LocalReader
@@ -197,7 +207,7 @@ def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: boo
     if arguments.url is not None:
         from service.cli.remote import RemoteTarget
 
-        with _topic_hints(remote := RemoteTarget(arguments.url, access_of(arguments)), arguments):
+        with _topic_hints(remote := RemoteTarget(arguments.url, access_of(arguments), _store_of(arguments)), arguments):
             yield remote
         return
     from service.cli.local import LocalWriter

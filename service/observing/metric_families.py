@@ -231,10 +231,30 @@ _QUERIES = (
         "Many small index objects: merge them (docs/pipeline.md).",
     ),
     _counter("tierlog_query_cost_usd", "What those requests cost."),
+    _histogram(
+        "tierlog_store_ask_seconds", "Time that stores took to tell a querier what is hot, or not to.",
+        "Nodes are busy or far; `cluster.ask_timeout_ms` is what a query waits at most.",
+    ),
+    _gauge(
+        "tierlog_silent_stores", "Stores that gave a querier no answer when they were asked last.",
+        "Not 0: answers are incomplete and say which store is missing.",
+    ),
     _gauge("tierlog_groups", "Consumer groups."),
     _labelled(
         "tierlog_group_lag_messages", "Messages that a consumer group has not committed, of hot and archived ones.",
-        "Growing: consumers are too slow, or gone.", "group",
+        "Growing: consumers are too slow, or gone. Absent: a store with queues of the group does not answer.", "group",
+    ),
+)  # fmt: skip
+
+_CLUSTER = (
+    _gauge("tierlog_cluster_stores", "Stores of the cluster that this process knows, its own included."),
+    _gauge(
+        "tierlog_cluster_table_age_seconds", "Time since the cluster table was known to be the newest.",
+        "Above `cluster.refresh_ms` the bucket does not answer: new stores, addresses and routes are not known here.",
+    ),
+    _gauge(
+        "tierlog_cluster_entered", "1 if the own store stands in the cluster table as this process entered it.",
+        "At 0 requests for this store are sent elsewhere or nowhere; `tierlog cluster` says why.",
     ),
 )  # fmt: skip
 
@@ -262,6 +282,7 @@ SECTIONS: dict[str, tuple[Family, ...]] = {
     "Store": _STORE,
     "Archive": _ARCHIVE,
     "Queries and consumers": _QUERIES,
+    "Cluster": _CLUSTER,
     "HTTP and process": _HTTP,
 }
 #: What the client library tells of the process, as Prometheus names it everywhere.

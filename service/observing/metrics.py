@@ -13,9 +13,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from service.cluster.table_view import TableView
+from service.cluster.view import ClusterView
 from service.engine import Engine
 from service.observing.http_counts import HttpCounts
 from service.observing.metric_families import FAMILIES
+from service.observing.store_counts import StoreCounts
+from service.querier_engine import QuerierEngine
 from tiering.gauging import HistogramReading, Labels
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -71,17 +75,12 @@ class StoreCollector(Collector):
         yield _histogram("tierlog_append_seconds", counted.append_seconds.reading())
         yield _metric("tierlog_acknowledged_messages", counted.messages.reading())
         yield _histogram("tierlog_flush_seconds", {(): counted.flush_seconds.reading()})
-        yield _metric("tierlog_queries", counted.queries.reading())
-        yield _histogram("tierlog_query_seconds", counted.query_seconds.reading())
-        yield _histogram("tierlog_query_requests", {(): counted.query_requests.reading()})
-        yield _one("tierlog_query_cost_usd", sum(counted.query_usd.reading().values()))
+        yield from _queries(counted)
         files = engine.file_counts()
         yield _metric("tierlog_files", {tuple(place): total.count for place, total in files.items()})
         yield _metric("tierlog_files_bytes", {tuple(place): total.bytes for place, total in files.items()})
         if engine.cold_url is not None:
-            yield _metric("tierlog_archive_calls", counted.archive.calls.reading())
-            yield _metric("tierlog_archive_cost_usd", counted.archive.usd.reading())
-            yield _histogram("tierlog_archive_call_seconds", counted.archive.seconds.reading())
+            yield from _archive(counted)
             yield from _caches(stats["cache"])
         yield from self._states()
         yield from self._groups()
@@ -100,6 +99,35 @@ class StoreCollector(Collector):
         yield _one("tierlog_groups", len(self._engine.groups.all_committed()))
         lags = self._engine.group_lags(self._max_groups)
         yield _metric("tierlog_group_lag_messages", {(name,): lag for name, lag in lags.items()})
+
+
+class QuerierCollector(Collector):
+    """The metrics of a querier."""
+
+    def __init__(self, engine: QuerierEngine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        """Read all numbers at one moment."""
+        engine = self._engine
+        yield from _queries(engine.counted)
+        yield from _archive(engine.counted)
+        yield _one("tierlog_archive_failing", int(engine.cold_error is not None))
+        yield _histogram("tierlog_store_ask_seconds", {(): engine.asker.seconds.reading()})
+        yield _one("tierlog_silent_stores", engine.asker.silent)
+
+
+def _queries(counted: StoreCounts) -> Iterator[Metric]:
+    yield _metric("tierlog_queries", counted.queries.reading())
+    yield _histogram("tierlog_query_seconds", counted.query_seconds.reading())
+    yield _histogram("tierlog_query_requests", {(): counted.query_requests.reading()})
+    yield _one("tierlog_query_cost_usd", sum(counted.query_usd.reading().values()))
+
+
+def _archive(counted: StoreCounts) -> Iterator[Metric]:
+    yield _metric("tierlog_archive_calls", counted.archive.calls.reading())
+    yield _metric("tierlog_archive_cost_usd", counted.archive.usd.reading())
+    yield _histogram("tierlog_archive_call_seconds", counted.archive.seconds.reading())
 
 
 class HttpCollector(Collector):
@@ -121,6 +149,24 @@ class HttpCollector(Collector):
         yield _metric("tierlog_build_info", {(_version(), platform.python_version()): 1})
 
 
+class ClusterCollector(Collector):
+    """What a process knows of its cluster; nothing where it is alone."""
+
+    def __init__(self, cluster: ClusterView | None) -> None:
+        self._cluster = cluster
+
+    def collect(self) -> Iterator[Metric]:
+        """Read all numbers."""
+        cluster = self._cluster
+        if cluster is None:
+            return
+        yield _one("tierlog_cluster_stores", len(cluster.stores()))
+        if isinstance(cluster, TableView):
+            yield _one("tierlog_cluster_table_age_seconds", cluster.silence_s)
+            if cluster.own_store is not None:
+                yield _one("tierlog_cluster_entered", int(cluster.is_entered))
+
+
 def _caches(layers: object) -> Iterator[Metric]:
     """Counters of the archive's caches, one series a layer."""
     assert isinstance(layers, dict)
@@ -140,12 +186,21 @@ def _version() -> str:
 class Metrics:
     """Prometheus text of one open store and of the service in front of it."""
 
-    def __init__(self, engine: Engine, http: HttpCounts | None = None, *, max_groups: int = 100) -> None:
+    def __init__(
+        self,
+        engine: Engine | QuerierEngine,
+        http: HttpCounts | None = None,
+        *,
+        max_groups: int = 100,
+        cluster: ClusterView | None = None,
+    ) -> None:
         self._whole, self._nameless = CollectorRegistry(), CollectorRegistry()
         http_collector = HttpCollector(http or HttpCounts())
         for registry, most in ((self._whole, max_groups), (self._nameless, 0)):
-            registry.register(StoreCollector(engine, most))
+            collector = StoreCollector(engine, most) if isinstance(engine, Engine) else QuerierCollector(engine)
+            registry.register(collector)
             registry.register(http_collector)
+            registry.register(ClusterCollector(cluster))
             ProcessCollector(registry=registry)
 
     def text(self, *, with_groups: bool = True) -> bytes:

@@ -140,6 +140,16 @@ class FlowSettings(SettingGroup):
             "a little faster and hold more memory for a slow reader."
         ),
     )
+    max_forwards: int = Field(
+        default=512,
+        ge=1,
+        le=100_000,
+        description=(
+            "Requests that are being sent on to one other store of the cluster at once, long polls and downloads "
+            "included; a further one gets 429. They take no place and no thread from requests that are answered here. "
+            "Each is a connection, and holds 256 KiB at most while bytes flow."
+        ),
+    )
     admin_threads: int = Field(
         default=4,
         ge=1,

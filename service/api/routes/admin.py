@@ -23,11 +23,11 @@ from service.api.admin_schemas import (
 from service.api.contract import may_answer
 from service.api.deps import TheAudit, TheCaller, TheEngine
 from service.api.lane_route import LaneRoute
-from service.api.parameters import ReceiptId
+from service.api.parameters import ReceiptId, any_store
 from service.wire import report_json
 from tiering.errors import InvalidRequestError, NotFoundError
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1/admin", tags=["admin"])
+router = APIRouter(route_class=LaneRoute, prefix="/v1/admin", tags=["admin"], dependencies=[any_store])
 
 
 @router.post("/archive", operation_id="archive_now", response_model=ArchiveReportOut, responses=may_answer(409, 507))

@@ -24,18 +24,21 @@ from service.api.group_schemas import (
     RemovedOut,
 )
 from service.api.lane_route import LaneRoute
-from service.api.parameters import GroupName, MemberId
+from service.api.parameters import GroupName, MemberId, any_store
 from service.engine import Engine
-from service.groups import Membership
+from service.group_shapes import Membership
 from tiering.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from tiering.group_offsets import GroupState, Queue
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1/groups", tags=["groups"])
+router = APIRouter(route_class=LaneRoute, prefix="/v1/groups", tags=["groups"], dependencies=[any_store])
 
 
 @router.get("", operation_id="list_groups", response_model=GroupListOut)
 def groups(caller: TheCaller, engine: TheEngine) -> JSONResponse:
-    """Every group in numbers, as far as it is about topics that the caller may read."""
+    """Every group of one store in numbers, as far as it is about topics that the caller may read.
+
+    In a cluster, groups that are at home in other stores are in those stores' lists: `store_id` names one.
+    """
     caller.check(Scope.READ)
     return JSONResponse({"groups": [asdict(summary) for summary in engine.groups.all(partial(caller.may, Scope.READ))]})
 
@@ -54,13 +57,15 @@ def group(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONRespons
         if (topics := [topic for topic in member.topics if caller.may(Scope.READ, topic)])
     ]
     queues = [queue for queue in info.queues if caller.may(Scope.READ, queue.topic)]
+    down = sorted({queue.store_id for queue in queues} & set(info.stores_down))
     return JSONResponse(
         {
             "group": info.name,
             "generation": info.generation,
             "members": members,
             "queues": [asdict(queue) for queue in queues],
-            "lag": sum(queue.lag or 0 for queue in queues),
+            "lag": None if down else sum(queue.lag or 0 for queue in queues),
+            "stores_down": down,
         }
     )
 
@@ -132,11 +137,14 @@ def commit(group: GroupName, wanted: OffsetsIn, caller: TheCaller, engine: TheEn
 
     409 for a generation that has passed, for a queue assigned to another member, and without a member while there
     are live ones; 404 for a member whose session is over; 400 for an offset beyond the end of its queue, or below the
-    committed one without ``reset``.
+    committed one without ``reset``; 503 if only a store that does not answer knows where a queue ends.
     """
     for one in wanted.offsets:
         caller.check(Scope.READ, one.topic)
-    offsets = {(one.topic, one.queue_id): one.offset for one in wanted.offsets}
+    own = engine.store_id
+    offsets = {
+        (one.topic, own if one.store_id is None else one.store_id, one.queue_id): one.offset for one in wanted.offsets
+    }
     if len(offsets) < len(wanted.offsets):
         raise InvalidRequestError("a queue is named twice")
     engine.groups.commit(group, offsets, member_id=wanted.member_id, generation=wanted.generation, reset=wanted.reset)
@@ -164,7 +172,11 @@ def _check_all(caller: Caller, topics: Collection[str]) -> None:
 
 
 def _queues(queues: list[Queue], caller: Caller = ANYBODY) -> list[dict[str, Any]]:
-    return [{"topic": topic, "queue_id": queue_id} for topic, queue_id in queues if caller.may(Scope.READ, topic)]
+    return [
+        {"topic": topic, "store_id": store_id, "queue_id": queue_id}
+        for topic, store_id, queue_id in queues
+        if caller.may(Scope.READ, topic)
+    ]
 
 
 def _membership(found: Membership) -> dict[str, Any]:
@@ -173,8 +185,8 @@ def _membership(found: Membership) -> dict[str, Any]:
 
 def _offsets(group: str, state: GroupState, caller: Caller) -> dict[str, Any]:
     offsets = [
-        {"topic": topic, "queue_id": queue_id, "offset": offset}
-        for (topic, queue_id), offset in sorted(state.offsets.items())
+        {"topic": topic, "store_id": store_id, "queue_id": queue_id, "offset": offset}
+        for (topic, store_id, queue_id), offset in sorted(state.offsets.items())
         if caller.may(Scope.READ, topic)
     ]
     return {"group": group, "generation": state.generation, "offsets": offsets}

@@ -15,12 +15,12 @@ from index.query import Query as Question
 from service.access.caller import Scope
 from service.answer_forms import whole
 from service.api.contract import PULL_FORMS, QUERY_FORMS, may_answer
-from service.api.deps import Stopping, TheCaller, TheEngine, TheSettings, check_now
+from service.api.deps import Stopping, TheCaller, TheEngine, TheReader, TheServed, TheSettings, check_now
 from service.api.downloads import download
 from service.api.lane_route import LaneRoute
 from service.api.limits import lane_of
 from service.api.negotiation import wanted_form
-from service.api.parameters import MessageId, QueueId, TopicName
+from service.api.parameters import MessageId, QueueId, StoreId, TopicName, any_store
 from service.api.schemas import MessageOut, OffsetByTimeIn, OffsetByTimeOut, PullIn, PullOut, QueryIn, QueryOut
 from service.following import FollowedQuery
 from service.wire import (
@@ -35,10 +35,11 @@ from service.wire import (
     pull_json,
 )
 from tiering.errors import InvalidRequestError, MessageNotFoundError
+from tiering.message import StoredMessage
 from tiering.pull_result import PullResult
 from tiering.types import PullStatus
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"], dependencies=[any_store])
 
 #: A long poll waits in steps, so that a stop and a client that went away end it.
 _STEP_S = 0.5
@@ -58,7 +59,7 @@ async def query(
     topic: TopicName,
     asked: Annotated[QueryIn, Query()],
     caller: TheCaller,
-    engine: TheEngine,
+    engine: TheReader,
     settings: TheSettings,
 ) -> Response:
     """Find messages by key and by time in both tiers.
@@ -173,8 +174,8 @@ def offset_by_time(
 def message(
     message_id: MessageId,
     caller: TheCaller,
-    engine: TheEngine,
-    store_id: Annotated[str | None, Query(description="the store that the message is in")] = None,
+    engine: TheServed,
+    store_id: StoreId = None,
 ) -> JSONResponse:
     """One message by the id that the answer to its append gave, whichever tier it is in.
 
@@ -183,9 +184,10 @@ def message(
     """
     caller.check(Scope.READ)
     found = engine.message(message_id, store_id)
-    if not caller.may(Scope.READ, found.record.topic):
+    shown = message_json(found) if isinstance(found, StoredMessage) else found
+    if not caller.may(Scope.READ, shown["topic"]):
         raise MessageNotFoundError(f"no message has the id {message_id}")
-    return JSONResponse(message_json(found))
+    return JSONResponse(shown)
 
 
 async def _wait(arrival: asyncio.Future[None], timeout_s: float, request: Request, stopping: threading.Event) -> None:

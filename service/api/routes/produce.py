@@ -15,7 +15,7 @@ from service.api.incoming import BODY, incoming
 from service.api.lane_route import LaneRoute
 from service.api.limits import lane_of
 from service.api.negotiation import wanted_form
-from service.api.parameters import TopicName, whole
+from service.api.parameters import TopicName, any_store, whole
 from service.api.schemas import AppendedListOut
 from service.appending import IDEMPOTENCY_KEY_PATTERN, IdempotencyKey
 from service.arrow_rows import appended_stream
@@ -23,7 +23,7 @@ from service.wire import ARROW_STREAM, JSON, appended_json
 from tiering.batch import validate_topic
 from tiering.types import Durability
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"], dependencies=[any_store])
 
 _KEY = (
     "`producer` or `producer:number`: who sends the request, and the number of its first message among all that this "

@@ -11,14 +11,14 @@ from pydantic import BaseModel, Field
 from service.access.caller import Scope
 from service.api.deps import TheCaller, TheEngine
 from service.api.lane_route import LaneRoute
-from service.api.parameters import MAX_OFFSET, TIMES, Number, Time
+from service.api.parameters import MAX_OFFSET, TIMES, Number, Time, any_store
 from service.timeline import DEFAULT_BLOCKS, MAX_BLOCKS, View
 from tiering.types import END_OF_TIME_MS, TimeRange
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"], dependencies=[any_store])
 
 
-class TimelineIn(BaseModel, extra="forbid"):
+class TimelineIn(BaseModel):
     """The part of the store that is wanted: what reaches into a range of store times and of the log, both half-open."""
 
     from_ms: Time = Field(default=0, alias="from", description=f"first store time; {TIMES}")

@@ -10,24 +10,24 @@ from fastapi.responses import JSONResponse
 from service.access.caller import Scope
 from service.api.admin_schemas import DeletedTopicOut
 from service.api.contract import may_answer
-from service.api.deps import TheAudit, TheCaller, TheEngine
+from service.api.deps import TheAudit, TheCaller, TheEngine, TheReader
 from service.api.lane_route import LaneRoute
-from service.api.parameters import TopicName
+from service.api.parameters import TopicName, any_store
 from service.api.schemas import DeleteTopicIn, HoldIn, TopicIn, TopicOut
-from service.api.store_schemas import FileListOut, StatsOut, TopicListOut
+from service.api.store_schemas import FileListOut, QuerierStatsOut, StatsOut, TopicListOut
 from service.engine import Engine
 from service.removal import TopicChanges
 from service.wire import file_json, topic_json
 from tiering.batch import validate_topic
 from tiering.errors import TopicNotFoundError
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"], dependencies=[any_store])
 
 _NEW_QUEUES = 8
 
 
 @router.get("/topics", operation_id="list_topics", response_model=TopicListOut)
-def topics(caller: TheCaller, engine: TheEngine) -> JSONResponse:
+def topics(caller: TheCaller, engine: TheReader) -> JSONResponse:
     """Every topic that the caller may read, with its queues and their offsets."""
     caller.check(Scope.READ)
     return JSONResponse(
@@ -36,7 +36,7 @@ def topics(caller: TheCaller, engine: TheEngine) -> JSONResponse:
 
 
 @router.get("/topics/{topic}", operation_id="get_topic", response_model=TopicOut, responses=may_answer(404))
-def topic(topic: TopicName, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+def topic(topic: TopicName, caller: TheCaller, engine: TheReader) -> JSONResponse:
     """One topic."""
     caller.check(Scope.READ, topic)
     return JSONResponse(topic_json(engine.topic(validate_topic(topic))))
@@ -113,14 +113,14 @@ def delete(
 
 
 @router.get("/files", operation_id="list_files", response_model=FileListOut)
-def files(caller: TheCaller, engine: TheEngine) -> JSONResponse:
+def files(caller: TheCaller, engine: TheReader) -> JSONResponse:
     """Every segment and index file with tier, state, time range and bytes."""
     caller.check(Scope.READ)
     return JSONResponse({"files": [file_json(file) for file in engine.files()]})
 
 
-@router.get("/stats", operation_id="get_stats", response_model=StatsOut)
-def stats(caller: TheCaller, engine: TheEngine) -> JSONResponse:
+@router.get("/stats", operation_id="get_stats", response_model=StatsOut | QuerierStatsOut)
+def stats(caller: TheCaller, engine: TheReader) -> JSONResponse:
     """Sizes in bytes, times in ms. What names topics is left out for a caller who may not read all of them."""
     caller.check(Scope.READ)
     found = engine.stats()

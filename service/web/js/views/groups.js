@@ -52,7 +52,9 @@ export class GroupsView {
     return h("article", { class: "card", "aria-label": `Group ${group.group}` },
       h("div", { class: "card-head" },
         h("h3", {}, group.group),
-        h("span", { class: `lag ${group.lag > 0 ? "some" : "none"}` }, h("b", {}, count(group.lag)), " behind")),
+        group.lag === null
+          ? h("span", { class: "lag some" }, `how far behind is not known: no answer from ${group.stores_down.join(", ")}`)
+          : h("span", { class: `lag ${group.lag > 0 ? "some" : "none"}` }, h("b", {}, count(group.lag)), " behind")),
       h("p", { class: "muted" }, `${counted(group.members.length, "member")}, generation ${count(group.generation)}`),
       group.members.length === 0 && h("p", {}, "Nobody reads at the moment; the offsets are kept."),
       h("ul", { class: "plain members" }, ...group.members.map((/** @type {any} */ member) =>
@@ -64,12 +66,13 @@ export class GroupsView {
 
 /** @param {any} group */
 function queues(group) {
+  const severalStores = new Set(group.queues.map((/** @type {any} */ queue) => queue.store_id)).size > 1;
   const most = Math.max(1, ...group.queues.map((/** @type {any} */ queue) => queue.lag ?? 0));
   return h("div", { class: "scroll" }, h("table", { class: "rows small-rows" },
     h("thead", {}, h("tr", {}, ...["Topic", "Queue", "Committed", "End", "Behind"].map((name, at) => h("th", { scope: "col", class: at ? "number" : "" }, name)))),
     h("tbody", {}, ...group.queues.map((/** @type {any} */ queue) =>
       h("tr", {},
-        h("td", {}, queue.topic), h("td", { class: "number" }, count(queue.queue_id)),
+        h("td", {}, severalStores ? `${queue.topic} (${queue.store_id})` : queue.topic), h("td", { class: "number" }, count(queue.queue_id)),
         h("td", { class: "number" }, queue.offset === null ? "nothing yet" : count(queue.offset)),
         h("td", { class: "number" }, count(queue.max_offset)),
         h("td", { class: "number" }, h("meter", { min: 0, max: most, value: queue.lag ?? 0, "aria-hidden": "true" }), " ", count(queue.lag)))))));

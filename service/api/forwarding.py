@@ -1,0 +1,386 @@
+"""Requests that another node of the cluster answers: sent on to it, and its answer sent back, as they arrive.
+
+Outside of admission, because what is sent on needs neither a thread nor a place of the requests that are answered here:
+it has places of its own, for each store, so that one that hangs leaves room for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.errors import problem, store_error
+from service.api.hops import answer_headers, request_headers
+from service.api.node_session import BrokenOffError, NodeAnswer, NodeSession, NotSentError
+from service.cluster.meant_store import Asked, Meant, TopicFinder, asked_of, asks_elsewhere, store_meant
+from service.cluster.view import ClusterView, StorePlace
+from service.settings import Settings
+from tiering.cold.caching.fetch_pool import FetchPool
+from tiering.errors import InvalidRequestError, OverloadedError, StoreError, UnavailableError
+from tiering.problems import problem_title, problem_type
+from tiering.service_access import TOKEN_OVER_HTTP, ServiceAccess
+from tiering.service_address import ServiceAddress
+
+_LOG = logging.getLogger("tierlog")
+#: The store that a request was sent on for, and who sent it on; in answers, the store that answers.
+STORE, SENDER, ADDRESS = "Tierlog-Store", "Tierlog-Forwarded", "Tierlog-Address"
+_SAFE = ("GET", "HEAD")
+_SOON_S = 1
+#: Of those that ask a bucket where a group is.
+_LOOK_UP_THREADS = 4
+_REMEMBERED_GROUPS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Forwarded:
+    """Stands where a route would, so that metrics and logs have a name for all of them."""
+
+    path: str = "forwarded"
+
+
+class _GoneError(Exception):
+    """The client went away before its body was there."""
+
+
+class Forwarding:
+    """ASGI middleware: sends a request on to the node of the store that it is meant for, if that is another's.
+
+    Of the application's state it uses ``cluster``; a store that is alone (None) sends nothing on. It is asked inside of
+    access, so that a stranger's request goes nowhere, and outside of what reads bodies and compresses answers.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, topics: TopicFinder | None = None) -> None:
+        """``topics`` tells a querier which stores have a topic."""
+        self._app = app
+        self._topics = topics
+        self._places = _Places(settings.serve.max_forwards)
+        self._idle_s = settings.cluster.forward_idle_ms / 1000
+        self._session = NodeSession(settings.cluster.ask_timeout_ms / 1000, settings.serve.keep_alive_ms / 2000)
+        self._pool = FetchPool(_LOOK_UP_THREADS, "tierlog-group-homes", linger_s=2.0)
+        self._homes: dict[str, str | None] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request here, or have it answered there."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, self._closing(send))
+            return
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/") or scope["method"] == "OPTIONS":
+            await self._app(scope, receive, send)
+            return
+        cluster: ClusterView | None = scope["app"].state.cluster
+        headers = Headers(scope=scope)
+        if cluster is not None and cluster.own_store is not None:
+            send = _named(send, cluster.own_store)
+        try:
+            if (sender := headers.get(SENDER)) is not None:
+                await self._check_meant(scope, cluster, headers, sender)
+                place = None
+            else:
+                place = None if cluster is None else await self._elsewhere(scope, cluster)
+            if cluster is None or place is None:
+                await self._app(scope, receive, send)
+                return
+            with self._places.one_of(place.store_id):
+                scope["route"] = _Forwarded()
+                await _Forward(self._session, self._idle_s, cluster, place, scope, receive, send).run()
+        except _MisdirectedError as error:
+            await _misdirected(error)(scope, receive, send)
+        except _RefusedError as error:
+            await store_error(Request(scope), error.error)(scope, receive, send)
+
+    async def _elsewhere(self, scope: Scope, cluster: ClusterView) -> StorePlace | None:
+        """The store that is meant, if it is another; :class:`_RefusedError`."""
+        try:
+            store_id = await self._store_meant(scope, cluster)
+            if store_id is None:
+                return None
+            place = cluster.place_of(store_id)
+            _check_token(scope, ServiceAddress.parse(place.url))
+        except StoreError as error:
+            raise _RefusedError(error) from error
+        return place
+
+    async def _store_meant(self, scope: Scope, cluster: ClusterView) -> str | None:
+        asked = asked_of(scope["method"], scope["path"], scope["query_string"])
+        if not asks_elsewhere(asked, cluster):
+            return store_meant(asked, cluster, self._topics).store_id
+        if asked.group is not None and asked.store_id is None and asked.group in self._homes:
+            return self._homes[asked.group]
+        with self._places.one_of(""):
+            work = partial(store_meant, asked, cluster, self._topics)
+            meant = await asyncio.wrap_future(self._pool.submit(work))
+        self._remember(asked, meant)
+        return meant.store_id
+
+    def _remember(self, asked: Asked, meant: Meant) -> None:
+        """A group's home is decided for good; that it has none may change at any time."""
+        if asked.group is not None and meant.is_home:
+            if len(self._homes) >= _REMEMBERED_GROUPS:
+                self._homes.clear()
+            self._homes[asked.group] = meant.store_id
+
+    async def _check_meant(self, scope: Scope, cluster: ClusterView | None, headers: Headers, sender: str) -> None:
+        """What another node sent on is answered here or by nobody: nodes that disagree would send it round."""
+        own: str | None = cluster.own_store if cluster is not None else scope["app"].state.engine.store_id
+        meant = headers.get(STORE, own)
+        try:
+            here = None if cluster is None or meant != own else await self._store_meant(scope, cluster)
+        except StoreError as error:
+            raise _RefusedError(error) from error
+        if meant != own or here is not None or own is None:
+            raise _MisdirectedError(own, meant if here is None else here, sender)
+
+    def _closing(self, send: Send) -> Send:
+        async def closing(message: Message) -> None:
+            if message["type"].startswith("lifespan.shutdown"):
+                await self._session.close()
+            await send(message)
+
+        return closing
+
+
+class _RefusedError(Exception):
+    def __init__(self, error: StoreError) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _MisdirectedError(Exception):
+    def __init__(self, own: str | None, meant: str | None, sender: str) -> None:
+        super().__init__()
+        self.own, self.meant, self.sender = own, meant, sender
+
+
+class _Places:
+    """How many requests are being sent on to each store. Used on the event loop only."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = Counter[str]()
+
+    @contextmanager
+    def one_of(self, store_id: str) -> Iterator[None]:
+        """Be one of them; :class:`_RefusedError` if there are enough."""
+        if self._taken[store_id] >= self._most:
+            raise _RefusedError(
+                OverloadedError(
+                    f"{self._most} requests are being sent on to store {store_id!r} already",
+                    hint="ask its own node, or try again in a moment; serve.max_forwards is the limit",
+                )
+            )
+        self._taken[store_id] += 1
+        try:
+            yield
+        finally:
+            self._taken[store_id] -= 1
+            if not self._taken[store_id]:
+                del self._taken[store_id]
+
+
+class _Forward:
+    """One request on its way to another node, and the answer on its way back."""
+
+    def __init__(
+        self, session: NodeSession, idle_s: float, cluster: ClusterView, place: StorePlace,
+        scope: Scope, receive: Receive, send: Send,
+    ) -> None:  # fmt: skip
+        self._session, self._idle_s, self._cluster, self._place = session, idle_s, cluster, place
+        self._scope, self._receive, self._send = scope, receive, send
+        self._is_gone = self._has_begun = False
+        self._taken_in = asyncio.Event()
+        self._patience: asyncio.Timeout | None = None
+
+    async def run(self) -> None:
+        """Until the answer has ended, broke off, or nobody waits for it any more: then the node is told so too."""
+        answering = asyncio.ensure_future(self._answer())
+        leaving = asyncio.ensure_future(self._until_gone())
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (leaving, answering):
+                task.cancel()
+            await asyncio.gather(leaving, answering, return_exceptions=True)
+        if not answering.cancelled():
+            answering.result()
+
+    async def _answer(self) -> None:
+        try:
+            async with asyncio.timeout(self._idle_s) as self._patience:
+                await self._exchange()
+        except NotSentError as error:
+            self._cluster.refresh_soon()
+            await self._refuse(self._not_sent(str(error)))
+        except BrokenOffError as error:
+            self._cluster.refresh_soon()
+            await self._refuse(self._broken_off(str(error)))
+        except TimeoutError:
+            await self._refuse(self._broken_off(f"nothing came for {self._idle_s:g} s (cluster.forward_idle_ms)"))
+
+    async def _exchange(self) -> None:
+        headers = Headers(scope=self._scope)
+        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        if not has_body:
+            self._taken_in.set()
+        own = self._cluster.own_store
+        try:
+            sent = request_headers(self._scope["headers"], {STORE: self._place.store_id, SENDER: own or "querier"})
+        except InvalidRequestError as error:
+            await self._refuse(store_error(Request(self._scope), error))
+            return
+        raw: bytes = self._scope.get("raw_path") or self._scope["path"].encode()
+        query: bytes = self._scope["query_string"]
+        target = (raw + (b"?" + query if query else b"")).decode("latin-1")
+        if not target.startswith("/") or "#" in target:  # what is written behind an address could make it another
+            await self._refuse(
+                store_error(Request(self._scope), InvalidRequestError("the request's target is no path"))
+            )
+            return
+        body = self._body() if has_body else None
+        address = ServiceAddress.parse(self._place.url)
+        async with self._session.ask(self._scope["method"], address, target, sent, body) as answer:
+            if (refusal := self._checked(answer)) is not None:
+                await self._refuse(refusal)
+            else:
+                await self._hand_back(answer)
+
+    def _checked(self, answer: NodeAnswer) -> Response | None:
+        """A refusal, if somebody else than the store that is meant has answered."""
+        found = next((value.decode("latin-1") for name, value in answer.headers if name.lower() == _STORE), None)
+        if answer.status == 421 and found is not None:
+            self._cluster.refresh_soon()
+            return self._unavailable(
+                f"{self._place.url} does not answer for store {self._place.store_id!r}: the cluster has just changed",
+                "nothing was done; try again in a moment",
+                retry_s=_SOON_S,
+            )
+        if answer.status < 400 and found != self._place.store_id:
+            self._cluster.refresh_soon()
+            other = "no store of a cluster" if found is None else f"store {found!r}"
+            return self._unavailable(
+                f"at {self._place.url} {other} answers instead of store {self._place.store_id!r}",
+                "cluster.address of that store names a place where it is not",
+            )
+        return None
+
+    async def _hand_back(self, answer: NodeAnswer) -> None:
+        named = {STORE: self._place.store_id, ADDRESS: self._place.url}
+        self._has_begun = True
+        await self._send(
+            {"type": "http.response.start", "status": answer.status, "headers": answer_headers(answer.headers, named)}
+        )
+        more = True
+        async for piece, more in answer.pieces():
+            self._moved()
+            await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+            self._moved()
+        if more:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._is_gone = True
+                self._taken_in.set()
+                raise _GoneError
+            self._moved()
+            more = message.get("more_body", False)
+            if piece := message.get("body", b""):
+                yield piece
+                self._moved()
+        self._taken_in.set()
+
+    async def _until_gone(self) -> None:
+        await self._taken_in.wait()
+        while not self._is_gone:
+            self._is_gone = (await self._receive())["type"] == "http.disconnect"
+
+    def _moved(self) -> None:
+        """Something came or went: the other side lives."""
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time() + self._idle_s)
+
+    async def _refuse(self, answer: Response) -> None:
+        """Answer in the node's stead, unless its answer has begun: that is left without an end, and breaks off."""
+        if self._is_gone:
+            return
+        if self._has_begun:
+            _LOG.warning("an answer of store %s is broken off half-way", self._place.store_id)
+            return
+        self._has_begun = True
+        await answer(self._scope, self._receive, self._send)
+
+    def _not_sent(self, why: str) -> Response:
+        return self._unavailable(
+            f"store {self._place.store_id!r} does not answer at {self._place.url}: {why}",
+            "nothing was done; try again in a moment, or ask the store at its address",
+        )
+
+    def _broken_off(self, why: str) -> Response:
+        detail = f"store {self._place.store_id!r} at {self._place.url} broke off before it had answered: {why}"
+        if self._scope["method"] in _SAFE:
+            return self._unavailable(detail, "try again in a moment")
+        hint = "it may have been done or not; look before it is sent again"
+        if self._scope["path"].endswith("/messages"):
+            hint = (
+                "the messages may have been appended or not; with an Idempotency-Key, and this store_id, the same "
+                "request can be sent again and appends nothing twice"
+            )
+        return self._unavailable(detail, hint)
+
+    def _unavailable(self, detail: str, hint: str, *, retry_s: int | None = None) -> Response:
+        return problem(
+            503, problem_title(UnavailableError), detail, uri=problem_type(UnavailableError), hint=hint,
+            retry_s=retry_s, address=self._place.url, store_id=self._place.store_id,
+        )  # fmt: skip
+
+
+_STORE = STORE.lower().encode()
+
+
+def _check_token(scope: Scope, address: ServiceAddress) -> None:
+    """A token that came encrypted does not go on readable, unless the operator says that it may."""
+    is_secret = scope["scheme"] == "https" and any(name == b"authorization" for name, _ in scope["headers"])
+    if is_secret and not address.is_private and not ServiceAccess.of().is_token_for_all:
+        raise UnavailableError(
+            f"a token that came encrypted is not sent on over plain HTTP to {address}",
+            hint=f"give the stores https addresses, or set {TOKEN_OVER_HTTP}=1 in a network that you trust",
+        )
+
+
+def _named(send: Send, store_id: str) -> Send:
+    """Answers of this process say which store they are of."""
+    header = (_STORE, store_id.encode())
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start" and all(name != _STORE for name, _ in message["headers"]):
+            message = {**message, "headers": [*message["headers"], header]}
+        await send(message)
+
+    return named
+
+
+def _misdirected(error: _MisdirectedError) -> Response:
+    this = "a querier" if error.own is None else f"store {error.own!r}"
+    more: dict[str, Any] = {} if error.meant is None else {"store_id": error.meant}
+    answer = problem(
+        421,
+        "misdirected request",
+        f"this is {this}, and the request is for store {error.meant!r}; {error.sender[:100]!r} has sent it on already",
+        hint="the cluster has changed, or cluster.address of a store is wrong; try again in a moment",
+        **more,
+    )
+    answer.headers[STORE] = error.own or "none"
+    return answer

@@ -1,0 +1,129 @@
+"""The stores below one prefix as a process reads them that has none of them itself."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass
+
+from index.cold_index import ColdIndex
+from service.caching import cache_stats, open_caches
+from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
+from service.opening import open_archive
+from service.settings import Settings
+from tiering.clock import Clock
+from tiering.cold.listing import stores_below
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.object_store import ObjectStore
+from tiering.cold.reading import ArchiveCache
+from tiering.cold.urls import canonical_url
+from tiering.errors import ObjectNotFoundError
+from tiering.fetch import Fetcher
+from tiering.format.manifest import Head
+from tiering.fs import LocalFileSystem
+from tiering.paths import ColdKeys
+from tiering.randomness import SystemRandomness
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedStore:
+    """One store's archive, and what reads it."""
+
+    store_id: str
+    manifest: ManifestStore
+    index: ColdIndex
+    fetcher: Fetcher
+
+    def head(self, max_age_s: float = 0.0) -> Head:
+        """A head that was looked for at most so long ago."""
+        return (self.manifest.recent(max_age_s) if max_age_s else None) or self.manifest.refresh()
+
+    def topics(self, *, named: bool = False) -> list[TopicInfo]:
+        """Topics as far as they are archived; ``named``: with the store's id at each queue."""
+        head, fetcher, found = self.manifest.refresh(), self.fetcher, []
+        for state in self.manifest.state(self.manifest.reader(), head).listed:
+            queues = [
+                QueueInfo(
+                    queue, *fetcher.offsets(state.name, queue), fetcher.declared_gaps(state.name, queue),
+                    self.store_id if named else None,
+                )
+                for queue in range(state.queues)
+            ]  # fmt: skip
+            found.append(
+                TopicInfo(state.name, state.topic_id, queues, state.archive, state.cold_retention_ms, state.hold)
+            )
+        return found
+
+    def has_topic(self, name: str, max_age_s: float) -> bool:
+        """Whether the archive knows a topic; False too where there is no archive yet."""
+        try:
+            head = self.head(max_age_s)
+        except ObjectNotFoundError:
+            return False
+        return self.manifest.state(self.manifest.reader(), head).find(name) is not None
+
+    def files(self, max_age_s: float = 0.0) -> list[FileInfo]:
+        """Published segments and index objects."""
+        return cold_files(self.manifest, self.head(max_age_s))
+
+    def watermarks(self, max_age_s: float = 0.0) -> dict[str, object]:
+        """How far it is archived and indexed."""
+        head = self.head(max_age_s)
+        return {
+            "archived_to": head.archived_to,
+            "indexed_to": head.indexed_to,
+            "manifest_version": head.version,
+            "epoch": head.epoch,
+        }
+
+
+class Archive:
+    """One prefix. Thread safe. What was read of any of its stores shares one cache."""
+
+    def __init__(self, cold_url: str, settings: Settings, clock: Clock, objects: ObjectStore | None = None) -> None:
+        """Asks for nothing yet; ``objects`` replaces the object store that the URL names."""
+        self.url = canonical_url(cold_url)
+        self.objects = objects or open_archive(self.url, settings, clock, make=False)
+        self._options = settings.cold_options()
+        self._clock = clock
+        self._cache = ArchiveCache(settings.cold.cache_bytes)
+        self._filters = open_caches(self._cache, self.objects, clock, LocalFileSystem(), settings.cold, self.url, None)
+        self._lock = threading.Lock()
+        self._stores: dict[str, ArchivedStore] = {}
+        self._listed: frozenset[str] = frozenset()
+
+    def store(self, store_id: str) -> ArchivedStore:
+        """A store, whether it has an archive here or not."""
+        found = self._stores.get(store_id)
+        if found is not None:
+            return found
+        with self._lock:
+            if store_id not in self._stores:
+                manifest = ManifestStore(
+                    self.objects, ColdKeys(store_id), SystemRandomness(), self._options, self._cache, self._clock
+                )
+                self._stores[store_id] = ArchivedStore(
+                    store_id, manifest, ColdIndex(manifest, SystemRandomness(), self._filters),
+                    Fetcher(store_id, None, manifest),
+                )  # fmt: skip
+            return self._stores[store_id]
+
+    @property
+    def listed(self) -> frozenset[str]:
+        """Stores that had a head when :meth:`discover` looked last."""
+        return self._listed
+
+    def discover(self) -> list[str]:
+        """Look which stores there are, with two LIST requests a store; their ids in order."""
+        self._listed = frozenset(stores_below(self.objects))
+        return sorted(self._listed)
+
+    def cache_stats(self) -> dict[str, dict[str, int]]:
+        """Counters of the cache's layers."""
+        return cache_stats(self._cache)
+
+    def close(self) -> None:
+        """Give connections back and end the disk cache."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.objects.close)
+            stack.callback(self._cache.close)

@@ -1,0 +1,94 @@
+"""A hot page between two processes: an Arrow stream of whole records, or JSON for people.
+
+The stream has one column, ``record``: a record as the log has it (docs/formats), whose checksums the receiver compares
+again. What stands beside the messages is JSON in the schema's metadata, under ``hot``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from index.hot_tier import HotPage
+from index.query import Coverage, Failure, StoreCoverage, TierCoverage
+from service.wire import Json, message_json
+from tiering.errors import CorruptionError, StoreError
+from tiering.format.manifest import tombstone_from_json
+from tiering.format.record import decode_record, encode_record
+from tiering.message import StoredMessage
+from tiering.types import Tier
+
+_SCHEMA = pa.schema([("record", pa.binary())])
+
+
+def hot_json(page: HotPage) -> Json:
+    """The whole answer as JSON."""
+    return {**_beside(page), "messages": [message_json(message) for message in page.messages]}
+
+
+def hot_stream(page: HotPage) -> bytes:
+    """The whole answer as an Arrow stream."""
+    records = pa.array([encode_record(message.record) for message in page.messages], pa.binary())
+    schema = _SCHEMA.with_metadata({"hot": json.dumps(_beside(page))})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([records], schema=schema))
+    return sink.getvalue()
+
+
+def read_hot_stream(data: bytes) -> HotPage:
+    """The page that :func:`hot_stream` made; :class:`CorruptionError` for anything else."""
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            beside = json.loads((reader.schema.metadata or {})[b"hot"])
+            records = [record for batch in reader for record in batch.column("record").to_pylist()]
+        return _page(beside, records)
+    except (pa.ArrowException, StoreError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+        raise CorruptionError(f"the answer is not one about a hot tier: {type(error).__name__}: {error}") from error
+
+
+def _beside(page: HotPage) -> Json:
+    return {
+        "store_id": page.store_id,
+        "cold_url": page.cold_url,
+        "border": page.border,
+        "end": page.end,
+        "topic_id": page.topic_id,
+        "first_ms": page.first_ms,
+        "manifest_version": page.manifest_version,
+        "tombstones": [asdict(stone) for stone in page.tombstones],
+        "more": page.more,
+        "coverage": page.coverage.to_json(),
+    }
+
+
+def _page(beside: Json, records: list[bytes]) -> HotPage:
+    store_id, version, first_ms = str(beside["store_id"]), beside["manifest_version"], beside["first_ms"]
+    cold_url = beside["cold_url"]
+    return HotPage(
+        store_id, None if cold_url is None else str(cold_url), int(beside["border"]), int(beside["end"]),
+        int(beside["topic_id"]), None if first_ms is None else int(first_ms),
+        None if version is None else int(version),
+        tuple(tombstone_from_json(stone) for stone in beside["tombstones"]),
+        [StoredMessage(decode_record(record), store_id, Tier.HOT) for record in records],
+        bool(beside["more"]), _coverage(store_id, beside["coverage"]),
+    )  # fmt: skip
+
+
+def _coverage(store_id: str, told: Any) -> Coverage:
+    """As far as it is about a hot tier."""
+    (store,) = told["stores"]
+    claim = store["hot"] and TierCoverage(int(store["hot"]["from_ms"]), int(store["hot"]["to_ms"]))
+    error = store["error"]
+    return Coverage(
+        complete=bool(told["complete"]),
+        stores=[StoreCoverage(store_id, claim, None, None if error is None else str(error))],
+        index_searched=int(told["index_files"]["searched"]),
+        segments_read=int(told["segments"]["read"]),
+        segments_erased=int(told["segments"]["erased"]),
+        failures=[Failure(str(one["object"]), str(one["error"])) for one in told["failures"]],
+    )

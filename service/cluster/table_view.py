@@ -1,0 +1,289 @@
+"""The cluster as its table says, looked at in the background; a node enters its own store there.
+
+Nothing of it lies on a disk. A process that starts while the bucket is dead knows its own store only, and all there was
+once the bucket answers; one that runs on keeps what it saw last.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from service.cluster.view import StorePlace
+from service.repeated import Repeated
+from tiering.backoff import Backoff
+from tiering.clock import Clock
+from tiering.cluster.group_homes import GroupHomes
+from tiering.cluster.rendezvous import rendezvous
+from tiering.cluster.table import ClusterTable, StoreEntry
+from tiering.cluster.table_store import ClusterTableStore
+from tiering.cold.object_store import ObjectStore
+from tiering.errors import ClosedError, FencedError, NotFoundError, StoreMismatchError, UnavailableError
+from tiering.randomness import Randomness
+from tiering.service_address import ServiceAddress
+
+_LOG = logging.getLogger("tierlog")
+#: Between two looks, whoever asks for them; and while the own store is not entered yet.
+_SOON_S = 0.5
+_MOST_PAUSE_S = 10.0
+_JOIN_S = 1.0
+_REMEMBERED_TOPICS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNode:
+    """The store that this process serves, and what it takes to enter it."""
+
+    store_id: str
+    url: str
+    volume_id: str
+    #: The epoch that it holds in its archive's head, by a look there; None for not yet. Raises if it is another's.
+    epoch: Callable[[], int | None]
+    #: Consumer groups that it has had since before it was in a cluster.
+    groups: Callable[[], Iterable[str]] = tuple
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One version of the table, with what was worked out from it."""
+
+    table: ClusterTable
+    places: dict[str, StorePlace]
+    hashed_over: list[str]
+    homes: dict[str, str] = field(default_factory=dict)
+
+
+class TableView:
+    """A :class:`ClusterView` over the table; ``own`` is None for a querier. Thread safe.
+
+    :meth:`start` begins looking; before that and while the bucket is dead, only the own store is known.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        clock: Clock,
+        randomness: Randomness,
+        *,
+        refresh_ms: int,
+        own: OwnNode | None = None,
+    ) -> None:
+        #: For whoever changes the table; :meth:`learn` what came of it.
+        self.tables = ClusterTableStore(objects, clock, randomness)
+        self.homes = GroupHomes(objects)
+        #: The own store, if there is one.
+        self.own = own
+        self._clock = clock
+        self._refresh_s = refresh_ms / 1000
+        backoff = Backoff(clock, randomness, first_s=min(_SOON_S, self._refresh_s), most_s=_MOST_PAUSE_S)
+        self._look_again = Repeated("reading the cluster table", self.look, backoff)
+        pauses = Backoff(clock, randomness, first_s=min(_SOON_S, self._refresh_s), most_s=_MOST_PAUSE_S)
+        self._enter_again = Repeated("entering the store in the cluster table", self.enter, pauses)
+        self._lock = threading.Lock()
+        self._seen = self._see(ClusterTable())
+        self._looked_s: float | None = None
+        self._made_s = clock.monotonic_s()
+        self._entered: StoreEntry | None = None
+        self._fenced: str | None = None
+        self._has_tried = threading.Event()
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # what is known
+
+    @property
+    def own_store(self) -> str | None:
+        """The store of this process; None for a querier."""
+        return self.own.store_id if self.own is not None else None
+
+    @property
+    def table(self) -> ClusterTable:
+        """The table as it was seen last; of version 0 before the first look."""
+        return self._seen.table
+
+    @property
+    def age_ms(self) -> int | None:
+        """How long ago the table was known to be the newest; None before the first look."""
+        looked_s = self._looked_s
+        return None if looked_s is None else max(0, round((self._clock.monotonic_s() - looked_s) * 1000))
+
+    @property
+    def silence_s(self) -> float:
+        """How long ago the table was known to be the newest; before the first look, how long it was looked for."""
+        looked_s = self._looked_s
+        return max(0.0, self._clock.monotonic_s() - (self._made_s if looked_s is None else looked_s))
+
+    @property
+    def error(self) -> str | None:
+        """Why the table could not be read, or the own store not be entered; None if all is well."""
+        return self._look_again.error or self._fenced or self._enter_again.error
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether the own store stands in the table as this process entered it; never for a querier."""
+        entered = self._entered
+        return self.own is not None and entered is not None and self.table.stores.get(self.own.store_id) == entered
+
+    def stores(self) -> Sequence[StorePlace]:
+        """Every store that is known, by id; the own one too."""
+        places = self._seen.places
+        return [places[store_id] for store_id in sorted(places)]
+
+    def place_of(self, store_id: str) -> StorePlace:
+        """Where a store answers; :class:`NotFoundError` for one that is not in the cluster."""
+        found = self._seen.places.get(store_id)
+        if found is None:
+            raise NotFoundError(
+                f"store {store_id!r} is not in the cluster", hint="`tierlog cluster` lists those that are"
+            )
+        return found
+
+    def home_of_topic(self, topic: str) -> str:
+        """The store for new messages of a topic; :class:`UnavailableError` while no store is known."""
+        seen = self._seen
+        home = seen.homes.get(topic)
+        if home is None:
+            home = self._home(seen, topic)
+            if len(seen.homes) < _REMEMBERED_TOPICS:
+                seen.homes[topic] = home
+        return home
+
+    def is_routed(self, topic: str) -> bool:
+        """Whether the table names the store of a topic, so that hashing has no say."""
+        return self._seen.table.topics.get(topic) in self._seen.places
+
+    def home_of_group(self, group: str) -> str:
+        """The store that keeps a consumer group; the first use asks the bucket, which may raise its error.
+
+        One that the own store has had since before it was in a cluster stays here, although this is asked for before
+        the store has entered itself.
+        """
+        return self.homes.home(group, lambda: self._chosen(group))
+
+    def known_home_of_group(self, group: str) -> str | None:
+        """The same without deciding it; None if nobody has."""
+        return self.homes.known(group)
+
+    def refresh_soon(self) -> None:
+        """Look again within half a second. Returns at once."""
+        self._wake.set()
+
+    def _home(self, seen: _Seen, topic: str) -> str:
+        routed = seen.table.topics.get(topic)
+        return routed if routed in seen.places else self._hashed(seen, topic)
+
+    def _hashed(self, seen: _Seen, name: str) -> str:
+        home = rendezvous(name, seen.hashed_over)
+        if home is None:
+            raise UnavailableError(
+                "no store of the cluster is known yet", hint="is there one that has cluster.address?"
+            )
+        return home
+
+    def _chosen(self, group: str) -> str:
+        known = self._known_by_bucket()
+        own = self.own
+        if own is not None and self._fenced is None and group in own.groups():
+            return own.store_id
+        return self._hashed(known, group)
+
+    def _known_by_bucket(self) -> _Seen:
+        """What a decision for ever may rest on: the table, not what this process knows while the bucket is dead."""
+        if self._looked_s is None:
+            self.look()
+        return self._seen
+
+    # looking
+
+    def start(self, first_look_s: float = 0.0) -> None:
+        """Look now and from then on, on a thread of its own; wait for so long until the first look has ended somehow.
+
+        A node that answers before it would keep messages of topics that have their home elsewhere.
+        """
+        self._thread = threading.Thread(target=self._run, name="tierlog-cluster", daemon=True)
+        self._thread.start()
+        self._clock.wait(self._has_tried, first_look_s)
+
+    def stop(self) -> None:
+        """End the thread, or leave it after a second if it hangs in a call to a dead bucket. Idempotent."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+            self._thread = None
+
+    def look(self) -> None:
+        """One conditional GET; raises the object store's error, or what is wrong with the table."""
+        table = self.tables.refresh()
+        self._looked_s = self._clock.monotonic_s()
+        self.learn(table)
+
+    def learn(self, table: ClusterTable) -> None:
+        """Go by this table from now on, unless a newer one is known."""
+        with self._lock:
+            if table.version >= self._seen.table.version:
+                self._seen = self._see(table)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._look_again.turn()
+                self._has_tried.set()
+                if self._look_again.error is None:
+                    self._enter_again.turn()
+            except ClosedError:
+                return
+            self._clock.wait(self._stopping, min(_SOON_S, self._refresh_s))  # however often somebody asks
+            self._clock.wait(self._wake, self._pause_s())
+            self._wake.clear()
+
+    def _pause_s(self) -> float:
+        """How long there is nothing more to do unless somebody asks."""
+        rest_s = max(0.0, self._refresh_s - _SOON_S)
+        if self._look_again.error is not None:
+            return 0.0  # it pauses by itself
+        if self._enter_again.error is not None:
+            return min(rest_s, _MOST_PAUSE_S)
+        is_entering = self.own is not None and self._fenced is None and not self.is_entered
+        return 0.0 if is_entering else rest_s
+
+    def _see(self, table: ClusterTable) -> _Seen:
+        places = {store_id: StorePlace(store_id, entry.url) for store_id, entry in table.stores.items()}
+        own = self.own
+        if own is not None and own.store_id not in places:
+            places[own.store_id] = StorePlace(own.store_id, own.url)
+        # an own store that is not entered yet gets no topics as long as the others do not know it
+        return _Seen(table, places, table.open_stores or sorted(places))
+
+    # entering
+
+    def enter(self) -> None:
+        """Enter the own store, unless it stands there as this process entered it.
+
+        Whoever was fenced never enters itself again: the head is asked between the read of the table and its
+        compare-and-swap (docs/recovery.md).
+        """
+        own, entered = self.own, self._entered
+        if own is None or self._fenced is not None:
+            return
+        if entered is not None and self.is_entered and not self.tables.is_set_back:
+            return
+        try:
+            if own.store_id not in self.table.stores and own.epoch() is not None:
+                for group in own.groups():  # before anybody is sent elsewhere for them
+                    self.homes.settle(group, own.store_id)
+            self.learn(self.tables.change(lambda table: self._with_own(table, own)))
+        except (FencedError, StoreMismatchError) as error:
+            self._fenced = str(error)
+            _LOG.error("this store is entered in the cluster table no more: %s", error)
+
+    def _with_own(self, table: ClusterTable, own: OwnNode) -> ClusterTable:
+        epoch = own.epoch()
+        if epoch is None:
+            return table
+        changed = table.enter(own.store_id, StoreEntry(str(ServiceAddress.parse(own.url)), epoch, own.volume_id))
+        self._entered = changed.stores[own.store_id]
+        return changed

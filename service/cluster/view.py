@@ -1,0 +1,60 @@
+"""What a process knows of its cluster: which stores there are, where each answers, and which one has what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """One store of a cluster and the URL of its service."""
+
+    store_id: str
+    url: str
+
+
+class ClusterView(Protocol):
+    """The cluster as this process saw it last; it is looked at again in the background. Thread safe.
+
+    None of the methods waits for a network but those for homes of groups: once for each group that has one.
+    """
+
+    @property
+    def own_store(self) -> str | None:
+        """The store of this process; None for a querier."""
+        ...
+
+    def stores(self) -> Sequence[StorePlace]:
+        """Every store that is known, by id; the own one too."""
+        ...
+
+    def place_of(self, store_id: str) -> StorePlace:
+        """Where a store answers; :class:`NotFoundError` for one that is not in the cluster."""
+        ...
+
+    def home_of_topic(self, topic: str) -> str:
+        """The store that takes new messages of a topic: as the table says, else by rendezvous hashing.
+
+        :class:`UnavailableError` while no store is known.
+        """
+        ...
+
+    def home_of_group(self, group: str) -> str:
+        """The store that keeps a consumer group; decided here, for good, if nobody has decided yet.
+
+        Only for what may make a group. May ask the bucket: :class:`UnavailableError` if that does not answer.
+        """
+        ...
+
+    def known_home_of_group(self, group: str) -> str | None:
+        """The same, but nothing is decided: None for a group that has no home, of which no store has anything.
+
+        May ask the bucket, each time while there is no home: :class:`UnavailableError` if that does not answer.
+        """
+        ...
+
+    def refresh_soon(self) -> None:
+        """Look again before it is due, because something was not where it should be. Returns at once."""
+        ...
