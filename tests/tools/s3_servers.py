@@ -7,18 +7,15 @@ builds at once do the work once: the second waits for the first.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.tools.cache import ToolMissingError, cache_folder
+from tests.tools.cache import ToolMissingError, alone, cache_folder
 
 _BUILD_LIMIT_S = 1500
 
@@ -49,20 +46,13 @@ def build_s3_server(program: ServerProgram) -> Path:
     if shutil.which("go") is None:
         raise ToolMissingError("no go found: install Go, 1.24 or newer")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.with_name(folder.name + ".lock")):
+    with alone(folder.with_name(folder.name + ".lock")):
         if not built.is_file():
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{program.name}-half-") as half:
                 _install(program, Path(half))
                 folder.mkdir(exist_ok=True)
                 (Path(half) / program.name).rename(built)
     return built
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # let go by the system if the holder dies
-        yield
 
 
 def _install(program: ServerProgram, folder: Path) -> None:

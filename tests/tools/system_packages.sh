@@ -16,6 +16,10 @@ wants chromium chromium
 wants promtool prometheus
 wants wrk wrk
 wants javac openjdk-17-jdk-headless
+wants buildah buildah
+wants podman podman
+wants runc runc
+wants mmdebstrap mmdebstrap
 
 if [ ${#missing[@]} -eq 0 ]; then
   echo "system packages: all there"
