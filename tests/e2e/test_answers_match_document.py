@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -10,12 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # no stubs among the pins
+from jsonschema import Draft202012Validator
 
 from service.api.app import create_app
+from service.cluster.joining import join_cluster
+from service.cluster.table_view import OwnNode, TableView
+from service.cluster.view import ClusterView
 from service.engine import Engine
 from tests.support.api_client import ApiClient
 from tests.support.engines import tiny_settings
+from tiering.clock import SystemClock
+from tiering.cold.memory import MemoryObjectStore
+from tiering.randomness import SystemRandomness
 
 Json = dict[str, Any]
 _TOPIC = "/v1/topics/orders"
@@ -36,9 +43,9 @@ def _closed(value: Any) -> Any:
 class Checked:
     """A client that compares each answer with the document."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, cluster: ClusterView | None = None) -> None:
         settings = tiny_settings(serve__max_request_bytes=20_000)
-        self._http = ApiClient(create_app(engine, settings))
+        self._http = ApiClient(create_app(engine, settings, cluster=cluster))
         document = self._http.request("GET", "/openapi.json").json()
         self._paths = document["paths"]
         self._components = _closed(deepcopy(document["components"]))
@@ -100,6 +107,8 @@ def test_every_call_is_answered_as_the_document_says(engine: Engine, tmp_path: P
     asked.ask("PUT", "/v1/topics/new/hold", {"hold": False})
     assert asked.ask("POST", "/v1/admin/archive", {"all": True, "drop_hot": True})["segments"] > 0
     ids += _produce(asked, 200, 10)
+    for question in ("key=k3&limit=1", "time=born&order=oldest", "key=none"):
+        asked.ask("GET", f"{_TOPIC}/hot?{question}")
     pages = [
         asked.ask("GET", f"{_TOPIC}/messages?{question}")
         for question in ("key=k3&limit=2", "key=raw&time=born", "from=0&limit=500", "key=none")
@@ -115,6 +124,8 @@ def test_every_call_is_answered_as_the_document_says(engine: Engine, tmp_path: P
     for path in ("/v1/topics", _TOPIC, "/v1/files", "/v1/timeline", "/v1/stats", "/livez", "/readyz"):
         asked.ask("GET", path)
     _ask_of_groups(asked)
+    _ask_of_a_lone_store(asked)
+    asked.seen |= _asked_in_a_cluster(tmp_path / "cluster")
     asked.ask("POST", "/v1/admin/flush")
     asked.ask("POST", "/v1/admin/check", {"deep": True})
     assert asked.ask("POST", "/v1/admin/erase", {"topic": "orders", "key": "k2", "dry_run": True})["state"] == "dry run"
@@ -143,6 +154,39 @@ def _ask_of_groups(asked: Checked) -> None:
     asked.ask("DELETE", "/v1/groups/g", status=409)
     asked.ask("DELETE", f"/v1/groups/g/members/{member['member_id']}")
     asked.ask("DELETE", "/v1/groups/g")
+
+
+def _ask_of_a_lone_store(asked: Checked) -> None:
+    asked.ask("GET", "/v1/cluster")
+    asked.ask("GET", "/v1/cluster/topics/orders")
+    asked.ask("DELETE", "/v1/cluster/topics/orders", status=400)
+
+
+def _asked_in_a_cluster(folder: Path) -> set[tuple[str, str]]:
+    """What an operator decides, at one of two nodes."""
+    objects = MemoryObjectStore(SystemClock())
+    settings = tiny_settings(cluster__address="http://a:8080")
+    engine = Engine.open(folder, cold_url="memory://cluster", store_id="a", objects=objects, settings=settings)
+    with contextlib.closing(engine):
+        view = join_cluster(engine, settings)
+        assert view is not None
+        own = OwnNode("b", "http://b:8080", "v", lambda: 1)
+        for one in (view, TableView(objects, SystemClock(), SystemRandomness(), refresh_ms=1_000, own=own), view):
+            one.look()
+            one.enter()
+        asked = Checked(engine, view)
+        routed = asked.ask("PUT", "/v1/cluster/topics/orders", {"store_id": "b"})
+        assert routed["topics"] == [{"topic": "orders", "store_id": "b"}]
+        asked.ask("PUT", "/v1/cluster/topics/orders", {"store_id": "c"}, 404)
+        assert asked.ask("GET", "/v1/cluster/topics/orders")["is_routed"]
+        asked.ask("DELETE", "/v1/cluster/topics/orders")
+        asked.ask("PUT", "/v1/cluster/closed/b")
+        asked.ask("PUT", "/v1/cluster/closed/a", status=409)
+        asked.ask("DELETE", "/v1/cluster/closed/b")
+        asked.ask("DELETE", "/v1/cluster/stores/b")
+        asked.ask("DELETE", "/v1/cluster/stores/b", status=404)
+        assert [one["store_id"] for one in asked.ask("GET", "/v1/cluster")["stores"]] == ["a"]
+        return asked.seen
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_every_key_is_found_after_load_archive_and_removal(shell: Shell, log: Pa
     assert sum(row["records"] for row in shell.rows("files", "--cold", cold) if row["kind"] == "segment") == len(lines)
 
 
+@pytest.mark.slow
 def test_a_running_service_answers_as_a_store_that_is_opened(shell: Shell, log: Path, tmp_path: Path) -> None:
     root, cold = str(tmp_path / "store"), f"file://{tmp_path}/cold"
     half = tmp_path / "half.log"
@@ -321,6 +322,7 @@ def test_a_load_that_is_stopped_keeps_what_it_acknowledged(shell: Shell, tmp_pat
     shell("check", "--root", root)
 
 
+@pytest.mark.slow
 def test_a_service_ends_by_itself_although_its_object_store_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,8 +52,9 @@ def test_every_command_writes_one_json_document(tmp_path: Path, capsys: pytest.C
     assert asked("dump", str(tmp_path / "segment"), "--limit", "1")["head"]["kind"] == "commit-log"
     assert asked("doctor", "--cold", cold, "--writers", "4", "--processes", "1", "--rounds", "2")["safe"] is True
     assert asked("config")["settings"]
+    assert asked("cluster", "--cold", cold, code=NOTHING)["stores"] == []
     assert asked("delete", "t", "--dry-run", *where)["topic"] == "t"
-    assert set(NAMES) - WITHOUT_FORMAT - done <= {"salvage", "token"}, "these are shown by tests of their own"
+    assert set(NAMES) - WITHOUT_FORMAT - done <= {"salvage", "token", "route"}, "these are shown by tests of their own"
 
 
 @pytest.mark.slow

@@ -105,8 +105,10 @@ def test_a_group_shows_members_assignment_offsets_and_lag(service: Service, cloc
         "assignment": member["assignment"],
     }  # fmt: skip
     assert group["queues"][0] == {
-        "topic": "orders", "queue_id": 0, "offset": 5, "min_offset": 0, "max_offset": 20, "lag": 15,
+        "topic": "orders", "store_id": service.engine.store_id, "queue_id": 0, "offset": 5,
+        "min_offset": 0, "max_offset": 20, "lag": 15,
     }  # fmt: skip
+    assert group["stores_down"] == []
     assert [each["offset"] for each in group["queues"]] == [5, None, None, 20]
     _, listed = service.ask("GET", "/v1/groups")
     assert listed == {"groups": [{"group": "billing", "generation": 1, "members": 1, "queues": 2}]}
@@ -124,9 +126,8 @@ def test_a_stale_generation_gets_409_and_an_ended_session_404(service: Service, 
     clock.advance(30_000)
     for status, problem in (service.beat(new), service.commit(new, {0: 5})):
         assert (status, problem["type"]) == (404, "urn:tierlog:problem:member-not-found")
-    assert service.commit(None, {0: 5}) == (
-        200, {"group": "billing", "generation": 3, "offsets": [{"topic": "orders", "queue_id": 0, "offset": 5}]},
-    )  # fmt: skip
+    offset = {"topic": "orders", "store_id": service.engine.store_id, "queue_id": 0, "offset": 5}
+    assert service.commit(None, {0: 5}) == (200, {"group": "billing", "generation": 3, "offsets": [offset]})
 
 
 def test_offsets_are_checked(service: Service) -> None:

@@ -19,7 +19,7 @@ from tests.support.ledger import TOPIC
 from tests.support.logs import PlainScan, real_log, real_log_names, rules_for, scan_plainly, write_sample
 from tiering.types import Order
 
-KILLS, QUICK_KILLS = 50, 20
+KILLS, QUICK_KILLS = 25, 20
 
 
 def kill_again_and_again(scan: PlainScan, folder: Path, seed: int, kills: int) -> str:
@@ -127,7 +127,7 @@ def test_sample_survives_seeded_kills(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", real_log_names(shared_data_folder()))
-def test_real_log_survives_fifty_seeded_kills(name: str, shared_data: Path, tmp_path: Path, seed: int) -> None:
+def test_real_log_survives_seeded_kills(name: str, shared_data: Path, tmp_path: Path, seed: int) -> None:
     path = real_log(shared_data, name)
     scan = numbered(scan_plainly(path, rules_for(path)))
     print(name, kill_again_and_again(scan, tmp_path / "job", seed, KILLS))

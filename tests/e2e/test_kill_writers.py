@@ -49,7 +49,7 @@ def assert_store_is_right(folder: Path, *, deep: bool) -> str:
     return f"{acknowledged} messages acknowledged, {found} found, 0 lost, 0 twice"
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.slow)])
 def test_kills_of_concurrent_writers(
     tmp_path: Path, seed: int, rounds: int, record_property: Callable[[str, object], None]
 ) -> None:

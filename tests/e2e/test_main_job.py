@@ -196,7 +196,7 @@ def quick_or_slow(names: list[str]) -> list[ParameterSet]:
     return [pytest.param(name, marks=() if name in QUICK_LOGS else pytest.mark.slow) for name in names]
 
 
-@pytest.mark.parametrize("kind", ["file", pytest.param("memory", marks=pytest.mark.slow), "s3"])
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("file", "memory")), "s3"])
 def test_sample_log_is_found_again_from_every_cold_tier(
     kind: str, tmp_path: Path, s3_server: S3Server, seed: int
 ) -> None:

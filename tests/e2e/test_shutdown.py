@@ -64,7 +64,7 @@ def post(url: str, bodies: list[str], durability: str) -> None:
         assert answer.status == 200
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_stop_flushes_and_ends_in_time_although_the_bucket_never_answers(
     signal_number: signal.Signals, tmp_path: Path
 ) -> None:

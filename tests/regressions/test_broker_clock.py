@@ -57,6 +57,7 @@ def test_every_window(engine: Engine, records: list[Record], key: str | None, or
             assert [(each.record.store_ms, each.record.physical_offset) for each in answer.messages] == wanted[:limit]
 
 
+@pytest.mark.slow
 def test_one_message_at_its_own_instant(engine: Engine, records: list[Record]) -> None:
     for number, each in enumerate(records):
         for key in (f"k{number}", None):

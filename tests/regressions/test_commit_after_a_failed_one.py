@@ -17,10 +17,10 @@ def test_commit_of_what_stands_is_written_if_the_one_before_may_have_reached_the
     for folder in (paths.tierlog, paths.tmp):
         disk.make_dirs(folder)
     fs = FaultyFileSystem(disk)
-    offsets = GroupOffsets(fs, paths, lambda: None)
-    offsets.commit("g", {("t", 0): 10}, generation=0)
+    offsets = GroupOffsets(fs, paths, "s", lambda: None)
+    offsets.commit("g", {("t", "s", 0): 10}, generation=0)
     fs.refuse("flush_dir", times=1)
     with pytest.raises(StoreError):
-        offsets.commit("g", {("t", 0): 20}, generation=0)
-    offsets.commit("g", {("t", 0): 10}, generation=0)
-    assert GroupOffsets(disk, paths, lambda: None).get("g").offsets == {("t", 0): 10}
+        offsets.commit("g", {("t", "s", 0): 20}, generation=0)
+    offsets.commit("g", {("t", "s", 0): 10}, generation=0)
+    assert GroupOffsets(disk, paths, "s", lambda: None).get("g").offsets == {("t", "s", 0): 10}

@@ -31,19 +31,19 @@ def test_what_shares_a_write_with_an_unforeseen_failure_is_durable_once_acknowle
     fs = SlowDisk()
     for folder in (PATHS.tmp, PATHS.tierlog):
         fs.make_dirs(folder)
-    groups = GroupOffsets(fs, PATHS, lambda: None)
+    groups = GroupOffsets(fs, PATHS, "s", lambda: None)
     wrong: Any = "no number"
     with ThreadPoolExecutor(8) as pool:
-        first = pool.submit(groups.commit, "a", {("t", 0): 1}, generation=0)
+        first = pool.submit(groups.commit, "a", {("t", "s", 0): 1}, generation=0)
         assert fs.asked.wait(30)
-        bad = [pool.submit(groups.commit, "b", {("t", 0): wrong}, generation=0) for _ in range(3)]
-        good = pool.submit(groups.commit, "c", {("t", 0): 3}, generation=0)
+        bad = [pool.submit(groups.commit, "b", {("t", "s", 0): wrong}, generation=0) for _ in range(3)]
+        good = pool.submit(groups.commit, "c", {("t", "s", 0): 3}, generation=0)
         while len(groups._waiting) < 4:  # all of them wait for the first write
             threading.Event().wait(0.001)
         fs.go.set()
         assert all(isinstance(each.exception(30), TypeError) for each in bad)
         assert first.exception(30) is None
         acknowledged = good.exception(30) is None
-    again = GroupOffsets(fs.crash(0, lose_everything=True), PATHS, lambda: None)
+    again = GroupOffsets(fs.crash(0, lose_everything=True), PATHS, "s", lambda: None)
     assert acknowledged
-    assert again.get("c").offsets == {("t", 0): 3}
+    assert again.get("c").offsets == {("t", "s", 0): 3}

@@ -19,7 +19,7 @@ from tiering.fs import LocalFileSystem
 from tiering.hot.dispatch import LogSubscriber
 
 
-@pytest.mark.parametrize("state", ["sealed", "compacted"])
+@pytest.mark.parametrize("state", [pytest.param("sealed", marks=pytest.mark.slow), "compacted"])
 def test_damaged_index_file_is_derived_again_from_the_log(state: str, tmp_path: Path) -> None:
     bucket = MemoryObjectStore(ManualClock())
 

@@ -18,7 +18,7 @@ from tiering.paths import StorePaths
 
 PATHS = StorePaths(ROOT)
 READERS: dict[str, Callable[[FileSystem], object]] = {
-    "groups.json": lambda fs: GroupOffsets(fs, PATHS, lambda: None),
+    "groups.json": lambda fs: GroupOffsets(fs, PATHS, "s", lambda: None),
     "topics.json": lambda fs: TopicRegistry(fs, PATHS, 8),
     "store.json": lambda fs: StoreIdentity.read(fs, PATHS),
     "head.json": lambda fs: read_seen_head(fs, PATHS),

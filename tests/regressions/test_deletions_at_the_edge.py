@@ -82,7 +82,7 @@ def test_the_lag_of_a_group_counts_nothing_that_was_deleted() -> None:
     world = RemovalWorld()
     engine = world.open()
     engine.append([Message("t", b"x", queue_id=0)] * 10)
-    engine.groups.commit("g", {("t", 0): 2})
+    engine.groups.commit("g", {("t", engine.store_id, 0): 2})
     engine.removal.delete_topic("t")
     engine.append([Message("t", b"x", queue_id=0)])
     engine.flush()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
+
 from tests.support.archives import ArchiveWorld, fill
 
 
@@ -25,6 +27,7 @@ def peak_of_check(world: ArchiveWorld) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_of_an_object_no_more_is_kept_than_its_entry() -> None:
     world = ArchiveWorld()
     grow(world, 500)

@@ -29,7 +29,12 @@ def many_queues(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make_odd", "finding"), [(no_utf8, r"'\udcff\udcfe' is no topic's name"), (beyond_64_bits, ""), (many_queues, "")]
+    ("make_odd", "finding"),
+    [
+        (no_utf8, r"'\udcff\udcfe' is no topic's name"),
+        (beyond_64_bits, ""),
+        pytest.param(many_queues, "", marks=pytest.mark.slow),
+    ],
 )
 def test_a_brokers_store_with_an_odd_name_is_read_and_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], make_odd: Callable[[Path], None], finding: str

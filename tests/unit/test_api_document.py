@@ -66,6 +66,12 @@ def test_only_calls_that_tell_nothing_need_no_token(document: Json) -> None:
     assert all("security" not in one for _, _, one in _operations(routed_app(access=False).openapi()))
 
 
+def test_every_call_below_v1_can_name_the_store_that_is_meant(document: Json) -> None:
+    for path, method, one in _operations(document):
+        named = {argument["name"] for argument in one.get("parameters", ()) if argument["in"] == "query"}
+        assert ("store_id" in named) == path.startswith("/v1/"), (method, path)
+
+
 def test_no_number_of_an_answer_is_without_a_unit(document: Json) -> None:
     """Its name has one, or says that it is a count or an offset, or its description does."""
     known = re.compile(

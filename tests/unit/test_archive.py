@@ -136,7 +136,9 @@ def requests_of_a_whole_archiving() -> int:
     return counting.requests
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, id="before", marks=pytest.mark.slow), pytest.param(True, id="after")]
+)
 def test_killed_at_every_request(after: bool) -> None:
     total = requests_of_a_whole_archiving()
     assert total > 15
@@ -272,7 +274,7 @@ def test_archiver_goes_in_order_only() -> None:
     manifest = ManifestStore(world.objects, ColdKeys("store"), SeededRandomness(5), ColdOptions())
     owner = Ownership("v", "o", ("o",))
     head = manifest.claim(owner, log_begin=0, log_end=hot.log.end)
-    groups = GroupOffsets(world.fs, StorePaths(ROOT), lambda: None)
+    groups = GroupOffsets(world.fs, StorePaths(ROOT), "s", lambda: None)
     state = StateWriter(hot, groups, "v", manifest, world.clock, SeededRandomness(7))
     archiver = Archiver(hot, manifest, SeededRandomness(6), state)
     waiting = archiver.waiting(head)

@@ -215,6 +215,7 @@ def test_a_damaged_neighbour_spoils_no_other() -> None:
     assert world.page(2).requests == 0
 
 
+@pytest.mark.slow
 def test_memory_stays_within_the_limit_whatever_is_read() -> None:
     limit = 2 << 20
     cache: MemoryCache[object] = MemoryCache(limit)

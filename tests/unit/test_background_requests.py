@@ -81,6 +81,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.engine.close()
 
 
+@pytest.mark.slow
 def test_an_idle_node_costs_less_than_a_dollar_a_month(world: World) -> None:
     world.play(2 * HOUR_S)
     assert world.engine.stats()["unarchived_bytes"] == 0, "everything is archived before the idle day begins"
@@ -161,6 +162,7 @@ def test_a_bucket_that_takes_everything_but_the_head_is_not_filled(world: World)
     assert len(set(uploads)) == len(uploads)
 
 
+@pytest.mark.slow
 def test_what_failed_attempts_left_is_swept_after_the_grace_period(world: World) -> None:
     world.play(60)
     world.bucket.fail_before("put", "*/head", times=None)

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("service", "index", "tiering", "pipeline")
-REQUIREMENTS = ("runtime", "dev", "spark")
+REQUIREMENTS = ("runtime", "dev", "spark", "image")
 
 # A path of one machine: somebody's home, or a folder at the top that only one workplace has.
 _MACHINE_PATH = re.compile(r"(?<![\w.)}*$-])/(?:root|work|home/[\w-]+|Users/[\w-]+)/")
@@ -89,8 +89,9 @@ def test_developers_run_the_versions_that_users_run() -> None:
         name: dict(line.split("==") for line in _pinned_lines(ROOT / "requirements" / f"{name}.txt"))
         for name in REQUIREMENTS
     }
-    for name in ("dev", "spark"):
+    for name in ("dev", "spark", "image"):
         assert pins["runtime"].items() <= pins[name].items()
+    assert pins["image"].items() <= pins["dev"].items()
 
 
 def _pinned_lines(path: Path) -> list[str]:

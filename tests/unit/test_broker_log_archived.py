@@ -95,7 +95,10 @@ def test_a_volume_restored_from_it_serves_the_brokers_topics_and_groups(tmp_path
         tmp_path / "volume", cold_url=store.url, store_id=store.store_id, settings=tiny_settings(), restore=True
     )
     try:
-        assert engine.groups.committed("billing").offsets == {("TopicTest", 0): 17, ("TopicTest", 1): 3}
+        assert engine.groups.committed("billing").offsets == {
+            ("TopicTest", engine.store_id, 0): 17,
+            ("TopicTest", engine.store_id, 1): 3,
+        }
         wanted = [m for m in expected("clean")["messages"] if (m["topic"], m["queueId"]) == ("TopicTest", 0)]
         found = engine.pull("TopicTest", 0, 0, 1000).messages
         assert [each.record.message_id for each in found] == [m["msgId"] for m in wanted][: len(found)]

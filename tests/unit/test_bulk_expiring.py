@@ -161,7 +161,7 @@ def beside(world: RemovalWorld, engine: Engine) -> None:
             engine.removal.round()
 
 
-@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_running_store_beside_it_at_any_request(stride: int) -> None:
     world, _ = archived(60)
     watched = WatchedStore(world.objects)
@@ -188,7 +188,7 @@ def _at(world: RemovalWorld, engine: Engine, watched: WatchedStore, wanted: int,
         beside(world, engine)
 
 
-@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_hold_that_begins_at_any_request_keeps_everything_that_has_not_gone_by_then(stride: int) -> None:
     world, _ = archived(60)
     watched = WatchedStore(world.objects)

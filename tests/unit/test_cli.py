@@ -69,7 +69,6 @@ def test_every_command_has_help_that_names_the_exit_codes(command: str, capsys: 
         ["query", "t", "--order", "sideways", "--root", "."],
         ["load", "f", "--root", "."],
         ["archive", "--all", "--until", "5", "--root", "."],
-        ["serve"],
         ["tail", "t", "--offset", "3", "--from", "5", "--root", "."],
     ],
 )

@@ -319,7 +319,7 @@ def test_nobody_is_led_past_what_is_hot_in_a_queue_of_which_the_archive_has_noth
     (end,) = {queue.max_offset for queue in engine.topic("t").queues if queue.queue_id == 0}
     expire(world, engine)
     world.append(engine, 6, ("t",))
-    engine.groups.commit("g", {("t", 0): end})
+    engine.groups.commit("g", {("t", engine.store_id, 0): end})
     engine.tiers_round()  # the state object counts what is hot
     cold = world.cold_engine()
     assert cold.topic("t").queues[0].max_offset == engine.topic("t").queues[0].max_offset

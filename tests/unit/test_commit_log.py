@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.crash_fs import CrashFileSystem
+from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.hot_stores import HotWorld, append, array, fill, queue_offsets, sized_body, snapshot_of
 from tiering.batch import Message
 from tiering.checks.store import check_store
-from tiering.errors import CorruptionError, StoreMismatchError
+from tiering.errors import ClosedError, CorruptionError, DiskFailedError, StoreMismatchError
 from tiering.format.record import decode_record
 from tiering.types import Durability
 
@@ -200,3 +201,40 @@ def test_flush_says_how_far(world: HotWorld) -> None:
     assert hot.flush() == end
     assert hot.flush() == end
     assert array(segment(world, 0)).any()
+
+
+_LARGE = (32 << 20) + 4096
+
+
+def test_a_large_first_segment_gets_its_zeros_beside_appends() -> None:
+    world = HotWorld(segment_bytes=_LARGE)
+    fs = FaultyFileSystem(world.fs)
+    hot = world.open(fs=fs)
+    fill(hot, "a", 3)
+    fs.refuse("write_at", times=1)
+    with pytest.raises(DiskFailedError):
+        hot.prepare_segment()
+    assert hot.log.write_zeros(hot.between_appends), "half of it is still to be written"
+    fill(hot, "a", 2)
+    written = segment(world, 0)
+    assert not hot.prepare_segment(), "the next segment is not wanted yet"
+    assert segment(world, 0) == written
+    fs.refuse("write_at")
+    hot.prepare_segment()  # nothing is left to write
+    fs.heal()
+    assert queue_offsets(hot, "a") == list(range(5))
+    assert check_store(world.open_again(hot)) == []
+
+
+def test_zeros_end_where_the_log_went_on_to_the_next_segment() -> None:
+    world = HotWorld(segment_bytes=_LARGE)
+    hot = world.open()
+    assert hot.log.write_zeros(hot.between_appends)
+    fill(hot, "a", 2)
+    hot.roll()
+    assert not hot.log.write_zeros(hot.between_appends)
+    again = world.open_again(hot)
+    assert check_store(again) == []
+    again.close()
+    with pytest.raises(ClosedError):
+        again.prepare_segment()

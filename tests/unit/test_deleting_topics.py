@@ -212,7 +212,7 @@ def test_what_the_archive_was_not_told_is_told_in_the_background() -> None:
 def test_consumers_of_a_deleted_topic_have_nothing_left_and_go_on_when_it_is_made_again() -> None:
     world = filled()
     engine = world.open()
-    engine.groups.commit("g", {("t", 0): 3, ("u", 0): 2})
+    engine.groups.commit("g", {("t", engine.store_id, 0): 3, ("u", engine.store_id, 0): 2})
     engine.removal.delete_topic("t")
     progress = {(each.topic, each.queue_id): each for each in engine.groups.describe("g").queues}
     assert progress["t", 0].lag is None

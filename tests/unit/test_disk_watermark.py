@@ -195,7 +195,7 @@ def test_above_the_limit_appends_are_refused_before_anything_is_written_and_go_o
     assert world.engine.read_only_reason is None
     assert b"\ntierlog_disk_full 1.0\n" in metrics.text()
     assert world.numbers() == list(range(world.appended))
-    world.engine.groups.commit("g", {("t", 0): 3})
+    world.engine.groups.commit("g", {("t", world.engine.store_id, 0): 3})
     world.fs.others = 0
     world.clock.advance(1_000)
     world.append(1)

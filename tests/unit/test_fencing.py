@@ -54,7 +54,7 @@ def test_it_turns_read_only_within_one_look_at_the_head(world: RestoreWorld) -> 
         old.tiers_round()
     assert old.read_only_reason is not None
     with pytest.raises(ReadOnlyError):
-        old.groups.commit("billing", {("orders", 0): 1})
+        old.groups.commit("billing", {("orders", old.store_id, 0): 1})
 
 
 def test_a_commit_that_was_on_its_way_is_refused(world: RestoreWorld) -> None:

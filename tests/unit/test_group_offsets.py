@@ -27,7 +27,7 @@ from tiering.group_offsets import GroupOffsets, GroupState, validate_group
 from tiering.paths import StorePaths
 
 PATHS = StorePaths(ROOT)
-T0, T1 = ("orders", 0), ("orders", 1)
+T0, T1 = ("orders", "s", 0), ("orders", "s", 1)
 
 
 def disk(seed: int = 0) -> CrashFileSystem:
@@ -38,7 +38,7 @@ def disk(seed: int = 0) -> CrashFileSystem:
 
 
 def opened(fs: FileSystem) -> GroupOffsets:
-    return GroupOffsets(fs, PATHS, lambda: None)
+    return GroupOffsets(fs, PATHS, "s", lambda: None)
 
 
 def test_every_change_survives_a_power_cut() -> None:
@@ -48,11 +48,11 @@ def test_every_change_survives_a_power_cut() -> None:
     groups.commit("a", {T0: 5, T1: 7}, generation=1)
     assert groups.raise_generation("a") == 2
     groups.commit("a", {T0: 6}, generation=2)
-    groups.commit("solo", {("pays", 3): 1}, generation=0)
+    groups.commit("solo", {("pays", "s", 3): 1}, generation=0)
     groups.commit("gone", {T0: 1}, generation=0)
     groups.remove("gone")
     again = opened(fs.crash(0, lose_everything=True))
-    assert again.all() == {"a": GroupState(2, {T0: 6, T1: 7}), "solo": GroupState(0, {("pays", 3): 1})}
+    assert again.all() == {"a": GroupState(2, {T0: 6, T1: 7}), "solo": GroupState(0, {("pays", "s", 3): 1})}
     assert again.all() == groups.all()
 
 
@@ -190,8 +190,9 @@ def test_names_and_numbers_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = opened(disk())
     groups.commit("a", {T0: 1, T1: 1}, generation=0)
     groups.commit("b", {T0: 1}, generation=0)
-    with pytest.raises(ConflictError):
-        groups.commit("b", {T1: 1}, generation=0)
+    for more in (T1, ("orders", "elsewhere", 0)):
+        with pytest.raises(ConflictError):
+            groups.commit("b", {more: 1}, generation=0)
     with pytest.raises(ConflictError):
         groups.raise_generation("c")
     assert groups.all() == {"a": GroupState(0, {T0: 1, T1: 1}), "b": GroupState(0, {T0: 1})}
@@ -201,7 +202,7 @@ def test_names_and_numbers_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_that_is_read_only_or_closed_takes_no_commit() -> None:
     fs = disk()
     reason: list[str | None] = [None]
-    groups = GroupOffsets(fs, PATHS, lambda: reason[0])
+    groups = GroupOffsets(fs, PATHS, "s", lambda: reason[0])
     groups.commit("a", {T0: 1}, generation=0)
     reason[0] = "the disk failed"
     with pytest.raises(ReadOnlyError, match="the disk failed"):
@@ -215,6 +216,23 @@ def test_a_store_that_is_read_only_or_closed_takes_no_commit() -> None:
     assert groups.get("a").offsets == {T0: 1}
     with pytest.raises(NotFoundError):
         groups.get("nobody")
+
+
+def test_offsets_of_other_stores_lie_beside_the_own_ones_which_are_written_as_ever() -> None:
+    fs = disk()
+    groups = opened(fs)
+    groups.commit("a", {T0: 5}, generation=0)
+    assert json.loads(fs.read(PATHS.groups_json))["groups"] == [
+        {"name": "a", "generation": 0, "offsets": {"orders": {"0": 5}}}
+    ]
+    theirs = {("orders", "b", 0): 7, ("orders", "c", 12): 1, ("pays", "b", 0): 2}
+    groups.commit("a", theirs, generation=0)
+    (written,) = json.loads(fs.read(PATHS.groups_json))["groups"]
+    assert written["offsets"] == {"orders": {"0": 5}}
+    assert written["elsewhere"] == {"b": {"orders": {"0": 7}, "pays": {"0": 2}}, "c": {"orders": {"12": 1}}}
+    assert opened(fs.crash(0, lose_everything=True)).get("a").offsets == {T0: 5, **theirs}
+    with pytest.raises(InvalidRequestError, match="orders/12 of store c is below the committed 1"):
+        groups.commit("a", {("orders", "c", 12): 0}, generation=0)
 
 
 def test_unknown_keys_are_ignored_and_a_newer_format_is_not() -> None:

@@ -24,6 +24,7 @@ def check(small: Costs, big: Costs, count: int) -> None:
     assert big.pull.bytes_read <= 150_000
 
 
+@pytest.mark.slow
 def test_costs_do_not_grow_with_the_archive() -> None:
     check(Costs(BigArchive(100)), Costs(BigArchive(5_000)), 5_000)
 

@@ -251,7 +251,7 @@ def test_the_lag_of_as_many_groups_is_shown_as_the_settings_say() -> None:
     engine.append([Message("orders", b"x", queue_id=0)] * 5)
     engine.flush()
     for group in ("a", "b", "c"):
-        engine.groups.commit(group, {("orders", 0): 2})
+        engine.groups.commit(group, {("orders", engine.store_id, 0): 2})
     text = TestClient(create_app(engine, tiny_settings(metrics__max_groups=2)), "http://localhost").get("/metrics").text
     assert "tierlog_groups 3.0" in text
     assert 'tierlog_group_lag_messages{group="b"} 3.0' in text

@@ -52,6 +52,7 @@ def logging_as_before() -> Iterator[None]:
     """Logs are the process's own: what a test changes is put back."""
     names = ("", "tierlog", "uvicorn", "uvicorn.error")
     before = {name: (logging.getLogger(name).handlers[:], logging.getLogger(name).level) for name in names}
+    logging.getLogger("uvicorn.error").setLevel(logging.NOTSET)  # a server that ran here before left its own
     yield
     for name, (handlers, level) in before.items():
         logging.getLogger(name).handlers[:] = handlers

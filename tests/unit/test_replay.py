@@ -267,6 +267,7 @@ def test_a_deep_pull_looks_into_few_queue_rows(world: World) -> None:
         assert world.asked("/manifest/") - before <= 10
 
 
+@pytest.mark.slow
 def test_many_replays_stay_within_their_bytes_and_their_number(archive: World) -> None:
     limit = 60_000
     engine = archive.reader(cold__read_ahead_bytes=limit)

@@ -8,6 +8,7 @@ from index.query import Query
 from service.cold_engine import ColdEngine
 from service.engine import Engine
 from tests.support.faulty_store import FaultyObjectStore
+from tests.support.given_queues import GivenQueues
 from tests.support.restore_world import COLD_URL, STORE_ID, RestoreWorld, numbers_of, read_all, send, small_settings
 from tiering.errors import (
     FencedError,
@@ -35,7 +36,7 @@ def filled(world: RestoreWorld, count: int = 60) -> Engine:
         send(engine, "orders", at, at + 4, queue_id=0)
         send(engine, "pays", at, at + 4)
         world.clock.advance(1000)
-    engine.groups.commit("billing", {("orders", 0): 7})
+    engine.groups.commit("billing", {("orders", engine.store_id, 0): 7})
     engine.archive(everything=True)
     return engine
 
@@ -96,17 +97,28 @@ def test_a_consumer_goes_over_the_gap_in_both_tiers(world: RestoreWorld) -> None
     assert engine.check(deep=True) == []
 
 
+def test_a_group_goes_on_in_the_queues_of_other_stores_too(world: RestoreWorld) -> None:
+    old = filled(world)
+    theirs = ("orders", "store-b", 3)
+    old.groups.elsewhere = GivenQueues(100, {"store-b": {"orders": 4}})
+    old.groups.commit("billing", {theirs: 41})
+    old.archive(everything=True)
+    old.close()
+    engine = world.open("b", restore=True)
+    assert engine.groups.committed("billing").offsets == {("orders", engine.store_id, 0): 7, theirs: 41}
+
+
 def test_groups_go_on_from_their_committed_offset(world: RestoreWorld) -> None:
     old = filled(world)
     member = old.groups.join("billing", ["orders"])
     old.archive(everything=True)
     old.close()
     engine = world.open("b", restore=True)
-    assert engine.groups.committed("billing").offsets == {("orders", 0): 7}
+    assert engine.groups.committed("billing").offsets == {("orders", engine.store_id, 0): 7}
     assert engine.groups.committed("billing").generation > member.generation
     (queue,) = [each for each in engine.groups.describe("billing").queues if each.queue_id == 0]
     assert queue.lag == 53, "what no message will ever have is nothing to consume"
-    engine.groups.commit("billing", {("orders", 0): engine.pull("orders", 0, 60, 1).next_offset})
+    engine.groups.commit("billing", {("orders", engine.store_id, 0): engine.pull("orders", 0, 60, 1).next_offset})
     (queue,) = engine.groups.describe("billing").queues
     assert queue.lag == 0
 
@@ -256,11 +268,11 @@ def test_segment_size_is_the_archives(world: RestoreWorld) -> None:
 def test_store_that_archived_nothing_is_taken_over_all_the_same(world: RestoreWorld) -> None:
     old = world.open("a")
     seen = send(old, "orders", 0, 5, queue_id=0)
-    old.groups.commit("billing", {("orders", 0): 2})
+    old.groups.commit("billing", {("orders", old.store_id, 0): 2})
     old.tiers_round()
     assert world.head().log == ()
     engine = world.open("b", restore=True)
-    assert engine.groups.committed("billing").offsets == {("orders", 0): 2}
+    assert engine.groups.committed("billing").offsets == {("orders", engine.store_id, 0): 2}
     assert engine.pull("orders", 0, 2, 1).next_offset == 5 + QUEUE_STEP
     assert send(engine, "orders", 5, 6, queue_id=0)[0] > max(seen)
     engine.archive(everything=True)

@@ -62,7 +62,7 @@ def test_one_call_is_tried_as_often_as_the_limits_say(behaviour: Behaviour) -> N
             assert len(behaviour.requests) == attempts
 
 
-@pytest.mark.parametrize("as_parts", [False, True])
+@pytest.mark.parametrize("as_parts", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_large_body_gets_through_a_slow_line(behaviour: Behaviour, as_parts: bool) -> None:
     """It takes about four times the limit for silence, which is a limit for silence and not for the transfer."""
     behaviour.reads_bytes_per_s = 512 << 10

@@ -236,6 +236,7 @@ def everything(written: Written) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_noticed_or_harmless() -> None:
     written = write_segment(mixed_records(2, 15), tail=b"tail")
     wanted = everything(written)

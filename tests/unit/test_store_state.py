@@ -6,9 +6,10 @@ import pytest
 
 from service.engine import Engine
 from tests.support.faulty_store import FaultyObjectStore
+from tests.support.given_queues import GivenQueues
 from tests.support.restore_world import RestoreWorld, send
 from tiering.errors import ObjectStoreUnavailableError
-from tiering.format.store_state import CommittedOffset, GroupRecord, StoreState
+from tiering.format.store_state import CommittedOffset, GroupRecord, OffsetElsewhere, StoreState
 from tiering.store_state import STATE_INTERVAL_S
 
 MINUTE_MS = int(STATE_INTERVAL_S * 1000)
@@ -31,7 +32,7 @@ def test_groups_and_queue_ends_are_written_a_minute_after_a_change(world: Restor
     engine = opened(world)
     before = world.head()
     send(engine, "orders", 3, 5, queue_id=1)
-    engine.groups.commit("billing", {("orders", 0): 2})
+    engine.groups.commit("billing", {("orders", engine.store_id, 0): 2})
     engine.tiers_round()
     assert world.head() == before, "a minute has not passed"
     world.clock.advance(MINUTE_MS)
@@ -41,6 +42,15 @@ def test_groups_and_queue_ends_are_written_a_minute_after_a_change(world: Restor
     assert [topic.ends for topic in state.topics] == [(3, 2)]
     assert (state.segment_bytes, state.log_end, state.next_topic_id) == (4096, engine.stats()["log_end"], 2)
     assert world.head().version == before.version + 1
+
+
+def test_offsets_of_other_stores_have_a_place_of_their_own(world: RestoreWorld) -> None:
+    engine = opened(world)
+    engine.groups.elsewhere = GivenQueues(9, {"store-b": {"orders": 2}})
+    engine.groups.commit("billing", {("orders", engine.store_id, 0): 2, ("orders", "store-b", 1): 9})
+    engine.archive(everything=True)
+    elsewhere = (OffsetElsewhere("orders", "store-b", 1, 9),)
+    assert world.state().groups == (GroupRecord("billing", 0, (CommittedOffset("orders", 0, 2),), elsewhere),)
 
 
 def test_nothing_is_written_where_nothing_has_changed(world: RestoreWorld) -> None:
@@ -78,7 +88,7 @@ def test_a_segment_with_a_new_topic_and_its_state_come_in_one_commit(world: Rest
 def test_archiving_now_tells_everything_now(world: RestoreWorld) -> None:
     engine = opened(world)
     engine.archive(everything=True)
-    engine.groups.commit("billing", {("orders", 0): 3})
+    engine.groups.commit("billing", {("orders", engine.store_id, 0): 3})
     engine.archive(everything=True)
     assert world.state().groups[0].offsets == (CommittedOffset("orders", 0, 3),)
 
@@ -87,7 +97,7 @@ def test_the_state_before_goes_to_the_removed_list(world: RestoreWorld) -> None:
     engine = opened(world)
     engine.archive(everything=True)
     before = world.head().state
-    engine.groups.commit("billing", {("orders", 0): 3})
+    engine.groups.commit("billing", {("orders", engine.store_id, 0): 3})
     engine.archive(everything=True)
     manifest = world.manifest()
     head = manifest.refresh()
@@ -98,7 +108,7 @@ def test_the_state_before_goes_to_the_removed_list(world: RestoreWorld) -> None:
 def test_a_state_that_could_not_be_written_is_written_later(world: RestoreWorld) -> None:
     faulty = FaultyObjectStore(world.objects)
     engine = opened(world, faulty)
-    engine.groups.commit("billing", {("orders", 0): 3})
+    engine.groups.commit("billing", {("orders", engine.store_id, 0): 3})
     world.clock.advance(MINUTE_MS)
     faulty.fail_before("put", "store/state/*")
     with pytest.raises(ObjectStoreUnavailableError):

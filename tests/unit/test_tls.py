@@ -24,6 +24,7 @@ from service.engine import Engine
 from service.tls import ServerTls
 from tests.support.access import line
 from tests.support.engines import tiny_settings
+from tests.support.fixed_cluster import nodes
 from tiering.clock import SystemClock
 from tiering.errors import InvalidRequestError, UnavailableError
 from tiering.service_access import ServiceAccess
@@ -119,6 +120,25 @@ def test_a_client_believes_its_authority_and_no_other_and_a_service_asks_for_cer
         assert RemoteTarget(url, known).topics() == []
         with pytest.raises(UnavailableError):
             RemoteTarget(url, ServiceAccess("t-reader", ours.file)).topics()
+
+
+def test_a_request_is_sent_on_over_tls_by_the_authority_and_the_certificate_of_the_environment(
+    ours: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shown(ServerTls(*ours.sign("other-node"), ours.file), tmp_path / "b") as url, nodes(tmp_path) as made:
+        made.places["store-b"] = url
+        a = made.add("store-a")
+
+        def ask() -> str:
+            answer = a.ask("GET", "/v1/stats?store_id=store-b", headers={"Authorization": "Bearer t-reader"})
+            assert answer.status_code == 503
+            return str(answer.json()["detail"])
+
+        assert "'store-b' does not answer at" in ask(), "nobody here knows who signed for it"
+        certificate, key = ours.sign("this-node")
+        for name, file in (("CA_FILE", ours.file), ("CLIENT_CERTIFICATE", certificate), ("CLIENT_KEY", key)):
+            monkeypatch.setenv(f"TIERLOG_{name}", str(file))
+        assert "does not answer for store 'store-b'" in ask(), "it is let in, and is told that this is another store"
 
 
 def test_a_new_certificate_is_taken_and_one_that_does_not_fit_is_not(
