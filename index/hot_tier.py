@@ -73,15 +73,14 @@ class HotTierSearch(StoreSearch):
         """Pin the hot tier and search it."""
         snapshot = stack.enter_context(self._hot.snapshot())
         topic_id = self._hot.topics.get(query.topic).topic_id
-        erased, first_ms = self._known.current(), None
+        erased, hot = self._known.current(), None
         if max(snapshot.end, snapshot.flushed) > snapshot.border:
             covered.hot = claim = TierCoverage(within.from_ms, within.to_ms)
             hot = HotSearch(self.store_id, self._hot, self._index, snapshot, claim, erased)
-            first_ms = hot.first_ms
-            self.pinned = Pinned(snapshot.border, snapshot.end, topic_id, first_ms, erased)
+        first_ms = hot.first_ms if hot is not None else None
+        self.pinned = Pinned(snapshot.border, snapshot.end, topic_id, first_ms, erased)
+        if hot is not None:
             yield from hot.plan(query, within)
-        else:
-            self.pinned = Pinned(snapshot.border, snapshot.end, topic_id, first_ms, erased)
 
 
 def hot_page(

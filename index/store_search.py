@@ -17,7 +17,6 @@ from tiering.cold.bill import BudgetSpentError
 from tiering.erasing.known import KnownErasures
 from tiering.erasing.tombstones import Erasures, ErasureSource
 from tiering.errors import StoreError, TopicNotFoundError
-from tiering.format.manifest import Head
 from tiering.hot.store import HotStore
 from tiering.types import TimeAxis, TimeRange
 
@@ -77,17 +76,13 @@ def work_below(
         with _telling_failures(covered, context):
             head = manifest.covering(pinned.border, context.chain.bill, version=version)
             if head.cold_min < pinned.border:
-                erased = _with_those_of(head, pinned.erased, query.topic) if by_head else pinned.erased
+                erased = pinned.erased
+                if by_head:
+                    erased = erased.joined(stone for stone in head.tombstones if stone.topic == query.topic)
                 yield from search.plan(head, pinned.border, pinned.topic_id, erased, context)
             # an archive that holds nothing below the border has no version to claim anything at
 
     return Work(bounds, manifest.keys.head, COUNTER, claim, run)
-
-
-def _with_those_of(head: Head, erased: Erasures, topic: str) -> Erasures:
-    known = {stone.tombstone_id for stone in erased.tombstones}
-    more = [stone for stone in head.tombstones if stone.topic == topic and stone.tombstone_id not in known]
-    return Erasures([*erased.tombstones, *more]) if more else erased
 
 
 class ArchiveSearch(StoreSearch):

@@ -178,10 +178,7 @@ class Fetcher:
 
     def _erased(self, head: Head | None) -> Erasures:
         """What is hidden now, and what the head hides that is read with: its objects may still hold that."""
-        erased = self._known.current()
-        known = {stone.tombstone_id for stone in erased.tombstones}
-        closed = [stone for stone in (head.tombstones if head else ()) if stone.tombstone_id not in known]
-        return Erasures([*erased.tombstones, *closed]) if closed else erased
+        return self._known.current().joined(head.tombstones if head else ())
 
     # the archive below it
 

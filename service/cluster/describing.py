@@ -9,7 +9,7 @@ from service.cluster.table_view import TableView
 from service.cluster.view import ClusterView
 from tiering.cluster.rendezvous import rendezvous
 from tiering.cluster.table import ClusterTable
-from tiering.errors import InvalidRequestError, UnavailableError
+from tiering.errors import ConflictError, UnavailableError
 
 Json = dict[str, Any]
 
@@ -90,14 +90,14 @@ def home_in_table(table: ClusterTable, topic: str) -> Json:
 
 
 def change_cluster(view: ClusterView | None, edit: Callable[[ClusterTable], ClusterTable]) -> None:
-    """Change the table, and go by it here at once; :class:`InvalidRequestError` where there is none."""
+    """Change the table, and go by it here at once; :class:`ConflictError` where there is none."""
     if view is None:
-        raise InvalidRequestError(
+        raise ConflictError(
             "this store is in no cluster, so there is no table to change",
             hint="a node has cluster.address (docs/cluster.md)",
         )
     if not isinstance(view, TableView):
-        raise InvalidRequestError(
+        raise ConflictError(
             "the stores here are a list in the settings, not a table that can be changed", hint="ask a node"
         )
     view.learn(view.tables.change(edit))

@@ -1,6 +1,7 @@
-"""The S3 server and the shell of ``tests.support``."""
+"""The S3 servers and the shell of ``tests.support``."""
 
+from tests.support.real_s3 import own_server
 from tests.support.s3_server import s3_server
 from tests.support.shell import shell
 
-__all__ = ["s3_server", "shell"]
+__all__ = ["own_server", "s3_server", "shell"]

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,9 +20,7 @@ import pytest
 
 from tests.support.million import Archiving, Producers, archived, count_by_key
 from tests.support.nodes import Node, Querier, RefusedError, ask, tierlog
-from tests.support.real_s3 import running_server
 from tests.support.s3_server import S3Server
-from tests.tools.cache import ToolMissingError
 
 pytestmark = pytest.mark.slow
 
@@ -33,26 +31,16 @@ PAUSE_S = 30.0
 _SIZES = ("--segment-bytes", str(16 << 20), "--index-slots", "100000", "--index-items", "400000")
 
 
-@pytest.fixture
-def s3(tmp_path: Path) -> Iterator[S3Server]:
-    folder = tmp_path / "s3"
-    folder.mkdir()
-    try:
-        with running_server("versitygw", folder) as server:
-            yield server
-    except ToolMissingError as error:
-        pytest.skip(f"versitygw cannot be built: {error}")
-
-
 @pytest.mark.timeout(600)
 def test_each_of_a_million_messages_is_found_once(
-    s3: S3Server, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
+    own_server: S3Server, tmp_path: Path, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
     chance = random.Random(seed)
-    cold = f"s3://{s3.new_bucket()}/logs"
-    nodes = {name: Node(tmp_path / name, cold, s3.endpoint_url, ("--store-id", name, *_SIZES)) for name in ("a", "b")}
+    cold = f"s3://{own_server.new_bucket()}/logs"
+    s3_url = own_server.endpoint_url
+    nodes = {name: Node(tmp_path / name, cold, s3_url, ("--store-id", name, *_SIZES)) for name in ("a", "b")}
     producers = Producers({topic: nodes[name] for topic, name in TOPICS.items()}, COUNT, KEYS, limit_s=240)
-    querier = Querier(tmp_path / "querier", cold, s3.endpoint_url)
+    querier = Querier(tmp_path / "querier", cold, s3_url)
     times = [("begin", time.monotonic())]
     try:
         for node in nodes.values():
@@ -61,7 +49,7 @@ def test_each_of_a_million_messages_is_found_once(
             routed(nodes.values(), topic, name)
         times.append(("nodes", time.monotonic()))
         with Archiving([*nodes.values()]):
-            trouble = threading.Thread(target=make_trouble, args=(nodes, s3, producers, chance), daemon=True)
+            trouble = threading.Thread(target=make_trouble, args=(nodes, own_server, producers, chance), daemon=True)
             trouble.start()
             producers.run()
             trouble.join(120)
@@ -81,7 +69,7 @@ def test_each_of_a_million_messages_is_found_once(
         for node in (querier, *nodes.values()):
             node.kill()
         with ThreadPoolExecutor(len(nodes)) as pool:
-            for checked in pool.map(lambda node: check(node, s3.endpoint_url), nodes.values()):
+            for checked in pool.map(lambda node: check(node, s3_url), nodes.values()):
                 assert checked.returncode == 0, checked.stdout + checked.stderr
         times.append(("checking", time.monotonic()))
     except BaseException as error:

@@ -8,16 +8,14 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.drill import Consumer, Ledger, Load, queried
 from tests.support.nodes import NO_ANSWER, Json, Node, Querier, RefusedError, ask, pulled, tierlog
-from tests.support.real_s3 import running_server
 from tests.support.s3_server import S3Server
-from tests.tools.cache import ToolMissingError
 
 pytestmark = pytest.mark.slow
 
@@ -25,17 +23,6 @@ TOPICS = ("orders", "pays")
 _SIZES = ("--segment-bytes", "262144", "--queue-file-units", "600", "--index-slots", "1000", "--index-items", "4000")
 _LIMIT_S = 60.0
 _JUMP = 1 << 32
-
-
-@pytest.fixture
-def s3(tmp_path: Path) -> Iterator[S3Server]:
-    folder = tmp_path / "s3"
-    folder.mkdir()
-    try:
-        with running_server("versitygw", folder) as server:
-            yield server
-    except ToolMissingError as error:
-        pytest.skip(f"versitygw cannot be built: {error}")
 
 
 def until(true: Callable[[], bool], what: str) -> None:
@@ -69,18 +56,18 @@ def url_in_table(node: Node, store_id: str) -> str:
 
 
 def test_a_store_is_killed_replaced_from_the_bucket_and_salvaged(
-    s3: S3Server, tmp_path: Path, record_property: Callable[[str, object], None]
+    own_server: S3Server, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    cold = f"s3://{s3.new_bucket()}/logs"
+    cold = f"s3://{own_server.new_bucket()}/logs"
     ledger, consumer = Ledger(), Consumer()
     counts: dict[str, int] = {}
     nodes = [
-        Node(tmp_path / "old", cold, s3.endpoint_url, ("--store-id", "store", *_SIZES)),
-        Node(tmp_path / "new", cold, s3.endpoint_url, ("--store-id", "store", "--restore")),
-        Node(tmp_path / "other", cold, s3.endpoint_url, ("--store-id", "other", *_SIZES)),
+        Node(tmp_path / "old", cold, own_server.endpoint_url, ("--store-id", "store", *_SIZES)),
+        Node(tmp_path / "new", cold, own_server.endpoint_url, ("--store-id", "store", "--restore")),
+        Node(tmp_path / "other", cold, own_server.endpoint_url, ("--store-id", "other", *_SIZES)),
     ]
     old, new, other = nodes
-    querier = Querier(tmp_path / "querier", cold, s3.endpoint_url)
+    querier = Querier(tmp_path / "querier", cold, own_server.endpoint_url)
     try:
         killed_under_load(old, ledger, consumer, counts)
         before = readable(old)

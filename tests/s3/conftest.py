@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.real_s3 import NAMES, running_server
+from tests.support.real_s3 import NAMES, server_or_skip
 from tests.support.s3_server import S3Server, s3_server
-from tests.tools.cache import ToolMissingError
 
 __all__ = ["s3_server"]
 _HERE = Path(__file__).parent
@@ -22,11 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _server(name: str, factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    try:
-        with running_server(name, factory.mktemp(name)) as server:
-            yield server
-    except ToolMissingError as error:
-        pytest.skip(f"{name} cannot be built: {error}")
+    with server_or_skip(name, factory.mktemp(name)) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, s3_environment, server_at
+from tests.tools.cache import ToolMissingError
 from tests.tools.s3_servers import MINIO, VERSITYGW, ServerProgram, build_s3_server
 
 NAMES = ("minio", "versitygw")
@@ -35,6 +37,25 @@ def running_server(name: str, folder: Path, extra: Mapping[str, str] | None = No
     with s3_environment(), contextlib.ExitStack() as stack:
         process, endpoint_url = _start(program, folder, dict(extra or {}), stack)
         yield replace(stack.enter_context(server_at(endpoint_url)), process_id=process.pid)
+
+
+@contextlib.contextmanager
+def server_or_skip(name: str, folder: Path) -> Iterator[S3Server]:
+    """The same, and a skip where it cannot be built."""
+    try:
+        with running_server(name, folder) as server:
+            yield server
+    except ToolMissingError as error:
+        pytest.skip(f"{name} cannot be built: {error}")
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[S3Server]:
+    """A versitygw of one test alone, which may stop it."""
+    folder = tmp_path / "s3"
+    folder.mkdir()
+    with server_or_skip("versitygw", folder) as server:
+        yield server
 
 
 def _start(

@@ -133,7 +133,7 @@ def test_a_store_that_is_alone_tells_of_itself_and_has_nothing_to_change(tmp_pat
         assert home == {"topic": "orders", "store_id": "lone", "url": None, "is_routed": False}
         refused = client.request("PUT", "/v1/cluster/closed/lone")
         assert (refused.status_code, refused.json()["detail"]) == (
-            400, "this store is in no cluster, so there is no table to change",
+            409, "this store is in no cluster, so there is no table to change",
         )  # fmt: skip
 
 

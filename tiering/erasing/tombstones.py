@@ -125,6 +125,12 @@ class Erasures:
     def __bool__(self) -> bool:
         return bool(self._by_topic)
 
+    def joined(self, tombstones: Iterable[Tombstone]) -> Erasures:
+        """These and others, of which some may be the same ones."""
+        known = {stone.tombstone_id for stone in self.tombstones}
+        more = [stone for stone in tombstones if stone.tombstone_id not in known]
+        return Erasures([*self.tombstones, *more]) if more else self
+
     def hides(self, record: Record) -> bool:
         """Whether any tombstone hides the record."""
         tombstones = self._by_topic.get(record.topic)
