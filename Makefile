@@ -137,7 +137,7 @@ fmt: $(VENV)/dev.stamp ## sort imports, apply safe fixes, format
 	@$(BIN)/ruff check --fix --exit-zero .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/dev.stamp ## run every benchmark, or the one that BENCH names
+bench: $(VENV)/bench.stamp ## run every benchmark, or the one that BENCH names
 	@shopt -s nullglob; set -- $(if $(BENCH),$(BENCH),benchmarks/*.py); \
 	if [ $$# -eq 0 ]; then echo "no benchmarks yet"; fi; \
 	for file in "$$@"; do echo "bench: $$file"; $(BIN)/python "$$file"; done
@@ -156,7 +156,9 @@ lock: $(VENV)/dev.stamp ## pin again: requirements/*.txt from pyproject.toml (ta
 	echo "lock: requirements/image.txt"; \
 	$$compile --build-deps-for wheel --extra tracing -c requirements/dev.txt -o requirements/image.txt pyproject.toml; \
 	echo "lock: requirements/spark.txt"; \
-	$$compile --build-deps-for wheel --extra spark -c requirements/dev.txt -o requirements/spark.txt pyproject.toml
+	$$compile --build-deps-for wheel --extra spark -c requirements/dev.txt -o requirements/spark.txt pyproject.toml; \
+	echo "lock: requirements/bench.txt"; \
+	$$compile --build-deps-for wheel --extra bench -c requirements/dev.txt -o requirements/bench.txt pyproject.toml
 
 clean: ## remove the environment, builds and caches; the store in .tierlog/ stays
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -185,6 +187,11 @@ $(VENV)/dev.stamp: requirements/dev.txt requirements/runtime.txt pyproject.toml 
 	@$(INSTALL) -r requirements/dev.txt
 	@$(INSTALL_SELF)
 	@touch $(VENV)/runtime.stamp $@
+
+$(VENV)/bench.stamp: requirements/bench.txt $(VENV)/dev.stamp
+	@echo "set-up: what benchmarks measure beside tierlog (requirements/bench.txt)"
+	@$(INSTALL) -r requirements/bench.txt
+	@touch $@
 
 # pyspark ships as source only; it is built with the setuptools of dev.txt.
 $(VENV)/spark.stamp: requirements/spark.txt $(VENV)/dev.stamp
