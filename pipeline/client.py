@@ -111,6 +111,7 @@ class ServiceClient:
         self._timeout_s = timeout_s
         self._tries = tries
         self._connection: http.client.HTTPConnection | None = None
+        self._homes: dict[str, str] = {}
 
     def __enter__(self) -> ServiceClient:
         return self
@@ -156,10 +157,21 @@ class ServiceClient:
     def produce(
         self, topic: str, stream: bytes, key: str, durability: Durability = Durability.FLUSHED
     ) -> list[Appended]:
-        """Append the messages of an Arrow stream; ``key`` makes repeating it harmless, so it is never left out."""
-        path = f"/v1/topics/{quote(topic, safe='')}/messages?durability={durability.value}"
+        """Append the messages of an Arrow stream; ``key`` makes repeating it harmless, so it is never left out.
+
+        All calls for a topic go to the store that took new messages of it at the first one: another store would not
+        know what was sent before, and append it again.
+        """
+        asked = urlencode({"durability": durability.value, "store_id": self._home(topic)})
+        path = f"/v1/topics/{quote(topic, safe='')}/messages?{asked}"
         found = self._json("POST", path, stream, {"Content-Type": ARROW_STREAM, "Idempotency-Key": key})
         return [Appended(**one) for one in found["results"]]
+
+    def _home(self, topic: str) -> str:
+        if topic not in self._homes:
+            home = self._json("GET", f"/v1/cluster/topics/{quote(topic, safe='')}")
+            self._homes[topic] = str(home["store_id"])
+        return self._homes[topic]
 
     def _json(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None

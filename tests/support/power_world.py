@@ -407,7 +407,7 @@ def recover_twice(wreck: Wreck, examine: Callable[[Engine, CrashFileSystem, bool
 def spread_calls(world: PowerWorld, run: Callable[[], object], count: int, about: str = "") -> set[int]:
     """Numbers of calls of a run to stop at: as many of each kind, whether it is made often or seldom, as there are.
 
-    Of the kinds, such as ``rename store/index/sealed/``, those in which the pattern ``about`` is found.
+    Where there are fewer than kinds, the seed decides which. Of the kinds, such as ``rename store/index/sealed/``, those in which the pattern ``about`` is found.
     """
     kinds: dict[str, list[int]] = {}
 
@@ -420,7 +420,9 @@ def spread_calls(world: PowerWorld, run: Callable[[], object], count: int, about
     world.fs.on_call = note
     run()
     chance = random.Random(world.seed)
-    for numbers in kinds.values():
+    shuffled = list(kinds.values())
+    for numbers in shuffled:
         chance.shuffle(numbers)
-    rounds = (number for each in zip_longest(*kinds.values()) for number in each if number is not None)
+    chance.shuffle(shuffled)  # a workload begins with appends and ends in the archive
+    rounds = (number for each in zip_longest(*shuffled) for number in each if number is not None)
     return set(islice(rounds, count))

@@ -62,6 +62,10 @@ def script() -> Iterator[Script]:
             self.end_headers()
             self.wfile.write(body)
 
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
         def log_message(self, *_: Any) -> None:
             pass
 
@@ -88,6 +92,17 @@ def test_a_broken_connection_and_an_overloaded_service_are_waited_out(script: Sc
         assert client.stats() == {"store_id": "s"}
     assert len(script.asked) == 4
     assert 0.125 + 0.25 + 0.5 <= clock.monotonic_s() <= 0.25 + 0.5 + 1
+
+
+def test_what_is_sent_again_goes_to_the_store_that_was_asked_first(script: Script) -> None:
+    home: Answer = (200, {}, b'{"topic": "orders", "store_id": "a", "url": null, "is_routed": false}')
+    done: Answer = (200, {}, b'{"results": []}')
+    script.answers = [home, BROKEN, done, done]
+    with client_of(script, ManualClock()) as client:
+        client.produce("orders", b"", "p:0")
+        client.produce("orders", b"", "p:1")
+    posted = "/v1/topics/orders/messages?durability=flushed&store_id=a"
+    assert [path for path, _ in script.asked] == ["/v1/cluster/topics/orders", posted, posted, posted]
 
 
 def test_a_service_that_says_how_long_is_left_alone_for_so_long(script: Script) -> None:
