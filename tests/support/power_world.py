@@ -407,7 +407,8 @@ def recover_twice(wreck: Wreck, examine: Callable[[Engine, CrashFileSystem, bool
 def spread_calls(world: PowerWorld, run: Callable[[], object], count: int, about: str = "") -> set[int]:
     """Numbers of calls of a run to stop at: as many of each kind, whether it is made often or seldom, as there are.
 
-    Where there are fewer than kinds, the seed decides which. Of the kinds, such as ``rename store/index/sealed/``, those in which the pattern ``about`` is found.
+    Where there are fewer than kinds, the seed decides which. Of the kinds, such as ``rename store/index/sealed/``,
+    those in which the pattern ``about`` is found.
     """
     kinds: dict[str, list[int]] = {}
 
