@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from service.appended import AppendedColumns, Row
 from service.opening import StoreParts
 from service.settings import Settings
 from service.store_host import store_host
@@ -34,16 +35,6 @@ _UNQUOTED = "([A-Za-z0-9_.~-]{1,64})(?::([0-9]{1,18}))?"
 #: Every Idempotency-Key, whole.
 IDEMPOTENCY_KEY_PATTERN = f'{_UNQUOTED}|"{_UNQUOTED}"'
 _KEY = re.compile(IDEMPOTENCY_KEY_PATTERN)
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where one message went."""
-
-    message_id: str
-    queue_id: int
-    queue_offset: int
-    store_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +69,9 @@ class Appends:
         self._appended = appended
         self._store_host = store_host(settings)
 
-    def append(self, messages: Sequence[Message], durability: Durability, key: IdempotencyKey | None) -> list[Appended]:
+    def append(
+        self, messages: Sequence[Message], durability: Durability, key: IdempotencyKey | None
+    ) -> AppendedColumns:
         """Where each message went, now or, with a ``key``, when it was sent before; see :class:`Durability`.
 
         Raises, with a key, :class:`RequestUnderWayError` while another request has some of its numbers,
@@ -92,28 +85,31 @@ class Appends:
                 return self._append(messages, durability)
             return self._append_once(messages, durability, key)
 
-    def _append_once(self, messages: Sequence[Message], durability: Durability, key: IdempotencyKey) -> list[Appended]:
+    def _append_once(self, messages: Sequence[Message], durability: Durability, key: IdempotencyKey) -> AppendedColumns:
         topics = {messages[0].topic} if isinstance(messages, MessageColumns) else {one.topic for one in messages}
         if len(topics) != 1:
             raise InvalidRequestError("messages with one idempotency key are of one topic")
         (topic,) = topics
         window, end = self._hot.producers, key.first + len(messages)
         with window.claim(topic, key.producer, key.first, end):
-            results: list[Appended | None] = [None] * len(messages)
+            rows: dict[int, Row] = {}
             for run in window.known(topic, key.producer, key.first, end):
                 self._make_as_durable(run, durability)
-                _answer_again(run, key, messages, results, self._fetcher.message_at)
-            missing = [place for place, result in enumerate(results) if result is None]
+                _answer_again(run, key, messages, rows, self._fetcher.message_at)
+            missing = [place for place in range(len(messages)) if place not in rows]
             if missing:
-                piece = messages if len(missing) == len(messages) else [messages[place] for place in missing]
-                origin = Origin(topic, key.producer, key.first + np.array(missing, np.int64))
-                for place, result in zip(missing, self._append(piece, durability, origin), strict=True):
-                    results[place] = result
-        return [result for result in results if result is not None]
+                piece = [messages[place] for place in missing] if rows else messages
+                fresh = self._append(
+                    piece, durability, Origin(topic, key.producer, key.first + np.array(missing, np.int64))
+                )
+                if not rows:
+                    return fresh
+                rows.update(zip(missing, fresh.rows(), strict=True))
+        return AppendedColumns.of_rows(rows[place] for place in range(len(messages)))
 
     def _append(
         self, messages: Sequence[Message], durability: Durability, origin: Origin | None = None
-    ) -> list[Appended]:
+    ) -> AppendedColumns:
         self._disk.check_room()
         self._keep_pace()
         batch = MessageBatch.of(messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes)
@@ -122,14 +118,7 @@ class Appends:
         self._appended()
         if durability is Durability.ARCHIVED and self._archived is not None:
             self._archived.wait_for(self._hot.log.flushed)
-        return [
-            Appended(
-                (self._store_host + int(offset).to_bytes(8)).hex().upper(), queue_id, queue_offset, result.store_ms
-            )
-            for offset, queue_id, queue_offset in zip(
-                result.physical_offset.tolist(), result.queue_id.tolist(), result.queue_offset.tolist(), strict=True
-            )
-        ]
+        return AppendedColumns.of(result, self._store_host)
 
     def _keep_pace(self) -> None:
         """Derive before appending more where queues and index are too far behind the log, or refuse to append."""
@@ -163,7 +152,7 @@ def _answer_again(
     run: Run,
     key: IdempotencyKey,
     messages: Sequence[Message],
-    results: list[Appended | None],
+    rows: dict[int, Row],
     read: Callable[[int], StoredMessage | None],
 ) -> None:
     physical = run.physical
@@ -183,7 +172,9 @@ def _answer_again(
                     hint="each request has a key of its own; one sent again has the same messages",
                 )
             record = stored.record
-            results[place] = Appended(record.message_id, record.queue_id, record.queue_offset, record.store_ms)
+            rows[place] = (
+                record.physical_offset, record.queue_id, record.queue_offset, record.store_ms, record.store_host,
+            )  # fmt: skip
 
 
 def _is_same(message: Message, stored: StoredMessage) -> bool:

@@ -13,7 +13,7 @@ from service.wire import Json, body_bytes
 from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
 
 if TYPE_CHECKING:
-    from service.appending import Appended
+    from service.appended import Appended
     from tiering.message import StoredMessage
 
 _TIME = pa.int64()

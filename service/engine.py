@@ -13,7 +13,8 @@ from index.layout import LAYOUTS
 from index.query import Answer, Query
 from index.results import PAGE_BYTES
 from index.store_search import TieredStoreSearch
-from service.appending import Appended, Appends, IdempotencyKey
+from service.appended import AppendedColumns
+from service.appending import Appends, IdempotencyKey
 from service.archiving import ArchiveReport, Progress
 from service.background_steps import make_background
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
@@ -140,7 +141,7 @@ class Engine:
         messages: Sequence[Message],
         durability: Durability = Durability.FLUSHED,
         key: IdempotencyKey | None = None,
-    ) -> list[Appended]:
+    ) -> AppendedColumns:
         """Append a batch, all of it or, if one message is wrong, nothing; see :class:`Durability` for the promise.
 
         With a ``key`` it may be done again: what is in the log already is answered as it was, see :class:`Appends`.

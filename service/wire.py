@@ -13,7 +13,7 @@ from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
 
 if TYPE_CHECKING:
     from index.query import Answer
-    from service.appending import Appended
+    from service.appended import Appended
     from service.archiving import ArchiveReport
     from service.catalogue import FileInfo, QueueInfo, TopicInfo
     from tiering.batch import Message

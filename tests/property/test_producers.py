@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.appending import Appended, IdempotencyKey
+from service.appended import Appended
+from service.appending import IdempotencyKey
 from service.engine import Engine
 from tests.support.crash_fs import CrashFileSystem, PowerCut
 from tests.support.power_world import ROOT, tiny_settings

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service.appending import Appended
+from service.appended import Appended
 from service.engine import Engine
 from service.settings import Settings
 from tests.support.engines import tiny_settings

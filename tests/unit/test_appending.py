@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from index.query import Query
-from service.appending import Appended, IdempotencyKey
+from service.appended import Appended
+from service.appending import IdempotencyKey
 from service.engine import Engine
 from tests.support.dumps import dumped
 from tests.support.engines import tiny_settings
@@ -46,7 +47,7 @@ class Store:
         self.engine.close()
         self.open(**overrides)
 
-    def send(self, first: int, end: int, *, producer: str = "p") -> list[Appended]:
+    def send(self, first: int, end: int, *, producer: str = "p") -> Sequence[Appended]:
         return self.engine.append(batch(first, end), key=IdempotencyKey(producer, first))
 
     @property
@@ -161,7 +162,7 @@ def test_two_requests_at_once_append_once(store: Store) -> None:
     def send() -> None:
         start.wait()
         try:
-            outcomes.append(store.send(0, 50))
+            outcomes.append(list(store.send(0, 50)))
         except RequestUnderWayError as error:
             outcomes.append(type(error))
 
@@ -171,7 +172,7 @@ def test_two_requests_at_once_append_once(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert store.count == 50
-    assert {str(one) for one in outcomes} <= {str(store.send(0, 50)), str(RequestUnderWayError)}
+    assert {str(one) for one in outcomes} <= {str(list(store.send(0, 50))), str(RequestUnderWayError)}
     store.engine.close()
 
 

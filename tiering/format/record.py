@@ -123,7 +123,12 @@ class Record:
     @property
     def message_id(self) -> str:
         """RocketMQ's offset id: store host, port and physical offset in upper-case hex."""
-        return (self.store_host + _I64.pack(self.physical_offset)).hex().upper()
+        return encode_message_id(self.store_host, self.physical_offset)
+
+
+def encode_message_id(store_host: bytes, physical_offset: int) -> str:
+    """RocketMQ's offset id of a record."""
+    return (store_host + _I64.pack(physical_offset)).hex().upper()
 
 
 def encode_host(ip: bytes, port: int) -> bytes:

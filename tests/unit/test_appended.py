@@ -1,0 +1,54 @@
+"""Where the messages of an append went, as columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from service.appended import Appended, AppendedColumns
+from tiering.hot.batch_writer import AppendResult
+
+IPV4, IPV6 = bytes([10, 0, 0, 255]) + (10911).to_bytes(4), bytes(range(16)) + (10911).to_bytes(4)
+
+
+def columns(count: int, host: bytes = IPV4) -> AppendedColumns:
+    offsets = np.arange(count, dtype=np.int64) * 1_000_003 + (1 << 40)
+    queues = (np.arange(count) % 4).astype(np.int32)
+    return AppendedColumns.of(AppendResult(offsets, queues, np.arange(count, dtype=np.int64) + 7, 1234), host)
+
+
+def test_one_message_is_the_same_by_its_place_in_a_slice_and_in_a_loop() -> None:
+    appended = columns(5)
+    expected = Appended((IPV4 + appended.physical_offset[3].tobytes()[::-1]).hex().upper(), 3, 10, 1234)
+    assert appended[3] == appended[-2] == appended[2:][1] == list(appended)[3] == expected
+    assert len(appended[1:3]) == 2
+    with pytest.raises(IndexError):
+        appended[5]
+
+
+@pytest.mark.parametrize("host", [IPV4, IPV6])
+@pytest.mark.parametrize("count", [1, 1000])
+def test_the_column_of_message_ids_says_what_each_message_says(host: bytes, count: int) -> None:
+    appended = columns(count, host)
+    ids = appended.message_ids()
+    ids.validate(full=True)
+    assert ids.to_pylist() == [one.message_id for one in appended]
+
+
+def test_messages_of_two_openings_keep_the_host_of_each() -> None:
+    rows = [*columns(2).rows(), *columns(1, IPV6).rows()]
+    appended = AppendedColumns.of_rows(rows)
+    assert list(appended.rows()) == rows
+    assert list(appended) == [*columns(2), *columns(1, IPV6)]
+    assert appended.message_ids().to_pylist() == [one.message_id for one in appended]
+
+
+def test_nothing_appended_is_an_empty_answer() -> None:
+    assert list(columns(0)) == []
+    assert columns(0).message_ids().to_pylist() == []
+
+
+def test_answers_are_equal_if_all_messages_went_to_the_same_places() -> None:
+    assert columns(3) == columns(3) == list(columns(3))
+    assert columns(3) != columns(4)
+    assert columns(3) != columns(3, IPV6)
