@@ -42,6 +42,8 @@ class Target:
 
     name: str
     features: tuple[str, ...]
+    #: Those of them that the name does not stand for.
+    added: tuple[str, ...] = ()
 
     def missing_in(self, host: Mapping[str, bool]) -> list[str]:
         """What the host lacks of it, sorted; empty if it can run the code."""
@@ -54,9 +56,10 @@ BASELINES = {
     "x86_64": Target(
         "x86-64-v3",
         (
-            "avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sahf", "sse3", "sse4.1",
-            "sse4.2", "ssse3",
+            "avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "pclmul", "popcnt", "sahf", "sse3",
+            "sse4.1", "sse4.2", "ssse3",
         ),
+        ("pclmul",),  # for checksums; all these processors have it
     ),
     "aarch64": Target("generic", ("neon",)),
 }  # fmt: skip
@@ -85,7 +88,7 @@ def shipped_folder(prefix: Path) -> Path:
 def use_target(target: Target) -> None:
     """Compile for ``target`` from now on, and take what was compiled for it, whatever processor this is."""
     numba.config.CPU_NAME = target.name
-    numba.config.CPU_FEATURES = ""  # none beyond those that the name stands for
+    numba.config.CPU_FEATURES = ",".join(f"+{feature}" for feature in target.added)
 
 
 def write_target(folder: Path, target: Target) -> None:
