@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.java_rocketmq import JavaRocketMQ, java_rocketmq
 from tests.tools.cache import ToolMissingError
-from tests.tools.java_verifier import build_java_verifier
+from tests.tools.java_programs import build_java_verifier
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from service.settings import Settings
+from tests.tools.java_programs import JavaProgram, java_program
 
 _ANSWER_LIMIT_S = 180.0
-_OPENED = ("java.nio", "java.lang", "sun.nio.ch", "jdk.internal.ref")
 #: Topic, key, most results, first and last store time in ms.
 KeyQuery = tuple[str, str, int, int, int]
 #: The same with RocketMQ's index type: ``K`` finds keys, ``U`` unique keys, ``T`` tags.
@@ -98,9 +95,8 @@ class StoreJob:
 class JavaRocketMQ:
     """A running ``tierlog.verify.Main``. Answers come in the order of the questions."""
 
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
-        self._process = process
-        self._log = log
+    def __init__(self, program: JavaProgram) -> None:
+        self._program = program
 
     def stores(self, jobs: Sequence[StoreJob]) -> list[JavaStore]:
         """Open all of them side by side. A store that RocketMQ refuses fails the test that asked."""
@@ -137,52 +133,18 @@ class JavaRocketMQ:
         return [[tuple(item) for item in found] for found in self._ask([request])[0]["queries"]]
 
     def _ask(self, requests: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        watchdog = threading.Timer(_ANSWER_LIMIT_S, self._process.kill)
-        watchdog.start()
-        try:
-            self._process.stdin.write(json.dumps(requests) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        finally:
-            watchdog.cancel()
-        assert line, f"the Java process died or did not answer in {_ANSWER_LIMIT_S:.0f} s:\n{self._end_of_log()}"
-        answers: list[dict[str, Any]] = json.loads(line)
+        answers: list[dict[str, Any]] = json.loads(self._program.ask(json.dumps(requests), limit_s=_ANSWER_LIMIT_S))
         for request, answer in zip(requests, answers, strict=True):
             if "error" in answer:
-                raise AssertionError(f"RocketMQ failed on {request}:\n{answer['error']}\n{self._end_of_log()}")
+                raise AssertionError(f"RocketMQ failed on {request}:\n{answer['error']}\n{self._program.end_of_log()}")
         return answers
-
-    def _end_of_log(self) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join([line for line in lines if "|-INFO" not in line][-40:])
 
 
 @contextmanager
 def java_rocketmq(class_path: str, work: Path) -> Iterator[JavaRocketMQ]:
     """Run the process; the libraries' logs and temporary files lie in ``work``."""
-    opens = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
-    command = ["java", "-Xmx1g", f"-Duser.home={work}", f"-Djava.io.tmpdir={work}", *opens]
-    log = work / "java.log"
-    with log.open("wb") as errors:
-        process = subprocess.Popen(
-            [*command, "-cp", class_path, "tierlog.verify.Main"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", cwd=work,
-            env={name: value for name, value in os.environ.items() if name != "JAVA_TOOL_OPTIONS"},
-        )  # fmt: skip
-    try:
-        yield JavaRocketMQ(process, log)
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    with java_program(class_path, "tierlog.verify.Main", work) as program:
+        yield JavaRocketMQ(program)
 
 
 def _store(answer: dict[str, Any]) -> JavaStore:
