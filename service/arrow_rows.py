@@ -13,7 +13,6 @@ from service.wire import Json, body_bytes
 from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
 
 if TYPE_CHECKING:
-    from service.appended import Appended
     from tiering.message import StoredMessage
 
 _TIME = pa.int64()
@@ -34,9 +33,6 @@ _FIELDS = (
     ("body", pa.binary()),
 )
 MESSAGE_SCHEMA = pa.schema(_FIELDS)
-_APPENDED = pa.schema(
-    [("message_id", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64()), ("store_ms", pa.int64())]
-)
 
 
 def message_batch(messages: Sequence[Json], schema: pa.Schema = MESSAGE_SCHEMA) -> pa.RecordBatch:
@@ -77,13 +73,4 @@ def messages_stream(messages: Sequence[StoredMessage], beside: Json) -> bytes:
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(stored_batch(messages, schema))
-    return sink.getvalue()
-
-
-def appended_stream(results: Sequence[Appended]) -> bytes:
-    """Where messages went, in their order, as an IPC stream."""
-    columns = [pa.array([getattr(one, field.name) for one in results], field.type) for field in _APPENDED]
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, _APPENDED) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=_APPENDED))
     return sink.getvalue()

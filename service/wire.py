@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
 
 if TYPE_CHECKING:
     from index.query import Answer
-    from service.appended import Appended
     from service.archiving import ArchiveReport
     from service.catalogue import FileInfo, QueueInfo, TopicInfo
     from tiering.batch import Message
@@ -122,21 +120,6 @@ def file_json(file: FileInfo) -> Json:
 def report_json(report: ArchiveReport) -> Json:
     """What archiving did."""
     return asdict(report)
-
-
-def appended_json(results: Iterable[Appended]) -> Json:
-    """Where messages went, in their order."""
-    return {
-        "results": [
-            {
-                "message_id": result.message_id,
-                "queue_id": result.queue_id,
-                "queue_offset": result.queue_offset,
-                "store_ms": result.store_ms,
-            }
-            for result in results
-        ]
-    }
 
 
 def produced_json(message: Message) -> Json:

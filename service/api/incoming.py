@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from service.api.schemas import MessageIn, MessagesIn
 from service.engine import Engine
+from service.json_rows import table_of_document, table_of_lines
 from service.settings import Settings
 from service.wire import ARROW_STREAM, JSON, NDJSON
 from tiering.arrow_batch import ArrowMessages, check_produce_schema
@@ -24,6 +25,8 @@ from tiering.format.properties import SHARDING_KEY
 
 #: What a message in an Arrow stream takes at least, so that rows of nothing do not fill the memory.
 _LEAST_MESSAGE_BYTES = 16
+#: JSON that is shorter is taken apart message by message: columns of a few are not worth their making.
+_FEW_BYTES = 8 << 10
 
 #: The request body for OpenAPI.
 BODY = {
@@ -67,10 +70,14 @@ async def incoming(request: Request, topic: str, engine: Engine, settings: Setti
     def taken_apart() -> Sequence[Message]:
         if kind == ARROW_STREAM:
             return _of_arrow(body, topic, queue_of, settings.serve.max_request_bytes)
+        if len(body) >= _FEW_BYTES:
+            table = table_of_lines(_lines(body), queue_of) if kind == NDJSON else table_of_document(body, queue_of)
+            if table is not None:
+                return ArrowMessages(table, topic, queue_of)
         try:
             if kind == NDJSON:
                 return _of_lines(body, topic, queue_of)
-            return [_message(one, topic, queue_of) for one in MessagesIn.model_validate_json(body).messages]
+            return [message_of(one, topic, queue_of) for one in MessagesIn.model_validate_json(body).messages]
         except ValidationError as error:
             raise RequestValidationError(_located(error)) from error
 
@@ -119,7 +126,7 @@ def _of_lines(body: bytes, topic: str, queue_of: Callable[[str], int]) -> list[M
                 one = MessageIn.model_validate_json(line)
             except ValidationError as error:
                 raise RequestValidationError(_located(error, f"line {number}")) from error
-            found.append(_message(one, topic, queue_of))
+            found.append(message_of(one, topic, queue_of))
     if not found:
         raise RequestValidationError([{"loc": ("body",), "msg": "no message", "type": "missing"}])
     return found
@@ -142,7 +149,8 @@ def _located(error: ValidationError, *place: str) -> list[dict[str, Any]]:
     ]
 
 
-def _message(one: MessageIn, topic: str, queue_of: Callable[[str], int]) -> Message:
+def message_of(one: MessageIn, topic: str, queue_of: Callable[[str], int]) -> Message:
+    """What the model checked, as the store takes it."""
     properties, queue_id = one.properties, ANY_QUEUE if one.queue_id is None else one.queue_id
     if one.sharding_key is not None:
         properties = {**properties, SHARDING_KEY: one.sharding_key}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import WithJsonSchema
 
 from service.access.caller import Scope
@@ -17,9 +16,9 @@ from service.api.limits import lane_of
 from service.api.negotiation import wanted_form
 from service.api.parameters import TopicName, any_store, whole
 from service.api.schemas import AppendedListOut
+from service.appended_forms import appended_json, appended_stream
 from service.appending import IDEMPOTENCY_KEY_PATTERN, IdempotencyKey
-from service.arrow_rows import appended_stream
-from service.wire import ARROW_STREAM, JSON, appended_json
+from service.wire import ARROW_STREAM, JSON
 from tiering.batch import validate_topic
 from tiering.types import Durability
 
@@ -63,6 +62,6 @@ async def produce(
         results = engine.append(read(), durability, key)
         if form == ARROW_STREAM:
             return Response(appended_stream(results), media_type=ARROW_STREAM)
-        return JSONResponse(appended_json(results))
+        return Response(appended_json(results), media_type=JSON)
 
     return await lane_of(request).run(append)
