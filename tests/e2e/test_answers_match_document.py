@@ -159,7 +159,7 @@ def _ask_of_groups(asked: Checked) -> None:
 def _ask_of_a_lone_store(asked: Checked) -> None:
     asked.ask("GET", "/v1/cluster")
     asked.ask("GET", "/v1/cluster/topics/orders")
-    asked.ask("DELETE", "/v1/cluster/topics/orders", status=400)
+    asked.ask("DELETE", "/v1/cluster/topics/orders", status=409)
 
 
 def _asked_in_a_cluster(folder: Path) -> set[tuple[str, str]]:
