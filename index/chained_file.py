@@ -25,9 +25,12 @@ from index.layout import LAYOUTS, ItemLayout, Items
 from tiering.errors import CapacityError, InvalidRequestError
 from tiering.flush_guard import FlushGuard
 from tiering.fs import ByteArray, FileSystem, flush_file
+from tiering.libc import populate
 from tiering.types import TimeBounds
 
 _FIRST_GUESS = 64
+#: Bytes of items whose pages are made ready at a time.
+_READY_BYTES = 4 << 20
 
 
 class ChainedIndexFile:
@@ -55,6 +58,7 @@ class ChainedIndexFile:
         self._trailer: Trailer | None = None
         self._is_sealed = False
         self._flushed_items = 0
+        self._ready = items_position(slots)
         self._flush_guard = FlushGuard(str(path))
         self.path = path
         self.layout = layout
@@ -92,8 +96,9 @@ class ChainedIndexFile:
             prewrite=False,
         )
         data = fs.map_write(path)
-        data[:HEADER_BYTES] = np.frombuffer(FileHeader(BEGIN_MAGIC, begin_ms).encode(), np.uint8)
         at = items_position(slots)
+        populate(data, 0, at)  # the first keys reach most of the slots' pages
+        data[:HEADER_BYTES] = np.frombuffer(FileHeader(BEGIN_MAGIC, begin_ms).encode(), np.uint8)
         data[at : at + 8] = np.frombuffer(generation.to_bytes(8), np.uint8)
         return cls(fs, path, data, layout, slots, items, first_physical, generation)
 
@@ -245,15 +250,23 @@ class ChainedIndexFile:
         added = batch.bounds(start, end)
         # Before the items: a reader that finds one must not have skipped the file by its times.
         self.bounds = added if self.bounds is None else self.bounds.union(added)
+        self._make_ready(self.item_count + end - start)
         count = put_items(
             self._data.ctypes.data, len(self._data), self.slots, self.items, self.begin_ms,
-            self._offsets.ctypes.data, batch.rows.ctypes.data, len(batch.rows), batch.topic_ids.ctypes.data,
-            len(batch.topic_ids), batch.keys.ctypes.data, start, end, self._pending.ctypes.data,
+            self._offsets.ctypes.data, batch.rows.ctypes.data, batch.topic_ids.ctypes.data, batch.keys.ctypes.data,
+            start, end, self._pending.ctypes.data,
         )  # fmt: skip
         if count < 0:
             what = "item count is out of bounds" if count == FULL else "batch and file do not fit each other"
             raise CorruptIndexError(f"index file refused a put: {what}", path=str(self.path))
         self.item_count = int(count)
+
+    def _make_ready(self, last: int) -> None:
+        """Have the pages of the items up to number ``last`` there."""
+        end = items_position(self.slots) + self.layout.chained_bytes * (last + 1)
+        if end > self._ready:
+            self._ready, start = min(end + _READY_BYTES, len(self._data)), self._ready
+            populate(self._data, start, self._ready)
 
     def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
         """Compacted-form items with these hashes, newest first; ``hash_high`` None matches any."""

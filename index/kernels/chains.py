@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import int64, types
+from numba import int64, types, uint32
 from numba.extending import intrinsic
 
 from index.kernels.keys import KEY_ROW
@@ -113,10 +113,13 @@ def _seconds(begin_ms: int, store_ms: int) -> Any:
 
 @kernel
 def put_items(
-    file: int, file_bytes: int, slots: int, items: int, begin_ms: int, offsets: int, rows: int,
-    row_count: int, topic_ids: int, topic_count: int, keys: int, start: int, end: int, pending: int,
+    file: int, file_bytes: int, slots: int, items: int, begin_ms: int, offsets: int, rows: int, topic_ids: int,
+    keys: int, start: int, end: int, pending: int,
 ) -> Any:  # fmt: skip
-    """Put keys ``[start, end)`` into the file; the new item count, or FULL or BAD_INPUT, nothing changed."""
+    """Put keys ``[start, end)`` into the file; the new item count, or FULL or BAD_INPUT, nothing changed.
+
+    The keys are those of a ``batch_bounds`` that did not refuse them: they are not checked again.
+    """
     hash_at = load_i64(offsets)
     topic_at = load_i64(offsets + 8)
     queue_at = load_i64(offsets + 16)
@@ -133,13 +136,6 @@ def put_items(
     count = load_be32(file + 24)
     if count < 0 or count + end - start > items - 1:
         return FULL
-    for at in range(start, end):
-        number = load_i32(keys + at * _KEY_BYTES)
-        if number < 0 or number >= row_count or load_i32(keys + at * _KEY_BYTES + 4) < 0:
-            return BAD_INPUT
-        topic = load_i32(rows + number * _ROW_BYTES + _TOPIC_NUMBER)
-        if topic < 0 or topic >= topic_count:
-            return BAD_INPUT
     greatest = load_be64(file + 12)
     used = int64(0)
     waiting = int64(0)
@@ -148,7 +144,7 @@ def put_items(
         row = rows + load_i32(key) * _ROW_BYTES
         low = load_i32(key + 4)
         count += 1
-        slot = table + 8 * (low % slots)
+        slot = table + 8 * int64(uint32(low) % uint32(slots))
         prefetch(slot)
         item = first_item + item_bytes * count
         store_ms = load_i64(row + _STORE_MS)

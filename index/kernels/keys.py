@@ -17,8 +17,10 @@ from tiering.fs import ByteArray
 from tiering.kernels.primitives import (
     called,
     copy,
+    inlined,
     kernel,
     load_i32,
+    load_i64,
     load_u8,
     load_u32,
     same_bytes,
@@ -46,6 +48,19 @@ _FEW_KEYS = 16
 #: More than twice the keys that a 16-bit property length allows, so the table never fills.
 _TABLE_ENTRIES = 1 << 16
 _SCRATCH_BYTES = 2 << 16
+
+
+@inlined
+def _next_space(address, end):
+    """Where the first space is, or ``end``."""
+    while address + 8 <= end:
+        others = load_i64(address) ^ 0x2020202020202020
+        if (others - 0x0101010101010101) & ~others & -9187201950435737472 != 0:  # one of these eight is a space
+            break
+        address += 8
+    while address < end and load_u8(address) != 32:
+        address += 1
+    return address
 
 
 @called
@@ -144,8 +159,7 @@ def _hash_keys(
             if at >= end:
                 break
             piece = at
-            while at < end and load_u8(at) != 32:
-                at += 1
+            at = _next_space(at, end)
             piece_length = at - piece
             at += 1
     store_i64(result, count)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tiering.format.hashing import java_hash, key_hash, key_hash_high, tag_hash
-from tiering.kernels import text
+from tiering.kernels import primitives, text
 
 
 @numba.njit
@@ -168,3 +168,23 @@ def test_arbitrary_bytes_hash_to_something_and_are_not_read_past(data: bytes) ->
 def test_xxh32_of_every_tail_length(length: int) -> None:
     data = bytes((7 * number + 1) % 256 for number in range(length))
     assert kernel(_xxh32, data) == xxhash.xxh32_intdigest(data)
+
+
+@given(st.text(st.characters(max_codepoint=0x250), max_size=60))
+def test_java_hash_of_eight_ascii_bytes_at_a_time_is_that_of_each_for_itself(string: str) -> None:
+    assert kernel(_java_hash, string.encode()) == java_hash(string)
+
+
+@numba.njit
+def _same(left, right, length):  # type: ignore[no-untyped-def]
+    return primitives.same_bytes(left, right, length)
+
+
+@pytest.mark.parametrize("length", range(1, 27))
+def test_bytes_that_differ_anywhere_are_not_the_same(length: int) -> None:
+    left = np.arange(length, dtype=np.uint8)
+    assert _same(left.ctypes.data, left.copy().ctypes.data, length)
+    for place in range(length):
+        right = left.copy()
+        right[place] ^= 128
+        assert not _same(left.ctypes.data, right.ctypes.data, length), place

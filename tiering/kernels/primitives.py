@@ -111,6 +111,8 @@ def same_bytes(left, right, length):
         if load_i64(left + at) != load_i64(right + at):
             return False
         at += 8
+    if at < length and length > 8:  # the last eight, some of them again
+        return load_i64(left + length - 8) == load_i64(right + length - 8)
     while at < length:
         if load_u8(left + at) != load_u8(right + at):
             return False

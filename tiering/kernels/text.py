@@ -9,6 +9,8 @@ from numba import int32, int64, uint32
 
 from tiering.kernels.primitives import called, inlined, load_i64, load_u8, load_u32
 
+#: 0x80 in each of eight bytes: set where text is not ASCII.
+_NOT_ASCII = -9187201950435737472
 _P1, _P2, _P3, _P4, _P5 = (uint32(prime) for prime in (2654435761, 2246822519, 3266489917, 668265263, 374761393))
 
 
@@ -21,12 +23,26 @@ def _continuation(address, end):
     return byte & 63 if byte & 0xC0 == 0x80 else int64(-1)
 
 
+@inlined
+def _hash_of_eight(word):
+    """Java's hash of eight ASCII bytes: neighbours are joined in pairs, then pairs, then fours."""
+    pairs = (word & 0x00FF00FF00FF00FF) * 31 + ((word >> 8) & 0x00FF00FF00FF00FF)
+    fours = (pairs & 0x0000FFFF0000FFFF) * 31**2 + ((pairs >> 16) & 0x0000FFFF0000FFFF)
+    return (fours & 0xFFFFFFFF) * 31**4 + (fours >> 32)
+
+
 @called
 def java_hash(seed, address, length):
     """Java's string hash continued from ``seed`` over UTF-8 bytes; an invalid byte counts as U+FFFD."""
     end = address + length
     value = uint32(seed)
     while address < end:
+        if end - address >= 8:
+            word = load_i64(address)
+            if word & _NOT_ASCII == 0:
+                value = uint32(int64(value) * 31**8 + _hash_of_eight(word))
+                address += 8
+                continue
         byte = load_u8(address)
         unit = int64(0xFFFD)
         step = 1
@@ -59,7 +75,7 @@ def is_utf8(address, length):
     """Whether bytes are UTF-8 as Python's strict decoder takes it: no surrogates, nothing longer than it need be."""
     end = address + length
     while address < end:
-        if end - address >= 8 and load_i64(address) & -9187201950435737472 == 0:  # 0x80 in each of eight bytes
+        if end - address >= 8 and load_i64(address) & _NOT_ASCII == 0:
             address += 8
             continue
         byte = load_u8(address)
