@@ -22,7 +22,7 @@ from service.appended import AppendedColumns, Row
 from service.opening import StoreParts
 from service.settings import Settings
 from service.store_host import store_host
-from tiering.batch import ANY_QUEUE, Message, MessageBatch, MessageColumns
+from tiering.batch import ANY_QUEUE, Message, MessageBatch, is_in_columns
 from tiering.clock import Clock
 from tiering.cold.gate import entering_archive
 from tiering.errors import ConflictError, InvalidRequestError, KeyReusedError, OverloadedError
@@ -86,7 +86,9 @@ class Appends:
             return self._append_once(messages, durability, key)
 
     def _append_once(self, messages: Sequence[Message], durability: Durability, key: IdempotencyKey) -> AppendedColumns:
-        topics = {messages[0].topic} if isinstance(messages, MessageColumns) else {one.topic for one in messages}
+        topics = {messages[0].topic}
+        if not is_in_columns(messages):
+            topics = {one.topic for one in messages}
         if len(topics) != 1:
             raise InvalidRequestError("messages with one idempotency key are of one topic")
         (topic,) = topics

@@ -20,6 +20,7 @@ can repeat one value cheaply (dictionaries, views, runs) would make a small requ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
@@ -27,19 +28,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tiering.batch import ANY_QUEUE, MAX_QUEUES, BytesColumn, Message, MessageBatch, validate_topic
+from tiering.batch import ANY_QUEUE, BORN_END_MS, MAX_QUEUES, BytesColumn, Message, MessageBatch, validate_topic
 from tiering.errors import InvalidRequestError
-from tiering.format.properties import KEYS, NAME_END, OWN_FIELDS, SHARDING_KEY, TAGS, VALUE_END
+from tiering.format.properties import SHARDING_KEY
 from tiering.format.record import MAX_PROPERTIES_BYTES
+from tiering.fs import ByteArray
+from tiering.kernels.incoming import OWN_NAMES, OWN_STARTS, join_keys, join_properties, take_values
 
-_SEPARATORS = "[\x01\x02]"
-_IN_KEYS = "[ \x01\x02]"
-_SECTOR = bytes(512)
 _STEP = 4096
-
-#: Of a column that is not there.
-_NOTHING = pa.nulls(0, pa.string())
-_OWN = pa.array(sorted(OWN_FIELDS))
 
 _TEXT, _BYTES, _TEXTS, _MAP = pa.string(), pa.binary(), pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
 
@@ -161,37 +157,24 @@ class ArrowMessages(Sequence[Message]):
 
     def _columnar(self, now_ms: int, max_body_bytes: int) -> MessageBatch | None:
         """None if something is wrong or out of the ordinary, to be looked at message by message."""
-        if not len(self) or any(column.num_chunks != 1 for column in self._columns.values()):
+        count = len(self)
+        if not count or any(column.num_chunks != 1 for column in self._columns.values()):
             return None
         columns = {name: column.chunk(0) for name, column in self._columns.items()}
         sharding_key = columns.get("sharding_key")
-        if sharding_key is not None and sharding_key.null_count < len(self):
+        if sharding_key is not None and sharding_key.null_count < count:
             return None
-        body = columns["body"]
-        lengths = pc.min_max(pc.binary_length(body))
-        if body.null_count or lengths["min"].as_py() < 1 or lengths["max"].as_py() > max_body_bytes:
+        body = _values(columns["body"], 1, max_body_bytes, is_text=False)
+        keys = _joined_keys(columns.get("keys"), count)
+        tags = _values(columns["tag"], 0, MAX_PROPERTIES_BYTES, is_text=True) if "tag" in columns else _none(count)
+        properties = _joined_properties(columns.get("properties"), count)
+        born_ms = _numbers(columns.get("born_ms"), now_ms, count, np.int64, BORN_END_MS)
+        queue_id = _numbers(columns.get("queue_id"), ANY_QUEUE, count, np.int32, MAX_QUEUES)
+        if body is None or keys is None or tags is None or properties is None or born_ms is None or queue_id is None:
             return None
-        texts = [_joined_keys(columns.get("keys")), _tags(columns.get("tag")), _properties(columns.get("properties"))]
-        born = _numbers(columns.get("born_ms"), now_ms, len(self), np.int64)
-        queue_id = _numbers(columns.get("queue_id"), ANY_QUEUE, len(self), np.int32)
-        if any(text is None for text in texts) or not _in_range(born, 0, 1 << 62):
-            return None
-        given = columns.get("queue_id")
-        if given is not None and not _in_range(pc.drop_null(given).to_numpy(), 0, MAX_QUEUES):
-            return None
-        keys, tags, properties = (_column(text, len(self)) for text in texts)
-        names = len(KEYS) + 2, len(TAGS) + 2
-        total = properties.lengths + sum(
-            np.where(column.lengths > 0, column.lengths + name, 0)
-            for column, name in zip((keys, tags), names, strict=True)
-        )
-        if total.max() > MAX_PROPERTIES_BYTES or any(
-            _SECTOR in column.data.tobytes() for column in (keys, tags, properties)
-        ):
-            return None
-        topic_index, bodies = np.zeros(len(self), np.int32), _column(body, len(self))
         topics = (validate_topic(self._topic),)
-        return MessageBatch(topics, topic_index, queue_id, born, bodies, keys, tags, properties)
+        batch = MessageBatch(topics, np.zeros(count, np.int32), queue_id, born_ms, body, keys, tags, properties)
+        return batch if batch.longest_text_bytes() <= MAX_PROPERTIES_BYTES else None
 
 
 def _canonical(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -215,69 +198,97 @@ def _floored_ms(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(numbers.fill_null(0).to_numpy() // per_ms, pa.int64(), mask=absent)])
 
 
-def _joined_keys(column: pa.Array | None) -> pa.Array | None:
+def _none(count: int) -> BytesColumn:
+    """A column without any bytes."""
+    return BytesColumn(np.zeros(1, np.uint8), np.zeros(count + 1, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Where an array of bytes or texts lies, as the kernels take it; it keeps the buffers."""
+
+    array: pa.Array
+    validity: int
+    bit: int
+    offsets: NDArray[np.int32]
+    data: ByteArray
+
+    @classmethod
+    def of(cls, array: pa.Array) -> _Texts:
+        validity, offsets, data = array.buffers()
+        found = np.zeros(1, np.int32) if offsets is None else np.frombuffer(offsets, np.int32)
+        return cls(
+            array, _address(validity), array.offset, found[array.offset : array.offset + len(array) + 1],
+            np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8),
+        )  # fmt: skip
+
+    @property
+    def arguments(self) -> tuple[int, int, int, int]:
+        """For a kernel."""
+        return self.validity, self.bit, self.offsets.ctypes.data, self.data.ctypes.data
+
+    def bytes_of(self, first: int, end: int) -> int:
+        """Length of the texts ``[first, end)`` together."""
+        return int(self.offsets[end]) - int(self.offsets[first]) if end > first else 0
+
+
+def _address(buffer: pa.Buffer | None) -> int:
+    return 0 if buffer is None else int(buffer.address)
+
+
+def _values(array: pa.Array, least: int, most: int, *, is_text: bool) -> BytesColumn | None:
+    """The bytes or texts, null as empty, not copied; None if one is of another length, or no plain text."""
+    found, starts = _Texts.of(array), np.empty(len(array) + 1, np.int64)
+    is_good = take_values(len(array), *found.arguments, least, most, int(is_text), starts.ctypes.data)
+    return BytesColumn(found.data, starts) if is_good else None
+
+
+def _joined_keys(array: pa.Array | None, count: int) -> BytesColumn | None:
     """The KEYS property of each message; None if a key cannot be indexed."""
-    if column is None:
-        return _NOTHING
-    keys = column.flatten()
-    if keys.null_count or not _lengths_from_one(keys) or _has(keys, _IN_KEYS):
-        return None
-    return pc.binary_join(column, " ")
+    if array is None:
+        return _none(count)
+    validity, offsets = array.buffers()[:2]
+    lists = np.frombuffer(offsets, np.int32, count + 1, 4 * array.offset)
+    first, end = int(lists[0]), int(lists[-1])
+    keys, starts = _Texts.of(array.values), np.empty(count + 1, np.int64)
+    joined = np.empty(keys.bytes_of(first, end) + end - first + 1, np.uint8)
+    is_good = join_keys(
+        count, _address(validity), array.offset, lists.ctypes.data, *keys.arguments, starts.ctypes.data,
+        joined.ctypes.data,
+    )  # fmt: skip
+    return BytesColumn(joined, starts) if is_good else None
 
 
-def _tags(column: pa.Array | None) -> pa.Array | None:
-    if column is None:
-        return _NOTHING
-    return None if _has(column, _SEPARATORS) else column
+def _joined_properties(array: pa.Array | None, count: int) -> BytesColumn | None:
+    """The property text of each message; None if a name or value is refused, or a name is there twice."""
+    if array is None:
+        return _none(count)
+    validity, offsets = array.buffers()[:2]
+    lists = np.frombuffer(offsets, np.int32, count + 1, 4 * array.offset)
+    first, properties = int(lists[0]), int(lists[-1]) - int(lists[0])
+    children = array.keys, array.items
+    if len(array.keys) != properties:  # the children of a slice, or of the whole: as the version of Arrow likes
+        children = array.keys.slice(first, properties), array.items.slice(first, properties)
+    names, values = map(_Texts.of, children)
+    starts = np.empty(count + 1, np.int64)
+    text_bytes = names.bytes_of(0, properties) + values.bytes_of(0, properties)
+    joined = np.empty(text_bytes + 2 * properties + 1, np.uint8)
+    is_good = join_properties(
+        count, _address(validity), array.offset, lists.ctypes.data, *names.arguments, *values.arguments,
+        OWN_NAMES.ctypes.data, OWN_STARTS.ctypes.data, len(OWN_STARTS) - 1, starts.ctypes.data, joined.ctypes.data,
+    )  # fmt: skip
+    return BytesColumn(joined, starts) if is_good else None
 
 
-def _properties(column: pa.Array | None) -> pa.Array | None:
-    """The property text of each message; None if a name or value is refused."""
-    if column is None:
-        return _NOTHING
-    offsets = column.offsets.to_numpy()
-    first, end = int(offsets[0]), int(offsets[-1])
-    if column.null_count and np.diff(offsets)[column.is_null().to_numpy(zero_copy_only=False)].any():
-        return None
-    names, values = column.keys, column.items
-    if len(names) != end - first:  # the children of a slice, or of the whole: as the version of Arrow likes
-        names, values = names.slice(first, end - first), values.slice(first, end - first)
-    for texts in (names, values):
-        if texts.null_count or not _lengths_from_one(texts) or _has(texts, _SEPARATORS):
-            return None
-    if pc.any(pc.is_in(names, value_set=_OWN)).as_py():
-        return None
-    pieces = pc.binary_join_element_wise(pc.binary_join_element_wise(names, values, NAME_END), "", VALUE_END)
-    lists = pa.ListArray.from_arrays(pa.array(offsets - first, pa.int32()), pieces)
-    return pc.binary_join(lists, "")
-
-
-def _has(texts: pa.Array, characters: str) -> bool:
-    return bool(pc.any(pc.match_substring_regex(texts, characters)).as_py())
-
-
-def _lengths_from_one(texts: pa.Array) -> bool:
-    return not len(texts) or int(pc.min(pc.binary_length(texts)).as_py()) >= 1
-
-
-def _numbers(column: pa.Array | None, default: int, count: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
-    if column is None:
+def _numbers(
+    array: pa.Array | None, default: int, count: int, kind: type[np.integer[Any]], end: int
+) -> NDArray[Any] | None:
+    """The numbers, null as ``default``; None if one that is given is not in ``[0, end)``."""
+    if array is None:
         return np.full(count, default, kind)
-    found: NDArray[Any] = pc.fill_null(column, default).to_numpy(zero_copy_only=False).astype(kind)
-    return found
-
-
-def _in_range(numbers: NDArray[Any], least: int, end: int) -> bool:
-    return not len(numbers) or (int(numbers.min()) >= least and int(numbers.max()) < end)
-
-
-def _column(array: pa.Array, count: int) -> BytesColumn:
-    """The values of an array of bytes or text, null as empty; the data is not copied."""
-    if array is _NOTHING:
-        return BytesColumn(np.zeros(1, np.uint8), np.zeros(count + 1, np.int64))
     if array.null_count:
-        array = pc.fill_null(array, "")
-    _, starts, data = array.buffers()
-    offsets = np.frombuffer(starts, np.int32, count + 1, 4 * array.offset).astype(np.int64)
-    held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
-    return BytesColumn(held, offsets)
+        given = pc.drop_null(array).to_numpy()
+        found: NDArray[Any] = pc.fill_null(array, default).to_numpy().astype(kind)
+    else:
+        given = found = array.to_numpy()
+    return found if not len(given) or (int(given.min()) >= 0 and int(given.max()) < end) else None

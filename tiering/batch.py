@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from tiering.format.properties import (
 from tiering.format.record import FIXED_BYTES_V1, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from tiering.format.record_checksum import CHECKSUM_BYTES
 from tiering.fs import ByteArray
+from tiering.kernels.incoming import measure_records, measure_texts
 
 #: Leave the choice of a queue to the store.
 ANY_QUEUE = -1
@@ -87,13 +88,17 @@ class Message:
     queue_id: int = ANY_QUEUE
 
 
-@runtime_checkable
 class MessageColumns(Protocol):
     """Messages that came in columns, and are turned into a batch as a whole."""
 
     def to_batch(self, *, now_ms: int, max_body_bytes: int) -> MessageBatch:
         """The same batch, or error, as :meth:`MessageBatch.of` makes of the messages one by one."""
         ...
+
+
+def is_in_columns(messages: object) -> TypeGuard[MessageColumns]:
+    """Whether messages are :class:`MessageColumns`; ``isinstance`` of a protocol takes as long as 100 messages."""
+    return hasattr(messages, "to_batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +142,14 @@ class MessageBatch:
 
         Raises :class:`MessageTooLargeError` if a ``checksum`` does not fit the property text of a message.
         """
-        topic_bytes = np.array([len(topic) for topic in self.topics], np.int64)[self.topic_index]
-        return (
-            FIXED_BYTES_V1 - 16 + host_bytes
-            + (topic_bytes > MAX_TOPIC_BYTES_V1) + topic_bytes
-            + self.body.lengths + self._property_bytes(checksum=checksum)
+        topic_bytes = np.array([len(topic) for topic in self.topics], np.int64)
+        sizes, longest = self._text_sizes(CHECKSUM_BYTES if checksum else 0)
+        self._check_text(sizes, longest)
+        measure_records(
+            len(self), self.topic_index.ctypes.data, topic_bytes.ctypes.data, self.body.starts.ctypes.data,
+            FIXED_BYTES_V1 - 16 + host_bytes, sizes.ctypes.data,
         )  # fmt: skip
+        return sizes
 
     def with_marks(self, marks: Sequence[bytes]) -> MessageBatch:
         """The same with a further piece of property text, made by the store, for each message.
@@ -153,27 +160,32 @@ class MessageBatch:
         data = self.properties.data
         texts = [data[start:end].tobytes() + mark for start, end, mark in zip(starts, starts[1:], marks, strict=False)]
         marked = replace(self, properties=BytesColumn.of(texts))
-        marked._property_bytes(checksum=False)
+        marked._check_text(*marked._text_sizes(0))
         return marked
 
-    def _property_bytes(self, *, checksum: bool) -> NDArray[np.int64]:
-        keys, tags = self.keys.lengths, self.tags.lengths
-        found: NDArray[np.int64] = (
-            np.where(keys > 0, keys + len(KEYS) + 2, 0)
-            + np.where(tags > 0, tags + len(TAGS) + 2, 0)
-            + self.properties.lengths
-            + (CHECKSUM_BYTES if checksum else 0)
-        )
-        if (
-            len(found) and found.max() > MAX_PROPERTIES_BYTES
-        ):  # only what the store adds comes on top of what was checked
-            place = int(found.argmax())
+    def longest_text_bytes(self) -> int:
+        """Bytes of the longest property text; 0 of no messages."""
+        sizes, longest = self._text_sizes(0)
+        return int(sizes[longest]) if len(self) else 0
+
+    def _text_sizes(self, added: int) -> tuple[NDArray[np.int64], int]:
+        """Bytes of each property text with so many ``added``, and which is the longest."""
+        sizes = np.empty(len(self), np.int64)
+        longest = measure_texts(
+            len(self), self.keys.starts.ctypes.data, self.tags.starts.ctypes.data, self.properties.starts.ctypes.data,
+            added, sizes.ctypes.data,
+        )  # fmt: skip
+        return sizes, longest
+
+    @staticmethod
+    def _check_text(sizes: NDArray[np.int64], longest: int) -> None:
+        most = int(sizes[longest]) if len(sizes) else 0
+        if most > MAX_PROPERTIES_BYTES:  # only what the store adds comes on top of what was checked
             raise MessageTooLargeError(
-                f"message {place}: property text of {found[place]} bytes is over the limit of {MAX_PROPERTIES_BYTES}",
-                position=place,
+                f"message {longest}: property text of {most} bytes is over the limit of {MAX_PROPERTIES_BYTES}",
+                position=longest,
                 hint="a record checksum and the mark of an Idempotency-Key are part of it",
             )
-        return found
 
     @classmethod
     def of(cls, messages: Iterable[Message], *, now_ms: int, max_body_bytes: int) -> MessageBatch:
@@ -181,7 +193,7 @@ class MessageBatch:
 
         What comes in columns is not taken apart into messages.
         """
-        if isinstance(messages, MessageColumns):
+        if is_in_columns(messages):
             return messages.to_batch(now_ms=now_ms, max_body_bytes=max_body_bytes)
         items = list(messages)
         topics: dict[str, int] = {}

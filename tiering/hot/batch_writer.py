@@ -7,14 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.batch import ANY_QUEUE, MessageBatch
+from tiering.batch import MAX_QUEUES, MessageBatch
 from tiering.clock import Clock
 from tiering.encoding import encode_batch
 from tiering.errors import MessageTooLargeError
 from tiering.format.record import BLANK_BYTES
+from tiering.fs import ByteArray
 from tiering.hot.commit_log import CommitLog
 from tiering.hot.consume_queue import QueueKey
 from tiering.hot.topics import Topic, TopicRegistry
+from tiering.kernels.incoming import choose_queues, number_messages
+
+#: Records are encoded in pieces that stay in a processor's cache until they are written.
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class BatchWriter:
         self._clock = clock
         self._store_host = np.frombuffer(store_host, np.uint8)
         self._record_checksum = record_checksum
+        self._buffer = np.empty(0, np.uint8)
         self._round_robin: dict[int, int] = {}
         self._next_offsets: dict[QueueKey, int] = {}
         #: Store time of the newest record, 0 before the first; never steps back.
@@ -73,35 +79,45 @@ class BatchWriter:
         return result
 
     def _place(self, batch: MessageBatch, topics: list[Topic]) -> AppendResult:
+        count = len(batch)
         queue_id = batch.queue_id.copy()
-        queue_offset = np.empty(len(batch), np.int64)
+        queue_offset = np.empty(count, np.int64)
         for number, topic in enumerate(topics):
-            mine = batch.topic_index == number
-            free = np.flatnonzero(mine & (queue_id == ANY_QUEUE))
             turn = self._round_robin.get(topic.topic_id, 0)
-            queue_id[free] = (turn + np.arange(len(free))) % topic.queues
-            self._round_robin[topic.topic_id] = (turn + len(free)) % topic.queues
-            if mine.any():
-                self._topics.ensure_queues(topic, int(queue_id[mine].max()) + 1)
-            for queue in np.unique(queue_id[mine]):
-                chosen = np.flatnonzero(mine & (queue_id == queue))
-                key = topic.topic_id, int(queue)
-                start = self.next_offset(topic, key[1])
-                queue_offset[chosen] = start + np.arange(len(chosen))
-                self._next_offsets[key] = start + len(chosen)
+            counts = np.zeros(max(MAX_QUEUES, topic.queues), np.int64)
+            turn = choose_queues(
+                count, batch.topic_index.ctypes.data, number, queue_id.ctypes.data, topic.queues, turn,
+                counts.ctypes.data,
+            )  # fmt: skip
+            self._round_robin[topic.topic_id] = turn
+            queues = np.flatnonzero(counts).tolist()
+            if queues:
+                self._topics.ensure_queues(topic, queues[-1] + 1)
+            following = counts  # from here on the offset that each queue's next message gets
+            for queue in queues:
+                following[queue] = self.next_offset(topic, queue)
+            number_messages(
+                count, batch.topic_index.ctypes.data, number, queue_id.ctypes.data, following.ctypes.data,
+                queue_offset.ctypes.data,
+            )  # fmt: skip
+            for queue, offset in zip(queues, following[queues].tolist(), strict=True):
+                self._next_offsets[topic.topic_id, queue] = offset
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
-        return AppendResult(np.empty(len(batch), np.int64), queue_id, queue_offset, self.last_store_ms)
+        return AppendResult(np.empty(count, np.int64), queue_id, queue_offset, self.last_store_ms)
 
     def _write(self, batch: MessageBatch, sizes: NDArray[np.int64], result: AppendResult) -> None:
         ends = np.cumsum(sizes)
         first = 0
         while first < len(batch):
             before = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, before + self._log.room(), side="right"))
+            room = self._log.room()
+            last = int(np.searchsorted(ends, before + min(room, _PIECE_BYTES), side="right"))
+            if last == first and sizes[first] <= room:
+                last += 1
             if last == first:
                 self._log.roll()
                 continue
-            out = np.empty(int(ends[last - 1]) - before, np.uint8)
+            out = self._buffer_of(int(ends[last - 1]) - before)
             encode_batch(
                 batch, first, last, sizes, out, physical=self._log.end, store_ms=result.store_ms,
                 store_host=self._store_host, queue_id=result.queue_id, queue_offset=result.queue_offset,
@@ -110,3 +126,8 @@ class BatchWriter:
             result.physical_offset[first:last] = self._log.end + ends[first:last] - sizes[first:last] - before
             self._log.write(out)
             first = last
+
+    def _buffer_of(self, size: int) -> ByteArray:
+        if size > len(self._buffer):
+            self._buffer = np.empty(max(size, _PIECE_BYTES), np.uint8)
+        return self._buffer[:size]
