@@ -12,6 +12,8 @@ BENCH ?=
 # Processes that share the tests; 0 keeps them in the first.
 WORKERS ?= 2
 SEED ?=
+# How long `make soak` takes; memory is judged in its second half.
+SOAK_MINUTES ?= 30
 # What `make image` calls its result, and what it builds: runtime or spark.
 IMAGE ?= tierlog:latest
 TARGET ?= runtime
@@ -65,12 +67,12 @@ PYTEST_SPARK := $(BIN)/python -m pytest -n 0
 # What PYTEST_ARGS name may all belong to the other of the two runs.
 OR_NONE := $(if $(PYTEST_ARGS),|| test $$? = 5)
 
-.PHONY: help venv run image spark-demo spark-pack test test-all test-k8s check fmt bench lock clean
+.PHONY: help venv run image spark-demo spark-pack test test-all test-k8s check fmt bench soak lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  WORKERS=4  BENCH=benchmarks/name.py  IMAGE=name:tag"
+	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  WORKERS=4  SOAK_MINUTES=5  BENCH=benchmarks/name.py  IMAGE=name:tag"
 
 run: $(VENV)/runtime.stamp ## start the service on a store of its own in .tierlog/, with a sample loaded
 	@$(BIN)/python -m service.demo $(RUN_ARGS)
@@ -141,6 +143,9 @@ bench: $(VENV)/bench.stamp ## run every benchmark, or the one that BENCH names
 	@shopt -s nullglob; set -- $(if $(BENCH),$(BENCH),benchmarks/*.py); \
 	if [ $$# -eq 0 ]; then echo "no benchmarks yet"; fi; \
 	for file in "$$@"; do echo "bench: $$file"; $(BIN)/python "$$file"; done
+
+soak: $(VENV)/dev.stamp ## everything at once for SOAK_MINUTES, with kills: no wrong answer, and memory does not grow
+	@$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
 
 image: ## build the container image IMAGE with docker, podman or buildah (docs/containers.md)
 	@TARGET=$(TARGET) docker/build.sh $(IMAGE)

@@ -131,10 +131,15 @@ class Node:
         return {"TIERLOG_CLUSTER_ADDRESS": self.url}
 
     @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def cpu_s(self) -> float:
         """Processor seconds that it has used."""
-        assert self._process is not None
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2].split()
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def ended(self, within_s: float = _START_S) -> int:

@@ -1,0 +1,128 @@
+"""Two minutes of the soak, and the proof that its ledger and its rule of growth find what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.soak.growth import growth
+from tests.soak.ledger import Ledger, Request, Topic, body_of, keys_of, now_ms
+from tests.soak.soak import Soak
+from tests.support.nodes import Json
+
+TOPIC = Topic("t", 1, 60_000)
+
+
+def told(ledger: Ledger, count: int = 5, first: int = 0) -> Request:
+    """Messages that a producer was told are at the offsets of their numbers."""
+    request = ledger.sends("p", TOPIC, 0, first, count)
+    ledger.told(request, [{"queue_id": 0, "queue_offset": number} for number in range(first, first + count)])
+    return request
+
+
+def message(number: int, **changes: object) -> Json:
+    return {
+        "topic": "t", "queue_id": 0, "queue_offset": number, "body": body_of("p", number), "keys": keys_of("p", number),
+        "store_ms": now_ms(), **changes,
+    }  # fmt: skip
+
+
+def page(*messages: Json, next_offset: int = 5) -> Json:
+    return {"messages": list(messages), "next_offset": next_offset}
+
+
+def consume(ledger: Ledger, *messages: Json) -> None:
+    ledger.given("t", 0, 0, page(*messages))
+
+
+def look_up(ledger: Ledger, *messages: Json) -> None:
+    ledger.looked("t", "p-0", 0, ledger.wanted("t", "p-0", 0), messages)
+
+
+EVERY = [message(number) for number in range(5)]
+
+
+@pytest.mark.parametrize("read", [consume, look_up])
+def test_what_was_sent_is_right(read: Callable[..., None]) -> None:
+    ledger = Ledger([TOPIC])
+    told(ledger)
+    read(ledger, *EVERY)
+    assert ledger.wrong == []
+    assert ledger.behind() == (0 if read is consume else 5)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param([*EVERY[:2], *EVERY[3:]], id="one is missing"),
+        pytest.param([*EVERY[:4], EVERY[3]], id="one is there twice"),
+        pytest.param([*EVERY[:4], message(4, body=body_of("p", 4) + "x")], id="one was changed"),
+        pytest.param([*EVERY[:4], message(4, keys=[])], id="one has lost its keys"),
+        pytest.param([*EVERY[:4], message(4, queue_id=1)], id="one is in another queue"),
+        pytest.param([*EVERY[:4], message(4, body=body_of("p", 3), keys=keys_of("p", 3))], id="one is another"),
+        pytest.param([*EVERY, message(9)], id="one was never sent"),
+    ],
+)
+@pytest.mark.parametrize("read", [consume, look_up])
+def test_a_wrong_answer_is_found(read: Callable[..., None], given: list[Json]) -> None:
+    ledger = Ledger([TOPIC])
+    told(ledger)
+    read(ledger, *given)
+    assert ledger.wrong
+
+
+def test_a_message_that_consumers_were_sent_past_before_it_was_acknowledged_is_missed_then() -> None:
+    ledger = Ledger([TOPIC])
+    ledger.given("t", 0, 0, page())
+    assert ledger.wrong == []
+    told(ledger)
+    assert ledger.wrong
+
+
+def test_what_has_expired_may_be_missing_and_may_be_there() -> None:
+    ledger = Ledger([TOPIC])
+    told(ledger).sent_ms -= TOPIC.retention_ms
+    look_up(ledger)
+    look_up(ledger, *EVERY)
+    consume(ledger)
+    assert ledger.wrong == []
+    assert ledger.expired == 5
+
+
+def test_what_has_expired_long_ago_may_not_come_back() -> None:
+    ledger = Ledger([TOPIC])
+    told(ledger).told_ms -= 2 * TOPIC.retention_ms + 300_000
+    look_up(ledger, *EVERY)
+    assert ledger.wrong
+
+
+def test_what_nobody_was_told_of_may_be_there_or_not() -> None:
+    ledger = Ledger([TOPIC])
+    ledger.sends("p", TOPIC, 0, 0, 5)
+    look_up(ledger)
+    look_up(ledger, *EVERY[:2])
+    assert ledger.wrong == []
+
+
+def test_memory_that_rises_is_found_and_a_long_answer_is_not_taken_for_it() -> None:
+    seconds = [float(second) for second in range(0, 900, 2)]
+    steady = [200.0 + (100 if second % 50 == 0 else 0) for second in seconds]
+    leaking = [mib + second / 20 for mib, second in zip(steady, seconds, strict=True)]
+    warming = [mib - max(0.0, 150 - second) for mib, second in zip(steady, seconds, strict=True)]
+    found = {name: growth(seconds, mib) for name, mib in (("steady", steady), ("leaking", leaking), ("warm", warming))}
+    assert {name: one is not None and one.is_within for name, one in found.items()} == {
+        "steady": True, "leaking": False, "warm": True,
+    }  # fmt: skip
+    assert growth(seconds[:100], steady[:100]) is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_minutes_of_everything_at_once_have_no_wrong_answer(tmp_path: Path, seed: int) -> None:
+    soak = Soak(tmp_path, 120, seed)
+    soak.run()
+    assert soak.ledger.wrong == [], soak.said()
+    assert soak.kills > 0
+    assert min(soak.ledger.consumed, soak.ledger.found, soak.keeper.rounds) > 0
