@@ -139,10 +139,8 @@ fmt: $(VENV)/dev.stamp ## sort imports, apply safe fixes, format
 	@$(BIN)/ruff check --fix --exit-zero .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/bench.stamp ## run every benchmark, or the one that BENCH names
-	@shopt -s nullglob; set -- $(if $(BENCH),$(BENCH),benchmarks/*.py); \
-	if [ $$# -eq 0 ]; then echo "no benchmarks yet"; fi; \
-	for file in "$$@"; do echo "bench: $$file"; $(BIN)/python "$$file"; done
+bench: $(VENV)/bench.stamp ## run the benchmarks of docs/performance.md, or the one that BENCH names, and write that page
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 soak: $(VENV)/dev.stamp ## everything at once for SOAK_MINUTES, with kills: no wrong answer, and memory does not grow
 	@$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)

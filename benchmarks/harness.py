@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shlex
 import statistics
 import subprocess
@@ -19,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
+
+from tests.tools.java_programs import rocketmq_version
 
 RESULTS = Path(__file__).parent / "results"
 _LIBRARIES = ("numpy", "numba", "llvmlite", "pyarrow", "zstandard", "fastapi", "uvicorn", "rocksdict", "lmdb")
@@ -168,4 +171,14 @@ def _versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return {**found, **_java_versions()}
+
+
+def _java_versions() -> dict[str, str]:
+    """Of Java and the RocketMQ classes that it runs; none without Java."""
+    try:
+        said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    java = re.search(r'version "([^"]+)"', said)
+    return {"java": java[1] if java else "unknown", "rocketmq": rocketmq_version()}

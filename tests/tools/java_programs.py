@@ -48,7 +48,7 @@ def build_java_peer() -> str:
 
 def _built(name: str, sources: Sequence[Path], command: Callable[[Path], list[str]]) -> Path:
     """The folder that a command makes out of sources, unless it is there."""
-    folder = cache_folder() / f"{name}-{_rocketmq_version()}-{_hash_of(sources)}"
+    folder = cache_folder() / f"{name}-{rocketmq_version()}-{_hash_of(sources)}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as half:
@@ -61,7 +61,8 @@ def _built(name: str, sources: Sequence[Path], command: Callable[[Path], list[st
     return folder
 
 
-def _rocketmq_version() -> str:
+def rocketmq_version() -> str:
+    """The one whose classes both programs run."""
     found = re.search(r"<rocketmq\.version>([\w.]+)<", (_VERIFIER / "pom.xml").read_text(encoding="utf-8"))
     assert found, "pom.xml names no version of RocketMQ"
     return found[1]

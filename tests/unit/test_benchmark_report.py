@@ -1,0 +1,98 @@
+"""docs/performance.md says what benchmarks/results say, and a row's figures are made into ratios turn by turn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report
+from benchmarks.harness import Report, Row, in_turns
+
+
+def _row(ours: list[float], theirs: list[float] | None = None, **more: Any) -> Row:
+    sides = {"tierlog": ours} if theirs is None else {"tierlog": ours, "other": theirs}
+    return Row("something", "messages/s", sides, **more)
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    there = report.PAGE.read_text(encoding="utf-8")
+    assert there == report.page(report.results()), "run python -m benchmarks.report"
+
+
+def test_ratios_are_those_of_each_turn() -> None:
+    row = _row([10, 30, 100], [10, 10, 50])
+    assert row.ratios == [1, 3, 2]
+
+
+def test_a_row_with_one_side_has_no_ratios() -> None:
+    assert _row([10, 30, 100]).ratios == []
+
+
+def test_sides_with_different_numbers_of_turns_are_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        _ = _row([1, 2], [1]).ratios
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "target", "smaller_is_better", "met"),
+    [
+        # The median of the turns' ratios (3), not the ratio of the medians (1).
+        ([30, 10, 90], [10, 100, 30], 3.0, False, True),
+        ([30, 10, 90], [10, 100, 30], 3.1, False, False),
+        ([1, 9, 2], [4, 3, 4], 0.5, True, True),
+        ([1, 9, 2], [4, 3, 4], 0.4, True, False),
+        # Without another side it is the figure itself.
+        ([5, 7, 6], None, 6.0, False, True),
+        ([5, 7, 6], None, 5.5, True, False),
+        ([5, 7, 6], None, None, False, None),
+    ],
+)
+def test_it_is_the_median_that_has_to_reach_the_target(
+    ours: list[float], theirs: list[float] | None, target: float | None, smaller_is_better: bool, met: bool | None
+) -> None:
+    assert _row(ours, theirs, target=target, smaller_is_better=smaller_is_better).is_met is met
+
+
+def test_sides_take_turns_and_who_begins_changes() -> None:
+    ran: list[str] = []
+
+    def side(name: str) -> float:
+        ran.append(name)
+        return len(ran)
+
+    figures = in_turns({"a": lambda: side("a"), "b": lambda: side("b")}, runs=3)
+    assert ran == ["b", "a", "a", "b", "b", "a", "a", "b"]
+    assert figures == {"a": [3, 6, 7], "b": [4, 5, 8]}  # without the first turn, which warmed up
+
+
+def test_what_was_saved_is_on_the_page_with_what_was_missed(tmp_path: Path) -> None:
+    found = Report("index_put", "How fast | is a put?")
+    found.add(_row([1_234_567, 2_000_000, 3_000_000], [100_000, 100_000, 100_000], target=8, note="bound by memory"))
+    found.add(_row([0.5, 0.25, 0.75], [1, 1, 1], target=0.4, smaller_is_better=True, note="Java starts\nslowly"))
+    found.add(_row([7.0], note="a limit"))
+    found.series["rates of a soak"] = {"minutes": [0, 1], "messages/s": [2, 3]}
+    found.save(tmp_path)
+    page = report.page(report.results(tmp_path))
+    assert "1 of 2 are met." in page
+    assert "| [index_put](#index-put) | something | 2,000,000 : 100,000 messages/s (other) |" in page
+    assert " | 12.3 / 20 / 30 | at least 8 | yes |" in page
+    assert "| 0.5 : 1 messages/s (other) | 0.25 / 0.5 / 0.75 | at most 0.4 | **no** |" in page
+    assert "- **something** (index_put): Java starts slowly" in page
+    assert "images/performance-index-put-rates-of-a-soak.svg" in page
+    assert "## Index put" in page
+
+
+def test_results_come_in_the_page_s_order_and_others_last(tmp_path: Path) -> None:
+    for name in ("zebra", "append", "pull", "aardvark"):
+        Report(name, "?").save(tmp_path)
+    assert [result.name for result in report.results(tmp_path)] == ["append", "pull", "aardvark", "zebra"]
+
+
+def test_a_page_is_the_same_from_the_same_results(tmp_path: Path) -> None:
+    path = Report("append", "?", [_row([1, 2, 3], [1, 2, 3], target=1)]).save(tmp_path)
+    first = report.page(report.results(tmp_path))
+    path.write_text(json.dumps(json.loads(path.read_text())), encoding="utf-8")
+    assert report.page(report.results(tmp_path)) == first
