@@ -67,7 +67,7 @@ PYTEST_SPARK := $(BIN)/python -m pytest -n 0
 # What PYTEST_ARGS name may all belong to the other of the two runs.
 OR_NONE := $(if $(PYTEST_ARGS),|| test $$? = 5)
 
-.PHONY: help venv run image spark-demo spark-pack test test-all test-k8s check fmt bench soak lock clean
+.PHONY: help venv run image spark-demo spark-pack test test-all test-k8s test-arm64 check fmt bench soak lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -123,6 +123,9 @@ test-k8s: $(VENV)/dev.stamp ## install the chart on a real cluster of one node w
 	@tests/tools/kubernetes_packages.sh
 	@$(BIN)/python -m tests.tools.kubernetes
 	@$(BIN)/python -m pytest -n 0 -m k8s $(PYTEST_ARGS)
+
+test-arm64: $(VENV)/dev.stamp ## run the kernels' tests on an emulated arm64 processor (Debian, QEMU)
+	@$(BIN)/python -m tests.tools.arm64
 
 check: $(VENV)/dev.stamp ## lint, format, types, import contracts, bans
 	@echo "check: ruff"
