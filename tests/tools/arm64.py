@@ -1,9 +1,8 @@
 """Runs tests of the kernels on an emulated arm64 processor: ``python -m tests.tools.arm64 [PYTEST ARGUMENTS]``.
 
-QEMU runs Debian's Python for arm64 as a program of this machine, with the libraries that ``requirements/dev.txt`` pins,
-in their wheels for arm64. numba compiles for what QEMU calls a generic processor: without PCLMUL and AVX, with NEON. The
-root folder and the libraries stay in the user's cache folder; compiled kernels too. Shown is that the code is right
-there, not how fast it is.
+QEMU runs Debian's Python for arm64 as a program of this machine, with the libraries that ``requirements/dev.txt``
+pins, in their wheels for arm64. numba compiles for a generic processor: without PCLMUL and AVX, with NEON. Root folder,
+libraries and compiled kernels stay in the user's cache folder. Shown is that the code is right there, not how fast.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_1
 #: What the kernels, their oracles and pytest import.
 _LIBRARIES = {
     "annotated-types", "attrs", "hypothesis", "iniconfig", "llvmlite", "numba", "numpy", "packaging", "pluggy",
-    "pyarrow", "pydantic", "pydantic-core", "pydantic-settings", "pygments", "pytest", "pytest-timeout", "python-dotenv",
-    "sortedcontainers", "typing-extensions", "typing-inspection", "xxhash", "zstandard",
+    "pyarrow", "pydantic", "pydantic-core", "pydantic-settings", "pygments", "pytest", "pytest-timeout",
+    "python-dotenv", "sortedcontainers", "typing-extensions", "typing-inspection", "xxhash", "zstandard",
 }  # fmt: skip
 #: Each compares a kernel with its codec in plain Python, or gives it hostile bytes.
 TESTS = (
