@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from tiering.errors import CorruptionError, StoreMismatchError
 from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, is_prefill
-from tiering.fs import ByteArray, FileSystem, flush_file
+from tiering.fs import FileSystem, flush_file
 from tiering.hot.dispatch import LogRange
 from tiering.hot.foreign_queue import place_foreign
-from tiering.hot.tag_code import tag_codes
+from tiering.hot.tag_code import SCHEDULE_TOPIC, tag_codes
 from tiering.hot.topics import Topic, TopicRegistry
-from tiering.kernels.scan import ScanRows, in_queues
+from tiering.kernels.queue_units import QueueRun, SortedUnits, sort_into_queues
+from tiering.kernels.scan import ScanRows
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 
 QueueKey = tuple[int, int]
@@ -202,38 +203,39 @@ class ConsumeQueues:
             self.times_rise &= int(times[0]) >= self.last_store_ms and bool((np.diff(times) >= 0).all())
         if len(rows):
             self.last_store_ms = max(self.last_store_ms, int(rows[-1]["store_ms"]))
-        rows = rows[(rows["physical_offset"] >= self._position) & in_queues(rows)]
-        if len(rows):
-            topic_ids = records.topic_ids[rows["topic_number"]]
-            order = np.lexsort((rows["queue_id"], topic_ids))  # stable: log order stays inside a queue
-            rows, topic_ids = rows[order], topic_ids[order]
-            queue_ids = rows["queue_id"]
-            cuts = np.flatnonzero((np.diff(topic_ids) != 0) | (np.diff(queue_ids) != 0)) + 1
-            names = {topic.topic_id: topic for topic in self._topics.all()}
-            for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-                self._append(names[int(topic_ids[start])], int(queue_ids[start]), records.data, rows[start:end])
+            found = sort_into_queues(rows, self._position)
+            topics = {topic.topic_id: topic for topic in self._topics.all()}
+            for run in found.runs:
+                self._append(topics[int(records.topic_ids[run.topic_number])], records, found, run)
         self._position = records.end
 
-    def _append(self, topic: Topic, queue_id: int, data: ByteArray, rows: ScanRows) -> None:
+    def _append(self, topic: Topic, records: LogRange, found: SortedUnits, run: QueueRun) -> None:
+        queue_id = run.queue_id
         key = topic.topic_id, queue_id
         queue = self._queues.get(key)
+        mine = slice(run.start, run.start + run.records)
         if queue is None:
             if not 0 <= queue_id < MOST_QUEUES:
-                raise CorruptionError(f"record with queue id {queue_id}", position=int(rows[0]["physical_offset"]))
+                position = int(records.rows[found.order[run.start]]["physical_offset"])
+                raise CorruptionError(f"record with queue id {queue_id}", position=position)
             self._topics.ensure_queues(topic, queue_id + 1)
             queue = _Queue({}, 0)
-        if self._foreign:
-            rows, at, begins_again = place_foreign(rows, queue.next if queue.files else None)
-            if begins_again:
-                queue = _Queue({}, 0)
+        known = min(queue.next - run.first, run.records) if queue.files else 0  # those are there: the log is read again
+        if run.is_consecutive and known >= 0 and not self._foreign and topic.name != SCHEDULE_TOPIC:
+            at, units = run.first + known, found.units[mine][known:]
         else:
-            rows, at = _consecutive(f"{topic.name}/{queue_id}", queue, rows)
-        if not len(rows):
+            rows = records.rows[found.order[mine]]
+            if self._foreign:
+                rows, at, begins_again = place_foreign(rows, queue.next if queue.files else None)
+                if begins_again:
+                    queue = _Queue({}, 0)
+            else:
+                rows, at = _consecutive(f"{topic.name}/{queue_id}", queue, rows)
+            units = np.empty(len(rows), UNIT_DTYPE)
+            units["physical_offset"], units["size"] = rows["physical_offset"], rows["size"]
+            units["tag_hash"] = tag_codes(topic.name, records.data, rows)
+        if not len(units):
             return
-        units = np.empty(len(rows), UNIT_DTYPE)
-        units["physical_offset"] = rows["physical_offset"]
-        units["size"] = rows["size"]
-        units["tag_hash"] = tag_codes(topic.name, data, rows)
         for start in range(at - at % self._file_units, at + len(units), self._file_units):
             piece = units[max(start - at, 0) : start + self._file_units - at]
             self._write(topic.name, queue_id, queue, max(start, at), piece)
