@@ -8,6 +8,7 @@ import orjson
 import pyarrow as pa
 
 from service.appended import AppendedColumns
+from service.wire import Json
 
 _SCHEMA = pa.schema(
     [("message_id", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64()), ("store_ms", pa.int64())]
@@ -16,18 +17,23 @@ _SCHEMA = pa.schema(
 
 def appended_json(results: AppendedColumns) -> bytes:
     """``{"results": [...]}``, in the order of the request."""
-    rows = zip(
-        results.message_ids().to_pylist(), results.queue_id.tolist(), results.queue_offset.tolist(),
-        results.store_ms.tolist(), strict=True,
-    )  # fmt: skip
-    return orjson.dumps(
-        {
-            "results": [
-                {"message_id": message_id, "queue_id": queue_id, "queue_offset": queue_offset, "store_ms": store_ms}
-                for message_id, queue_id, queue_offset, store_ms in rows
-            ]
-        }
-    )
+    return results_json(appended_rows(results))
+
+
+def results_json(rows: list[Json]) -> bytes:
+    """The same of some of the :func:`appended_rows`."""
+    return orjson.dumps({"results": rows})
+
+
+def appended_rows(results: AppendedColumns) -> list[Json]:
+    """Each message's part of the answer."""
+    columns = (results.queue_id, results.queue_offset, results.store_ms)
+    return [
+        {"message_id": message_id, "queue_id": queue_id, "queue_offset": queue_offset, "store_ms": store_ms}
+        for message_id, queue_id, queue_offset, store_ms in zip(
+            results.message_ids().to_pylist(), *(column.tolist() for column in columns), strict=True
+        )
+    ]
 
 
 def appended_stream(results: AppendedColumns) -> bytes:

@@ -18,6 +18,7 @@ from service.api.compression import Compression
 from service.api.contract import describe
 from service.api.exact import ExactRequests
 from service.api.forwarding import Forwarding
+from service.api.gathering import Gathering
 from service.api.lanes import Lanes
 from service.api.limits import Admission, Bodies
 from service.api.methods import HeadAndOptions
@@ -34,6 +35,7 @@ from service.querier_engine import QuerierEngine
 from service.settings import Settings
 from tiering.clock import SystemClock
 from tiering.randomness import SystemRandomness
+from tiering.tracer import NO_TRACER
 
 
 def create_app(
@@ -58,6 +60,10 @@ def create_app(
     app.state.metrics = Metrics(engine, counts, max_groups=settings.metrics.max_groups, cluster=cluster)
     app.state.stopping = stopping = stopping or threading.Event()
     app.state.lanes = lanes = Lanes(settings.serve)
+    # an append that is followed belongs to one request
+    app.state.gathering = None
+    if isinstance(engine, Engine) and engine.tracer is NO_TRACER:
+        app.state.gathering = Gathering(engine.append, lanes.append)
     app.state.body_memory = memory = BodyMemory(settings.serve.body_memory_bytes, settings.serve.wait_ms)
     app.state.needs_tokens = needs_tokens
     app.state.audit = audit

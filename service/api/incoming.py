@@ -99,6 +99,21 @@ def queue_chooser(engine: Engine, settings: Settings, topic: str) -> Callable[[s
     return queue_of
 
 
+def few_messages(body: bytes, topic: str) -> list[Message] | None:
+    """The messages of a short JSON body, here and now; None if one has a sharding key, whose queue takes asking.
+
+    Raises pydantic's ``ValidationError``.
+    """
+    found = MessagesIn.model_validate_json(body).messages
+    if any(one.sharding_key is not None for one in found):
+        return None
+    return [message_of(one, topic, _no_queue) for one in found]
+
+
+def _no_queue(sharding_key: str) -> int:
+    raise AssertionError(sharding_key)
+
+
 def _of_arrow(body: bytes, topic: str, queue_of: Callable[[str], int], max_bytes: int) -> Sequence[Message]:
     max_rows = max_bytes // _LEAST_MESSAGE_BYTES
     try:

@@ -82,8 +82,12 @@ class Lane:
                 return work()
 
         result = asyncio.wrap_future(self._pool.submit(lambda: context.run(gated)))
+        return await (self.in_time(result) if is_timed else result)
+
+    async def in_time(self, result: asyncio.Future[T]) -> T:
+        """Wait for what is being done; :class:`DeadlineError` if it is not done in time."""
         try:
-            async with asyncio.timeout(self._timeout_s if is_timed else None):  # wait_for can lose a cancellation
+            async with asyncio.timeout(self._timeout_s):  # wait_for can lose a cancellation
                 return await result
         except TimeoutError as error:
             raise DeadlineError(

@@ -11,10 +11,10 @@ from service.access.caller import Scope
 from service.api.contract import ARROW_SCHEMA, may_answer
 from service.api.deps import TheCaller, TheEngine, TheSettings
 from service.api.incoming import BODY, incoming
-from service.api.lane_route import LaneRoute
 from service.api.limits import lane_of
 from service.api.negotiation import wanted_form
 from service.api.parameters import TopicName, any_store, whole
+from service.api.plain_appends import PlainAppends
 from service.api.schemas import AppendedListOut
 from service.appended_forms import appended_json, appended_stream
 from service.appending import IDEMPOTENCY_KEY_PATTERN, IdempotencyKey
@@ -22,7 +22,7 @@ from service.wire import ARROW_STREAM, JSON
 from tiering.batch import validate_topic
 from tiering.types import Durability
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"], dependencies=[any_store])
+router = APIRouter(route_class=PlainAppends, prefix="/v1", tags=["messages"], dependencies=[any_store])
 
 _KEY = (
     "`producer` or `producer:number`: who sends the request, and the number of its first message among all that this "
