@@ -15,10 +15,14 @@ from numpy.typing import NDArray
 
 from index.cover import TRAILER_BYTES, Trailer, crc_of
 from index.errors import CorruptIndexError
+from index.file_rows import file_row
 from index.header import END_MAGIC, HEADER_BYTES, SLOT_BYTES, FileHeader, compacted_bytes, items_position
+from index.kernels.points import find_items, find_items_of_one
 from index.layout import LAYOUTS, ItemLayout, Items
 from tiering.fs import ByteArray, FileSystem
 from tiering.types import TimeBounds
+
+_FIRST_GUESS = 16
 
 #: A compacted slot.
 SLOT_ENTRY = np.dtype([("position", ">i4"), ("length", ">i4")])
@@ -41,6 +45,8 @@ class CompactedIndexFile:
         self.header = header
         self.begin_ms = header.begin_ms
         self.item_count = header.item_count
+        self._row = file_row(data, layout, slots, header.item_count, is_chained=False)
+        self._row_address = self._row.ctypes.data
 
     @classmethod
     def open(
@@ -116,11 +122,35 @@ class CompactedIndexFile:
 
     def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
         """Items with these hashes, newest first; without ``hash_high`` any second hash matches."""
-        if hash_low < 0:
-            raise CorruptIndexError(f"hash {hash_low} is negative", path=str(self.path))
-        items = self.slot_items(hash_low % self.slots)
-        match = items["hash"] == hash_low
-        if hash_high is not None and self.layout.has_hash_high:
-            match &= items["hash_high"] == hash_high
-        found: Items = items[match]
+        high = -1 if hash_high is None else hash_high
+        capacity = _FIRST_GUESS
+        while True:
+            items = np.empty(capacity, self.layout.compacted)
+            found = find_items_of_one(self._row_address, hash_low, high, items.ctypes.data, capacity)
+            if 0 <= found <= capacity:
+                return items[:found]
+            capacity = self._more(found)
+
+    def look_up_many(self, hashes: NDArray[np.int64]) -> tuple[Items, NDArray[np.int64]]:
+        """Items with each pair of hashes, newest first, and where those of each pair end.
+
+        A row of ``hashes`` is both hashes of a key (:func:`index.key_hashes.key_hashes`), a second one below 0 matches
+        any. Each costs a small part of what a call of :meth:`lookup` does.
+        """
+        pairs = np.ascontiguousarray(hashes, np.int64).reshape(-1, 2)
+        ends = np.empty(len(pairs), np.int64)
+        capacity = len(pairs) + _FIRST_GUESS
+        while True:
+            items = np.empty(capacity, self.layout.compacted)
+            found = find_items(
+                self._row_address, pairs.ctypes.data, len(pairs), ends.ctypes.data, items.ctypes.data, capacity
+            )  # fmt: skip
+            if 0 <= found <= capacity:
+                return items[:found], ends
+            capacity = self._more(found)
+
+    def _more(self, found: int) -> int:
+        """How many items to make room for, of what a kernel said."""
+        if found < 0:
+            raise CorruptIndexError("slot of a compacted index file is damaged", path=str(self.path))
         return found

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from index.archive_repair import ArchiveRepair, RepairReport
+from index.hot_keys import HotKeys, hot_keys
 from index.hot_tier import HotPage, HotTierSearch, hot_page
 from index.layout import LAYOUTS
 from index.query import Answer, Query
@@ -227,6 +228,10 @@ class Engine:
         tier = HotTierSearch(self.store_id, self._hot, self._index, self._known)
         return hot_page(tier, self._manifest, self.cold_url, query, page_bytes)
 
+    def hot_keys(self, topic: str) -> contextlib.AbstractContextManager[HotKeys]:
+        """Look up many keys of a topic among what is hot now; see :class:`HotKeys`."""
+        return hot_keys(self.store_id, self._hot, self._index, self._known, topic)
+
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Read a queue in order; see :meth:`Fetcher.pull`."""
         return self._fetcher.pull(topic, queue_id, offset, limit, tag)
@@ -296,11 +301,7 @@ class Engine:
     def stats(self) -> dict[str, object]:
         """Sizes and lags in bytes, times in ms, and what was asked of the archive since the store was opened."""
         found = stats_of(self._parts, self._clock)
-        found |= {
-            "read_only_reason": self.read_only_reason,
-            "cold_error": self.cold_error,
-            "index_error": self.index_error,
-        }
+        found |= {name: getattr(self, name) for name in ("read_only_reason", "cold_error", "index_error")}
         if self._broker is not None:
             found["consumer_offsets"] = self._broker.consumer_offsets()
         return found

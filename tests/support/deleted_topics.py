@@ -38,6 +38,8 @@ def verify_gone(reader: Engine | ColdEngine, world: RemovalWorld, topic: str) ->
         with pytest.raises(TopicNotFoundError):
             way()
     if isinstance(reader, Engine):
+        with pytest.raises(TopicNotFoundError), reader.hot_keys(topic):
+            pass
         for one in world.sent:
             assert is_found(reader, one.message_id) == (one.message.topic != topic)
 

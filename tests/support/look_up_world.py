@@ -18,6 +18,7 @@ from service.cold_engine import ColdEngine
 from service.engine import Engine
 from service.settings import ColdSettings, HotSettings, IndexSettings, Settings
 from tests.support.crash_fs import CrashFileSystem
+from tests.support.hot_look_ups import verify_hot_keys
 from tests.support.index_merge import Shape, merge, mergeable, neighbours
 from tests.support.plain_search import Held, Kept, Tally, check_all_pages
 from tests.support.removal_world import Killed, WatchedStore, kill_at
@@ -254,6 +255,13 @@ class LookUpStore:
             if head.cold_min <= kept.offset < end and kept.store_ms >= below_ms.get(kept.topic, 0)
         ]
 
+    def verify_hot_keys(self, topic: str) -> None:
+        """Every key of a topic, looked up among what is hot."""
+        kept = [each.kept for each in self.held() if each.tier is Tier.HOT and each.kept.topic == topic]
+        kept.sort(key=lambda each: each.offset, reverse=True)
+        held = {key: [(each.offset, each.body) for each in kept if key in each.keys] for key in (ABSENT, *KEYS)}
+        verify_hot_keys(self.engine, topic, held)
+
     def search(self) -> StoreSearch:
         """The store's part of a query over several stores."""
         engine = self.engine
@@ -338,6 +346,8 @@ class LookUpWorld:
         for topic, key in [*product(TOPICS, (None, ABSENT, *KEYS))][::one_in]:
             axis, order, limit = next(turns)
             self.ask(Query(topic, key, limit=limit, axis=axis, order=order))
+        for store, topic in product(self.stores, TOPICS):
+            store.verify_hot_keys(topic)
 
     def window(self, kind: str, first: float, second: float, axis: TimeAxis) -> tuple[int, int]:
         """A time range at a place given by two shares: of the messages, or of the borders between files."""

@@ -12,6 +12,7 @@ from service.cold_engine import ColdEngine
 from service.engine import Engine
 from service.settings import ColdSettings, HotSettings, IndexSettings, QuerySettings, Settings
 from tests.support.crash_fs import CrashFileSystem
+from tests.support.hot_look_ups import verify_hot_keys
 from tests.support.power_world import ROOT
 from tiering.batch import Message
 from tiering.clock import ManualClock
@@ -194,6 +195,9 @@ class RemovalWorld:
             for key in KEYS:
                 keyed = [one.message.body for one in mine if key in one.message.keys]
                 assert asked(engine, Query(topic, key)) == keyed, (topic, key)
+            hot = [one for one in reversed(mine) if one.offset >= engine._hot.border]
+            held = {key: [(one.offset, one.message.body) for one in hot if key in one.message.keys] for key in KEYS}
+            verify_hot_keys(engine, topic, held)
         ids = {one.message_id for one in seen}
         for one in self.sent:
             if one.message_id in ids:
