@@ -19,7 +19,7 @@ _HEAP = "6g"
 _LIMIT_S = 600.0
 #: What a command takes when it is not told otherwise.
 _DEFAULTS: dict[str, dict[str, object]] = {
-    "append": {"n": 1_000_000, "threads": 1, "body": 256, "sync": False, "batch": 1, "prewritten": False},
+    "append": {"n": 1_000_000, "threads": 1, "body": 256, "sync": False, "batch": 1, "prewritten": True},
     "fill": {"n": 1_000_000, "body": 256},
     "consume": {"n": 1 << 62, "decode": True},
     "query_message": {"queries": 200_000, "decode": False},

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("service", "index", "tiering", "pipeline")
-REQUIREMENTS = ("runtime", "dev", "spark", "image")
+REQUIREMENTS = ("runtime", "dev", "spark", "image", "bench")
 
 # A path of one machine: somebody's home, or a folder at the top that only one workplace has.
 _MACHINE_PATH = re.compile(r"(?<![\w.)}*$-])/(?:root|work|home/[\w-]+|Users/[\w-]+)/")

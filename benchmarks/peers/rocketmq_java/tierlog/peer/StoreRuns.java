@@ -1,10 +1,13 @@
 package tierlog.peer;
 
 import com.alibaba.fastjson2.JSONObject;
+import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -35,6 +38,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 final class StoreRuns {
     private static final InetSocketAddress HOST = new InetSocketAddress("127.0.0.1", 10_911);
     private static final int QUEUES = 4;
+    private static final int LOG_FILE_BYTES = 1 << 30;
     private static final int MOST_RESULTS = 32;
 
     private final Path folder;
@@ -47,14 +51,17 @@ final class StoreRuns {
 
     /**
      * {@code n} messages of {@code body} bytes from {@code threads}, in batches of {@code batch} (1: putMessage), waiting
-     * for the disk if {@code sync}, within files written before if {@code prewritten}. Making the messages, with their
-     * properties' text, counts. {@code dispatched_rate} is until queues and index have caught up, {@code store_rate}
+     * for the disk if {@code sync}, within a first file of zeros that is on the disk if {@code prewritten}. Making the
+     * messages, with their properties' text, counts. {@code dispatched_rate} is until queues and index have caught up, {@code store_rate}
      * what the threads' time within putMessage or putMessages alone would make.
      */
     Map<String, Object> append(JSONObject command) throws Exception {
         Corpus.remove(folder);
         String[] keys = Corpus.keys(command);
         byte[][] bodies = Corpus.bodies(command.getIntValue("body"));
+        if (command.getBooleanValue("prewritten")) {
+            prewrite();
+        }
         DefaultMessageStore store = open(command);
         put(store, new String[] {"first"}, bodies, 1, 1); // makes the files
         drain(store);
@@ -174,9 +181,9 @@ final class StoreRuns {
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(folder.toString());
         config.setStorePathCommitLog(folder.resolve("commitlog").toString());
+        config.setMappedFileSizeCommitLog(LOG_FILE_BYTES); // as by default
         boolean sync = command.getBooleanValue("sync");
         config.setFlushDiskType(sync ? FlushDiskType.SYNC_FLUSH : FlushDiskType.ASYNC_FLUSH);
-        config.setWarmMapedFileEnable(command.getBooleanValue("prewritten"));
         config.setHaListenPort(0); // any free one
         config.setDiskMaxUsedSpaceRatio(95); // a rather full disk is no reason to refuse or to remove
         config.setCleanFileForciblyEnable(false);
@@ -189,6 +196,18 @@ final class StoreRuns {
         }
         store.start();
         return store;
+    }
+
+    /** The store takes a first file of zeros over as one in which nothing was written yet. */
+    private void prewrite() throws IOException {
+        Path file = Files.createDirectories(folder.resolve("commitlog")).resolve("0".repeat(20));
+        try (FileChannel channel = FileChannel.open(file, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)) {
+            ByteBuffer zeros = ByteBuffer.allocateDirect(1 << 20);
+            for (int written = 0; written < LOG_FILE_BYTES; written += zeros.capacity()) {
+                channel.write(zeros.clear());
+            }
+            channel.force(true);
+        }
     }
 
     private static void drain(DefaultMessageStore store) throws InterruptedException {
