@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.archive import PinnedStore
-from pipeline.columns import MessageColumns, bounds_of
+from pipeline.columns import bounds_of, rows_of
 from pipeline.erased import without_erased
 from pipeline.predicate import EVERYTHING, Predicate
 from pipeline.rows import message_batch
@@ -29,12 +29,16 @@ from tiering.erasing.tombstones import Erasures
 from tiering.errors import CorruptionError, TornRecordError
 from tiering.format.filler import Filler
 from tiering.format.manifest import Head, LogEntry, Tombstone
-from tiering.kernels.columns import Bounds
 from tiering.message import StoredMessage
+from tiering.message_batch import MESSAGE_SCHEMA, schema_of
+from tiering.message_columns import MessageColumns
+from tiering.record_columns import Bounds
 from tiering.types import Tier
 
 #: A batch ends with the frame that gives it so many rows, or before the one that would make it larger than this.
 BATCH_ROWS, BATCH_BYTES = 8192, 4 << 20
+#: What rows are made of.
+SHOWN = schema_of(name for name in MESSAGE_SCHEMA.names if name != "size_bytes")
 _BOUNDS = ("queue_id", "first_queue_offset", "min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms")
 
 
@@ -136,7 +140,7 @@ class _Filling:
     def __init__(self, store_id: str, shown: Shown) -> None:
         self._store_id = store_id
         self._shown = shown
-        self._columns = MessageColumns(store_id, BATCH_BYTES)
+        self._columns = MessageColumns(store_id, Tier.COLD, BATCH_BYTES, schema=SHOWN)
 
     def add(self, frame: bytes, runs: Iterable[DirectoryRow]) -> Iterator[pa.RecordBatch]:
         """Add the runs of a frame; gives every batch that is full."""
@@ -162,8 +166,8 @@ class _Filling:
 
     def finish(self, room_bytes: int = 0) -> pa.RecordBatch:
         """The batch so far; another one is begun, with room for so much at least."""
-        batch = self._columns.finish()
-        self._columns = MessageColumns(self._store_id, max(BATCH_BYTES, room_bytes))
+        batch = rows_of(self._columns.finish())
+        self._columns = MessageColumns(self._store_id, Tier.COLD, max(BATCH_BYTES, room_bytes), schema=SHOWN)
         return batch
 
 

@@ -25,6 +25,7 @@ from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundErr
 from tiering.fetch import Fetcher
 from tiering.fs import LocalFileSystem
 from tiering.pull_result import PullResult
+from tiering.pulled_batch import Columns, PulledBatch
 from tiering.randomness import SystemRandomness
 from tiering.types import Boundary
 
@@ -82,6 +83,10 @@ class ColdEngine:
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Read a queue of the one store that has it; several need a store id at :meth:`open`."""
         return self._fetcher().pull(topic, queue_id, offset, limit, tag)
+
+    def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
+        """The same as Arrow; see :meth:`Fetcher.pull_batch`."""
+        return self._fetcher().pull_batch(topic, queue_id, offset, limit, columns)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
         """Where in a queue of the one store a store time lies."""

@@ -34,16 +34,12 @@ from tiering.checks.findings import Findings
 from tiering.clock import Clock, SystemClock
 from tiering.cold.archive_totals import Total
 from tiering.cold.object_store import ObjectStore
-from tiering.errors import (
-    ConflictError,
-    InvalidRequestError,
-    MessageNotFoundError,
-    ReadOnlyError,
-)
+from tiering.errors import ConflictError, InvalidRequestError, MessageNotFoundError, ReadOnlyError
 from tiering.fs import FileSystem, LocalFileSystem
 from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
 from tiering.pull_result import PullResult
+from tiering.pulled_batch import Columns, PulledBatch
 from tiering.randomness import Randomness, SystemRandomness
 from tiering.tracer import NO_TRACER, Tracer
 from tiering.types import Boundary, Durability
@@ -235,6 +231,10 @@ class Engine:
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Read a queue in order; see :meth:`Fetcher.pull`."""
         return self._fetcher.pull(topic, queue_id, offset, limit, tag)
+
+    def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
+        """Read a queue in order as Arrow; see :meth:`Fetcher.pull_batch`."""
+        return self._fetcher.pull_batch(topic, queue_id, offset, limit, columns)
 
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(least, next) offset of a queue; see :meth:`Fetcher.offsets`."""

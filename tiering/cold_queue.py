@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.queue_place import queue_rows_from
 from tiering.cold.reloading import despite_deletion, items_despite_deletion
-from tiering.cold.replay import QueueReplay
+from tiering.cold.replay import Piece, QueueReplay
 from tiering.cold.replays import Replays
 from tiering.cold.segment.reader import SegmentReader
 from tiering.erasing.tombstones import Erasures
@@ -81,28 +82,59 @@ class ColdQueue:
         Damage elsewhere in the queue is passed over; where the next offset may lie in what cannot be read, the error is
         raised. Closed before its end, it leaves a replay to go on with.
         """
-        return items_despite_deletion(self.manifest, head, self._messages, offset)
+        with contextlib.closing(self.pieces(head, offset)) as pieces:
+            for piece in pieces:
+                yield from self.messages_in(piece, head, offset)
 
-    def _messages(self, head: Head, offset: int) -> Generator[tuple[int, StoredMessage | None]]:
-        present_from_ms = dict(head.expired).get(self.topic_id, _BEFORE_ALL_MS)
+    def messages_in(self, piece: Piece, head: Head, offset: int) -> Generator[tuple[int, StoredMessage | None]]:
+        """What of :meth:`messages` is left in a piece, of which each is passed once the next is asked for."""
+        present_from_ms = self.present_from_ms(head)
+        while piece.position < piece.end:
+            item = piece.item()
+            if item.queue_offset >= offset:
+                yield item.queue_offset, self.shown(item, present_from_ms)
+            piece.go_behind(item, offset)
+
+    def shown(self, item: Record | Filler, present_from_ms: int) -> StoredMessage | None:
+        """The message, unless it is gone."""
+        if isinstance(item, Filler) or self.erased.hides(item) or item.store_ms < present_from_ms:
+            return None
+        return StoredMessage(item, self.store_id, Tier.COLD)
+
+    def present_from_ms(self, head: Head) -> int:
+        """The store time before which everything of the topic has expired."""
+        return dict(head.expired).get(self.topic_id, _BEFORE_ALL_MS)
+
+    def pieces(self, head: Head, offset: int) -> Generator[Piece]:
+        """The records from ``offset`` on, some before them, and fillers, in pieces, each of which is read to its end.
+
+        Closed before that, it leaves a replay to go on with at the piece's ``next_offset``.
+        """
+        numbered = items_despite_deletion(self.manifest, head, self._pieces, offset)
+        with contextlib.closing(numbered):
+            for _, piece in numbered:
+                yield piece
+
+    def _pieces(self, head: Head, offset: int) -> Generator[tuple[int, Piece]]:
         begin = partial(self._begin, head, offset)
         left_at = offset
         replay, was_left = self.replays.take(head.version, (self.topic_id, self.queue_id, offset), begin)
         while True:
             is_empty = True
             try:
-                for item in replay.items():
+                for piece in replay.pieces():
                     is_empty = False
-                    message = None
-                    if not (isinstance(item, Filler) or self.erased.hides(item) or item.store_ms < present_from_ms):
-                        message = StoredMessage(item, self.store_id, Tier.COLD)
+                    piece.next_offset = left_at
                     try:
-                        yield item.queue_offset, message
+                        yield piece.last_offset, piece
                     except GeneratorExit:
-                        replay.put_back(item)
-                        self.replays.leave(head.version, (self.topic_id, self.queue_id, left_at), replay)
+                        if piece.is_damaged:
+                            replay.drop()
+                        else:
+                            key = self.topic_id, self.queue_id, piece.next_offset
+                            self.replays.leave(head.version, key, replay)
                         raise
-                    left_at = item.queue_offset + 1
+                    left_at = piece.next_offset
             except GeneratorExit:
                 raise
             except BaseException:

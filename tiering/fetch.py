@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import TypeVar
 
 from tiering.cold.gate import entering_archive
 from tiering.cold.manifest_store import ManifestStore
@@ -27,11 +28,14 @@ from tiering.format.store_state import TopicState
 from tiering.hot.store import HotStore
 from tiering.hot_queue import HotQueue, hot_record
 from tiering.message import StoredMessage, offset_in_message_id
-from tiering.pull_result import Messages, PullResult, collect, edge_of
+from tiering.message_batch import schema_of
+from tiering.pull_result import Collector, Extent, MessageCollector, PullResult, edge_of
+from tiering.pulled_batch import BatchCollector, Columns, PulledBatch
 from tiering.tag_filter import TagFilter
 from tiering.types import Boundary, PullStatus, Tier
 
 _HEAD_AGE_S = 2.0
+T = TypeVar("T")
 
 
 class Fetcher:
@@ -63,12 +67,23 @@ class Fetcher:
         records which dispatching failed to reach.
         """
         wanted = TagFilter.parse(tag)
+        return self._pull(topic, queue_id, offset, MessageCollector(self._store_id, limit, wanted))
+
+    def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
+        """As :meth:`pull`, with the messages as one record batch of these columns; None stands for all of them.
+
+        Columns are those of :data:`~tiering.message_batch.MESSAGE_SCHEMA`, and what is not asked for costs nothing.
+        Raises also :class:`InvalidRequestError` for an unknown column.
+        """
+        return self._pull(topic, queue_id, offset, BatchCollector(self._store_id, limit, schema_of(columns)))
+
+    def _pull(self, topic: str, queue_id: int, offset: int, collector: Collector[T]) -> T:
         if self._hot is None:
             with entering_archive():
-                return self._pull_cold_only(topic, queue_id, offset, limit, wanted)
+                return self._pull_cold_only(topic, queue_id, offset, collector)
         with HotQueue.opened(self._hot, topic, queue_id) as queue, contextlib.ExitStack() as stack:
             if offset < queue.begin:  # of a topic that was deleted and made again
-                return PullResult(PullStatus.OFFSET_TOO_SMALL, queue.begin, queue.begin, queue.end)
+                return collector.nothing(PullStatus.OFFSET_TOO_SMALL, queue.begin, queue.begin, queue.end)
             is_hot = offset >= queue.first
             if not is_hot:
                 stack.enter_context(entering_archive())
@@ -76,15 +91,17 @@ class Fetcher:
             if offset >= queue.end:
                 queue.snapshot.require_dispatched()
             head = None if is_hot else self._head_below(queue.snapshot.border)
-            edge = edge_of(offset, first, queue.end, self.gaps.end_of_gap(head, queue.topic_id, queue_id, offset))
+            gap_end = self.gaps.end_of_gap(head, queue.topic_id, queue_id, offset)
+            edge = edge_of(offset, first, queue.end, gap_end)
             if edge is not None:
-                return edge
+                return collector.nothing(*edge)
             if is_hot:
-                messages = queue.messages(offset, wanted, self._known.current(), self._store_id)
-                tier_end = queue.end
-            else:
-                messages, tier_end = self._archived_messages(queue, topic, offset), queue.first
-            return collect(messages, offset, limit, wanted, first, queue.end, tier_end)
+                return collector.from_hot(queue, self._known.current(), Extent(offset, first, queue.end, queue.end))
+            assert self._manifest is not None
+            border = queue.snapshot.border
+            head = self._manifest.covering(border)
+            archived = self._cold_queue(head, border, queue.topic_id, topic, queue_id)
+            return collector.from_cold(archived, head, Extent(offset, first, queue.end, queue.first))
 
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
         """(least, next) offset of a queue over both tiers; the hot tier's least until the archive has answered."""
@@ -230,23 +247,17 @@ class Fetcher:
         found = self._firsts.find_without_waiting(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
         return max(found, queue.begin)
 
-    def _archived_messages(self, queue: HotQueue, topic: str, offset: int) -> Messages:
-        assert self._manifest is not None
-        border = queue.snapshot.border
-        head = self._manifest.covering(border)
-        return self._cold_messages(head, border, queue.topic_id, topic, queue.queue_id, offset)
-
     # the archive alone
 
-    def _pull_cold_only(
-        self, topic: str, queue_id: int, offset: int, limit: int, wanted: TagFilter | None
-    ) -> PullResult:
+    def _pull_cold_only(self, topic: str, queue_id: int, offset: int, collector: Collector[T]) -> T:
         head, state = self._archived_topic(topic, queue_id, offset)
         end = self._archived_end(head, state, queue_id, offset)
         first = _or_zero(lambda: self._archived_first(head, state, queue_id, end))
-        messages = self._cold_messages(head, head.archived_to, state.topic_id, topic, queue_id, offset)
-        gap_end = self.gaps.end_of_gap(head, state.topic_id, queue_id, offset)
-        return edge_of(offset, first, end, gap_end) or collect(messages, offset, limit, wanted, first, end, end)
+        edge = edge_of(offset, first, end, self.gaps.end_of_gap(head, state.topic_id, queue_id, offset))
+        if edge is not None:
+            return collector.nothing(*edge)
+        queue = self._cold_queue(head, head.archived_to, state.topic_id, topic, queue_id)
+        return collector.from_cold(queue, head, Extent(offset, first, end, end))
 
     def _archived_topic(self, topic: str, queue_id: int, offset: int | None = None) -> tuple[Head, TopicState]:
         """The newest head and a topic there; a replay that goes on at ``offset`` takes one that was just seen."""
@@ -293,13 +304,10 @@ class Fetcher:
         end = self._archived_end(head, state, queue_id)
         return self._archived_first(head, state, queue_id, end), end
 
-    def _cold_messages(
-        self, head: Head, border: int, topic_id: int, topic: str, queue_id: int, offset: int
-    ) -> Messages:
+    def _cold_queue(self, head: Head, border: int, topic_id: int, topic: str, queue_id: int) -> ColdQueue:
         assert self._manifest is not None
         erased = self._erased(head)
-        queue = ColdQueue(self._manifest, self._replays, self._store_id, border, erased, topic_id, topic, queue_id)
-        return queue.messages(head, offset)
+        return ColdQueue(self._manifest, self._replays, self._store_id, border, erased, topic_id, topic, queue_id)
 
 
 def _not_deleted(found: int, begin: int, boundary: Boundary) -> int:

@@ -6,10 +6,13 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from tiering.erasing.tombstones import Erasures
 from tiering.errors import BadMagicError, TopicNotFoundError, TornRecordError
+from tiering.format.queue_unit import UNIT_DTYPE
 from tiering.format.record import Record
-from tiering.hot.consume_queue import QueueView
+from tiering.hot.consume_queue import QueueView, UnitArray
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
 from tiering.hot.time_search import offset_by_time
@@ -65,6 +68,10 @@ class HotQueue:
                     record = self.snapshot.record(int(unit["physical_offset"]))
                     yield offset, None if erased.hides(record) else StoredMessage(record, store_id, Tier.HOT)
                 offset += 1
+
+    def units(self, start: int, end: int) -> UnitArray:
+        """Units of the offsets ``[start, end)``, as far as there are any."""
+        return self.view.units(start, end) if self.view is not None else np.empty(0, UNIT_DTYPE)
 
     def decided_by_time(self, time_ms: int, boundary: Boundary) -> int | None:
         """The answer, if the hot messages decide it: a message below them might be nearer otherwise."""

@@ -5,12 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from tiering.errors import StoreError
 from tiering.hot.tag_code import shows_tag
 from tiering.message import StoredMessage
 from tiering.tag_filter import TagFilter
 from tiering.types import PullStatus
+
+if TYPE_CHECKING:
+    from tiering.cold_queue import ColdQueue
+    from tiering.erasing.tombstones import Erasures
+    from tiering.format.manifest import Head
+    from tiering.hot_queue import HotQueue
+
+T = TypeVar("T", covariant=True)
 
 # What one pull looks at is bounded, so that a tag which nobody has does not read a whole queue.
 _MAX_MESSAGES = 10_000
@@ -32,17 +41,66 @@ class PullResult:
     messages: list[StoredMessage] = field(default_factory=list)
 
 
-def edge_of(offset: int, first: int, end: int, gap_end: int | None) -> PullResult | None:
+class Extent(NamedTuple):
+    """Where a pull begins, the queue's first offset and its end over both tiers, and the end of the tier it reads."""
+
+    offset: int
+    first: int
+    end: int
+    tier_end: int
+
+
+#: Status, next offset, first offset and end of a queue.
+Edge = tuple[PullStatus, int, int, int]
+
+
+def edge_of(offset: int, first: int, end: int, gap_end: int | None) -> Edge | None:
     """The answer for an offset that holds nothing, or None; ``gap_end`` is that of the declared gap it lies in."""
     if gap_end is not None:
-        return PullResult(PullStatus.NO_MATCHED_MESSAGE, gap_end, first, end)
+        return PullStatus.NO_MATCHED_MESSAGE, gap_end, first, end
     if offset < first:
-        return PullResult(PullStatus.OFFSET_TOO_SMALL, first, first, end)
+        return PullStatus.OFFSET_TOO_SMALL, first, first, end
     if offset > end:
-        return PullResult(PullStatus.OFFSET_TOO_LARGE, end, first, end)
+        return PullStatus.OFFSET_TOO_LARGE, end, first, end
     if offset == end:
-        return PullResult(PullStatus.NO_NEW_MESSAGE, end, first, end)
+        return PullStatus.NO_NEW_MESSAGE, end, first, end
     return None
+
+
+class Collector(Protocol[T]):
+    """Makes the answer of a pull of what the tier has that it goes to."""
+
+    def nothing(self, status: PullStatus, next_offset: int, min_offset: int, max_offset: int) -> T:
+        """The answer without messages."""
+        ...
+
+    def from_hot(self, queue: HotQueue, erased: Erasures, extent: Extent) -> T:
+        """What the log has from the extent's offset on."""
+        ...
+
+    def from_cold(self, queue: ColdQueue, head: Head, extent: Extent) -> T:
+        """What the archive has from the extent's offset on."""
+        ...
+
+
+class MessageCollector:
+    """Up to ``limit`` messages, each an object."""
+
+    def __init__(self, store_id: str, limit: int, wanted: TagFilter | None) -> None:
+        self._store_id, self._limit, self._wanted = store_id, limit, wanted
+
+    def nothing(self, status: PullStatus, next_offset: int, min_offset: int, max_offset: int) -> PullResult:
+        """The answer without messages."""
+        return PullResult(status, next_offset, min_offset, max_offset)
+
+    def from_hot(self, queue: HotQueue, erased: Erasures, extent: Extent) -> PullResult:
+        """What the log has; what a unit's tag hash rules out is not read."""
+        messages = queue.messages(extent.offset, self._wanted, erased, self._store_id)
+        return collect(messages, self._limit, self._wanted, extent)
+
+    def from_cold(self, queue: ColdQueue, head: Head, extent: Extent) -> PullResult:
+        """What the archive has."""
+        return collect(queue.messages(head, extent.offset), self._limit, self._wanted, extent)
 
 
 def _until_failure(messages: Messages) -> Messages:
@@ -57,21 +115,17 @@ def _until_failure(messages: Messages) -> Messages:
             raise
 
 
-def collect(
-    messages: Messages, offset: int, limit: int, wanted: TagFilter | None, first: int, end: int, tier_end: int
-) -> PullResult:
-    """The answer of a pull from ``messages``, which are closed; ``tier_end`` is where the next tier begins.
+def collect(messages: Messages, limit: int, wanted: TagFilter | None, extent: Extent) -> PullResult:
+    """The answer of a pull from ``messages``, which are closed.
 
     A failure ends the answer before it; the one that meets it first raises it.
     """
     with contextlib.closing(messages):
-        return _collect(messages, offset, limit, wanted, first, end, tier_end)
+        return _collect(messages, limit, wanted, extent)
 
 
-def _collect(
-    messages: Messages, offset: int, limit: int, wanted: TagFilter | None, first: int, end: int, tier_end: int
-) -> PullResult:
-    result = PullResult(PullStatus.NO_MATCHED_MESSAGE, offset, first, end)
+def _collect(messages: Messages, limit: int, wanted: TagFilter | None, extent: Extent) -> PullResult:
+    result = PullResult(PullStatus.NO_MATCHED_MESSAGE, extent.offset, extent.first, extent.end)
     found_bytes = read_bytes = 0
     for looked_at, (at, message) in enumerate(_until_failure(messages)):
         if len(result.messages) == limit or looked_at == _MAX_MESSAGES:
@@ -86,7 +140,7 @@ def _collect(
             result.messages.append(message)
             result.status = PullStatus.FOUND
             found_bytes += message.shown_bytes
-    if result.next_offset == offset:
+    if result.next_offset == extent.offset:
         # nothing lies between here and the next tier: a gap, whose end is where to go on
-        result.next_offset = max(offset, tier_end)
+        result.next_offset = max(extent.offset, extent.tier_end)
     return result

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.columns import MessageColumns, bounds_of
+from pipeline.columns import bounds_of, rows_of
 from pipeline.predicate import EVERYTHING, Predicate, Span
 from pipeline.rows import message_batch
 from tests.support.hot_stores import STORE_HOST, STORE_HOST_V6, record
@@ -18,6 +18,7 @@ from tiering.format.filler import Filler, make_filler
 from tiering.format.record import Record, RecordVersion, encode_record
 from tiering.kernels.text import is_utf8
 from tiering.message import StoredMessage
+from tiering.message_columns import MessageColumns
 from tiering.types import Tier
 
 TOPICS = ["orders", "a", "ünï", "%DLQ%" + "w" * 200]
@@ -62,7 +63,7 @@ def encoded(one: Record, checksum: bool) -> bytes:
 def gathered(frame: bytes, topics: list[str], predicate: Predicate) -> tuple[pa.RecordBatch, int]:
     """What the columns hold of records one after another, and how many of them the kernel left to the plain codec."""
     data = np.frombuffer(frame, np.uint8)
-    columns = MessageColumns("store", len(frame))
+    columns = MessageColumns("store", Tier.COLD, len(frame))
     bounds, at, plain = bounds_of(predicate), 0, 0
     for topic in topics:
         item = item_at(frame, at)
@@ -75,7 +76,7 @@ def gathered(frame: bytes, topics: list[str], predicate: Predicate) -> tuple[pa.
         else:
             assert stopped == at + item.size
         at += item.size
-    return columns.finish(), plain
+    return rows_of(columns.finish()), plain
 
 
 @given(st.lists(st.tuples(records, st.booleans(), st.booleans()), max_size=12), predicates)
@@ -110,12 +111,12 @@ def test_a_flipped_bit_is_left_to_the_plain_codec_or_means_the_same_to_both(
 ) -> None:
     raw = bytearray(encoded(one, checksum))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    columns = MessageColumns("store", len(raw))
+    columns = MessageColumns("store", Tier.COLD, len(raw))
     stopped = columns.add(np.frombuffer(raw, np.uint8), 0, len(raw), one.topic, bounds_of(EVERYTHING))
     if stopped:
         item = item_at(bytes(raw), 0)
         kept = [] if isinstance(item, Filler) else [StoredMessage(item, "store", Tier.COLD)]
-        assert columns.finish().equals(message_batch(kept))
+        assert rows_of(columns.finish()).equals(message_batch(kept))
     else:
         assert columns.finish().num_rows == 0
 

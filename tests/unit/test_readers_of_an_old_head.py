@@ -107,7 +107,8 @@ def test_a_pull_with_an_old_head_goes_on_from_the_new_one(world: World) -> None:
 
 
 def test_a_pull_that_is_held_up_in_the_middle_neither_skips_nor_repeats(world: World) -> None:
-    messages = world.engine._fetcher._cold_messages(world.old, world.old.archived_to, 1, "orders", 0, 0)
+    queue = world.engine._fetcher._cold_queue(world.old, world.old.archived_to, 1, "orders", 0)
+    messages = queue.messages(world.old, 0)
     first = [next(messages) for _ in range(100)]
     world.replace_everything()
     seen = [*first, *messages]

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from tiering.cold.caching.fetch_pool import FetchPool, done_here
 from tiering.cold.reading import ArchiveReader
-from tiering.cold.segment.reader import FRAME_COLUMNS, QueueRuns, SegmentReader, items_between
+from tiering.cold.segment.reader import FRAME_COLUMNS, QueueRuns, SegmentReader, item_at
+from tiering.errors import StoreError
 from tiering.format.filler import Filler
 from tiering.format.manifest import LogEntry
 from tiering.format.record import Record
@@ -103,8 +104,39 @@ class _Window:
         return self.end_byte - self.start_byte
 
 
+@dataclass(slots=True)
+class Piece:
+    """Records and fillers of one queue, one behind the other in ``frame[position:end]``.
+
+    Whoever reads it moves ``position`` on behind what was read, and ``next_offset`` with it: there a pull goes on.
+    """
+
+    frame: bytes
+    position: int
+    end: int
+    last_offset: int
+    next_offset: int = 0
+    is_damaged: bool = False
+
+    def item(self) -> Record | Filler:
+        """What comes next."""
+        try:
+            return item_at(self.frame, self.position)
+        except StoreError:
+            self.is_damaged = True
+            raise
+
+    def go_behind(self, item: Record | Filler, offset: int) -> None:
+        """Pass what came next, which matters to who reads from ``offset`` on if it is not below that."""
+        if item.queue_offset >= offset:
+            self.next_offset = item.queue_offset + 1
+        self.position += item.size
+
+
 class QueueReplay:
     """The records and fillers of one queue from an offset on, in order. For one thread at a time.
+
+    The first piece may begin below that offset.
 
     ``segments`` gives the entries of the segments that hold the queue, ascending; it may raise, and what it raises
     comes up where its segment would have come. Once anything was raised, the replay is of no more use.
@@ -133,21 +165,18 @@ class QueueReplay:
         self._ahead_bytes = 0
         self._window_bytes = 0
         self._is_ahead = False
-        self._unread: Record | Filler | None = None
-        self._items = self._in_order()
+        self._piece: Piece | None = None
+        self._pieces = self._in_order()
 
-    def items(self) -> Iterator[Record | Filler]:
-        """Go on where it was left."""
+    def pieces(self) -> Iterator[Piece]:
+        """Go on where it was left: a piece that was not read to its end comes again."""
         self._fill()
-        if self._unread is not None:
-            item, self._unread = self._unread, None
-            yield item
-        while (each := next(self._items, None)) is not None:  # not `yield from`, which would close the other with this
-            yield each
-
-    def put_back(self, item: Record | Filler) -> None:
-        """Have the item that was given last given again."""
-        self._unread = item
+        while True:
+            if self._piece is None or self._piece.position >= self._piece.end:
+                self._piece = next(self._pieces, None)
+            if self._piece is None:
+                return
+            yield self._piece
 
     def expect_more(self) -> None:
         """Whoever reads goes on: fetch ahead from now on."""
@@ -162,24 +191,22 @@ class QueueReplay:
             window.data.add_done_callback(lambda _, size=window.size_bytes: self._budget.give(size))  # type: ignore[misc]
         self._layouts.clear()
         self._windows.clear()
-        self._items.close()
+        self._pieces.close()
 
-    def _in_order(self) -> Generator[Record | Filler]:
+    def _in_order(self) -> Generator[Piece]:
         while (window := self._next_window()) is not None:
             layout = window.layout
             frame, last = b"", -1
             try:
                 data = window.data.result()
                 runs = layout.runs[window.first : window.end].tolist()
-                for start, length, raw_bytes, checksum, _, _, position, size in runs:
+                for start, length, raw_bytes, checksum, first, records, position, size in runs:
                     if start != last:
                         self._fill()
                         piece = data[start - window.start_byte : start + length - window.start_byte]
                         frame = layout.segment.decode_frame(FramePlace(start, length, raw_bytes, checksum), piece)
                         last = start
-                    for item in items_between(frame, position, position + size):
-                        if item.queue_offset >= self._offset:
-                            yield item
+                    yield Piece(frame, position, position + size, first + records - 1)
             finally:
                 self._budget.give(window.size_bytes)
 

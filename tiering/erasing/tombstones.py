@@ -147,6 +147,10 @@ class Erasures:
                 return True
         return False
 
+    def end_of(self, topic: str) -> int:
+        """The physical offset from which on nothing of a topic is hidden."""
+        return max((tombstone.end for tombstone, _ in self._by_topic.get(topic, ())), default=0)
+
     def may_hide(self, run: Run) -> bool:
         """Whether any record of the run may be hidden, by topic and time alone."""
         return any(_overlaps(tombstone, run.bounds) for tombstone, _ in self._by_topic.get(run.topic, ()))

@@ -40,7 +40,7 @@ class QueueView:
     next: int
 
     def units(self, start: int, end: int) -> UnitArray:
-        """Units of queue offsets ``[start, end)``, cut to what exists; a copy."""
+        """Units of queue offsets ``[start, end)``, cut to what exists; a copy, with the bytes of the file."""
         pieces = []
         start, end = max(start, self.first), min(end, self.next)
         while start < end:
@@ -48,7 +48,7 @@ class QueueView:
             stop = min(end, base + self.file_units)
             pieces.append(self.files[base][start - base : stop - base])
             start = stop
-        return np.concatenate(pieces) if pieces else np.empty(0, UNIT_DTYPE)
+        return np.concatenate(pieces, dtype=UNIT_DTYPE) if pieces else np.empty(0, UNIT_DTYPE)
 
     def first_at_or_above(self, physical_offset: int) -> int:
         """The first queue offset whose record lies at or above a physical offset; ``next`` if there is none."""

@@ -1,20 +1,19 @@
 """Takes records apart into columns: numbers, and texts as offsets and bytes, as Arrow lays them out.
 
+Records lie one behind the other in a frame, or where the units of a queue say in a segment of the log.
 ``tiering.format.record.decode_record`` and ``tiering.format.properties`` are the oracle. Records that need more than
 copying are left to them: a compressed body, text that is not UTF-8, the same property twice, very many keys or
-properties, and whatever is damaged, of which the plain codec says what it is.
+properties, and whatever is damaged, of which the plain codec says what it is. Checksums are compared as it does:
+the body's, and the record's own if it has one. A column that nobody asked for has the address 0, and is not made.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from tiering.format.queue_unit import UNIT_BYTES
 from tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER, MAGIC_V1, MAGIC_V2
-from tiering.fs import ByteArray
-from tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
+from tiering.kernels.checksum import crc32, record_differs
 from tiering.kernels.primitives import (
     called,
     copy,
@@ -33,19 +32,23 @@ from tiering.kernels.primitives import (
 )
 from tiering.kernels.text import is_utf8
 
+_UNITS_AHEAD = 10
+_LINES_AHEAD = 7
+"""Cache lines of a record that are asked for ahead: most records are no longer, and of others the rest follows."""
 _MOST_TEXTS = 64
 """Keys, or properties, of one record: each is compared with those before it."""
 _KEYS, _TAGS, _CHECKSUM = 0x5359454B, 0x53474154, 0x2332334352435F5F  # "KEYS", "TAGS", "__CRC32#" read little-endian
 _PRODUCER, _SEQUENCE = 0x544C5F504944, 0x544C5F534551  # "TL_PID", "TL_SEQ" read big-endian
 
 #: Columns in the order of their addresses. ``*_ends`` has one entry more than there are texts and begins with 0.
-_LAYOUT = (
+LAYOUT = (
     ("topic_number", np.int32),
     ("queue_id", np.int32),
     ("queue_offset", np.int64),
     ("physical_offset", np.int64),
     ("store_ms", np.int64),
     ("born_ms", np.int64),
+    ("size_bytes", np.int64),
     ("body_ends", np.int32),
     ("body", np.uint8),
     ("message_id_ends", np.int32),
@@ -61,9 +64,9 @@ _LAYOUT = (
     ("value_ends", np.int32),
     ("value", np.uint8),
 )
-_AT = {name: 8 * number for number, (name, _) in enumerate(_LAYOUT)}
+_AT = {name: 8 * number for number, (name, _) in enumerate(LAYOUT)}
 _TOPIC_NUMBER, _QUEUE_ID, _QUEUE_OFFSET = _AT["topic_number"], _AT["queue_id"], _AT["queue_offset"]
-_PHYSICAL, _STORE_MS, _BORN_MS = _AT["physical_offset"], _AT["store_ms"], _AT["born_ms"]
+_PHYSICAL, _STORE_MS, _BORN_MS, _SIZE = (_AT[name] for name in ("physical_offset", "store_ms", "born_ms", "size_bytes"))
 _BODY, _MESSAGE_ID, _TAG = _AT["body_ends"], _AT["message_id_ends"], _AT["tag_ends"]
 _LIST, _KEY, _MAP, _NAME, _VALUE = (
     _AT[name] for name in ("keys_ends", "key_ends", "properties_ends", "name_ends", "value_ends")
@@ -129,11 +132,18 @@ def _is_of_store(name, length):
 @called
 def _put_properties(out, row, address, length):
     """Keys, tag and the other properties of a property text; False if that needs more than copying."""
+    wants_keys = load_i64(out + _LIST) != 0
+    wants_tag = load_i64(out + _TAG) != 0
+    wants_others = load_i64(out + _MAP) != 0
+    if not (wants_keys or wants_tag or wants_others):
+        return True
     if not is_utf8(address, length):
         return False
-    store_i32(load_i64(out + _LIST) + 4 * (row + 1), _end(out, _LIST, row))
-    store_i32(load_i64(out + _TAG) + 4 * (row + 1), _end(out, _TAG, row))
-    first = _end(out, _MAP, row)
+    if wants_keys:
+        store_i32(load_i64(out + _LIST) + 4 * (row + 1), _end(out, _LIST, row))
+    if wants_tag:
+        store_i32(load_i64(out + _TAG) + 4 * (row + 1), _end(out, _TAG, row))
+    first = _end(out, _MAP, row) if wants_others else 0
     properties = first
     has_keys = False
     has_tag = False
@@ -153,22 +163,24 @@ def _put_properties(out, row, address, length):
             name_length = cut - start
             value_length = at - cut - 1
             if name_length == 4 and load_i32(start) == _KEYS:
-                if has_keys or not _put_keys(out, row, cut + 1, value_length):
+                if has_keys or (wants_keys and not _put_keys(out, row, cut + 1, value_length)):
                     return False
                 has_keys = True
             elif name_length == 4 and load_i32(start) == _TAGS:
                 if has_tag:
                     return False
                 has_tag = True
-                _put(out, _TAG, row, cut + 1, value_length)
-            elif not _is_of_store(start, name_length):
+                if wants_tag:
+                    _put(out, _TAG, row, cut + 1, value_length)
+            elif wants_others and not _is_of_store(start, name_length):
                 if properties - first == _MOST_TEXTS or _is_among(out, _NAME, first, properties, start, name_length):
                     return False
                 _put(out, _NAME, properties, start, name_length)
                 _put(out, _VALUE, properties, cut + 1, value_length)
                 properties += 1
         start = at + 1
-    store_i32(load_i64(out + _MAP) + 4 * (row + 1), properties)
+    if wants_others:
+        store_i32(load_i64(out + _MAP) + 4 * (row + 1), properties)
     return True
 
 
@@ -199,129 +211,131 @@ def _is_filler(at, size):
     return rest == 0
 
 
+@called
+def _put_number(out, column, row, value):
+    address = load_i64(out + column)
+    if address:
+        store_i64(address + 8 * row, value)
+
+
+@called
+def _take_record(tables, at, size, topic, topic_length, number, bounds, out, row):
+    """Take apart the record of ``size`` bytes at an address, all of which may be read.
+
+    Returns the row behind it, ``row`` itself if it lies outside the bounds, -1 if it is not for this.
+    """
+    magic = load_be32(at + 4)
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return -1
+    flags = load_be32(at + 36)
+    born_host = 20 if flags & 0x10 else 8
+    store_host = 20 if flags & 0x20 else 8
+    fixed = 72 + born_host + store_host
+    topic_width = 2 if magic == MAGIC_V2 else 1
+    if size < fixed + topic_width + topic_length + 2:
+        return -1
+    body_length = load_be32(at + fixed - 4)
+    if body_length < 0 or body_length > size - fixed - topic_width - topic_length - 2:
+        return -1
+    topic_at = at + fixed + body_length
+    if (load_be16(topic_at) if topic_width == 2 else load_u8(topic_at)) != topic_length:
+        return -1
+    topic_at += topic_width
+    properties_at = topic_at + topic_length + 2
+    properties_length = load_be16(properties_at - 2)
+    if properties_at + properties_length != at + size or not same_bytes(topic_at, topic, topic_length):
+        return -1
+    if body_length > 0 and flags & 1:
+        return -1
+    if body_length > 0 and crc32(tables, at + fixed, body_length) & 0x7FFFFFFF != load_be32(at + 8):
+        return -1
+    if record_differs(tables, at, size, properties_length):
+        return -1
+    queue_offset = load_be64(at + 20)
+    physical_offset = load_be64(at + 28)
+    born_ms = load_be64(at + 40)
+    store_ms = load_be64(at + 48 + born_host)
+    is_wanted = (
+        load_i64(bounds) <= queue_offset <= load_i64(bounds + 8)
+        and load_i64(bounds + 16) <= physical_offset <= load_i64(bounds + 24)
+        and load_i64(bounds + 32) <= store_ms <= load_i64(bounds + 40)
+        and load_i64(bounds + 48) <= born_ms <= load_i64(bounds + 56)
+    )
+    if not is_wanted:
+        return row
+    if not _put_properties(out, row, properties_at, properties_length):
+        return -1
+    if load_i64(out + _BODY):
+        _put(out, _BODY, row, at + fixed, body_length)
+    if load_i64(out + _MESSAGE_ID):
+        _put_message_id(out, row, at + 56 + born_host, store_host, at + 28)
+    store_i32(load_i64(out + _TOPIC_NUMBER) + 4 * row, number)
+    store_i32(load_i64(out + _QUEUE_ID) + 4 * row, load_be32(at + 12))
+    _put_number(out, _QUEUE_OFFSET, row, queue_offset)
+    _put_number(out, _PHYSICAL, row, physical_offset)
+    _put_number(out, _STORE_MS, row, store_ms)
+    _put_number(out, _BORN_MS, row, born_ms)
+    _put_number(out, _SIZE, row, size)
+    return row + 1
+
+
 @kernel
-def _take_apart(tables, frame, position, end, topic, topic_length, number, bounds, out, row, done):
-    """Append what lies in ``frame[position:end]`` up to the first record that is not for this; done: row, position."""
-    while end - position >= FIXED_BYTES_V1:
+def take_frame(tables, frame, position, end, topic, topic_length, number, bounds, out, row, last_row, done):
+    """Append what lies in ``frame[position:end]`` up to the first record that is not for this.
+
+    done: row, position, offset in the queue behind the last record or filler.
+    """
+    next_offset = 0
+    while end - position >= FIXED_BYTES_V1 and row < last_row:
         at = frame + position
         size = load_be32(at)
-        magic = load_be32(at + 4)
         if size < FIXED_BYTES_V1 or size > end - position:
             break
         prefetch(at + 2 * size)
-        if magic == MAGIC_FILLER:
+        if load_be32(at + 4) == MAGIC_FILLER:
             if not _is_filler(at, size):
                 break
-            position += size
-            continue
-        if magic != MAGIC_V1 and magic != MAGIC_V2:
-            break
-        flags = load_be32(at + 36)
-        born_host = 20 if flags & 0x10 else 8
-        store_host = 20 if flags & 0x20 else 8
-        fixed = 72 + born_host + store_host
-        topic_width = 2 if magic == MAGIC_V2 else 1
-        if size < fixed + topic_width + topic_length + 2:
-            break
-        body_length = load_be32(at + fixed - 4)
-        if body_length < 0 or body_length > size - fixed - topic_width - topic_length - 2:
-            break
-        topic_at = at + fixed + body_length
-        if (load_be16(topic_at) if topic_width == 2 else load_u8(topic_at)) != topic_length:
-            break
-        topic_at += topic_width
-        properties_at = topic_at + topic_length + 2
-        properties_length = load_be16(properties_at - 2)
-        if properties_at + properties_length != at + size or not same_bytes(topic_at, topic, topic_length):
-            break
-        if body_length > 0 and flags & 1:
-            break
-        if body_length > 0 and crc32(tables, at + fixed, body_length) & 0x7FFFFFFF != load_be32(at + 8):
-            break
-        if record_differs(tables, at, size, properties_length):
-            break
-        queue_offset = load_be64(at + 20)
-        physical_offset = load_be64(at + 28)
-        born_ms = load_be64(at + 40)
-        store_ms = load_be64(at + 48 + born_host)
-        is_wanted = (
-            load_i64(bounds) <= queue_offset <= load_i64(bounds + 8)
-            and load_i64(bounds + 16) <= physical_offset <= load_i64(bounds + 24)
-            and load_i64(bounds + 32) <= store_ms <= load_i64(bounds + 40)
-            and load_i64(bounds + 48) <= born_ms <= load_i64(bounds + 56)
-        )
-        if is_wanted:
-            if not _put_properties(out, row, properties_at, properties_length):
+        else:
+            following = _take_record(tables, at, size, topic, topic_length, number, bounds, out, row)
+            if following < 0:
                 break
-            _put(out, _BODY, row, at + fixed, body_length)
-            _put_message_id(out, row, at + 56 + born_host, store_host, at + 28)
-            store_i32(load_i64(out + _TOPIC_NUMBER) + 4 * row, number)
-            store_i32(load_i64(out + _QUEUE_ID) + 4 * row, load_be32(at + 12))
-            store_i64(load_i64(out + _QUEUE_OFFSET) + 8 * row, queue_offset)
-            store_i64(load_i64(out + _PHYSICAL) + 8 * row, physical_offset)
-            store_i64(load_i64(out + _STORE_MS) + 8 * row, store_ms)
-            store_i64(load_i64(out + _BORN_MS) + 8 * row, born_ms)
-            row += 1
+            row = following
+        next_offset = load_be64(at + 20) + 1
         position += size
     store_i64(done, row)
     store_i64(done + 8, position)
+    store_i64(done + 16, next_offset)
 
 
-#: Least and greatest of what is wanted: queue offset, physical offset, store time, born time.
-Bounds = NDArray[np.int64]
+@kernel
+def take_units(tables, units, count, log, base, limit, room, topic, topic_length, number, bounds, out, row, done):
+    """Append the records of queue units, up to the first that is not for this; done: row, units, bytes.
 
-
-class RecordColumns:
-    """Columns of records, in the order in which they were added; for one thread."""
-
-    def __init__(self, capacity_bytes: int) -> None:
-        """``capacity_bytes``: of all records that will be added; memory is taken as it is needed."""
-        rows = capacity_bytes // FIXED_BYTES_V1 + 1
-        sizes = {
-            "message_id": 56 * rows, "key_ends": capacity_bytes // 2 + 2, "name_ends": capacity_bytes // 3 + 2,
-            "value_ends": capacity_bytes // 3 + 2,
-        }  # fmt: skip
-        self._capacity = capacity_bytes
-        self._columns: dict[str, NDArray[Any]] = {
-            name: np.empty(sizes.get(name, capacity_bytes if kind is np.uint8 else rows + 1), kind)
-            for name, kind in _LAYOUT
-        }
-        for name, column in self._columns.items():
-            if name.endswith("_ends"):
-                column[0] = 0
-        self._addresses = np.array([column.ctypes.data for column in self._columns.values()], np.int64)
-        self._done = np.zeros(2, np.int64)
-        self.rows = 0
-        self.added_bytes = 0
-
-    def add(self, frame: ByteArray, position: int, end: int, topic: ByteArray, number: int, bounds: Bounds) -> int:
-        """Add the records of ``frame[position:end]``, all of one ``topic``, which the rows call ``number``.
-
-        Fillers and records outside the bounds are passed over. Returns ``end``, or where a record lies that the plain
-        codec has to look at; the bytes behind that are not counted as added.
-        """
-        if not 0 <= position <= end <= len(frame):
-            raise ValueError(f"records at {position}..{end} outside {len(frame)} bytes")
-        if self.added_bytes + end - position > self._capacity:
-            raise ValueError(f"{end - position} bytes of records, {self._capacity - self.added_bytes} left")
-        _take_apart(
-            CRC_TABLES, frame.ctypes.data, position, end, topic.ctypes.data, len(topic), number, bounds.ctypes.data,
-            self._addresses.ctypes.data, self.rows, self._done.ctypes.data,
-        )  # fmt: skip
-        self.rows, stopped = self._done.tolist()
-        self.added_bytes += stopped - position
-        return int(stopped)
-
-    def numbers(self, name: str) -> NDArray[np.signedinteger]:
-        """A column of one number a row."""
-        found: NDArray[np.signedinteger] = self._columns[name][: self.rows]
-        return found
-
-    def ends(self, name: str, count: int) -> NDArray[np.int32]:
-        """Where ``count`` texts, or lists, of a column begin and end."""
-        found: NDArray[np.int32] = self._columns[f"{name}_ends"][: count + 1]
-        return found
-
-    def text(self, name: str) -> ByteArray:
-        """The bytes of a column's texts, with room behind them."""
-        return self._columns[name]
+    ``log`` is where the segment with the base offset ``base`` lies in memory, ``limit`` bytes long.
+    """
+    taken = 0
+    added = 0
+    for i in range(count):
+        if i + _UNITS_AHEAD < count:
+            ahead = log + load_be64(units + UNIT_BYTES * (i + _UNITS_AHEAD)) - base
+            for line in range(_LINES_AHEAD):
+                prefetch(ahead + 64 * line)
+        physical_offset = load_be64(units + UNIT_BYTES * i)
+        position = physical_offset - base
+        if physical_offset < base or position > limit - FIXED_BYTES_V1:
+            break
+        at = log + position
+        size = load_be32(at)
+        if size < FIXED_BYTES_V1 or size > limit - position or size > room - added:
+            break
+        if load_be64(at + 28) != physical_offset:
+            break
+        following = _take_record(tables, at, size, topic, topic_length, number, bounds, out, row)
+        if following < 0:
+            break
+        row = following
+        taken += 1
+        added += size
+    store_i64(done, row)
+    store_i64(done + 8, taken)
+    store_i64(done + 16, added)

@@ -1,0 +1,149 @@
+"""Pulls whole batches as Arrow: compiled loops take records apart, and what they leave is read one by one.
+
+What a batch holds, and what it raises, is what :class:`MessageCollector` would have given: every record's body is
+compared with its checksum, and the record with its own if it has one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tiering.cold.replay import Piece
+from tiering.cold_queue import ColdQueue
+from tiering.erasing.tombstones import Erasures
+from tiering.errors import StoreError
+from tiering.format.manifest import Head
+from tiering.format.record import FIXED_BYTES_V1
+from tiering.hot_queue import HotQueue
+from tiering.message import StoredMessage
+from tiering.message_batch import message_batch
+from tiering.message_columns import MessageColumns
+from tiering.pull_result import Extent
+from tiering.record_columns import Bounds
+from tiering.types import PullStatus, Tier
+
+#: Names of columns in the order in which they are wanted; None for all of them.
+Columns = Sequence[str] | None
+#: A batch ends before the record, or the piece of a frame, that would make it larger than this.
+BATCH_BYTES = 4 << 20
+_MOST_ROWS = 1 << 16
+_MOST_RECORD_BYTES = 1 << 30
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+_EVERYTHING: Bounds = np.array([(_LEAST, _MOST)] * 4, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class PulledBatch:
+    """Answer of a pull, with the messages as Arrow. ``min_offset`` counts both tiers; go on at ``next_offset``."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: pa.RecordBatch
+
+
+class BatchCollector:
+    """Up to ``limit`` messages as one batch with the columns of a schema."""
+
+    def __init__(self, store_id: str, limit: int, schema: pa.Schema) -> None:
+        self._store_id, self._limit, self._schema = store_id, min(limit, _MOST_ROWS), schema
+
+    def nothing(self, status: PullStatus, next_offset: int, min_offset: int, max_offset: int) -> PulledBatch:
+        """The answer without messages."""
+        return PulledBatch(status, next_offset, min_offset, max_offset, message_batch([], self._schema))
+
+    def from_hot(self, queue: HotQueue, erased: Erasures, extent: Extent) -> PulledBatch:
+        """What the log has."""
+        units, room_bytes = _fitting(queue.units(extent.offset, extent.offset + self._limit))
+        columns, snapshot, taken = self._columns(Tier.HOT, room_bytes), queue.snapshot, 0
+        offsets = units["physical_offset"]
+        try:
+            for end, is_open in _runs(offsets, snapshot.segment_bytes, erased.end_of(queue.topic)):
+                while taken < end and not columns.is_full:
+                    segment = snapshot.segments.get(
+                        int(offsets[taken]) // snapshot.segment_bytes * snapshot.segment_bytes
+                    )
+                    if is_open and segment is not None:
+                        run = units[taken:end]
+                        taken += columns.add_units(run, segment.data, segment.base_offset, queue.topic, _EVERYTHING)
+                    if taken < end:
+                        record = snapshot.record(int(offsets[taken]))
+                        if not erased.hides(record):
+                            columns.add_plain(StoredMessage(record, self._store_id, Tier.HOT))
+                        taken += 1
+        except StoreError:
+            if not taken:
+                raise
+        return self._answer(columns, extent.offset + taken, extent)
+
+    def from_cold(self, queue: ColdQueue, head: Head, extent: Extent) -> PulledBatch:
+        """What the archive has."""
+        columns, next_offset = self._columns(Tier.COLD, BATCH_BYTES), extent.offset
+        present = _EVERYTHING.copy()
+        present[0, 0], present[2, 0] = extent.offset, queue.present_from_ms(head)
+        with contextlib.closing(queue.pieces(head, extent.offset)) as pieces:
+            try:
+                for piece in pieces:
+                    size = piece.end - piece.position
+                    if columns.room_bytes < size and next_offset == extent.offset:
+                        columns = self._columns(Tier.COLD, max(BATCH_BYTES, size))
+                    if columns.room_bytes < size or columns.rows == self._limit:
+                        break
+                    try:
+                        self._add(columns, queue, piece, present)
+                    finally:
+                        next_offset = piece.next_offset
+                    if piece.position < piece.end:
+                        break
+            except StoreError:
+                if next_offset == extent.offset:
+                    raise
+        return self._answer(columns, next_offset, extent)
+
+    def _add(self, columns: MessageColumns, queue: ColdQueue, piece: Piece, present: Bounds) -> None:
+        """Read a piece on, as far as the batch has room for rows."""
+        frame, is_open = np.frombuffer(piece.frame, np.uint8), not queue.erased.end_of(queue.topic)
+        offset, from_ms = int(present[0, 0]), int(present[2, 0])
+        while piece.position < piece.end and columns.rows < self._limit and not columns.is_full:
+            if is_open:
+                stopped = columns.add(frame, piece.position, piece.end, queue.topic, present)
+                if stopped > piece.position:
+                    piece.position, piece.next_offset = stopped, max(piece.next_offset, columns.next_offset)
+                    continue
+            item = piece.item()
+            message = queue.shown(item, from_ms) if item.queue_offset >= offset else None
+            if message is not None:
+                columns.add_plain(message)
+            piece.go_behind(item, offset)
+
+    def _columns(self, tier: Tier, room_bytes: int) -> MessageColumns:
+        return MessageColumns(self._store_id, tier, room_bytes, self._limit, self._schema)
+
+    def _answer(self, columns: MessageColumns, next_offset: int, extent: Extent) -> PulledBatch:
+        if next_offset == extent.offset:
+            next_offset = max(extent.offset, extent.tier_end)  # a gap, whose end is where to go on
+        batch = columns.finish()
+        status = PullStatus.FOUND if batch.num_rows else PullStatus.NO_MATCHED_MESSAGE
+        return PulledBatch(status, next_offset, extent.first, extent.end, batch)
+
+
+def _fitting(units: NDArray[np.void]) -> tuple[NDArray[np.void], int]:
+    """The first units whose records fit into a batch, one at least, and their bytes."""
+    ends = np.cumsum(np.clip(units["size"].astype(np.int64), FIXED_BYTES_V1, _MOST_RECORD_BYTES))
+    count = max(int(np.searchsorted(ends, BATCH_BYTES, side="right")), 1)
+    return units[:count], int(ends[:count][-1]) if len(ends) else 0
+
+
+def _runs(offsets: NDArray[np.int64], segment_bytes: int, erased_end: int) -> Iterator[tuple[int, bool]]:
+    """Where runs of records of one segment end, and whether nothing can hide any of them."""
+    is_open = offsets >= erased_end
+    cuts = np.flatnonzero((np.diff(offsets // segment_bytes) != 0) | (np.diff(is_open) != 0)) + 1
+    for end in [*cuts.tolist(), len(offsets)] if len(offsets) else []:
+        yield end, bool(is_open[end - 1])

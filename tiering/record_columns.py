@@ -1,0 +1,112 @@
+"""Columns of records as the compiled loops fill them, with the room that those need.
+
+``tiering.message_columns`` makes Arrow of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiering.format.queue_unit import UNIT_DTYPE
+from tiering.format.record import FIXED_BYTES_V1
+from tiering.fs import ByteArray
+from tiering.kernels.checksum import CRC_TABLES
+from tiering.kernels.columns import LAYOUT, take_frame, take_units
+
+#: Least and greatest of what is wanted: queue offset, physical offset, store time, born time.
+Bounds = NDArray[np.int64]
+_ALWAYS = frozenset({"topic_number", "queue_id"})
+_PARTS = {"key": "keys", "name": "properties", "value": "properties"}
+
+
+class RecordColumns:
+    """Columns of records, in the order in which they were added; for one thread."""
+
+    def __init__(self, capacity_bytes: int, rows: int | None = None, names: Collection[str] | None = None) -> None:
+        """``capacity_bytes``: of all records that will be added, ``rows`` of them at most; memory is taken as needed.
+
+        Only the columns ``names`` are made, a text's with its ends; None for all of them.
+        """
+        most_rows = capacity_bytes // FIXED_BYTES_V1 + 1
+        self.most_rows = most_rows if rows is None else min(rows, most_rows)
+        sizes = {
+            "message_id": 56 * self.most_rows, "key_ends": capacity_bytes // 2 + 2,
+            "name_ends": capacity_bytes // 3 + 2, "value_ends": capacity_bytes // 3 + 2,
+        }  # fmt: skip
+        self._capacity = capacity_bytes
+        self._columns: dict[str, NDArray[Any]] = {
+            name: np.empty(sizes.get(name, capacity_bytes if kind is np.uint8 else self.most_rows + 1), kind)
+            for name, kind in LAYOUT
+            if _is_made(name, names)
+        }
+        for name, column in self._columns.items():
+            if name.endswith("_ends"):
+                column[0] = 0
+        addresses = [self._columns[name].ctypes.data if name in self._columns else 0 for name, _ in LAYOUT]
+        self._addresses = np.array(addresses, np.int64)
+        self._done = np.zeros(3, np.int64)
+        self.rows = 0
+        #: Behind the queue offset of the record or filler of a frame that was passed last.
+        self.next_offset = 0
+        self.added_bytes = 0
+
+    def add(self, frame: ByteArray, position: int, end: int, topic: ByteArray, number: int, bounds: Bounds) -> int:
+        """Add the records of ``frame[position:end]``, all of one ``topic``, which the rows call ``number``.
+
+        Fillers and records outside the bounds are passed over. Returns ``end``, or where a record lies that the plain
+        codec has to look at, or that has no room among ``most_rows``; the bytes behind that are not counted as added.
+        """
+        if not 0 <= position <= end <= len(frame):
+            raise ValueError(f"records at {position}..{end} outside {len(frame)} bytes")
+        if self.added_bytes + end - position > self._capacity:
+            raise ValueError(f"{end - position} bytes of records, {self._capacity - self.added_bytes} left")
+        take_frame(
+            CRC_TABLES, frame.ctypes.data, position, end, topic.ctypes.data, len(topic), number, bounds.ctypes.data,
+            self._addresses.ctypes.data, self.rows, self.most_rows, self._done.ctypes.data,
+        )  # fmt: skip
+        self.rows, stopped, self.next_offset = self._done.tolist()
+        self.added_bytes += stopped - position
+        return int(stopped)
+
+    def add_units(
+        self, units: NDArray[np.void], log: ByteArray, base: int, topic: ByteArray, number: int, bounds: Bounds
+    ) -> int:
+        """Add the records that queue units lead to in the segment ``log``, which begins at the offset ``base``.
+
+        Returns how many units were taken: the record of the next one is to be looked at by the plain codec, or has no
+        room here.
+        """
+        if units.dtype != UNIT_DTYPE or not units.flags.c_contiguous:
+            raise ValueError("units are to lie one behind the other, with the bytes of their file")
+        take_units(
+            CRC_TABLES, units.ctypes.data, min(len(units), self.most_rows - self.rows), log.ctypes.data, base, len(log),
+            self._capacity - self.added_bytes, topic.ctypes.data, len(topic), number, bounds.ctypes.data,
+            self._addresses.ctypes.data, self.rows, self._done.ctypes.data,
+        )  # fmt: skip
+        self.rows, taken, added = self._done.tolist()
+        self.added_bytes += added
+        return int(taken)
+
+    def numbers(self, name: str) -> NDArray[np.signedinteger]:
+        """A column of one number a row."""
+        found: NDArray[np.signedinteger] = self._columns[name][: self.rows]
+        return found
+
+    def ends(self, name: str, count: int) -> NDArray[np.int32]:
+        """Where ``count`` texts, or lists, of a column begin and end."""
+        found: NDArray[np.int32] = self._columns[f"{name}_ends"][: count + 1]
+        return found
+
+    def text(self, name: str) -> ByteArray:
+        """The bytes of a column's texts, with room behind them."""
+        return self._columns[name]
+
+
+def _is_made(name: str, wanted: Collection[str] | None) -> bool:
+    """Whether one of the arrays is needed for the columns that are wanted."""
+    column = name.removesuffix("_ends")
+    return wanted is None or column in _ALWAYS or _PARTS.get(column, column) in wanted
