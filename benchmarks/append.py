@@ -1,0 +1,228 @@
+"""How fast are batches of 1,000 messages appended, until queues and key index have them too?
+
+Bodies of 256 random bytes, a key of 16 hex digits and a tag, four queues, ``async``: one producer hands Arrow columns to the
+library, with the service's background beside it, into a log whose segments are pre-written. Timed from the first
+append until all is derived, which with tierlog means that all is on the disk as well. RocketMQ appends as many,
+one by one (``putMessage``) and in batches (``putMessages``), asynchronously, until its queues and its index have them.
+
+Encoding alone is compared with copying: the log's encoder and its write into a pre-written file, against writes of the
+same bytes from memory to the same places.
+
+``--sustained-gib 10`` appends that much log, all of it derived and on the disk at the end, beside a plain writer of
+as many bytes, 1 MiB a call and an fdatasync every 32 MiB; both begin with files that are not there.
+
+``python benchmarks/append.py [--messages 1000000] [--runs 5] [--sustained-gib 0] [--dir FOLDER]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.corpus import hex_keys
+from benchmarks.harness import Report, Row, drained, in_turns
+from benchmarks.peers.rocketmq import rocketmq
+from service.engine import Engine
+from service.settings import Settings
+from tiering.arrow_batch import ArrowMessages
+from tiering.batch import MessageBatch
+from tiering.encoding import encode_batch
+from tiering.fs import LocalFileSystem
+from tiering.types import Durability
+
+_BATCH = 1_000
+_BODY_BYTES = 256
+#: What is appended again and again, so that it takes no time to make: more than a processor's caches hold.
+_DISTINCT = 100_000
+_FLUSHED_MIB = 32
+
+
+def batches(distinct: int = _DISTINCT) -> list[ArrowMessages]:
+    """Messages of one topic in Arrow columns, a batch each."""
+    bodies = np.random.default_rng(1).integers(0, 256, distinct * _BODY_BYTES, np.uint8)
+    keys = hex_keys(distinct)
+    found = []
+    for start in range(0, distinct, _BATCH):
+        ends = np.arange(_BATCH + 1, dtype=np.int32)
+        columns = {
+            "body": pa.Array.from_buffers(
+                pa.binary(), _BATCH,
+                [None, pa.py_buffer(ends * _BODY_BYTES), pa.py_buffer(bodies[start * _BODY_BYTES :])],
+            ),
+            "keys": pa.ListArray.from_arrays(
+                ends, pa.array([key.decode() for key in keys[start : start + _BATCH].tolist()])
+            ),
+            "tag": pa.array(["TagA"] * _BATCH),
+        }  # fmt: skip
+        found.append(ArrowMessages(pa.table(columns), "orders"))
+    return found
+
+
+def opened(folder: Path, messages: int) -> Engine:
+    """A new store that has the room for its log written ahead, and its background running."""
+    settings = Settings.load(overrides={"advertise": "127.0.0.1:10911", "hot.default_queues": 4})
+    engine = Engine.open(folder, settings=settings)
+    hot = engine._hot
+    while hot.log.write_zeros(hot.between_appends):
+        pass
+    engine.start()
+    return engine
+
+
+def append(folder: Path, columns: list[ArrowMessages], messages: int) -> float:
+    """Messages a second until all is derived."""
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
+        engine = opened(Path(inside) / "store", messages)
+        try:
+            drained()
+            begun = time.perf_counter()
+            append_all(engine, columns, messages)
+            rate = messages / (time.perf_counter() - begun)
+            assert sum(queue.max_offset for queue in engine.topic("orders").queues) == messages
+        finally:
+            engine.close()
+    return rate
+
+
+def append_all(engine: Engine, columns: list[ArrowMessages], messages: int) -> None:
+    """Append, and see that everything is derived."""
+    for number in range(messages // _BATCH):
+        engine.append(columns[number % len(columns)], Durability.ASYNC)
+    end = engine._hot.log.end
+    engine.flush()
+    while engine._hot.dispatch() < end:
+        pass
+
+
+class Copies:
+    """One pre-written file, the messages as they come in and the records as they are in the file."""
+
+    def __init__(self, path: Path, columns: list[ArrowMessages]) -> None:
+        self._batches = [MessageBatch.of(each, now_ms=1, max_body_bytes=1 << 20) for each in columns]
+        self._sizes = [batch.record_sizes(16) for batch in self._batches]
+        self._queue_id = np.zeros(_BATCH, np.int32)
+        self._queue_offset = np.arange(_BATCH, dtype=np.int64)
+        self._buffer = np.empty(max(int(sizes.sum()) for sizes in self._sizes), np.uint8)
+        self._records = []
+        position = 0
+        for number, sizes in enumerate(self._sizes):
+            self._records.append(self._encoded(number, position).copy())
+            position += int(sizes.sum())
+        fs = LocalFileSystem()
+        fs.create(path, position, prewrite=True)
+        self._file = fs.open(path)
+
+    def encode(self) -> float:
+        """Messages a second, encoded and written."""
+        return self._written(self._encoded)
+
+    def copy(self) -> float:
+        """Messages a second whose bytes are only written."""
+        return self._written(lambda number, position: self._records[number])
+
+    def _encoded(self, number: int, position: int) -> np.ndarray:
+        sizes = self._sizes[number]
+        out = self._buffer[: int(sizes.sum())]
+        encode_batch(
+            self._batches[number], 0, _BATCH, sizes, out, physical=position, store_ms=1,
+            store_host=np.zeros(8, np.uint8), queue_id=self._queue_id, queue_offset=self._queue_offset,
+        )  # fmt: skip
+        return out
+
+    def _written(self, data_of) -> float:
+        drained()
+        position = 0
+        begun = time.perf_counter()
+        for number in range(len(self._batches)):
+            data = data_of(number, position)
+            self._file.write_at(position, data)
+            position += len(data)
+        return len(self._batches) * _BATCH / (time.perf_counter() - begun)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def sustained(folder: Path, columns: list[ArrowMessages], gib: float) -> float:
+    """MB of log a second over many segments, until all is derived and on the disk."""
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
+        engine = opened(Path(inside) / "store", 0)
+        try:
+            drained()
+            begun = time.perf_counter()
+            while engine._hot.log.end < gib * (1 << 30):
+                append_all_of = columns[: min(len(columns), 100)]
+                for each in append_all_of:
+                    engine.append(each, Durability.ASYNC)
+            append_all(engine, columns, 0)
+            return engine._hot.log.end / (time.perf_counter() - begun) / 1e6
+        finally:
+            engine.close()
+
+
+def plainly(folder: Path, gib: float) -> float:
+    """MB a second of a program that only writes files of a GiB."""
+    piece = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8).tobytes()
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
+        drained()
+        begun = time.perf_counter()
+        left = int(gib * 1024)
+        for number in range(-(-left // 1024)):
+            file = os.open(Path(inside) / str(number), os.O_CREAT | os.O_WRONLY)
+            for at in range(min(1024, left)):
+                os.pwrite(file, piece, at << 20)
+                if (at + 1) % _FLUSHED_MIB == 0:
+                    os.fdatasync(file)
+            os.fdatasync(file)
+            os.close(file)
+            left -= 1024
+        return int(gib * 1024) * (1 << 20) / (time.perf_counter() - begun) / 1e6
+
+
+def main() -> None:
+    """Print the figures and keep them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--sustained-gib", type=float, default=0)
+    parser.add_argument("--dir", type=Path, default=Path("build/bench"))
+    arguments = parser.parse_args()
+    arguments.dir.mkdir(parents=True, exist_ok=True)
+    report = Report.of(__file__, __doc__)
+    columns = batches()
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as inside:
+        folder = Path(inside)
+        copies = Copies(folder / "copies", columns)
+        try:
+            found = in_turns({"encode and write": copies.encode, "write": copies.copy}, arguments.runs)
+        finally:
+            copies.close()
+        report.add(Row("encode into a pre-written file", "messages/s", found, target=0.65))
+        with rocketmq(folder / "java") as java:
+            n = arguments.messages
+            sides = {
+                "tierlog": lambda: append(folder, columns, n),
+                "putMessage": lambda: java.rate("append", "dispatched_rate", n=n, prewritten=True),
+                "putMessages": lambda: java.rate("append", "dispatched_rate", n=n, batch=_BATCH, prewritten=True),
+            }
+            found = in_turns(sides, arguments.runs)
+        what = "append in batches of 1,000, until derived"
+        for name, target in (("putMessage", 20), ("putMessages", 10)):
+            both = {"tierlog": found["tierlog"], f"RocketMQ {name}": found[name]}
+            report.add(Row(what, "messages/s", both, target=target))
+        if arguments.sustained_gib:
+            gib = arguments.sustained_gib
+            sides = {"tierlog": lambda: sustained(folder, columns, gib), "plain writes": lambda: plainly(folder, gib)}
+            found = in_turns(sides, arguments.runs, warm_ups=0)
+            report.add(Row(f"append {gib:g} GiB of log, until derived", "MB/s", found, target=0.9))
+    report.save()
+
+
+if __name__ == "__main__":
+    main()
