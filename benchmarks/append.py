@@ -1,8 +1,8 @@
 """How fast are batches of 1,000 messages appended, until queues and key index have them too?
 
-Bodies of 256 random bytes, a key of 16 hex digits and a tag, four queues, ``async``: one producer hands Arrow columns to the
-library, with the service's background beside it, into a log whose segments are pre-written. Timed from the first
-append until all is derived, which with tierlog means that all is on the disk as well. RocketMQ appends as many,
+Bodies of 256 random bytes, a key of 16 hex digits and a tag, four queues, ``async``: one producer hands Arrow columns
+to the library, with the service's background beside it, into a log whose segments are pre-written. Timed from the
+first append until all is derived, which with tierlog means that all is on the disk as well. RocketMQ appends as many,
 one by one (``putMessage``) and in batches (``putMessages``), asynchronously, until its queues and its index have them.
 
 Encoding alone is compared with copying: the log's encoder and its write into a pre-written file, against writes of the

@@ -33,9 +33,11 @@ from tiering.errors import InvalidRequestError
 from tiering.format.properties import SHARDING_KEY
 from tiering.format.record import MAX_PROPERTIES_BYTES
 from tiering.fs import ByteArray
+from tiering.kernels.addresses import address_of
 from tiering.kernels.incoming import OWN_NAMES, OWN_STARTS, join_keys, join_properties, take_values
 
 _STEP = 4096
+_OWN_NAMES, _OWN_STARTS = address_of(OWN_NAMES), address_of(OWN_STARTS)
 
 _TEXT, _BYTES, _TEXTS, _MAP = pa.string(), pa.binary(), pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
 
@@ -225,7 +227,7 @@ class _Texts:
     @property
     def arguments(self) -> tuple[int, int, int, int]:
         """For a kernel."""
-        return self.validity, self.bit, self.offsets.ctypes.data, self.data.ctypes.data
+        return self.validity, self.bit, address_of(self.offsets), address_of(self.data)
 
     def bytes_of(self, first: int, end: int) -> int:
         """Length of the texts ``[first, end)`` together."""
@@ -239,7 +241,7 @@ def _address(buffer: pa.Buffer | None) -> int:
 def _values(array: pa.Array, least: int, most: int, *, is_text: bool) -> BytesColumn | None:
     """The bytes or texts, null as empty, not copied; None if one is of another length, or no plain text."""
     found, starts = _Texts.of(array), np.empty(len(array) + 1, np.int64)
-    is_good = take_values(len(array), *found.arguments, least, most, int(is_text), starts.ctypes.data)
+    is_good = take_values(len(array), *found.arguments, least, most, int(is_text), address_of(starts))
     return BytesColumn(found.data, starts) if is_good else None
 
 
@@ -253,8 +255,8 @@ def _joined_keys(array: pa.Array | None, count: int) -> BytesColumn | None:
     keys, starts = _Texts.of(array.values), np.empty(count + 1, np.int64)
     joined = np.empty(keys.bytes_of(first, end) + end - first + 1, np.uint8)
     is_good = join_keys(
-        count, _address(validity), array.offset, lists.ctypes.data, *keys.arguments, starts.ctypes.data,
-        joined.ctypes.data,
+        count, _address(validity), array.offset, address_of(lists), *keys.arguments, address_of(starts),
+        address_of(joined),
     )  # fmt: skip
     return BytesColumn(joined, starts) if is_good else None
 
@@ -274,8 +276,8 @@ def _joined_properties(array: pa.Array | None, count: int) -> BytesColumn | None
     text_bytes = names.bytes_of(0, properties) + values.bytes_of(0, properties)
     joined = np.empty(text_bytes + 2 * properties + 1, np.uint8)
     is_good = join_properties(
-        count, _address(validity), array.offset, lists.ctypes.data, *names.arguments, *values.arguments,
-        OWN_NAMES.ctypes.data, OWN_STARTS.ctypes.data, len(OWN_STARTS) - 1, starts.ctypes.data, joined.ctypes.data,
+        count, _address(validity), array.offset, address_of(lists), *names.arguments, *values.arguments,
+        _OWN_NAMES, _OWN_STARTS, len(OWN_STARTS) - 1, address_of(starts), address_of(joined),
     )  # fmt: skip
     return BytesColumn(joined, starts) if is_good else None
 

@@ -29,6 +29,7 @@ from tiering.format.properties import (
 from tiering.format.record import FIXED_BYTES_V1, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from tiering.format.record_checksum import CHECKSUM_BYTES
 from tiering.fs import ByteArray
+from tiering.kernels.addresses import address_of
 from tiering.kernels.incoming import measure_records, measure_texts
 
 #: Leave the choice of a queue to the store.
@@ -146,8 +147,8 @@ class MessageBatch:
         sizes, longest = self._text_sizes(CHECKSUM_BYTES if checksum else 0)
         self._check_text(sizes, longest)
         measure_records(
-            len(self), self.topic_index.ctypes.data, topic_bytes.ctypes.data, self.body.starts.ctypes.data,
-            FIXED_BYTES_V1 - 16 + host_bytes, sizes.ctypes.data,
+            len(self), address_of(self.topic_index), address_of(topic_bytes), address_of(self.body.starts),
+            FIXED_BYTES_V1 - 16 + host_bytes, address_of(sizes),
         )  # fmt: skip
         return sizes
 
@@ -172,8 +173,8 @@ class MessageBatch:
         """Bytes of each property text with so many ``added``, and which is the longest."""
         sizes = np.empty(len(self), np.int64)
         longest = measure_texts(
-            len(self), self.keys.starts.ctypes.data, self.tags.starts.ctypes.data, self.properties.starts.ctypes.data,
-            added, sizes.ctypes.data,
+            len(self), address_of(self.keys.starts), address_of(self.tags.starts), address_of(self.properties.starts),
+            added, address_of(sizes),
         )  # fmt: skip
         return sizes, longest
 

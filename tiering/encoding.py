@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from tiering.batch import BytesColumn, MessageBatch
 from tiering.errors import StoreError
 from tiering.fs import ByteArray
+from tiering.kernels.addresses import address_of
 from tiering.kernels.checksum import CRC_TABLES
 from tiering.kernels.encode import PROPERTY_NAMES, encode_records
 
 #: No client address: four zero bytes and port 0.
 NO_HOST = np.zeros(8, np.uint8)
+_NO_HOST, _PROPERTY_NAMES = address_of(NO_HOST), address_of(PROPERTY_NAMES)
 
 
 def encode_batch(
@@ -35,10 +37,10 @@ def encode_batch(
     """
     names = BytesColumn.of([topic.encode() for topic in batch.topics])
     written = encode_records(
-        CRC_TABLES, out.ctypes.data, physical, store_ms, NO_HOST.ctypes.data, len(NO_HOST),
-        store_host.ctypes.data, len(store_host), PROPERTY_NAMES.ctypes.data, first, last, sizes.ctypes.data,
-        batch.topic_index.ctypes.data, *_addresses(names), queue_id.ctypes.data, queue_offset.ctypes.data,
-        batch.born_ms.ctypes.data, *_addresses(batch.body), *_addresses(batch.keys), *_addresses(batch.tags),
+        CRC_TABLES, address_of(out), physical, store_ms, _NO_HOST, len(NO_HOST),
+        address_of(store_host), len(store_host), _PROPERTY_NAMES, first, last, address_of(sizes),
+        address_of(batch.topic_index), *_addresses(names), address_of(queue_id), address_of(queue_offset),
+        address_of(batch.born_ms), *_addresses(batch.body), *_addresses(batch.keys), *_addresses(batch.tags),
         *_addresses(batch.properties), int(checksum),
     )  # fmt: skip
     if written != len(out):
@@ -46,4 +48,4 @@ def encode_batch(
 
 
 def _addresses(column: BytesColumn) -> tuple[int, int]:
-    return column.data.ctypes.data, column.starts.ctypes.data
+    return address_of(column.data), address_of(column.starts)

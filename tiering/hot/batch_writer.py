@@ -16,6 +16,7 @@ from tiering.fs import ByteArray
 from tiering.hot.commit_log import CommitLog
 from tiering.hot.consume_queue import QueueKey
 from tiering.hot.topics import Topic, TopicRegistry
+from tiering.kernels.addresses import address_of
 from tiering.kernels.incoming import choose_queues, number_messages
 
 #: Records are encoded in pieces that stay in a processor's cache until they are written.
@@ -86,8 +87,8 @@ class BatchWriter:
             turn = self._round_robin.get(topic.topic_id, 0)
             counts = np.zeros(max(MAX_QUEUES, topic.queues), np.int64)
             turn = choose_queues(
-                count, batch.topic_index.ctypes.data, number, queue_id.ctypes.data, topic.queues, turn,
-                counts.ctypes.data,
+                count, address_of(batch.topic_index), number, address_of(queue_id), topic.queues, turn,
+                address_of(counts),
             )  # fmt: skip
             self._round_robin[topic.topic_id] = turn
             queues = np.flatnonzero(counts).tolist()
@@ -97,8 +98,8 @@ class BatchWriter:
             for queue in queues:
                 following[queue] = self.next_offset(topic, queue)
             number_messages(
-                count, batch.topic_index.ctypes.data, number, queue_id.ctypes.data, following.ctypes.data,
-                queue_offset.ctypes.data,
+                count, address_of(batch.topic_index), number, address_of(queue_id), address_of(following),
+                address_of(queue_offset),
             )  # fmt: skip
             for queue, offset in zip(queues, following[queues].tolist(), strict=True):
                 self._next_offsets[topic.topic_id, queue] = offset

@@ -10,6 +10,7 @@ from tiering.kernels.checksum import crc32
 from tiering.kernels.primitives import (
     called,
     copy,
+    copy_short,
     inlined,
     kernel,
     load_i32,
@@ -28,9 +29,9 @@ PROPERTY_NAMES = np.frombuffer(f"{KEYS}{TAGS}{RECORD_CHECKSUM}".encode(), np.uin
 def _put_property(at, name, name_length, value, value_length):
     """Write ``name 0x01 value 0x02``; nothing for an empty value."""
     if value_length > 0:
-        copy(at, name, name_length)
+        copy_short(at, name, name_length)
         store_u8(at + name_length, 1)
-        copy(at + name_length + 1, value, value_length)
+        copy_short(at + name_length + 1, value, value_length)
         store_u8(at + name_length + 1 + value_length, 2)
         at += name_length + 2 + value_length
     return at
@@ -81,10 +82,10 @@ def encode_records(
         store_be32(at + 36, flags)
         store_be64(at + 40, load_i64(born_ms + 8 * i))
         at += 48
-        copy(at, born_host, born_host_length)
+        copy_short(at, born_host, born_host_length)
         at += born_host_length
         store_be64(at, store_ms)
-        copy(at + 8, store_host, store_host_length)
+        copy_short(at + 8, store_host, store_host_length)
         at += 8 + store_host_length
         store_be32(at, 0)
         store_be64(at + 4, 0)
@@ -97,7 +98,7 @@ def encode_records(
         else:
             store_u8(at, topic_length)
             at += 1
-        copy(at, topics + topic_start, topic_length)
+        copy_short(at, topics + topic_start, topic_length)
         at += topic_length
         text = at + 2
         keys_start = load_i64(keys_starts + 8 * i)
@@ -106,7 +107,7 @@ def encode_records(
         rest_length = load_i64(properties_starts + 8 * i + 8) - rest_start
         end = _put_property(text, names, 4, keys + keys_start, load_i64(keys_starts + 8 * i + 8) - keys_start)
         end = _put_property(end, names + 4, 4, tags + tags_start, load_i64(tags_starts + 8 * i + 8) - tags_start)
-        copy(end, properties + rest_start, rest_length)
+        copy_short(end, properties + rest_start, rest_length)
         end += rest_length
         if checksum:
             store_be16(at, end + 20 - text)

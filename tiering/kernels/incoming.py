@@ -15,7 +15,7 @@ from numba import int64, uint64
 from tiering.format.properties import OWN_FIELDS
 from tiering.kernels.primitives import (
     called,
-    copy,
+    copy_short,
     inlined,
     kernel,
     load_i32,
@@ -101,7 +101,7 @@ def join_keys(count, validity, bit, lists, key_validity, key_bit, offsets, data,
             if j > first:
                 store_u8(at, 32)
                 at += 1
-            copy(at, data + start, length)
+            copy_short(at, data + start, length)
             at += length
     store_i64(starts + 8 * count, at - out)
     return int64(1)
@@ -162,10 +162,10 @@ def join_properties(
                 return int64(0)
             if _is_own(own, own_starts, own_count, name, name_length) or _is_twice(name_offsets, names, first, j):
                 return int64(0)
-            copy(at, name, name_length)
+            copy_short(at, name, name_length)
             store_u8(at + name_length, 1)
             at += name_length + 1
-            copy(at, value, value_length)
+            copy_short(at, value, value_length)
             store_u8(at + value_length, 2)
             at += value_length + 1
     store_i64(starts + 8 * count, at - out)

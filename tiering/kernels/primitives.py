@@ -90,6 +90,47 @@ def copy(typing_context, target, source, length):
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
+def _copy_of(length):
+    llvm_type = ir.VectorType(_I8, length)
+
+    @intrinsic
+    def copy_fixed(typing_context, target, source):
+        def codegen(context, builder, signature, args):
+            value = builder.load(_pointer(builder, args[1], llvm_type))
+            value.align = 1
+            builder.store(value, _pointer(builder, args[0], llvm_type), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return copy_fixed
+
+
+_copy_4, _copy_8, _copy_16, _copy_32 = (_copy_of(length) for length in (4, 8, 16, 32))
+
+
+@inlined
+def copy_short(target, source, length):
+    """As :func:`copy`, for a length that is below 64 most of the time: two moves that overlap, no call."""
+    if length > 64:
+        copy(target, source, length)
+    elif length >= 32:
+        _copy_32(target, source)
+        _copy_32(target + length - 32, source + length - 32)
+    elif length >= 16:
+        _copy_16(target, source)
+        _copy_16(target + length - 16, source + length - 16)
+    elif length >= 8:
+        _copy_8(target, source)
+        _copy_8(target + length - 8, source + length - 8)
+    elif length >= 4:
+        _copy_4(target, source)
+        _copy_4(target + length - 4, source + length - 4)
+    else:
+        for at in range(length):
+            store_u8(target + at, load_u8(source + at))
+
+
 @intrinsic
 def prefetch(typing_context, address):
     """Ask for a cache line that will be read soon; any address is harmless."""
