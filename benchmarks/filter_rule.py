@@ -62,7 +62,7 @@ class ByUse:
 
 def all_in_turn(_: random.Random) -> Iterator[int]:
     """100 look-ups over all 30 days."""
-    for _ in range(100):
+    for _look_up in range(100):
         yield from range(OBJECTS)
 
 
@@ -83,7 +83,7 @@ def anywhere(rng: random.Random) -> Iterator[int]:
 def moving(_: random.Random) -> Iterator[int]:
     """300 look-ups over the same 300 objects, then over the next 300, four times."""
     for first in range(0, 1200, 300):
-        for _ in range(300):
+        for _look_up in range(300):
             yield from range(first, first + 300)
 
 

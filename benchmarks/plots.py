@@ -13,6 +13,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from benchmarks.harness import Row
 
 _OURS, _MISSED, _AIM = "#2b6cb0", "#c05621", "#1a202c"
+_LONGEST = 64
 _STYLE = {
     "svg.hashsalt": "tierlog",  # or every run draws its ids anew
     "svg.fonttype": "path",
@@ -22,12 +23,12 @@ _STYLE = {
 }
 
 
-def plot_of_ratios(rows: Sequence[tuple[str, Row]]) -> str:
+def plot_of_ratios(rows: Sequence[Row]) -> str:
     """A bar a row: how many times as good as the other side, with lowest and highest turn, and a mark at the target."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10, 0.8 + 0.26 * len(rows)), layout="constrained")
         axes = figure.add_subplot()
-        for place, (_, row) in enumerate(rows):
+        for place, row in enumerate(rows):
             ratios = sorted(_as_better(row, ratio) for ratio in row.ratios)
             middle = statistics.median(ratios)
             color = _MISSED if row.is_met is False else _OURS
@@ -35,8 +36,7 @@ def plot_of_ratios(rows: Sequence[tuple[str, Row]]) -> str:
             axes.plot([ratios[0], ratios[-1]], [place, place], color=_AIM, linewidth=1)
             if row.target is not None:
                 axes.plot(_as_better(row, row.target), place, marker="|", markersize=11, markeredgewidth=2, color=_AIM)
-        labels = [f"{name}: {row.what}" for name, row in rows]
-        axes.set_yticks(range(len(rows)), labels=[label if len(label) < 90 else f"{label[:88]}…" for label in labels])
+        axes.set_yticks(range(len(rows)), labels=[_label(row) for row in rows], fontsize=8)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_minor_locator(NullLocator())
@@ -45,7 +45,7 @@ def plot_of_ratios(rows: Sequence[tuple[str, Row]]) -> str:
         axes.grid(visible=True, axis="x", color="#e2e8f0")
         axes.set_axisbelow(True)
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlabel("times as good as the other side (log); | target; line: lowest to highest; orange: missed")
+        figure.supxlabel("times as good as the other side, log; | target; line: lowest to highest; orange: missed", size=9)
         return _svg(figure)
 
 
@@ -63,6 +63,11 @@ def plot_of_series(columns: Mapping[str, Sequence[float]]) -> str:
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         all_axes[-1].set_xlabel(x_name)
         return _svg(figure)
+
+
+def _label(row: Row) -> str:
+    what = row.what if len(row.what) <= _LONGEST else f"{row.what[: _LONGEST - 1]}…"
+    return f"{what} / {list(row.sides)[1]}"
 
 
 def _as_better(row: Row, ratio: float) -> float:

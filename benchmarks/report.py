@@ -104,9 +104,9 @@ def page(all_of_them: Sequence[Result]) -> str:
     return "\n".join(parts)
 
 
-def ratio_rows(all_of_them: Sequence[Result]) -> list[tuple[str, Row]]:
-    """Every row that compares, with the name of its benchmark."""
-    return [(result.name, row) for result in all_of_them for row in result.rows if row.ratios]
+def ratio_rows(all_of_them: Sequence[Result]) -> list[Row]:
+    """Every row that compares."""
+    return [row for result in all_of_them for row in result.rows if row.ratios]
 
 
 def _targets(all_of_them: Sequence[Result]) -> Iterator[str]:
