@@ -35,6 +35,7 @@ def child(target: str, messages: int) -> dict[str, float]:
     from benchmarks.compaction import FS, sealed_file
     from index.compactor import compact
     from index.kernels.keys import hash_keys
+    from tests.support.key_batches import ManyKeys
     from tiering.batch import Message, MessageBatch
     from tiering.encoding import encode_batch
     from tiering.kernels.scan import TopicTable, scan_all
@@ -74,10 +75,10 @@ def child(target: str, messages: int) -> dict[str, float]:
     timed("hash keys", rounds * _BATCH, lambda: hash_keys(data, rows), lambda: hash_keys(data, rows[:_BATCH]))
     with tempfile.TemporaryDirectory() as folder:
         items = messages * 5
-        sealed_file(Path(folder) / "warm", 1000, 100)
-        timed("put into an index", items, lambda: sealed_file(Path(folder) / "file", items, items // 4), lambda: None)
-        file = sealed_file(Path(folder) / "again", items, items // 4)
-        small = sealed_file(Path(folder) / "small", 1000, 100)
+        keys, few = ManyKeys.random(items), ManyKeys.random(1000)
+        small = sealed_file(Path(folder) / "small", few, 100)
+        timed("put into an index", items, lambda: sealed_file(Path(folder) / "file", keys, items // 4), lambda: None)
+        file = sealed_file(Path(folder) / "again", keys, items // 4)
         timed("compact and compare", items, lambda: compact(FS, file, Path(folder) / "out", Path(folder) / "tmp"),
               lambda: compact(FS, small, Path(folder) / "small-out", Path(folder) / "tmp"))  # fmt: skip
     return rates

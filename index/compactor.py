@@ -1,8 +1,8 @@
 """Makes a compacted file of a sealed chained one and trusts it only after an independent comparison.
 
-Chains are walked side by side in slot order into a small buffer (``index.slot_pieces``); then the items are taken by
-number, without a look at the chains, and looked for in the result. Beside the two maps that takes the buffers and
-4 bytes a slot, however many items there are.
+Chains are walked side by side in slot order into small buffers (``index.slot_pieces``). What was written is read back
+from the file, piece by piece, and compared with the items themselves: the walk says which item each one is, and that is
+what the comparison tests rather than trusts. Beside the two maps that takes the buffers, however many items there are.
 
 Crash argument: until the rename there is a file in ``tmp/``, which the next compaction begins anew; after it the
 compacted file is whole, and the next open removes the sealed one of the same name.
@@ -11,6 +11,7 @@ compacted file is whole, and the next open removes the sealed one of the same na
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,9 @@ import numpy as np
 from index.chained_file import ChainedIndexFile
 from index.cover import TRAILER_BYTES, Trailer, crc_of, joined_crc
 from index.errors import CorruptIndexError
-from index.header import END_MAGIC, MAX_FILE_BYTES, FileHeader, compacted_bytes
-from index.kernels.slots import COMPARE_SCRATCH_BYTES, compare_slots
-from index.slot_pieces import PIECE_BYTES, slot_pieces
+from index.header import END_MAGIC, MAX_FILE_BYTES, SLOT_BYTES, FileHeader, compacted_bytes
+from index.kernels.slots import compare_slots
+from index.slot_pieces import PIECE_BYTES, SlotPiece, slot_pieces
 from tiering.errors import InvalidRequestError, StoreError
 from tiering.fs import ByteArray, FileSystem, flush_file
 
@@ -41,7 +42,6 @@ def compact(
     temporary = tmp_dir / f"compact-{target.name}"
     try:
         _write(fs, source, temporary, piece_bytes)
-        _compare(source, fs.map_read(temporary))
         flush_file(fs, temporary)
         fs.rename(temporary, target)
     except StoreError:
@@ -53,23 +53,37 @@ def compact(
 
 
 def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: int) -> None:
+    """Lay a source out in a file, whose pieces are written and compared beside the walk that gathers the next one."""
     total = compacted_bytes(source.layout, source.slots, source.item_count)
     if total > MAX_FILE_BYTES:
         raise CorruptIndexError("compacted index file would not fit 32-bit positions", path=str(source.path))
     fs.create(path, total + (TRAILER_BYTES if source.trailer else 0), prewrite=False)
     old = source.header
     header = FileHeader(END_MAGIC, old.begin_ms, old.end_ms, old.used_slots, source.item_count).encode()
+    comparison = Comparison(source, fs.map_read(path))
+    slots_crc, items_crc, items_bytes = crc_of(np.frombuffer(header, np.uint8)), 0, 0
+
+    def take(piece: SlotPiece) -> None:
+        if len(piece.items):
+            file.write_at(piece.items_position, piece.items)
+        if len(piece.slots):
+            file.write_at(piece.slots_position, piece.slots)
+        comparison.go_on(piece)
+
     file = fs.open(path)
     try:
         file.write_at(0, header)
-        slots_crc, items_crc, items_bytes = crc_of(np.frombuffer(header, np.uint8)), 0, 0
-        for piece in slot_pieces(source, piece_bytes):
-            if len(piece.items):
-                file.write_at(piece.items_position, piece.items)
-            if len(piece.slots):
-                file.write_at(piece.slots_position, piece.slots)
-            slots_crc, items_crc = crc_of(piece.slots, slots_crc), crc_of(piece.items, items_crc)
-            items_bytes += len(piece.items)
+        with ThreadPoolExecutor(1, "compaction") as beside:
+            taken = None
+            for piece in slot_pieces(source, piece_bytes):
+                slots_crc, items_crc = crc_of(piece.slots, slots_crc), crc_of(piece.items, items_crc)
+                items_bytes += len(piece.items)
+                if taken is not None:
+                    taken.result()
+                taken = beside.submit(take, piece)
+            if taken is not None:
+                taken.result()
+        comparison.finish()
         if source.trailer is not None:
             crc = joined_crc(slots_crc, items_crc, items_bytes)
             file.write_at(total, Trailer(source.trailer.cover, source.trailer.bounds, crc).encode())
@@ -77,15 +91,31 @@ def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: in
         file.close()
 
 
-def _compare(source: ChainedIndexFile, compacted: ByteArray) -> None:
-    cursors = np.empty(source.slots, np.int32)
-    scratch = np.empty(COMPARE_SCRATCH_BYTES, np.uint8)
-    used = compare_slots(
-        source.data.ctypes.data, len(source.data), source.slots, source.item_count,
-        source.layout.kernel_offsets.ctypes.data, compacted.ctypes.data, len(compacted), cursors.ctypes.data,
-        scratch.ctypes.data,
-    )  # fmt: skip
-    if used < 0:
-        raise CorruptIndexError(f"compaction and its source differ in slot {-1 - used}", path=str(source.path))
-    if used != source.header.used_slots:
-        raise CorruptIndexError(f"header of an index file does not say {used} slots in use", path=str(source.path))
+class Comparison:
+    """Compares a compacted file, as it is read back, with the chained one that it was made of."""
+
+    def __init__(self, source: ChainedIndexFile, compacted: ByteArray) -> None:
+        self._source = source
+        self._compacted = compacted
+        self._state = np.array([0, 0, source.item_count + 1, 0, 0], np.int64)
+
+    def go_on(self, piece: SlotPiece) -> None:
+        """Compare the slots and items of the next piece, of which only the numbers and the count of slots are used."""
+        source, compacted = self._source, self._compacted
+        slot_end = int(self._state[0]) + len(piece.slots) // SLOT_BYTES
+        found = compare_slots(
+            source.data.ctypes.data, len(source.data), source.slots, source.item_count,
+            source.layout.kernel_offsets.ctypes.data, compacted.ctypes.data, len(compacted), piece.numbers.ctypes.data,
+            len(piece.numbers), slot_end, self._state.ctypes.data,
+        )  # fmt: skip
+        if found < 0:
+            raise CorruptIndexError(f"compaction and its source differ in slot {-1 - found}", path=str(source.path))
+
+    def finish(self) -> None:
+        """All slots and items must have come by now."""
+        source = self._source
+        slots, _, _, items, used = self._state.tolist()
+        if slots != source.slots or items != source.item_count:
+            raise CorruptIndexError("compaction and its source differ in length", path=str(source.path))
+        if used != source.header.used_slots:
+            raise CorruptIndexError(f"header of an index file does not say {used} slots in use", path=str(source.path))

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from index.errors import CorruptIndexError
 from tiering.errors import UnsupportedFormatError
 from tiering.fs import ByteArray
+from tiering.kernels.checksum import CRC_TABLES, continued_crc32
 from tiering.types import TimeBounds
 
 VERSION = 1
@@ -43,7 +44,6 @@ TRAILER_MAGIC = b"TLIDXEND"
 _COVER = struct.Struct(">qqiihh")
 _BOUNDS = struct.Struct(">qqqq")
 _U32 = struct.Struct(">I")
-_CRC_PIECE = 1 << 26
 _POLYNOMIAL = 0xEDB88320
 _X_TO_THE_0 = 1 << 31
 
@@ -115,9 +115,7 @@ class Trailer:
 
 def crc_of(data: ByteArray, crc: int = 0) -> int:
     """CRC-32 of an array, continued from ``crc``."""
-    for start in range(0, len(data), _CRC_PIECE):
-        crc = zlib.crc32(data[start : start + _CRC_PIECE].data, crc)
-    return crc
+    return int(continued_crc32(CRC_TABLES, data.ctypes.data, len(data), crc)) if len(data) else crc
 
 
 def joined_crc(first: int, second: int, second_bytes: int) -> int:

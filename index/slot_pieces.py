@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from index.chained_file import ChainedIndexFile
 from index.compacted_file import SLOT_ENTRY
@@ -16,11 +17,11 @@ from tiering.errors import InvalidRequestError
 from tiering.fs import ByteArray
 
 #: Bytes of items, and at most of slots too, that are laid out at a time.
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 512 << 10
 
 
 class SlotPiece(NamedTuple):
-    """Slots and items that follow those of the piece before; both arrays are used again for the next one."""
+    """Slots and items that follow those of the piece before; its arrays are used again for the next but one."""
 
     slots_position: int
     """Where the slots lie in the compacted file."""
@@ -28,6 +29,8 @@ class SlotPiece(NamedTuple):
     items_position: int
     """Where the items lie in the compacted file."""
     items: ByteArray
+    numbers: NDArray[np.int32]
+    """Which of the chained items each of the items is."""
 
 
 def slot_pieces(source: ChainedIndexFile, piece_bytes: int = PIECE_BYTES) -> Iterator[SlotPiece]:
@@ -41,19 +44,29 @@ def slot_pieces(source: ChainedIndexFile, piece_bytes: int = PIECE_BYTES) -> Ite
     start = items_position(source.slots)
     state = np.array([0, 0, start, start], np.int64)
     scratch = np.empty(GATHER_SCRATCH_BYTES, np.uint8)
-    table = np.empty(min(source.slots, piece_bytes // SLOT_BYTES), SLOT_ENTRY)
-    items = np.empty(piece_bytes, np.uint8)
+    buffers = [
+        (
+            np.empty(min(source.slots, piece_bytes // SLOT_BYTES), SLOT_ENTRY),
+            np.empty(piece_bytes, np.uint8),
+            np.empty(piece_bytes // source.layout.compacted_bytes, np.int32),
+        )
+        for _ in range(2)
+    ]
     offsets = source.layout.kernel_offsets
     end = start + source.layout.compacted_bytes * source.item_count
     while state[0] < source.slots:
         slot, position = int(state[0]), int(state[3])
+        buffers.reverse()
+        table, items, numbers = buffers[0]
         written = gather_slots(
             source.data.ctypes.data, len(source.data), source.slots, source.item_count, offsets.ctypes.data,
             state.ctypes.data, scratch.ctypes.data, table.ctypes.data, len(table), items.ctypes.data, len(items),
+            numbers.ctypes.data,
         )  # fmt: skip
         if written < 0 or state[3] > end:
             raise CorruptIndexError("chains of an index file are damaged", path=str(source.path))
         slots = table[: state[0] - slot].view(np.uint8)
-        yield SlotPiece(HEADER_BYTES + SLOT_BYTES * slot, slots, position, items[:written])
+        taken = numbers[: written // source.layout.compacted_bytes]
+        yield SlotPiece(HEADER_BYTES + SLOT_BYTES * slot, slots, position, items[:written], taken)
     if state[3] != end:
         raise CorruptIndexError("chains of an index file do not hold all of its items", path=str(source.path))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64
+from numba import int64, uint32
 
 from tiering.kernels.primitives import (
     called,
@@ -28,15 +28,13 @@ CORRUPT = -1
 
 #: Chains walked side by side: enough for each item to have arrived when its turn comes.
 GROUP = 64
-#: Items of a chain that are collected before any is copied; the rest of a longer chain is walked alone.
+#: Items of a chain that are collected before any is copied; a longer chain is walked alone.
 ROUNDS = 32
-#: For each chain of a group the number of its next item and how many were collected; the chains that go on; the numbers
-#: collected.
-GATHER_SCRATCH_BYTES = GROUP * (24 + 4 * ROUNDS)
-#: Items between the steps that ask for a slot's place, for the item at that place, and compare it.
-_AHEAD = 32
-_RING = 4 * _AHEAD
-COMPARE_SCRATCH_BYTES = 4 * _RING
+#: For each chain of a group the number of its next item, later the place of its first one, and how many were collected;
+#: the chains that go on; number, chain and round of each item collected.
+GATHER_SCRATCH_BYTES = GROUP * (24 + 8 * ROUNDS)
+#: Items between the step that asks for one and the one that compares it.
+_AHEAD = 16
 _PREVIOUS_BYTES = 4
 
 
@@ -58,11 +56,16 @@ def _copy_item(target: int, item: int, before: int, after: int) -> None:
     _copy_words(target + before, item + before + _PREVIOUS_BYTES, after)
 
 
+@inlined
+def _is_of_slot(low, slot, slots):
+    """Whether an item with this hash belongs to the slot; a division of 32 bits takes less than one of 64."""
+    return low >= 0 and int64(uint32(low) % uint32(slots)) == slot
+
+
 @called
 def _previous_of(item: int, number: int, slot: int, slots: int, hash_at: int, previous_at: int) -> Any:
     """The number that follows in the chain of ``slot``, 0 at its end, or CORRUPT."""
-    low = load_be32(item + hash_at)
-    if low < 0 or low % slots != slot:
+    if not _is_of_slot(load_be32(item + hash_at), slot, slots):
         return int64(CORRUPT)
     previous = load_be32(item + previous_at)
     return previous if 0 <= previous < number else int64(CORRUPT)
@@ -71,12 +74,17 @@ def _previous_of(item: int, number: int, slot: int, slots: int, hash_at: int, pr
 @called
 def _follow(
     items: int, item_bytes: int, number: int, slot: int, slots: int, hash_at: int, previous_at: int, target: int,
-    end: int,
+    end: int, taken: int,
 ) -> Any:  # fmt: skip
-    """Copy a chain from ``number`` on while there is room up to ``end``: the next number or CORRUPT, the new target."""
+    """Copy a chain from ``number`` on while there is room up to ``end``: the next number or CORRUPT, the new target.
+
+    The numbers go to ``taken``.
+    """
     width = item_bytes - _PREVIOUS_BYTES
     while number > 0 and target + width <= end:
         item = items + item_bytes * number
+        store_i32(taken, number)
+        taken += 4
         number = _previous_of(item, number, slot, slots, hash_at, previous_at)
         _copy_item(target, item, previous_at, width - previous_at)
         target += width
@@ -86,9 +94,11 @@ def _follow(
 @kernel
 def gather_slots(
     file: int, file_bytes: int, slots: int, count: int, offsets: int, state: int, scratch: int,
-    table: int, table_slots: int, out: int, out_bytes: int,
+    table: int, table_slots: int, out: int, out_bytes: int, taken: int,
 ) -> Any:  # fmt: skip
     """Go on laying out chains in slot order: compacted items to ``out``, compacted slots to ``table``.
+
+    The numbers of the items (int32) go to ``taken``, in the same order.
 
     ``state`` (int64 each) is the next slot, the number of its next item (0 = not begun), the position in the compacted
     file where that slot's items begin, and the position that comes next; at the start 0, 0 and twice the position of
@@ -115,14 +125,15 @@ def gather_slots(
     ):
         return int64(CORRUPT)
     alive = scratch + 16 * GROUP
-    numbers = scratch + 24 * GROUP
+    log = scratch + 24 * GROUP
     slot = first
     target = out
     end = out + out_bytes
     while slot < slots and slot - first < table_slots:
-        if number > 0:  # left over from a full ``out``
+        if number > 0:  # a long chain, or one left over from a full ``out``
             number, target = _follow(
-                items, item_bytes, number, slot, slots, hash_at, previous_at, target, end
+                items, item_bytes, number, slot, slots, hash_at, previous_at, target, end,
+                taken + 4 * ((target - out) // width),
             )  # fmt: skip
             if number < 0:
                 return int64(CORRUPT)
@@ -132,10 +143,9 @@ def gather_slots(
             store_be32(table + 8 * (slot - first) + 4, target + shift - start)
             slot += 1
             continue
-        group = min(min(int64(GROUP), slots - slot), table_slots - (slot - first))
-        group = min(group, (end - target) // (ROUNDS * width))
-        if group < 1:
+        if end - target < ROUNDS * width:
             break
+        group = min(min(int64(GROUP), slots - slot), table_slots - (slot - first))
         live = int64(0)
         for k in range(group):
             prefetch(file + 28 + 8 * (slot + group + k))
@@ -148,6 +158,7 @@ def gather_slots(
             store_i64(scratch + 16 * k + 8, 0)
             store_i64(alive + 8 * live, k)
             live += next > 0
+        logged = log
         round = int64(0)
         while live > 0 and round < ROUNDS:
             going = int64(0)
@@ -159,32 +170,40 @@ def gather_slots(
                     return int64(CORRUPT)
                 prefetch(items + item_bytes * next)
                 prefetch(items + item_bytes * next + item_bytes - 1)
-                store_i32(numbers + 4 * (ROUNDS * k + round), here)
+                store_i32(logged, here)
+                store_i32(logged + 4, k << 16 | round)
+                logged += 8
                 store_i64(scratch + 16 * k, next)
                 store_i64(scratch + 16 * k + 8, round + 1)
                 store_i64(alive + 8 * going, k)
                 going += next > 0
             live = going
             round += 1
-        for k in range(group):
-            collected = load_i64(scratch + 16 * k + 8)
-            if target + width * collected > end:
-                break  # longer chains before it took its room: it begins anew
-            start = target + shift
-            for place in range(collected):
-                here = load_i32(numbers + 4 * (ROUNDS * k + place))
-                _copy_item(target, items + item_bytes * here, previous_at, width - previous_at)
-                target += width
-            number, target = _follow(
-                items, item_bytes, load_i64(scratch + 16 * k), slot, slots, hash_at, previous_at, target, end
-            )  # fmt: skip
-            if number < 0:
-                return int64(CORRUPT)
-            if number > 0:
+        whole = int64(0)
+        placed = (target - out) // width
+        while whole < group:
+            collected = load_i64(scratch + 16 * whole + 8)
+            start = out + width * placed + shift
+            if load_i64(scratch + 16 * whole) > 0:  # longer than the rounds: walked alone, from its first item on
+                number = load_be32(file + 28 + 8 * (slot + whole))
                 break
-            store_be32(table + 8 * (slot - first), start)
-            store_be32(table + 8 * (slot - first) + 4, target + shift - start)
-            slot += 1
+            if out + width * (placed + collected) > end:
+                break  # those before it took its room: it begins anew
+            store_be32(table + 8 * (slot + whole - first), start)
+            store_be32(table + 8 * (slot + whole - first) + 4, width * collected)
+            store_i64(scratch + 16 * whole, placed)
+            placed += collected
+            whole += 1
+        while logged > log:
+            logged -= 8
+            k = load_i32(logged + 4) >> 16
+            if k < whole:
+                place = load_i64(scratch + 16 * k) + (load_i32(logged + 4) & 0xFFFF)
+                here = load_i32(logged)
+                store_i32(taken + 4 * place, here)
+                _copy_item(out + width * place, items + item_bytes * here, previous_at, width - previous_at)
+        target = out + width * placed
+        slot += whole
     store_i64(state, slot)
     store_i64(state + 8, number)
     store_i64(state + 16, start)
@@ -195,12 +214,17 @@ def gather_slots(
 @kernel
 def compare_slots(
     chained: int, chained_bytes: int, slots: int, count: int, offsets: int, compacted: int, compacted_bytes: int,
-    cursors: int, scratch: int,
+    numbers: int, number_count: int, slot_end: int, state: int,
 ) -> Any:  # fmt: skip
-    """The slots in use if every slot of a compacted file holds the chained items of that slot, newest first.
+    """Go on comparing: the next items of a compacted file, and its slots below ``slot_end``, which end among them.
 
-    Chains are not looked at: the items 1 to ``count`` are taken by number, and each has to be the last of its slot's
-    run that was not taken yet. Otherwise -1 - the first slot that differs. ``cursors`` is an int32 for each slot.
+    ``numbers`` (int32) says which of the chained items ``1..count`` each of the next items is. It is not trusted: each
+    item has to be equal to that one but for ``previous``, to be in the slot of its hash, and to have a lower number
+    than the one before it in that slot. So no item comes twice, and where ``count`` items came all of them did.
+
+    ``state`` (int64 each) is the slot that comes next, the place of its first item, the number that the next one has to
+    be below, the place that comes next, and how many slots had items; at the start 0, 0, ``count + 1``, 0, 0. Returns
+    0, or -1 - the slot that differs.
     """
     hash_at = load_i64(offsets)
     previous_at = load_i64(offsets + 48)
@@ -208,52 +232,69 @@ def compare_slots(
     width = item_bytes - _PREVIOUS_BYTES
     after = width - previous_at
     first = 28 + 8 * slots
-    if slots < 1 or first + item_bytes * (count + 1) > chained_bytes or first + width * count > compacted_bytes:
+    slot = load_i64(state)
+    start = load_i64(state + 8)
+    above = load_i64(state + 16)
+    place = load_i64(state + 24)
+    used = load_i64(state + 32)
+    stop = place + number_count
+    if (
+        slots < 1
+        or first + item_bytes * (count + 1) > chained_bytes
+        or first + width * count > compacted_bytes
+        or slot < 0
+        or slot > slot_end
+        or slot_end > slots
+        or place < 0
+        or number_count < 0
+        or stop > count
+        or above > count + 1
+    ):
         return int64(-1)
-    place = int64(0)
-    used = int64(0)
-    for slot in range(slots):
-        length = load_be32(compacted + 28 + 8 * slot + 4)
-        if load_be32(compacted + 28 + 8 * slot) != first + width * place or length < 0 or length % width != 0:
-            return -1 - slot
-        used += length > 0
-        place += length // width
-        if place > count:
-            return -1 - slot
-        store_i32(cursors + 4 * slot, place)
-    if place != count:
-        return -1 - slots
     items = chained + first
-    for ahead in range(1, count + 1 + 2 * _AHEAD):
-        if ahead <= count:
-            low = load_be32(items + item_bytes * ahead + hash_at)
-            if low < 0:
-                return int64(-1)
-            slot = low % slots
-            store_i32(scratch + 4 * (ahead % _RING), slot)
-            prefetch(cursors + 4 * slot)
-        near = ahead - _AHEAD
-        if near >= 1 and near <= count:
-            slot = load_i32(scratch + 4 * (near % _RING))
-            target = compacted + first + width * (load_i32(cursors + 4 * slot) - 1)
-            prefetch(target)
-            prefetch(target + width - 1)
-        number = ahead - 2 * _AHEAD
-        if number >= 1:
-            slot = load_i32(scratch + 4 * (number % _RING))
-            place = load_i32(cursors + 4 * slot) - 1
-            if place < 0:
+    while True:
+        end = stop
+        if slot < slot_end:
+            length = load_be32(compacted + 28 + 8 * slot + 4)
+            end = start + length // width
+            if (
+                length < 0
+                or load_be32(compacted + 28 + 8 * slot) != first + width * start
+                or length != width * (end - start)
+                or end < place
+                or end > stop
+            ):
+                return -1 - slot
+        elif slot == slots and place < stop:
+            return -1 - slot
+        while place < end:
+            number = load_i32(numbers)
+            numbers += 4
+            if place + _AHEAD < stop:
+                coming = items + item_bytes * load_i32(numbers + 4 * _AHEAD - 4)
+                prefetch(coming)
+                prefetch(coming + item_bytes - 1)
+            if number < 1 or number >= above:
                 return -1 - slot
             item = items + item_bytes * number
             target = compacted + first + width * place
-            if not same_bytes(item, target, previous_at) or not same_bytes(
-                item + previous_at + _PREVIOUS_BYTES, target + previous_at, after
+            if (
+                not _is_of_slot(load_be32(item + hash_at), slot, slots)
+                or not same_bytes(item, target, previous_at)
+                or not same_bytes(item + previous_at + _PREVIOUS_BYTES, target + previous_at, after)
             ):
                 return -1 - slot
-            store_i32(cursors + 4 * slot, place)
-    place = int64(0)
-    for slot in range(slots):  # a run of which too many were taken eats into the one before
-        if load_i32(cursors + 4 * slot) != place:
-            return -1 - slot
-        place += load_be32(compacted + 28 + 8 * slot + 4) // width
-    return used
+            above = number
+            place += 1
+        if slot == slot_end:
+            break
+        used += end > start
+        slot += 1
+        start = end
+        above = count + 1
+    store_i64(state, slot)
+    store_i64(state + 8, start)
+    store_i64(state + 16, above)
+    store_i64(state + 24, place)
+    store_i64(state + 32, used)
+    return int64(0)

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index import compactor
 from index.batch import KeyBatch
 from index.chained_file import ChainedIndexFile
-from index.compactor import compact
+from index.compactor import Comparison, compact
 from index.cover import TRAILER_BYTES, joined_crc
 from index.errors import CorruptIndexError
 from index.header import FileHeader, items_position
@@ -23,6 +22,7 @@ from index.kernels.keys import KEY_ROW
 from index.kernels.slots import GROUP, ROUNDS
 from index.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout
 from index.plain import PlainChainedFile
+from index.slot_pieces import slot_pieces
 from tests.support.index_puts import T
 from tests.support.item_layouts import EVERY
 from tiering.fs import ByteArray, LocalFileSystem
@@ -142,14 +142,21 @@ def sealed_and_compacted(folder: Path) -> tuple[ChainedIndexFile, ByteArray]:
     return file, np.fromfile(folder / "g", np.uint8)
 
 
+def compare(file: ChainedIndexFile, compacted: ByteArray) -> None:
+    comparison = Comparison(file, compacted)
+    for piece in slot_pieces(file):
+        comparison.go_on(piece)
+    comparison.finish()
+
+
 def test_comparison_notices_every_changed_byte_of_slots_and_items(tmp_path: Path) -> None:
     file, good = sealed_and_compacted(tmp_path)
-    compactor._compare(file, good)
+    compare(file, good)
     for position in range(28, len(good) - TRAILER_BYTES, 3):
         bad = good.copy()
         bad[position] ^= 1 << position % 8
         with pytest.raises(CorruptIndexError):
-            compactor._compare(file, bad)
+            compare(file, bad)
 
 
 def test_comparison_notices_items_that_are_twice_swapped_or_in_a_slot_beside(tmp_path: Path) -> None:
@@ -164,25 +171,46 @@ def test_comparison_notices_items_that_are_twice_swapped_or_in_a_slot_beside(tmp
         swapped[left], swapped[right] = good[right], good[left]
         for bad in (twice, swapped):
             with pytest.raises(CorruptIndexError):
-                compactor._compare(file, bad)
+                compare(file, bad)
     moved = good.copy()  # slot 1 ends with what slot 2 begins with
     put_be32(moved, 28 + 8 + 4, width * 2)
     put_be32(moved, 28 + 16, first + width * 2)
     put_be32(moved, 28 + 16 + 4, width * (ROUNDS - 1))
     with pytest.raises(CorruptIndexError):
-        compactor._compare(file, moved)
+        compare(file, moved)
 
 
-def test_comparison_finds_a_chain_that_lost_items_although_its_walk_did_not(tmp_path: Path) -> None:
-    """The walk and the file agree on a chain that is too short; the items by number do not."""
+def test_comparison_does_not_trust_what_the_walk_says_of_an_item(tmp_path: Path) -> None:
+    file, good = sealed_and_compacted(tmp_path)
+    (piece,) = slot_pieces(file)
+    chance = np.random.default_rng(2)
+    for place in range(0, len(piece.numbers), 7):
+        for number in (0, -1, 1 << 30, piece.numbers[place] + 1, piece.numbers[place - 1], *chance.integers(1, 900, 2)):
+            numbers = piece.numbers.copy()
+            if numbers[place] == number:
+                continue
+            numbers[place] = number
+            with pytest.raises(CorruptIndexError):
+                Comparison(file, good).go_on(piece._replace(numbers=numbers))
+
+
+def test_comparison_finds_a_chain_that_lost_an_item_in_the_walk(tmp_path: Path) -> None:
+    """The walk and the file agree on a chain that is too short: then items are missing at the end."""
     file = hashed(tmp_path / "f", TIERLOG, [1, 1 + SLOTS, 2], SLOTS)
     file.seal(10_000)
     compact(FS, file, tmp_path / "g", tmp_path / "tmp")
-    short = np.fromfile(tmp_path / "g", np.uint8)
-    put_be32(short, 24, 2)
-    put_be32(short, 28 + 8 + 4, TIERLOG.compacted_bytes)
-    with pytest.raises(CorruptIndexError):
-        compactor._compare(file, short)
+    (piece,) = slot_pieces(file)
+    assert piece.numbers.tolist() == [2, 1, 3]
+    short, width, first = np.fromfile(tmp_path / "g", np.uint8), TIERLOG.compacted_bytes, items_position(SLOTS)
+    put_be32(short, 28 + 8 + 4, width)
+    put_be32(short, 28 + 8 * 2, first + width)
+    for slot in range(3, SLOTS):
+        put_be32(short, 28 + 8 * slot, first + 2 * width)
+    short[first + width : first + 2 * width] = short[first + 2 * width : first + 3 * width]
+    comparison = Comparison(file, short)
+    comparison.go_on(piece._replace(numbers=piece.numbers[[0, 2]]))
+    with pytest.raises(CorruptIndexError, match="differ in length"):
+        comparison.finish()
 
 
 @given(st.binary(max_size=300), st.integers(0, 40))
@@ -195,10 +223,10 @@ def test_comparison_of_arbitrary_bytes_never_crashes(
     piece = np.frombuffer(junk, np.uint8)[: len(compacted) - 28 - at]
     compacted[28 + at : 28 + at + len(piece)] = piece
     with pytest.raises(CorruptIndexError):
-        compactor._compare(file, compacted)
+        compare(file, compacted)
     for length in (0, 28, 28 + 8 * 5, len(compacted) - 1):
         with pytest.raises(CorruptIndexError):
-            compactor._compare(file, compacted[:length])
+            compare(file, compacted[:length])
 
 
 # ---- checksum and memory

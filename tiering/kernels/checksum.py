@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import int64, uint64
 
 from tiering.kernels.folding import can_fold, crc_fold
-from tiering.kernels.primitives import called, load_i64, load_u8, load_u32
+from tiering.kernels.primitives import called, kernel, load_i64, load_u8, load_u32
 
 
 def _tables() -> np.ndarray:
@@ -29,11 +31,22 @@ CRC_TABLES = _TABLES.ctypes.data
 @called
 def crc32(tables, address, length):
     """CRC of ``length`` bytes; ``tables`` is :data:`CRC_TABLES`."""
-    value = uint64(0xFFFFFFFF)
+    return _continued(tables, address, length, int64(0))
+
+
+@kernel
+def continued_crc32(tables: int, address: int, length: int, crc: int) -> Any:
+    """CRC of ``length`` bytes behind others whose CRC is ``crc``; with :data:`CRC_TABLES`."""
+    return _continued(tables, address, length, crc)
+
+
+@called
+def _continued(tables, address, length, crc):
+    value = uint64(crc ^ 0xFFFFFFFF)
     end = address + length
     if can_fold() and length >= 64:
         folded = length & -16
-        value = uint64(crc_fold(address, folded, 0xFFFFFFFF))
+        value = uint64(crc_fold(address, folded, int64(value)))
         address += folded
     while address + 16 <= end:
         low = uint64(load_i64(address)) ^ value

@@ -154,6 +154,10 @@ def same_bytes(left, right, length):
         at += 8
     if at < length and length > 8:  # the last eight, some of them again
         return load_i64(left + length - 8) == load_i64(right + length - 8)
+    if at + 4 <= length:
+        if load_i32(left + at) != load_i32(right + at):
+            return False
+        at += 4
     while at < length:
         if load_u8(left + at) != load_u8(right + at):
             return False
