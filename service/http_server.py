@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.setting_groups.serve import ServeSettings
 
@@ -18,6 +19,7 @@ def http_config(app: Any, settings: ServeSettings, **others: Any) -> uvicorn.Con
     return uvicorn.Config(
         app,
         http=functools.partial(PatientProtocol, limits=settings),  # type: ignore[arg-type]  # called as the class is
+        loop="uvloop",
         ws="none",
         timeout_keep_alive=max(1, settings.keep_alive_ms // 1000),
         h11_max_incomplete_event_size=settings.max_header_bytes,
@@ -27,7 +29,14 @@ def http_config(app: Any, settings: ServeSettings, **others: Any) -> uvicorn.Con
     )
 
 
-class PatientProtocol(H11Protocol):
+#: What both parsers' connections have.
+if TYPE_CHECKING:
+    _Connection = HttpToolsProtocol
+else:
+    _Connection = asyncio.Protocol
+
+
+class _Patience(_Connection):
     """One connection. Cut off when the client sends no head, or takes nothing of an answer, for too long.
 
     What a client has not taken waits in the transport, 64 KiB at most before the application is made to wait. A
@@ -39,7 +48,7 @@ class PatientProtocol(H11Protocol):
         self._limits = limits
         self._send_s = limits.send_timeout_ms / 1000
         self._stalled: asyncio.TimerHandle | None = None
-        self._head: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuse one connection too many, and give the others a time for the head of their first request."""
@@ -64,7 +73,7 @@ class PatientProtocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not before:
             self._stop_waiting()
-        elif self._head is None and self._is_idle():
+        elif self._head_timer is None and self._is_idle():
             self._await_head()
 
     def pause_writing(self) -> None:
@@ -96,12 +105,12 @@ class PatientProtocol(H11Protocol):
         return cycle is None or cycle.response_complete
 
     def _await_head(self) -> None:
-        self._head = self.loop.call_later(self._limits.receive_timeout_ms / 1000, self._close)
+        self._head_timer = self.loop.call_later(self._limits.receive_timeout_ms / 1000, self._close)
 
     def _stop_waiting(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-            self._head = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def _cut_off(self) -> None:
         self.logger.warning("a client took nothing of its answer for %g s and is cut off", self._send_s)
@@ -110,6 +119,84 @@ class PatientProtocol(H11Protocol):
     def _close(self) -> None:
         self.transport.close()
         self.loop.call_later(self._send_s, self.transport.abort)
+
+
+class PatientProtocol(_Patience, HttpToolsProtocol):
+    """One connection, as httptools reads it.
+
+    Stricter than httptools alone: a head has a greatest size, one ``Host``, and what stands behind a body is not taken
+    for headers. A request that asks for an upgrade (Java's client does, of its own accord) would lose its body: such a
+    connection is handed to h11, which goes on without the upgrade.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        #: What came of a head, and whether it is of one request alone; what came of a body without being one.
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._begun = 0
+        self._is_in_message = self._is_in_head = self._asks_upgrade = False
+
+    def data_received(self, data: bytes) -> None:
+        """Refuse a head that is too long, and trailers without end."""
+        if not self._is_in_message:
+            self._kept, self._kept_bytes, self._begun = [], 0, 0
+        if self._is_in_head or not self._is_in_message:
+            self._kept.append(data)
+        self._kept_bytes += len(data)
+        super().data_received(data)
+        if self._kept_bytes > self._limits.max_header_bytes and self._is_in_message:
+            super().send_400_response("The head of the request is too long.")
+        if not self._is_in_head:
+            self._kept = []
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._begun += 1
+        self._is_in_message = self._is_in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Those that come behind the body are left out: everything was judged by the others."""
+        if self._is_in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Refuse what is ambiguous."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            raise ValueError("a request names one host")
+        if self.parser.should_upgrade():
+            self._asks_upgrade = self._begun == 1 and self._is_idle()
+            raise ValueError("httptools would take the body for another protocol")
+        self._is_in_head, self._kept_bytes = False, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._kept_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request has ended."""
+        self._is_in_message = False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, or leave it to h11."""
+        if not self._asks_upgrade:
+            super().send_400_response(msg)
+            return
+        self._stop_waiting()
+        self.connections.discard(self)
+        other = _WithoutUpgrade(self.config, self.server_state, self.app_state, limits=self._limits)
+        self.transport.set_protocol(other)
+        other.connection_made(self.transport)
+        other.data_received(b"".join(self._kept))
+
+
+class _WithoutUpgrade(_Patience, H11Protocol):  # type: ignore[misc]  # the two parsers' connections are alike
+    """One connection, as h11 reads it, which passes over an upgrade that is asked for."""
 
 
 _REFUSAL = json.dumps(
