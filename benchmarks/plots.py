@@ -45,7 +45,7 @@ def plot_of_ratios(rows: Sequence[Row]) -> str:
         axes.grid(visible=True, axis="x", color="#e2e8f0")
         axes.set_axisbelow(True)
         axes.set_ylim(len(rows) - 0.4, -0.6)
-        figure.supxlabel("times as good as the other side, log; | target; line: lowest to highest; orange: missed", size=9)
+        figure.supxlabel("times as good as the other side, log; | target; line: all turns; orange: missed", size=9)
         return _svg(figure)
 
 
