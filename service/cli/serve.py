@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from service.cli.arguments import overrides
         from service.cli.errors import say
-        from service.kernels_at_start import compile_what_does_not_fit
+        from service.kernels_at_start import compile_at_first_start
         from service.serving import serve, serve_querier
         from service.settings import Settings
         from tiering.errors import InvalidRequestError
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise InvalidRequestError(
                 "a querier needs something to read", hint="give --cold URL, or --stores with services and archives"
             )
-        compile_what_does_not_fit(cache.CHOSEN, say)
+        compile_at_first_start(cache.CHOSEN, say)
         serve_querier(settings, cold_url=arguments.cold)
         return DONE
     if arguments.root is None:
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.stores is not None:
         raise InvalidRequestError("a node serves its own store alone", hint="--stores goes with --role querier")
-    compile_what_does_not_fit(cache.CHOSEN, say)
+    compile_at_first_start(cache.CHOSEN, say)
     serve(
         Path(arguments.root), settings, cold_url=arguments.cold, store_id=arguments.store_id, restore=arguments.restore
     )

@@ -32,7 +32,7 @@ SETTINGS = {
     "cold.retention_ms": 90_000, "cold.grace_ms": GRACE_MS, "cold.max_inline_entries": 12, "cold.page_entries": 6,
     # small, so that they are full long before memory is judged
     "cold.cache_bytes": 16 << 20, "cold.filter_bytes": 4 << 20, "cold.disk_cache_bytes": 32 << 20,
-    "cold.read_ahead_bytes": 16 << 20,
+    "cold.read_ahead_bytes": 16 << 20, "produce.window_ms": 60_000,
     "hot.disk_max_used_percent": 100, "hot.disk_full_percent": 100, "log.level": "warning",
 }  # fmt: skip
 _SAMPLE_S = 2.0

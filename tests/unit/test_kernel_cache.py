@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import numba
 import pytest
 
 from index.kernels.ahead import kernels
-from service.kernels_at_start import compile_what_does_not_fit
+from service.kernels_at_start import compile_at_first_start
 from tiering.errors import StoreError
 from tiering.kernels import cache
 
@@ -84,9 +85,38 @@ def test_a_processor_that_lacks_what_they_need_compiles_its_own_and_says_so(
             progress(number, 25)
         return 25
 
-    compile_what_does_not_fit(chosen, said.append, compile_all)
+    compile_at_first_start(chosen, said.append, compile_all)
     assert said[0].startswith("this processor lacks tensor-9")
-    assert said[-1] == "compiled 25 of 25 kernels"
+    assert said[-1].startswith("compiled 25 of 25 kernels")
+
+
+def test_the_first_start_of_all_shows_how_far_it_is_and_no_later_one_compiles(prefix: Path, tmp_path: Path) -> None:
+    shutil.rmtree(prefix)
+    chosen = _choose(prefix, tmp_path / "home")
+    said: list[str] = []
+    calls: list[int] = []
+
+    def compile_all(progress: Callable[[int, int], None]) -> int:
+        calls.append(1)
+        for number in range(1, 13):
+            progress(number, 12)
+        return 12
+
+    compile_at_first_start(chosen, said.append, compile_all)
+    assert [line.split(" kernels")[0] for line in said] == [
+        "compiled 5 of 12",
+        "compiled 10 of 12",
+        "compiled 12 of 12",
+    ]
+    compile_at_first_start(chosen, said.append, compile_all)
+    assert len(calls) == 1
+
+
+def test_kernels_that_are_shipped_need_no_first_start(prefix: Path, tmp_path: Path) -> None:
+    def compile_all(progress: Callable[[int, int], None]) -> int:
+        raise AssertionError("there was nothing to compile")
+
+    compile_at_first_start(_choose(prefix, tmp_path / "home"), print, compile_all)
 
 
 def test_kernels_of_other_versions_are_not_taken(prefix: Path, tmp_path: Path) -> None:

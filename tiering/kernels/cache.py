@@ -119,6 +119,17 @@ def choose(environment: Mapping[str, str], prefix: Path) -> Chosen | None:
     return Chosen(writable, is_shipped, reason)
 
 
+def folder_in_use(chosen: Chosen | None) -> Path:
+    """Where numba keeps what it compiles in this process."""
+    return Path(numba.config.CACHE_DIR) if chosen is None else chosen.folder
+
+
+def compiler() -> str:
+    """What compiles here, and for which processor: code made by another is of no use."""
+    cpu = numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    return json.dumps({**_versions(), "cpu": cpu}, sort_keys=True)
+
+
 def _versions() -> dict[str, Any]:
     return {"numba": numba.__version__, "llvmlite": llvmlite.__version__, "python": platform.python_version()}
 

@@ -1,0 +1,94 @@
+"""How long until `tierlog --help` has ended, and until `tierlog serve` answers /readyz?
+
+In turns, each in a process of its own: help, and beside it what an interpreter takes that does nothing; a service with
+warm kernels on a new store (its segments are 64 MiB: to write zeros is not the question), and on one that was killed.
+At the end once with no compiled kernel at all, which is what the first start on a machine takes, and what building the
+image takes off its first start.
+
+``python benchmarks/start.py [--runs 5] [--dir build/bench] [--no-first]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from benchmarks.harness import Report, Row, in_turns
+from tests.support.real_s3 import free_port
+
+_TIERLOG = (sys.executable, "-m", "service.cli.main")
+_SETTINGS = {"TIERLOG_HOT_SEGMENT_BYTES": str(64 << 20), "TIERLOG_LOG_LEVEL": "warning"}
+_POLL_S = 0.005
+
+
+def to_its_end(*command: str) -> float:
+    begun_s = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - begun_s
+
+
+def until_ready(root: Path, **environment: str) -> float:
+    """Seconds from its start to the first answer of /readyz; it is killed then."""
+    port = free_port()
+    command = (*_TIERLOG, "serve", "--root", str(root), "--port", str(port))
+    begun_s = time.perf_counter()
+    with subprocess.Popen(
+        command, env={**os.environ, **_SETTINGS, **environment}, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            while not _is_ready(f"http://127.0.0.1:{port}/readyz"):
+                if process.poll() is not None:
+                    raise SystemExit(f"the service ended with {process.returncode}")
+                time.sleep(_POLL_S)
+            return time.perf_counter() - begun_s
+        finally:
+            process.kill()
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--dir", type=Path, default=Path("build/bench"))
+    parser.add_argument("--no-first", action="store_true", help="leave out the start without compiled kernels")
+    given = parser.parse_args()
+    given.dir.mkdir(parents=True, exist_ok=True)
+    report = Report.of(__file__, __doc__)
+    with tempfile.TemporaryDirectory(dir=given.dir) as name:
+        folder = Path(name)
+        stores = iter(range(1_000_000))
+        figures = in_turns(
+            {
+                "help": lambda: to_its_end(*_TIERLOG, "--help"),
+                "pass": lambda: to_its_end(sys.executable, "-c", "pass"),
+                "new": lambda: until_ready(folder / f"store-{next(stores)}"),
+                "old": lambda: until_ready(folder / "store"),
+            },
+            given.runs,
+        )
+        report.add(Row("tierlog --help", "s", {"tierlog": figures["help"]}, target=0.3, smaller_is_better=True))
+        report.add(Row("python -c pass", "s", {"python": figures["pass"]}, smaller_is_better=True))
+        for name, what in (("new", "tierlog serve, a new store"), ("old", "tierlog serve, a killed store")):
+            report.add(Row(f"{what}, until ready", "s", {"tierlog": figures[name]}, target=2.0, smaller_is_better=True))
+        if not given.no_first:
+            first_s = until_ready(folder / "first", NUMBA_CACHE_DIR=str(folder / "kernels"))
+            report.add(Row("the first start of all, until ready", "s", {"tierlog": [first_s]}, smaller_is_better=True))
+    report.save()
+
+
+if __name__ == "__main__":
+    main()
