@@ -158,7 +158,9 @@ def _section(result: Result) -> Iterator[str]:
         yield "\n".join(notes) + "\n"
     for series in result.series:
         yield f"![{_plain(series.name)}](images/{result.image_of(series)})\n"
-    yield f"`{result.command}`, commit `{result.commit}`, {result.seconds:.0f} s, load at its end {result.load:g}.\n"
+    turns = statistics.mode(len(figures) for row in result.rows for figures in row.sides.values())
+    took = f"{f'{turns} turns, ' if turns > 1 else ''}{result.seconds:.0f} s, load at its end {result.load:g}"
+    yield f"`{result.command}`, commit `{result.commit}`, {took}.\n"
 
 
 def _lines(row: Row) -> Iterator[tuple[str, ...]]:

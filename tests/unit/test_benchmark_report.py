@@ -87,7 +87,7 @@ def test_what_was_saved_is_on_the_page_with_what_was_missed(tmp_path: Path) -> N
 
 def test_results_come_in_the_page_s_order_and_others_last(tmp_path: Path) -> None:
     for name in ("zebra", "append", "pull", "aardvark"):
-        Report(name, "?").save(tmp_path)
+        Report(name, "?", [_row([1])]).save(tmp_path)
     assert [result.name for result in report.results(tmp_path)] == ["append", "pull", "aardvark", "zebra"]
 
 
