@@ -36,49 +36,51 @@ from tiering.encoding import encode_batch
 from tiering.fs import LocalFileSystem
 from tiering.types import Durability
 
-_BATCH = 1_000
+BATCH = 1_000
 _BODY_BYTES = 256
 #: What is appended again and again, so that it takes no time to make: more than a processor's caches hold.
 _DISTINCT = 100_000
 _FLUSHED_MIB = 32
 
 
-def batches(distinct: int = _DISTINCT) -> list[ArrowMessages]:
-    """Messages of one topic in Arrow columns, a batch each."""
+def batches(distinct: int = _DISTINCT, *, unique_keys: bool = False) -> list[ArrowMessages]:
+    """Messages of one topic in Arrow columns, a batch each, with one key or two."""
+    per_message = 2 if unique_keys else 1
     bodies = np.random.default_rng(1).integers(0, 256, distinct * _BODY_BYTES, np.uint8)
-    keys = hex_keys(distinct)
+    keys = [key.decode() for key in hex_keys(distinct * per_message).tolist()]
     found = []
-    for start in range(0, distinct, _BATCH):
-        ends = np.arange(_BATCH + 1, dtype=np.int32)
+    for start in range(0, distinct, BATCH):
+        ends = np.arange(BATCH + 1, dtype=np.int32)
         columns = {
             "body": pa.Array.from_buffers(
-                pa.binary(), _BATCH,
+                pa.binary(), BATCH,
                 [None, pa.py_buffer(ends * _BODY_BYTES), pa.py_buffer(bodies[start * _BODY_BYTES :])],
             ),
             "keys": pa.ListArray.from_arrays(
-                ends, pa.array([key.decode() for key in keys[start : start + _BATCH].tolist()])
+                ends * per_message, pa.array(keys[start * per_message : (start + BATCH) * per_message])
             ),
-            "tag": pa.array(["TagA"] * _BATCH),
+            "tag": pa.array(["TagA"] * BATCH),
         }  # fmt: skip
         found.append(ArrowMessages(pa.table(columns), "orders"))
     return found
 
 
-def opened(folder: Path, messages: int) -> Engine:
-    """A new store that has the room for its log written ahead, and its background running."""
+def opened(folder: Path, *, start: bool = True) -> Engine:
+    """A new store that has the room for its log written ahead, with its background running unless told."""
     settings = Settings.load(overrides={"advertise": "127.0.0.1:10911", "hot.default_queues": 4})
     engine = Engine.open(folder, settings=settings)
     hot = engine._hot
     while hot.log.write_zeros(hot.between_appends):
         pass
-    engine.start()
+    if start:
+        engine.start()
     return engine
 
 
 def append(folder: Path, columns: list[ArrowMessages], messages: int) -> float:
     """Messages a second until all is derived."""
     with tempfile.TemporaryDirectory(dir=folder) as inside:
-        engine = opened(Path(inside) / "store", messages)
+        engine = opened(Path(inside) / "store")
         try:
             drained()
             begun = time.perf_counter()
@@ -92,7 +94,7 @@ def append(folder: Path, columns: list[ArrowMessages], messages: int) -> float:
 
 def append_all(engine: Engine, columns: list[ArrowMessages], messages: int) -> None:
     """Append, and see that everything is derived."""
-    for number in range(messages // _BATCH):
+    for number in range(messages // BATCH):
         engine.append(columns[number % len(columns)], Durability.ASYNC)
     end = engine._hot.log.end
     engine.flush()
@@ -106,8 +108,8 @@ class Copies:
     def __init__(self, path: Path, columns: list[ArrowMessages]) -> None:
         self._batches = [MessageBatch.of(each, now_ms=1, max_body_bytes=1 << 20) for each in columns]
         self._sizes = [batch.record_sizes(16) for batch in self._batches]
-        self._queue_id = np.zeros(_BATCH, np.int32)
-        self._queue_offset = np.arange(_BATCH, dtype=np.int64)
+        self._queue_id = np.zeros(BATCH, np.int32)
+        self._queue_offset = np.arange(BATCH, dtype=np.int64)
         self._buffer = np.empty(max(int(sizes.sum()) for sizes in self._sizes), np.uint8)
         self._records = []
         position = 0
@@ -130,7 +132,7 @@ class Copies:
         sizes = self._sizes[number]
         out = self._buffer[: int(sizes.sum())]
         encode_batch(
-            self._batches[number], 0, _BATCH, sizes, out, physical=position, store_ms=1,
+            self._batches[number], 0, BATCH, sizes, out, physical=position, store_ms=1,
             store_host=np.zeros(8, np.uint8), queue_id=self._queue_id, queue_offset=self._queue_offset,
         )  # fmt: skip
         return out
@@ -143,7 +145,7 @@ class Copies:
             data = data_of(number, position)
             self._file.write_at(position, data)
             position += len(data)
-        return len(self._batches) * _BATCH / (time.perf_counter() - begun)
+        return len(self._batches) * BATCH / (time.perf_counter() - begun)
 
     def close(self) -> None:
         self._file.close()
@@ -152,13 +154,12 @@ class Copies:
 def sustained(folder: Path, columns: list[ArrowMessages], gib: float) -> float:
     """MB of log a second over many segments, until all is derived and on the disk."""
     with tempfile.TemporaryDirectory(dir=folder) as inside:
-        engine = opened(Path(inside) / "store", 0)
+        engine = opened(Path(inside) / "store")
         try:
             drained()
             begun = time.perf_counter()
             while engine._hot.log.end < gib * (1 << 30):
-                append_all_of = columns[: min(len(columns), 100)]
-                for each in append_all_of:
+                for each in columns:
                     engine.append(each, Durability.ASYNC)
             append_all(engine, columns, 0)
             return engine._hot.log.end / (time.perf_counter() - begun) / 1e6
@@ -209,7 +210,7 @@ def main() -> None:
             sides = {
                 "tierlog": lambda: append(folder, columns, n),
                 "putMessage": lambda: java.rate("append", "dispatched_rate", n=n, prewritten=True),
-                "putMessages": lambda: java.rate("append", "dispatched_rate", n=n, batch=_BATCH, prewritten=True),
+                "putMessages": lambda: java.rate("append", "dispatched_rate", n=n, batch=BATCH, prewritten=True),
             }
             found = in_turns(sides, arguments.runs)
         what = "append in batches of 1,000, until derived"

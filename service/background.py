@@ -52,6 +52,7 @@ class Background:
         self._clock = clock
         self._stopping = stopping
         self._dirty = threading.Event()
+        self._behind = threading.Event()
         self._near_end = threading.Event()
         self._clock_alarm = False
         self._checkpoint_at_s = 0.0
@@ -90,6 +91,7 @@ class Background:
         """
         self._stopping.set()
         self._dirty.set()
+        self._behind.set()
         self._near_end.set()
         self.arrivals.stop()
         deadline_s = self._clock.monotonic_s() + _JOIN_S
@@ -111,11 +113,14 @@ class Background:
             self._clock.wait(self._dirty, self._settings.hot.flush_interval_ms / 1000)
             self._dirty.clear()
             self._unless_read_only(self._hot.flush)
+            if self._hot.log.flushed - self._hot.dispatched_to >= self._settings.hot.flush_dirty_bytes // 4:
+                self._behind.set()
             self.arrivals.look()
 
     def _derive_loop(self) -> None:
         while not self._stopping.is_set():
-            self._clock.wait(self._stopping, self._settings.hot.flush_interval_ms / 1000)
+            self._clock.wait(self._behind, self._settings.hot.flush_interval_ms / 1000)
+            self._behind.clear()
             self._unless_read_only(self._derive)
             self._watch_clock()
 

@@ -132,6 +132,16 @@ def copy_short(target, source, length):
 
 
 @intrinsic
+def trailing_zeros(typing_context, value):
+    """How many low bits are zero; 64 of 0."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.IntType(1)(0))
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
 def prefetch(typing_context, address):
     """Ask for a cache line that will be read soon; any address is harmless."""
 

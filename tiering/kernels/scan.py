@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from numba import int64
+from numba import int64, uint64
 from numpy.typing import NDArray
 
 from tiering.format.record import TRANSACTION_MASK, SysFlag
@@ -30,6 +30,7 @@ from tiering.kernels.primitives import (
     same_bytes,
     store_i32,
     store_i64,
+    trailing_zeros,
 )
 from tiering.kernels.text import java_hash, signed32
 
@@ -168,23 +169,35 @@ def _store_span(field, at, length):
     store_i32(field + 4, length)
 
 
+@inlined
+def _next_end(at, end):
+    """Where the next 0x02 is, ``end`` if there is none; eight bytes at a time."""
+    while at + 8 <= end:
+        eight = uint64(load_i64(at)) ^ uint64(0x0202020202020202)
+        zeros = (eight - uint64(0x0101010101010101)) & ~eight & uint64(0x8080808080808080)
+        if zeros:
+            return at + (trailing_zeros(int64(zeros)) >> 3)
+        at += 8
+    while at < end and load_u8(at) != 2:
+        at += 1
+    return at
+
+
 @called
 def _find_properties(address, length, row, origin):
     """Note where KEYS, TAGS and UNIQ_KEY values lie; the last of equal names wins, as in RocketMQ."""
     start = address
     end = address + length
-    at = address
-    while at <= end:
-        if at == end or load_u8(at) == 2:
-            size = at - start
-            if _is_name(start, size, 0x5359454B):  # "KEYS" read little-endian
-                _store_span(row + _KEYS_AT, start + 5 - origin, size - 5)
-            elif _is_name(start, size, 0x53474154):  # "TAGS"
-                _store_span(row + _TAGS_AT, start + 5 - origin, size - 5)
-            elif size >= 10 and load_i64(start) == 0x59454B5F51494E55 and load_u8(start + 8) == 1:  # "UNIQ_KEY"
-                _store_span(row + _UNIQUE_AT, start + 9 - origin, size - 9)
-            start = at + 1
-        at += 1
+    while start < end:
+        at = _next_end(start, end)
+        size = at - start
+        if _is_name(start, size, 0x5359454B):  # "KEYS" read little-endian
+            _store_span(row + _KEYS_AT, start + 5 - origin, size - 5)
+        elif _is_name(start, size, 0x53474154):  # "TAGS"
+            _store_span(row + _TAGS_AT, start + 5 - origin, size - 5)
+        elif size >= 10 and load_i64(start) == 0x59454B5F51494E55 and load_u8(start + 8) == 1:  # "UNIQ_KEY"
+            _store_span(row + _UNIQUE_AT, start + 9 - origin, size - 9)
+        start = at + 1
 
 
 @called
@@ -238,6 +251,7 @@ def _scan(
         if (magic != _V1 and magic != _V2) or size < 91 or size > left:
             break
         prefetch(at + 2 * size)
+        prefetch(at + 3 * size - 64)  # where records of one size have their properties
         flags = load_be32(at + 36)
         born_host = 20 if flags & 0x10 else 8
         store_host = 20 if flags & 0x20 else 8
