@@ -28,7 +28,9 @@ from tiering.cold.gate import entering_archive
 from tiering.errors import ConflictError, InvalidRequestError, KeyReusedError, OverloadedError
 from tiering.format.properties import KEYS, OWN_FIELDS, SHARDING_KEY
 from tiering.hot.producers import Origin, Run
+from tiering.lone_message import LoneMessage
 from tiering.message import StoredMessage
+from tiering.pending import PendingMessages
 from tiering.types import Durability
 
 _UNQUOTED = "([A-Za-z0-9_.~-]{1,64})(?::([0-9]{1,18}))?"
@@ -68,9 +70,12 @@ class Appends:
         self._clock = clock
         self._appended = appended
         self._store_host = store_host(settings)
+        self._derived_to = 0
+        #: Names that were found to be legal, for :class:`PendingMessages`.
+        self.legal_topics: set[str] = set()
 
     def append(
-        self, messages: Sequence[Message], durability: Durability, key: IdempotencyKey | None
+        self, messages: Sequence[Message] | PendingMessages, durability: Durability, key: IdempotencyKey | None
     ) -> AppendedColumns:
         """Where each message went, now or, with a ``key``, when it was sent before; see :class:`Durability`.
 
@@ -83,6 +88,7 @@ class Appends:
         with gate:
             if key is None or not messages:
                 return self._append(messages, durability)
+            assert not isinstance(messages, PendingMessages), "a key is for messages that can be sent again"
             return self._append_once(messages, durability, key)
 
     def _append_once(self, messages: Sequence[Message], durability: Durability, key: IdempotencyKey) -> AppendedColumns:
@@ -110,11 +116,11 @@ class Appends:
         return AppendedColumns.of_rows(rows[place] for place in range(len(messages)))
 
     def _append(
-        self, messages: Sequence[Message], durability: Durability, origin: Origin | None = None
+        self, messages: Sequence[Message] | PendingMessages, durability: Durability, origin: Origin | None = None
     ) -> AppendedColumns:
         self._disk.check_room()
         self._keep_pace()
-        batch = MessageBatch.of(messages, now_ms=self._clock.now_ms(), max_body_bytes=self._settings.hot.max_body_bytes)
+        batch = self._checked(messages, may_be_lone=origin is None)
         self._check_durability(batch.topics, durability)
         result = self._hot.append(batch, durability, origin, create_topics=self._settings.create_topics)
         self._appended()
@@ -122,10 +128,26 @@ class Appends:
             self._archived.wait_for(self._hot.log.flushed)
         return AppendedColumns.of(result, self._store_host)
 
+    def _checked(
+        self, messages: Sequence[Message] | PendingMessages, *, may_be_lone: bool
+    ) -> MessageBatch | LoneMessage:
+        now_ms, max_body_bytes = self._clock.now_ms(), self._settings.hot.max_body_bytes
+        if len(messages) != 1 or not may_be_lone:
+            if isinstance(messages, PendingMessages):
+                return messages.take(now_ms=now_ms)
+            return MessageBatch.of(messages, now_ms=now_ms, max_body_bytes=max_body_bytes)
+        if not isinstance(messages, PendingMessages):
+            one = messages[0]
+            messages = PendingMessages(max_body_bytes, self.legal_topics)
+            messages.add(one.topic, one.body, one.keys, one.tag, one.properties, one.born_ms, one.queue_id)
+        return messages.take_lone(now_ms=now_ms)
+
     def _keep_pace(self) -> None:
         """Derive before appending more where queues and index are too far behind the log, or refuse to append."""
         most = self._settings.hot.max_behind_bytes
-        if self._hot.log.flushed - self._hot.dispatched_to > most:
+        if self._hot.log.flushed - self._derived_to > most:  # it only rises, so what was seen will do for a while
+            self._derived_to = self._hot.dispatched_to
+        if self._hot.log.flushed - self._derived_to > most:
             behind = self._hot.log.flushed - self._hot.dispatch()
             if behind > most:
                 raise OverloadedError(

@@ -38,6 +38,7 @@ from tiering.errors import ConflictError, InvalidRequestError, MessageNotFoundEr
 from tiering.fs import FileSystem, LocalFileSystem
 from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
+from tiering.pending import PendingMessages
 from tiering.pull_result import PullResult
 from tiering.pulled_batch import Columns, PulledBatch
 from tiering.randomness import Randomness, SystemRandomness
@@ -135,7 +136,7 @@ class Engine:
 
     def append(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Message] | PendingMessages,
         durability: Durability = Durability.FLUSHED,
         key: IdempotencyKey | None = None,
     ) -> AppendedColumns:
@@ -150,6 +151,10 @@ class Engine:
             found = self._appends.append(messages, durability, key)
         self.counted.acknowledged(durability, len(found), self._clock.monotonic_s() - begun_s)
         return found
+
+    def pending_messages(self) -> PendingMessages:
+        """An empty list of messages that come one by one, for :meth:`append`."""
+        return PendingMessages(self._settings.hot.max_body_bytes, self._appends.legal_topics)
 
     def create_topic(self, name: str, queues: int) -> None:
         """Make a topic, or give an existing one more queues; fewer is refused."""

@@ -180,13 +180,8 @@ class MessageBatch:
 
     @staticmethod
     def _check_text(sizes: NDArray[np.int64], longest: int) -> None:
-        most = int(sizes[longest]) if len(sizes) else 0
-        if most > MAX_PROPERTIES_BYTES:  # only what the store adds comes on top of what was checked
-            raise MessageTooLargeError(
-                f"message {longest}: property text of {most} bytes is over the limit of {MAX_PROPERTIES_BYTES}",
-                position=longest,
-                hint="a record checksum and the mark of an Idempotency-Key are part of it",
-            )
+        if len(sizes):
+            check_property_bytes(int(sizes[longest]), longest)
 
     @classmethod
     def of(cls, messages: Iterable[Message], *, now_ms: int, max_body_bytes: int) -> MessageBatch:
@@ -218,6 +213,16 @@ class MessageBatch:
             BytesColumn.of(keys),
             BytesColumn.of(tags),
             BytesColumn.of(properties),
+        )
+
+
+def check_property_bytes(count: int, place: int) -> None:
+    """Raise :class:`MessageTooLargeError` if the text is too long with what the store adds to what was checked."""
+    if count > MAX_PROPERTIES_BYTES:
+        raise MessageTooLargeError(
+            f"message {place}: property text of {count} bytes is over the limit of {MAX_PROPERTIES_BYTES}",
+            position=place,
+            hint="a record checksum and the mark of an Idempotency-Key are part of it",
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from types import TracebackType
 
 from tiering.errors import DiskFailedError, StoreError
 
@@ -25,12 +25,15 @@ class FlushGuard:
         if self._failure is not None:
             raise DiskFailedError("an earlier flush failed", path=self._path) from self._failure
 
-    @contextlib.contextmanager
-    def flushing(self) -> Iterator[None]:
+    def flushing(self) -> AbstractContextManager[None]:
         """Flush inside; refused after a failure, and a failure is remembered."""
+        return self
+
+    def __enter__(self) -> None:
         self.check()
-        try:
-            yield
-        except StoreError as error:
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, StoreError):
             self._failure = error
-            raise

@@ -18,6 +18,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol
 
 import numpy as np
@@ -142,35 +143,45 @@ class FileSystem(Protocol):
         ...
 
 
-@contextlib.contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except StoreError:
-        raise
-    except OSError as error:
+class _DiskErrors:
+    """Turns what the system says about ``path`` into our errors; a class, as each write and flush of a file has one."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, OSError) or isinstance(error, StoreError):
+            return
+        path = str(self._path)
         if error.errno == errno.ENOENT:
-            raise NotFoundError("no such file", path=str(path)) from error
+            raise NotFoundError("no such file", path=path) from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError("no space left for the write", path=str(path), hint="free space") from error
-        raise DiskFailedError(f"the disk refused: {error.strerror}", path=str(path)) from error
+            raise DiskFullError("no space left for the write", path=path, hint="free space") from error
+        raise DiskFailedError(f"the disk refused: {error.strerror}", path=path) from error
 
 
 class _LocalFile:
     def __init__(self, path: Path, fd: int) -> None:
-        self._path = path
+        self._errors = _DiskErrors(path)
         self._fd = fd
 
     def write_at(self, position: int, data: bytes | bytearray | memoryview | ByteArray) -> None:
         view = data.data if isinstance(data, np.ndarray) else memoryview(data)
-        with _disk_errors(self._path):
+        with self._errors:
             while view.nbytes:  # pwrite may write less than asked, for example at a signal
                 written = os.pwrite(self._fd, view, position)
                 view = view[written:]
                 position += written
 
     def read_at(self, position: int, length: int) -> bytes:
-        with _disk_errors(self._path):
+        with self._errors:
             return os.pread(self._fd, length, position)
 
     def zero(self, start: int, end: int) -> None:
@@ -184,7 +195,7 @@ class _LocalFile:
             start += piece
 
     def flush(self) -> None:
-        with _disk_errors(self._path):
+        with self._errors:
             os.fdatasync(self._fd)
 
     def close(self) -> None:
@@ -198,7 +209,7 @@ class LocalFileSystem:
 
     def exists(self, path: Path) -> bool:
         """Whether something has this name."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             try:
                 os.stat(path)
             except FileNotFoundError:
@@ -207,7 +218,7 @@ class LocalFileSystem:
 
     def list_dir(self, path: Path) -> list[str]:
         """Names in a folder, sorted; missing means empty."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             try:
                 return sorted(os.listdir(path))
             except FileNotFoundError:
@@ -219,12 +230,12 @@ class LocalFileSystem:
 
     def size(self, path: Path) -> int:
         """Length in bytes."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             return os.stat(path).st_size
 
     def make_dirs(self, path: Path) -> None:
         """Create the folder and its parents, flushing each parent that got a new name."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             missing = []
             while not path.is_dir():
                 missing.append(path)
@@ -236,7 +247,7 @@ class LocalFileSystem:
 
     def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
         """Create a file of zeros whose blocks exist, so that a later write cannot meet a full disk."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
             try:
                 if prewrite:
@@ -255,12 +266,12 @@ class LocalFileSystem:
 
     def open(self, path: Path) -> File:
         """Open for positional reading and writing; created empty if missing."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             return _LocalFile(path, os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
 
     def read(self, path: Path) -> bytes:
         """The whole file."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             return path.read_bytes()
 
     def map_read(self, path: Path) -> ByteArray:
@@ -274,7 +285,7 @@ class LocalFileSystem:
     def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
         """msync the pages that hold ``[start, end)``; ``path`` is for the error only."""
         if start < end:
-            with _disk_errors(path):
+            with _DiskErrors(path):
                 sync_mapped(mapped, start, end)
 
     def map_private(self, path: Path) -> ByteArray:
@@ -283,7 +294,7 @@ class LocalFileSystem:
 
     @staticmethod
     def _map(path: Path, mode: int, protection: int, flags: int) -> ByteArray:
-        with _disk_errors(path):
+        with _DiskErrors(path):
             fd = os.open(path, mode)
             try:
                 size = os.fstat(fd).st_size
@@ -295,22 +306,22 @@ class LocalFileSystem:
 
     def rename(self, source: Path, target: Path) -> None:
         """Atomically replace ``target`` by ``source``."""
-        with _disk_errors(source):
+        with _DiskErrors(source):
             os.rename(source, target)
 
     def unlink(self, path: Path) -> None:
         """Remove a name; already gone is fine."""
-        with _disk_errors(path), contextlib.suppress(FileNotFoundError):
+        with _DiskErrors(path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def remove_dir(self, path: Path) -> None:
         """Remove an empty folder; already gone is fine."""
-        with _disk_errors(path), contextlib.suppress(FileNotFoundError):
+        with _DiskErrors(path), contextlib.suppress(FileNotFoundError):
             os.rmdir(path)
 
     def flush_dir(self, path: Path) -> None:
         """fsync the folder."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(fd)
@@ -325,7 +336,7 @@ class LocalFileSystem:
         somebody who merely reads the file cannot drop it.
         """
         with contextlib.ExitStack() as held:
-            with _disk_errors(path):  # not around the yield: what fails there is not this file
+            with _DiskErrors(path):  # not around the yield: what fails there is not this file
                 fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
                 held.callback(os.close, fd)
                 try:
@@ -343,7 +354,7 @@ class LocalFileSystem:
 
     def is_locked(self, path: Path) -> bool:
         """Whether another open file holds the lock of :meth:`lock`."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             try:
                 fd = os.open(path, os.O_RDONLY)
             except FileNotFoundError:
@@ -357,13 +368,13 @@ class LocalFileSystem:
 
     def free_bytes(self, path: Path) -> int:
         """Space an unprivileged writer may still take."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             stat = os.statvfs(path)
             return stat.f_bavail * stat.f_frsize
 
     def total_bytes(self, path: Path) -> int:
         """Used and free space; what is kept back for the superuser counts as neither."""
-        with _disk_errors(path):
+        with _DiskErrors(path):
             stat = os.statvfs(path)
             return (stat.f_blocks - stat.f_bfree + stat.f_bavail) * stat.f_frsize
 

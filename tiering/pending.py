@@ -13,26 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiering.batch import ANY_QUEUE, BORN_END_MS, MAX_QUEUES, BytesColumn, Message, MessageBatch
+from tiering.format.properties import KEYS, NAME_END, TAGS, VALUE_END
+from tiering.lone_message import LoneMessage
 
 #: Text of so many characters fits a record's property text whatever they are: four bytes each at most, and names.
 _SURELY_FITS = 8_000
-_NO_PROPERTIES: Mapping[str, str] = {}
+#: How many legal names are remembered.
+_MOST_TOPICS = 10_000
 
 
 class PendingMessages:
     """A list of messages that :meth:`take` makes a batch of. Not thread safe."""
 
-    __slots__ = ("_keep", "_max_body_bytes", "_numbers", "_rows", "text_bytes")
+    __slots__ = ("_keep", "_max_body_bytes", "_rows", "_topics", "text_bytes")
 
-    def __init__(self, max_body_bytes: int) -> None:
+    def __init__(self, max_body_bytes: int, topics: set[str] | None = None) -> None:
+        """``topics`` are names known to be legal, and it gets those that were found to be; others may share it."""
         self._max_body_bytes = max_body_bytes
+        self._topics = set() if topics is None else topics
         self._begin()
 
     def _begin(self) -> None:
-        # topic number, queue, born time or None, body, keys, tag, property text
-        self._rows: list[tuple[int, int, int | None, bytes, str, str, str]] = []
+        # topic, queue, born time or None, body, keys, tag, property text
+        self._rows: list[tuple[str, int, int | None, bytes, str, str, str]] = []
         self._keep: Callable[..., None] = self._rows.append
-        self._numbers: dict[str, int] = {}
         #: Bytes of bodies, and about those of keys.
         self.text_bytes = 0
 
@@ -45,7 +49,7 @@ class PendingMessages:
         body: bytes,
         keys: Sequence[str] = (),
         tag: str = "",
-        properties: Mapping[str, str] = _NO_PROPERTIES,
+        properties: Mapping[str, str] | None = None,
         born_ms: int | None = None,
         queue_id: int = ANY_QUEUE,
     ) -> None:
@@ -55,7 +59,7 @@ class PendingMessages:
         """
         text = " ".join(keys)
         if (
-            topic in self._numbers
+            topic in self._topics
             and type(body) is bytes
             and 0 < len(body) <= self._max_body_bytes
             # no control character, so no separator and no zeros, and no half of a surrogate pair
@@ -67,31 +71,43 @@ class PendingMessages:
             and ANY_QUEUE <= queue_id < MAX_QUEUES
             and (born_ms is None or 0 <= born_ms < BORN_END_MS)
         ):
-            self._keep((self._numbers[topic], queue_id, born_ms, body, text, tag, ""))
+            self._keep((topic, queue_id, born_ms, body, text, tag, ""))
             self.text_bytes += len(body) + len(text)
         else:
-            self._add_checked(Message(topic, _bytes(body), keys, tag, properties, born_ms, queue_id))
+            self._add_checked(Message(topic, _bytes(body), keys, tag, properties or {}, born_ms, queue_id))
 
     def _add_checked(self, message: Message) -> None:
         alone = MessageBatch.of([message], now_ms=0, max_body_bytes=self._max_body_bytes)
         keys, tag, properties = (_text(column) for column in (alone.keys, alone.tags, alone.properties))
-        number = self._numbers.setdefault(message.topic, len(self._numbers))
-        self._keep((number, message.queue_id, message.born_ms, message.body, keys, tag, properties))
+        if len(self._topics) >= _MOST_TOPICS:
+            self._topics.clear()
+        self._topics.add(message.topic)
+        self._keep((message.topic, message.queue_id, message.born_ms, message.body, keys, tag, properties))
         self.text_bytes += len(message.body) + len(keys) + len(properties)
+
+    def take_lone(self, *, now_ms: int) -> LoneMessage:
+        """As :meth:`take`, of the only message that is pending."""
+        ((topic, queue_id, born_ms, body, keys, tag, properties),) = self._rows
+        self._begin()
+        keys = f"{KEYS}{NAME_END}{keys}{VALUE_END}" if keys else ""
+        tag = f"{TAGS}{NAME_END}{tag}{VALUE_END}" if tag else ""
+        text = f"{keys}{tag}{properties}".encode()
+        return LoneMessage(topic, queue_id, now_ms if born_ms is None else born_ms, body, text)
 
     def take(self, *, now_ms: int) -> MessageBatch:
         """All of them as a batch, in the order in which they came; nothing is pending then.
 
         What :meth:`MessageBatch.of` makes of the same messages. Those without a born time are born ``now_ms``.
         """
-        rows, numbers = self._rows, self._numbers
+        rows = self._rows
         self._begin()
-        number, queue_id, born_ms, bodies, keys, tags, properties = zip(*rows, strict=True) if rows else ((),) * 7
+        topic, queue_id, born_ms, bodies, keys, tags, properties = zip(*rows, strict=True) if rows else ((),) * 7
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(topic))}
         return MessageBatch(
             tuple(numbers),
-            _numbers(number, np.dtype(np.int32)),
-            _numbers(queue_id, np.dtype(np.int32)),
-            _numbers(_times(born_ms, now_ms), np.dtype(np.int64)),
+            _numbers(topic, np.int32, lambda name: numbers[name]),
+            _numbers(queue_id, np.int32),
+            _numbers(born_ms, np.int64, lambda born: now_ms if born is None else born),
             BytesColumn(np.frombuffer(b"".join(bodies) or b"\0", np.uint8), _starts(bodies)),
             _column(keys),
             _column(tags),
@@ -107,16 +123,10 @@ def _text(column: BytesColumn) -> str:
     return column.data[: column.starts[-1]].tobytes().decode()
 
 
-def _times(given: Sequence[int | None], now_ms: int) -> Sequence[int]:
-    if given.count(None) == len(given):
-        return (now_ms,) * len(given)
-    return [now_ms if each is None else each for each in given]
-
-
-def _numbers(values: Sequence[int], kind: np.dtype[Any]) -> NDArray[Any]:
-    if values and values.count(values[0]) == len(values):  # mostly so, and five times as fast
-        return np.full(len(values), values[0], kind)
-    return np.fromiter(values, kind, len(values))
+def _numbers(values: Sequence[Any], kind: type[Any], number: Callable[[Any], int] = int) -> NDArray[Any]:
+    if values and values.count(values[0]) == len(values):  # mostly so, and twenty times as fast
+        return np.full(len(values), number(values[0]), kind)
+    return np.fromiter(map(number, values), kind, len(values))
 
 
 def _starts(values: Sequence[bytes] | Sequence[str]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.batch import MAX_QUEUES, MessageBatch
+from tiering.batch import ANY_QUEUE, MAX_QUEUES, MessageBatch
 from tiering.clock import Clock
 from tiering.encoding import encode_batch
 from tiering.errors import MessageTooLargeError
@@ -18,6 +18,7 @@ from tiering.hot.consume_queue import QueueKey
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.kernels.addresses import address_of
 from tiering.kernels.incoming import choose_queues, number_messages
+from tiering.lone_message import LoneMessage
 
 #: Records are encoded in pieces that stay in a processor's cache until they are written.
 _PIECE_BYTES = 1 << 20
@@ -42,6 +43,7 @@ class BatchWriter:
         self._log = log
         self._topics = topics
         self._clock = clock
+        self._store_host_bytes = store_host
         self._store_host = np.frombuffer(store_host, np.uint8)
         self._record_checksum = record_checksum
         self._buffer = np.empty(0, np.uint8)
@@ -60,24 +62,52 @@ class BatchWriter:
         """The offset that the queue's next message gets."""
         return max(self._next_offsets.get((topic.topic_id, queue_id), 0), topic.floor(queue_id))
 
-    def record_sizes(self, batch: MessageBatch) -> NDArray[np.int64]:
+    def record_sizes(self, batch: MessageBatch | LoneMessage) -> NDArray[np.int64]:
         """Bytes of each record; :class:`MessageTooLargeError` for one that no segment can hold."""
         sizes = batch.record_sizes(8 + len(self._store_host), checksum=self._record_checksum)
-        if len(batch) and sizes.max() > self._log.segment_bytes - BLANK_BYTES:
-            place = int(sizes.argmax())
+        place = int(sizes.argmax()) if len(sizes) else 0
+        if len(sizes) and sizes[place] > self._log.segment_bytes - BLANK_BYTES:
             raise MessageTooLargeError(
                 f"message {place}: record of {sizes[place]} bytes does not fit a segment", position=place
             )
         return sizes
 
-    def append(self, batch: MessageBatch, sizes: NDArray[np.int64]) -> AppendResult:
+    def append(self, batch: MessageBatch | LoneMessage, sizes: NDArray[np.int64]) -> AppendResult:
         """Write the batch, rolling where a segment ends. After a failure nobody may write again: offsets are taken."""
+        if isinstance(batch, LoneMessage):
+            return self._append_lone(batch, int(sizes[0]))
         topics = [self._topics.create(name) for name in batch.topics]
         result = self._place(batch, topics)
         self._write(batch, sizes, result)
         self.messages += len(batch)
         self.bytes += int(sizes.sum())
         return result
+
+    def _append_lone(self, message: LoneMessage, size: int) -> AppendResult:
+        """The same for a batch of one, without its arrays."""
+        topic = self._topics.create(message.topic)
+        queue_id = message.queue_id
+        if queue_id == ANY_QUEUE:
+            queue_id = self._round_robin.get(topic.topic_id, 0) % topic.queues
+            self._round_robin[topic.topic_id] = (queue_id + 1) % topic.queues
+        else:
+            self._topics.ensure_queues(topic, queue_id + 1)
+        queue_offset = self.next_offset(topic, queue_id)
+        self._next_offsets[topic.topic_id, queue_id] = queue_offset + 1
+        self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
+        if size > self._log.room():
+            self._log.roll()
+        physical = self._log.end
+        record = message.encode(
+            physical=physical, store_ms=self.last_store_ms, store_host=self._store_host_bytes, queue_id=queue_id,
+            queue_offset=queue_offset, checksum=self._record_checksum,
+        )  # fmt: skip
+        self._log.write(record)
+        self.messages += 1
+        self.bytes += size
+        return AppendResult(
+            np.array([physical]), np.array([queue_id], np.int32), np.array([queue_offset]), self.last_store_ms
+        )
 
     def _place(self, batch: MessageBatch, topics: list[Topic]) -> AppendResult:
         count = len(batch)

@@ -60,6 +60,7 @@ class CommitLog:
         self._segments: SortedDict[int, Segment] = SortedDict()
         self._segments_lock = threading.Lock()
         self._active: File | None = None
+        self._last_base = 0
         self._flush_turn = threading.Condition()
         self._is_flushing = False
         self._flush_guard = FlushGuard()
@@ -125,8 +126,7 @@ class CommitLog:
     @property
     def last_base(self) -> int:
         """Base offset of the active segment."""
-        with self._segments_lock:
-            return int(self._segments.peekitem(-1)[0])
+        return self._last_base
 
     @property
     def is_empty(self) -> bool:
@@ -166,8 +166,7 @@ class CommitLog:
                 piece = memoryview(_ZEROS)[: self.segment_bytes - start]
                 self._file.write_at(start, piece)
                 self._zeroed = start + len(piece)
-        self._take_flush_turn()
-        with self._flushing():
+        with self._flush_turn_taken():
             if self.last_base == 0:  # a segment that is left has been flushed
                 end = self.end
                 self._flush_file()
@@ -237,11 +236,11 @@ class CommitLog:
         The caller has flushed the files below: a record that survived a killed process in the page cache is not
         durable before somebody says so. Killed in between: the next recovery finds the same end.
         """
-        while self.last_base > max(end, self.begin):
-            base = self.last_base
-            self._fs.unlink(self._paths.segment(base))
+        while self._last_base > max(end, self.begin):
+            self._fs.unlink(self._paths.segment(self._last_base))
             self._fs.flush_dir(self._paths.commitlog)
-            del self._segments[base]
+            del self._segments[self._last_base]
+            self._last_base -= self.segment_bytes
         if end == self.last_base + self.segment_bytes:
             self.add_segment(end)
         self._activate()
@@ -299,7 +298,7 @@ class CommitLog:
         """Bytes of records that still fit the active segment (a blank record always does)."""
         return self.last_base + self.segment_bytes - self.end - BLANK_BYTES
 
-    def write(self, data: ByteArray) -> None:
+    def write(self, data: ByteArray | bytes) -> None:
         """Append encoded records; they must fit :meth:`room`. Not durable before :meth:`flush`."""
         self._file.write_at(self.end - self.last_base, data)
         self.end += len(data)
@@ -317,8 +316,7 @@ class CommitLog:
             file.write_at(position, BLANK.pack(self.segment_bytes - position, MAGIC_BLANK))
             hole = -(-(position + BLANK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
             file.zero(hole, self.segment_bytes)
-        self._take_flush_turn()
-        with self._flushing():
+        with self._flush_turn_taken():
             self._flush_file()
             self.add_segment(base + self.segment_bytes)
             self.end = self.flushed = base + self.segment_bytes
@@ -335,27 +333,30 @@ class CommitLog:
             if self.flushed >= wanted:
                 return self.flushed
             self._is_flushing = True
-        with self._flushing():
+        try:
             end = self.end
             self._flush_file()
             self.flushed = end
+        finally:
+            self._end_flush_turn()
         return end
 
-    def _take_flush_turn(self) -> None:
+    @contextlib.contextmanager
+    def _flush_turn_taken(self) -> Iterator[None]:
         with self._flush_turn:
             while self._is_flushing:
                 self._flush_turn.wait()
             self._is_flushing = True
-
-    @contextlib.contextmanager
-    def _flushing(self) -> Iterator[None]:
-        """Let go of a turn that was taken, and of all who wait for it."""
         try:
             yield
         finally:
-            with self._flush_turn:
-                self._is_flushing = False
-                self._flush_turn.notify_all()
+            self._end_flush_turn()
+
+    def _end_flush_turn(self) -> None:
+        """Let go of all who wait for it."""
+        with self._flush_turn:
+            self._is_flushing = False
+            self._flush_turn.notify_all()
 
     def _flush_file(self) -> None:
         begun_s = self._clock.monotonic_s()
@@ -381,7 +382,9 @@ class CommitLog:
 
     def _activate(self) -> None:
         self._close_active()
-        self._active = self._fs.open(self._paths.segment(self.last_base))
+        with self._segments_lock:
+            self._last_base = int(self._segments.peekitem(-1)[0])
+        self._active = self._fs.open(self._paths.segment(self._last_base))
 
     def close(self) -> None:
         """Close the active file; nothing is flushed, and no file is made or removed by anybody who comes later."""

@@ -33,6 +33,7 @@ from tiering.hot.producers import Origin, ProducerWindow, marks
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.hot.write_guard import WriteGuard
+from tiering.lone_message import LoneMessage
 from tiering.options import HotOptions
 from tiering.paths import StorePaths
 from tiering.tracer import NO_TRACER, Tracer
@@ -171,7 +172,7 @@ class HotStore:
 
     def append(
         self,
-        batch: MessageBatch,
+        batch: MessageBatch | LoneMessage,
         durability: Durability,
         origin: Origin | None = None,
         *,
@@ -185,6 +186,7 @@ class HotStore:
         topic that may not be made, before anything is written.
         """
         if origin is not None:
+            assert isinstance(batch, MessageBatch)
             batch = batch.with_marks(marks(origin.producer, origin.sequences.tolist()))
         sizes = self._writer.record_sizes(batch)
         with self._append_lock:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from types import TracebackType
 
 from tiering.errors import ClosedError, InvalidRequestError, ReadOnlyError
 
@@ -37,14 +37,27 @@ class WriteGuard:
         if self._reason is not None:
             raise ReadOnlyError(f"the store is read-only: {self._reason}", hint="repair the cause and restart")
 
-    @contextlib.contextmanager
-    def writing(self, what: str) -> Iterator[None]:
+    def writing(self, what: str) -> AbstractContextManager[None]:
         """A step that changes the disk: refused once the store is read-only, and it is so after a failure."""
-        self.check()
-        try:
-            yield
-        except (InvalidRequestError, ClosedError):  # neither says anything about the disk
-            raise
-        except BaseException as error:  # out of memory, an interrupt: nobody knows how far it came
-            self.turn_read_only(f"{what} failed: {error}")
-            raise
+        return _Step(self, what)
+
+
+class _Step:
+    """One step under a guard; a class, as every append takes three of them."""
+
+    __slots__ = ("_guard", "_what")
+
+    def __init__(self, guard: WriteGuard, what: str) -> None:
+        self._guard = guard
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._guard.check()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # a wrong request or a store that was closed says nothing about the disk; out of memory, an interrupt: nobody
+        # knows how far it came
+        if error is not None and not isinstance(error, (InvalidRequestError, ClosedError)):
+            self._guard.turn_read_only(f"{self._what} failed: {error}")

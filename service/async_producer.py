@@ -1,0 +1,174 @@
+"""A producer for asyncio: each message is answered where it went, and all that wait share one append and its flush.
+
+While a batch is appended on a thread of the producer's own, the next one collects. Killed at any time: what was
+answered is as durable as asked for, what was not may be there or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self
+
+from service.appended import Appended, AppendedColumns
+from service.engine import Engine
+from tiering.batch import ANY_QUEUE
+from tiering.clock import Clock, SystemClock
+from tiering.errors import ClosedError
+from tiering.pending import PendingMessages
+from tiering.types import Durability
+
+#: Bytes of bodies and keys that collect at most; further senders wait.
+MAX_PENDING_BYTES = 16 << 20
+#: An append that takes longer would hold up everything else on the loop for too long.
+_SHORT_S = 0.000_5
+#: A slow append is forgotten after about 30 short ones.
+_FADING = 0.9
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Messages that are appended together, and who waits for each."""
+
+    pending: PendingMessages
+    senders: list[asyncio.Future[Appended]] = field(default_factory=list)
+
+    def answer(self, found: AppendedColumns | BaseException) -> None:
+        for place, sender in enumerate(self.senders):
+            if sender.done():  # it was cancelled
+                continue
+            if isinstance(found, BaseException):
+                sender.set_exception(found)
+            else:
+                sender.set_result(found[place])
+
+
+class AsyncProducer:
+    """Sends to one open store, which it does not close, from the event loop that it was made on.
+
+    A batch holds whatever is sent while the one before is on its way, so nobody waits for company, and many senders
+    share an fdatasync. A batch of one, sent while nothing else waits, is appended on the loop itself, which saves it
+    two changes of threads, as long as that is short: while the disk is slow, it goes to the thread too.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        durability: Durability = Durability.FLUSHED,
+        *,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        """``max_pending_bytes`` of bodies and keys collect at most, and one message more."""
+        self._engine = engine
+        self._durability = durability
+        self._most_bytes = max_pending_bytes
+        self._clock = clock or SystemClock()
+        self._loop = asyncio.get_running_loop()
+        self._next = _Batch(engine.pending_messages())
+        #: Something is appended, or will be at the next turn of the loop.
+        self._is_busy = False
+        self._is_closed = False
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._idle: asyncio.Future[None] | None = None
+        self._slow_s = 0.0
+        self._work: SimpleQueue[_Batch | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        keys: Sequence[str] = (),
+        tag: str = "",
+        properties: Mapping[str, str] | None = None,
+        born_ms: int | None = None,
+        queue_id: int = ANY_QUEUE,
+    ) -> Appended:
+        """Append one message and say where it went, once it is as durable as this producer was asked to make it.
+
+        Raises at once what is wrong with the message, and later what :meth:`Engine.append` raises for its batch: all
+        who were in it get the same. Cancelled, the message may be appended or not; the others of its batch are.
+        """
+        while self._next.pending.text_bytes >= self._most_bytes and not self._is_closed:
+            waiting = self._loop.create_future()
+            self._room.append(waiting)
+            await waiting
+        if self._is_closed:
+            raise ClosedError("the producer is closed")
+        batch = self._next
+        batch.pending.add(topic, body, keys, tag, properties, born_ms, queue_id)
+        sender: asyncio.Future[Appended] = self._loop.create_future()
+        batch.senders.append(sender)
+        if not self._is_busy:
+            self._is_busy = True
+            self._loop.call_soon(self._begin)
+        return await sender
+
+    def _begin(self) -> None:
+        """Append what has collected, or rest."""
+        batch = self._next
+        if not batch.senders:
+            self._is_busy = False
+            if self._idle is not None and not self._idle.done():
+                self._idle.set_result(None)
+            return
+        self._next = _Batch(self._engine.pending_messages())
+        while self._room:
+            waiting = self._room.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+        is_short = self._slow_s < _SHORT_S and self._durability is not Durability.ARCHIVED
+        if len(batch.senders) == 1 and is_short:
+            self._end(batch, self._append(batch))
+        else:
+            self._begin_thread()
+            self._work.put(batch)
+
+    def _end(self, batch: _Batch, found: AppendedColumns | BaseException) -> None:
+        batch.answer(found)
+        # those who were answered take their turn first, so that what they send next is in one batch
+        self._loop.call_soon(self._loop.call_soon, self._begin)
+
+    def _append(self, batch: _Batch) -> AppendedColumns | BaseException:
+        begun_s = self._clock.monotonic_s()
+        try:
+            return self._engine.append(batch.pending, self._durability)
+        except Exception as error:  # the senders', of whatever kind
+            return error
+        finally:
+            self._slow_s = max(self._clock.monotonic_s() - begun_s, self._slow_s * _FADING)
+
+    def _begin_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._append_all, name="tierlog-producer", daemon=True)
+            self._thread.start()
+
+    def _append_all(self) -> None:
+        while (batch := self._work.get()) is not None:
+            found = self._append(batch)
+            try:
+                self._loop.call_soon_threadsafe(self._end, batch, found)
+            except RuntimeError:  # the loop was closed before this producer, and nobody waits any more
+                return
+
+    async def close(self) -> None:
+        """Take no more, and return when all that was taken is answered. Idempotent."""
+        self._is_closed = True
+        if self._is_busy:
+            self._idle = self._idle or self._loop.create_future()
+            await asyncio.shield(self._idle)
+        self._work.put(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
