@@ -168,7 +168,12 @@ def decode_directory_page(data: bytes) -> pa.Table:
 
 def is_frame_of(data: bytes, checksum: int) -> bool:
     """Whether a frame ends in the checksum of its row in the seek table: a sound frame may belong elsewhere."""
-    return int.from_bytes(data[-_FRAME_CHECKSUM_BYTES:], "little") == checksum
+    return checksum_in_frame(data) == checksum
+
+
+def checksum_in_frame(data: bytes) -> int:
+    """What a frame ends in: :func:`frame_checksum` of its content, which the decompressor compares."""
+    return int.from_bytes(data[-_FRAME_CHECKSUM_BYTES:], "little")
 
 
 def decompress_frame(data: bytes, length: int, *, path: str, position: int) -> bytes:

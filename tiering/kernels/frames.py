@@ -48,6 +48,8 @@ RUN = np.dtype(
 )
 _RUN_BYTES = RUN.itemsize
 _AHEAD = 12
+_LINES_AHEAD = 7
+"""Cache lines of a record that are asked for ahead."""
 _SUM_MASK = (1 << 64) - 1
 
 
@@ -120,7 +122,9 @@ def _gather(
         if i + _AHEAD < last:
             ahead = load_i32(order + 4 * (i + _AHEAD))
             if 0 <= ahead < total:
-                prefetch(log + load_i32(positions + 4 * ahead))
+                address = log + load_i32(positions + 4 * ahead)
+                for line in range(_LINES_AHEAD):
+                    prefetch(address + 64 * line)
         ordinal = load_i32(order + 4 * i)
         if ordinal < 0 or ordinal >= total:
             return -1
@@ -241,6 +245,7 @@ class FrameGatherer:
         self.mapped_sum = 0
         """Of the positions of all records gathered so far, in the log and in the object."""
         self._info = np.empty(5, np.int64)
+        self._runs = np.empty(0, RUN)
 
     def gather(self, frame: int, group: int, first: int, last: int, room: int) -> Frame:
         """A frame of at most ``room`` bytes, but at least one record, of those in ``[first, last)`` of the order.
@@ -251,7 +256,10 @@ class FrameGatherer:
         if 0 <= ordinal < len(self._order):
             room = max(room, int(self._groups.positions[ordinal + 1]) - int(self._groups.positions[ordinal]))
         out = np.empty(min(room, len(self._data)), np.uint8)
-        runs = np.empty(min(last - first, len(out) // FIXED_BYTES_V1), RUN)
+        most_runs = min(last - first, len(out) // FIXED_BYTES_V1)
+        if len(self._runs) < most_runs:
+            self._runs = np.empty(most_runs, RUN)
+        runs = self._runs
         failed = _gather(
             self._data.ctypes.data, len(self._data), self._groups.positions.ctypes.data, self._order.ctypes.data,
             len(self._order), first, last, len(out), out.ctypes.data, group, self._starts.ctypes.data,
@@ -267,8 +275,8 @@ class FrameGatherer:
         self.mapped_sum += mapped
         return Frame(out[:length], first, records, runs[:count].copy())
 
-    def inspect(self, frame: Frame, data: bytes) -> None:
-        """Take in what a frame holds once it was compressed and decompressed again.
+    def inspect(self, frame: Frame, data: bytes) -> int:
+        """The sum of the records that a frame holds once it was compressed and decompressed again; any thread may ask.
 
         Raises :class:`ChecksumMismatchError` if its records are not where they should be.
         """
@@ -280,7 +288,11 @@ class FrameGatherer:
         )  # fmt: skip
         if failed:
             raise ChecksumMismatchError("a frame does not hold the records that it should")
-        self._seen += int(out[0])
+        return int(out[0])
+
+    def seen(self, record_sum: int) -> None:
+        """Take in the sum of a frame's records."""
+        self._seen += record_sum
 
     def compare(self, record_sum: int) -> None:
         """Compare what all frames hold with the sum of the records as they were read.

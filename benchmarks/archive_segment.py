@@ -1,0 +1,114 @@
+"""How much of zstd's own rate is left when a segment is archived?
+
+A segment of ``--mib`` MiB is full of log records (``log_records``) in 16 queues. Archiving reads it with every
+checksum, sorts it, gathers frames, compresses them, decompresses each again and compares it with what was read, and
+writes the object with directory, offset map and seek table to a new local file, which is flushed. Bare zstd compresses
+the very same frames, one after the other, from memory to nowhere, on as many threads. The seconds of processors beside
+it tell what reading, checksums and the comparison of every frame cost, which bare zstd does not do.
+
+``python benchmarks/archive_segment.py [--mib 256] [--levels 1 3] [--runs 5] [--dir FOLDER]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import zstandard
+
+from benchmarks.harness import Report, Row, drained, in_turns
+from benchmarks.log_records import fill_segment, open_hot
+from tiering.archive import upload_segment
+from tiering.clock import SystemClock
+from tiering.cold.local import LocalObjectStore
+from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.segment.reader import SegmentReader
+from tiering.cold.segment.writer import COMPRESSING_THREADS
+from tiering.format.manifest import LogEntry
+from tiering.hot.store import HotStore
+from tiering.options import ColdOptions
+from tiering.paths import ColdKeys
+from tiering.randomness import SystemRandomness
+
+_TARGET = 0.85
+
+
+def archived(hot: HotStore, folder: Path, level: int) -> tuple[ManifestStore, LogEntry]:
+    """The store's first segment as an object below a new folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    objects = LocalObjectStore(folder, SystemClock())
+    options = ColdOptions(compression_level=level)
+    manifest = ManifestStore(objects, ColdKeys("bench"), SystemRandomness(), options)
+    entry = upload_segment(manifest, SystemRandomness(), hot.topics.all(), hot.log.segments()[0], 1)
+    return manifest, entry
+
+
+def frames_of(manifest: ManifestStore, entry: LogEntry) -> list[bytes]:
+    """What its frames decompress to."""
+    segment = SegmentReader(manifest.reader(scan=True), entry)
+    table = segment.seek_table()
+    return list(segment.frames([table.place(number) for number in range(len(table.checksums))]))
+
+
+def compress(frames: list[bytes], level: int, threads: int) -> None:
+    """All frames, each thread its share."""
+
+    def share(number: int) -> None:
+        compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+        for frame in frames[number::threads]:
+            compressor.compress(frame)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(share, range(threads)))
+
+
+def rate(raw_bytes: int, work: Callable[[], object], clock: Callable[[], float]) -> float:
+    """MB a second, of the clock that is given, once what was written before is on the disk."""
+    drained()
+    begin = clock()
+    work()
+    return raw_bytes / (clock() - begin) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--levels", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--dir", type=Path, default=Path("build/bench"))
+    given = parser.parse_args()
+    report = Report.of(__file__, __doc__)
+    given.dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=given.dir) as name:
+        folder = Path(name)
+        count = fill_segment(folder / "store", given.mib, 16)
+        hot = open_hot(folder / "store", given.mib << 20)
+        for level in given.levels:
+            manifest, entry = archived(hot, folder / "cold", level)
+            frames = frames_of(manifest, entry)
+            raw = sum(map(len, frames))
+            ours = partial(archived, hot, folder / "cold", level)
+            theirs = partial(compress, frames, level, COMPRESSING_THREADS)
+            note = f"{count:,} records, {raw / entry.size_bytes:.2f} : 1"
+            for what, clock, target in (
+                (f"archive of a segment, level {level}", time.perf_counter, _TARGET),
+                (f"the same, seconds of processors, level {level}", time.process_time, None),
+            ):
+                sides = in_turns(
+                    {"tierlog": partial(rate, raw, ours, clock), f"zstd, {COMPRESSING_THREADS} threads":
+                     partial(rate, raw, theirs, clock)},
+                    given.runs,
+                )  # fmt: skip
+                report.add(Row(what, "MB/s", sides, target, note=note))
+        hot.close()
+    report.save()
+
+
+if __name__ == "__main__":
+    main()
