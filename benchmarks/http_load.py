@@ -1,12 +1,13 @@
-"""How many messages a second does one service take over HTTP, and how long does a request wait?
+"""How many messages a second does one service take over HTTP, beside a service that only parses the same body?
 
 ``tierlog serve`` in a process of its own, wrk as the client: bodies of one JSON message, 100 in JSON, 1,000 as NDJSON
-and 10,000 as Arrow, each with durability ``async`` and ``flushed``, over 1, 16 and 64 connections, for ``--seconds``
-each. The peer, in the same run: a FastAPI application that only parses the same body and answers how many messages it
-saw. Every message that was answered is counted in the store afterwards; a request that wrk cut off at its end may have
-been appended too, at most one for each connection. All of it shares the machine: wrk, the service and its disk.
+and 10,000 as Arrow (answered as Arrow; the others as JSON), each with durability ``async`` and ``flushed``. The peer,
+in turns with it: a FastAPI application with ``json`` and pyarrow, on uvicorn with uvloop and httptools as tierlog is,
+that parses the body, answers how many messages it saw, and logs nothing. Every message that was answered is counted in
+the store afterwards; a request that wrk cut off at its end may have been appended too, at most one for each connection.
+All of it shares the machine: wrk, the service and its disk.
 
-``PYTHONPATH=. python benchmarks/http_load.py [--seconds 3] [--connections 1 16 64] [--body 200]``
+``PYTHONPATH=. python benchmarks/http_load.py [--seconds 1] [--runs 5] [--body 200] [--dir build/bench]``
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ import pyarrow as pa
 import uvicorn
 from fastapi import FastAPI, Request
 
+from benchmarks.harness import Report, Row, in_turns
+
 _SCRIPT = Path(__file__).parent / "wrk" / "post.lua"
 _JSON, _NDJSON, _ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
 
@@ -42,6 +45,10 @@ class Shape:
     name: str
     media_type: str
     messages: int
+    connections: int
+    #: What durability ``async`` is to reach: messages a second, or the ratio to the peer.
+    least: float | None = None
+    least_ratio: float | None = None
 
     def body(self, size: int) -> bytes:
         """The body with so many messages of so many bytes."""
@@ -61,10 +68,11 @@ class Shape:
 
 
 SHAPES = (
-    Shape("one JSON", _JSON, 1),
-    Shape("100 JSON", _JSON, 100),
-    Shape("1,000 NDJSON", _NDJSON, 1_000),
-    Shape("10,000 Arrow", _ARROW, 10_000),
+    Shape("one JSON", _JSON, 1, 64, least_ratio=0.7),
+    Shape("one JSON, one client", _JSON, 1, 1),
+    Shape("100 JSON", _JSON, 100, 16),
+    Shape("1,000 NDJSON", _NDJSON, 1_000, 8, least=200_000),
+    Shape("10,000 Arrow", _ARROW, 10_000, 4, least=1_000_000),
 )
 
 
@@ -102,12 +110,11 @@ def peer_app() -> FastAPI:
     return app
 
 
-def load(url: str, shape: Shape, body: Path, connections: int, seconds: int) -> Figures:
+def load(url: str, shape: Shape, body: Path, seconds: int) -> Figures:
     """Ask for a while."""
-    threads = min(2, connections)
     command = [
-        "wrk", f"-t{threads}", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", str(_SCRIPT), url, "--",
-        str(body), shape.media_type,
+        "wrk", f"-t{min(2, shape.connections)}", f"-c{shape.connections}", f"-d{seconds}s", "--timeout", "30s",
+        "-s", str(_SCRIPT), url, "--", str(body), shape.media_type, _ARROW if shape.media_type == _ARROW else _JSON,
     ]  # fmt: skip
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return Figures(**json.loads(said.strip().splitlines()[-1]))
@@ -145,49 +152,67 @@ def stored_messages(url: str) -> int:
         time.sleep(0.5)
 
 
-def measure(url: str, peer: str, arguments: argparse.Namespace, folder: Path) -> None:
-    """All shapes, one line each."""
-    for shape in SHAPES:  # kernels are compiled with the first of each
-        (folder / "body").write_bytes(shape.body(arguments.body))
-        load(f"{url}/v1/topics/bench/messages", shape, folder / "body", 1, 2)
-    print(f"{'request':13} {'durability':10} conns  messages/s  p50 ms  p99 ms  peer messages/s  ratio")
-    for shape in SHAPES:
-        body = folder / "body"
-        body.write_bytes(shape.body(arguments.body))
-        for connections in arguments.connections:
-            beside = load(f"{peer}/peer", shape, body, connections, arguments.seconds)
-            for durability in ("async", "flushed"):
-                before = stored_messages(url)
-                where = f"{url}/v1/topics/bench/messages?durability={durability}"
-                found = load(where, shape, body, connections, arguments.seconds)
-                stored = stored_messages(url) - before
-                answered = (found.requests - found.refused) * shape.messages
-                if not answered <= stored <= answered + connections * shape.messages:
-                    raise SystemExit(f"{answered} messages were acknowledged, {stored} are there")
-                rate, other = found.messages_a_second(shape), beside.messages_a_second(shape)
-                print(
-                    f"{shape.name:13} {durability:10} {connections:5} {rate:11,.0f} {found.p50_us / 1000:7.1f} "
-                    f"{found.p99_us / 1000:7.1f} {other:16,.0f} {rate / other:6.2f}"
-                    + (f"  ({found.refused} refused, {found.broken} broken)" if found.refused + found.broken else ""),
-                    flush=True,
-                )
+def measure(url: str, peer: str, shape: Shape, arguments: argparse.Namespace, folder: Path) -> Iterator[Row]:
+    """The rows of one kind of request."""
+    body = folder / "body"
+    body.write_bytes(shape.body(arguments.body))
+    found: dict[str, list[Figures]] = {"async": [], "flushed": [], "peer": []}
+
+    def side(name: str) -> Callable[[], float]:
+        where = f"{peer}/peer" if name == "peer" else f"{url}/v1/topics/bench/messages?durability={name}"
+
+        def run() -> float:
+            found[name].append(load(where, shape, body, arguments.seconds))
+            return found[name][-1].messages_a_second(shape)
+
+        return run
+
+    asked = UrlRequest(f"{url}/v1/topics/bench/messages", body.read_bytes(), {"Content-Type": shape.media_type})
+    urlopen(asked).close()  # kernels are compiled with the first of each kind, if they are not yet
+    before = stored_messages(url)
+    rates = in_turns({name: side(name) for name in found}, arguments.runs)
+    _check_stored(stored_messages(url) - before, [*found["async"], *found["flushed"]], shape)
+    for durability in ("async", "flushed"):
+        what, runs = f"{shape.name}, {durability}", found[durability][1:]
+        note = (
+            f"{shape.connections} connections, p50 {min(one.p50_us for one in runs) / 1000:.1f} ms, "
+            f"p99 {max(one.p99_us for one in runs) / 1000:.1f} ms, {sum(one.refused for one in runs)} refused, "
+            f"{sum(one.broken for one in runs)} broken"
+        )
+        aimed_at = shape if durability == "async" else None
+        if aimed_at is not None and aimed_at.least is not None:
+            yield Row(what, "messages/s", {"tierlog": rates[durability]}, aimed_at.least, note=note)
+            what, note = f"{shape.name}, {durability}, beside the peer", ""
+        sides = {"tierlog": rates[durability], "only parsed": rates["peer"]}
+        yield Row(what, "messages/s", sides, aimed_at.least_ratio if aimed_at is not None else None, note=note)
+
+
+def _check_stored(stored: int, runs: list[Figures], shape: Shape) -> None:
+    """What was acknowledged is there, and no more than what wrk had on its way when it ended."""
+    answered = sum(one.requests - one.refused for one in runs) * shape.messages
+    if not answered <= stored <= answered + len(runs) * shape.connections * shape.messages:
+        raise SystemExit(f"{answered} messages were acknowledged, {stored} are there")
 
 
 def main() -> None:
     """Both services, then every kind of request."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=3)
-    parser.add_argument("--connections", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--seconds", type=int, default=1, help="of each run")
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--body", type=int, default=200, help="bytes of a message's body")
+    parser.add_argument("--dir", type=Path, default=Path("build/bench"), help="where the store is made")
     parser.add_argument("--peer-port", type=int, default=18099, help="where the peer listens")
     parser.add_argument("--as-peer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.as_peer:
-        uvicorn.run(peer_app(), host="127.0.0.1", port=arguments.peer_port, log_level="info", access_log=False)
+        port = arguments.peer_port
+        uvicorn.run(peer_app(), host="127.0.0.1", port=port, loop="uvloop", http="httptools", access_log=False)
         return
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed, and nothing was measured: apt-get install wrk")
-    with tempfile.TemporaryDirectory() as name:
+    arguments.dir.mkdir(parents=True, exist_ok=True)
+    report = Report.of(__file__, __doc__)
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         folder = Path(name)
         serve = ("-m", "service.cli.main", "serve", "--root", str(folder / "store"), "--port", "0")
         beside = (__file__, "--as-peer", "--peer-port", str(arguments.peer_port))
@@ -195,7 +220,10 @@ def main() -> None:
             service(*serve, is_ready=lambda line: "serving" in line) as url,
             service(*beside, is_ready=lambda line: "startup complete" in line),
         ):
-            measure(url, f"http://127.0.0.1:{arguments.peer_port}", arguments, folder)
+            for shape in SHAPES:
+                for row in measure(url, f"http://127.0.0.1:{arguments.peer_port}", shape, arguments, folder):
+                    report.add(row)
+    report.save()
 
 
 if __name__ == "__main__":

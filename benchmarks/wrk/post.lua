@@ -1,4 +1,4 @@
--- Sends the same body again and again: wrk ... -s post.lua URL -- BODY_FILE CONTENT_TYPE
+-- Sends the same body again and again: wrk ... -s post.lua URL -- BODY_FILE CONTENT_TYPE ACCEPT
 -- Prints one line of JSON at the end; times are in microseconds, as wrk counts them.
 
 function init(args)
@@ -6,6 +6,7 @@ function init(args)
   wrk.method = "POST"
   wrk.body = file:read("*a")
   wrk.headers["Content-Type"] = args[2]
+  wrk.headers["Accept"] = args[3]
   file:close()
 end
 
