@@ -3,9 +3,9 @@
 ``tierlog serve`` in a process of its own, wrk as the client: bodies of one JSON message, 100 in JSON, 1,000 as NDJSON
 and 10,000 as Arrow (answered as Arrow; the others as JSON), each with durability ``async`` and ``flushed``. The peer,
 in turns with it: a FastAPI application with ``json`` and pyarrow, on uvicorn with uvloop and httptools as tierlog is,
-that parses the body, answers how many messages it saw, and logs nothing. Every message that was answered is counted in
-the store afterwards; a request that wrk cut off at its end may have been appended too, at most one for each connection.
-All of it shares the machine: wrk, the service and its disk.
+that parses the body and answers how many messages it saw; both log a line for each request. Every message that was
+answered is counted in the store afterwards; a request that wrk cut off at its end may have been appended too, at most
+one for each connection. All of it shares the machine: wrk, the service and its disk.
 
 ``PYTHONPATH=. python benchmarks/http_load.py [--seconds 1] [--runs 5] [--body 200] [--dir build/bench]``
 """
@@ -20,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ class Shape:
         if self.media_type == _NDJSON:
             return "".join(json.dumps(row) + "\n" for row in rows).encode()
         table = pa.Table.from_pylist(
-            [{"body": row["body"].encode(), "keys": row["keys"]} for row in rows],
+            [{"body": b"x" * size, "keys": row["keys"]} for row in rows],
             pa.schema([("body", pa.binary()), ("keys", pa.list_(pa.string()))]),
         )
         out = io.BytesIO()
@@ -121,18 +120,16 @@ def load(url: str, shape: Shape, body: Path, seconds: int) -> Figures:
 
 
 @contextlib.contextmanager
-def service(*command: str, is_ready: Callable[[str], bool]) -> Iterator[str]:
-    """The URL that a process prints last on its line on standard error."""
-    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
+def service(log: Path, *command: str, is_ready: Callable[[str], bool]) -> Iterator[str]:
+    """The URL that a process writes last on its line into its log."""
+    with log.open("w") as written:
+        process = subprocess.Popen([sys.executable, *command], stdout=written, stderr=written)
     try:
-        for line in process.stderr:
-            if is_ready(line):
-                threading.Thread(target=process.stderr.read, daemon=True).start()  # it logs each request
-                yield line.split()[-1]
-                break
-        else:
-            raise SystemExit("the service did not start")
+        while (line := next(filter(is_ready, log.read_text().splitlines()), None)) is None:
+            if process.poll() is not None:
+                raise SystemExit(f"the service did not start: {log.read_text()}")
+            time.sleep(0.05)
+        yield line.split()[-1]
     finally:
         process.terminate()
         process.wait()
@@ -206,7 +203,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.as_peer:
         port = arguments.peer_port
-        uvicorn.run(peer_app(), host="127.0.0.1", port=port, loop="uvloop", http="httptools", access_log=False)
+        uvicorn.run(peer_app(), host="127.0.0.1", port=port, loop="uvloop", http="httptools")
         return
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed, and nothing was measured: apt-get install wrk")
@@ -217,8 +214,8 @@ def main() -> None:
         serve = ("-m", "service.cli.main", "serve", "--root", str(folder / "store"), "--port", "0")
         beside = (__file__, "--as-peer", "--peer-port", str(arguments.peer_port))
         with (
-            service(*serve, is_ready=lambda line: "serving" in line) as url,
-            service(*beside, is_ready=lambda line: "startup complete" in line),
+            service(folder / "log", *serve, is_ready=lambda line: "serving" in line) as url,
+            service(folder / "peer-log", *beside, is_ready=lambda line: "startup complete" in line),
         ):
             for shape in SHAPES:
                 for row in measure(url, f"http://127.0.0.1:{arguments.peer_port}", shape, arguments, folder):

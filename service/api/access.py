@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -126,6 +126,7 @@ def _unauthenticated(words: str) -> ASGIApp:
     return answer
 
 
+@lru_cache(maxsize=256)
 def _is_loopback(host: str) -> bool:
     """Whether a ``Host`` header names the loopback: an address of it, or ``localhost`` and names below that."""
     try:

@@ -20,6 +20,7 @@ _LONG_BYTES = 32 << 10
 _ENCODINGS = ("zstd", "gzip")
 #: Arrow and Parquet are left as they are: compressed inside, or read where they lie.
 _KINDS = ("application/json", "application/problem+json", "application/x-ndjson", "text/")
+_RAW_KINDS = tuple(kind.encode() for kind in _KINDS)
 
 
 class _Encoder(Protocol):
@@ -61,7 +62,8 @@ class _Answer:
             if not body and more:
                 return
             start, self._start = self._start, None
-            self._choose(MutableHeaders(raw=start["headers"]), start["status"], body, more=more)
+            if more or len(body) >= _LEAST_BYTES or not _only_varies(start["headers"]):
+                self._choose(MutableHeaders(raw=start["headers"]), start["status"], body, more=more)
             await self._send(start)
         if self._encoder is None:
             await self._send(message)
@@ -92,6 +94,19 @@ class _Answer:
         headers["Content-Encoding"] = encoding
         if "content-length" in headers:
             del headers["content-length"]
+
+
+def _only_varies(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Of an answer that is too small, most often all that there is to do: name the header that others depend on."""
+    kind = b""
+    for name, value in headers:
+        if name == b"content-type":
+            kind = value
+        elif name in (b"content-encoding", b"vary"):
+            return False
+    if kind.startswith(_RAW_KINDS):
+        headers.append((b"vary", b"Accept-Encoding"))
+    return True
 
 
 def _wanted(accepted: str) -> str | None:

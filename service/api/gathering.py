@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, pairwise
 
 from service.api.lanes import Lane
 from service.appended import AppendedColumns
@@ -26,12 +28,13 @@ _MOST_MESSAGES = 1_000
 Append = Callable[[Sequence[Message], Durability], AppendedColumns]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
-    """One request."""
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Requests that are appended together."""
 
-    messages: list[Message]
-    answer: asyncio.Future[bytes]
+    requests: list[tuple[list[Message], asyncio.Future[bytes]]] = field(default_factory=list)
+    messages: int = 0
+    timer: asyncio.TimerHandle | None = None
 
 
 class Gathering:
@@ -40,74 +43,73 @@ class Gathering:
     def __init__(self, append: Append, lane: Lane) -> None:
         self._append = append
         self._lane = lane
-        self._waiting: dict[tuple[str, Durability], list[_Waiting]] = {}
+        #: Those that wait, in their order; a key is there as long as a task appends for it.
+        self._waiting: dict[tuple[str, Durability], deque[_Group]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def append(self, topic: str, durability: Durability, messages: list[Message]) -> bytes:
         """The answer's JSON, once the messages, all of the topic, are as durable as asked for.
 
-        Raises what the append raises, and :class:`DeadlineError` like :meth:`Lane.run`.
+        Raises what the append raises, and :class:`DeadlineError` if it is not done in the lane's time, counted from the
+        first request of the group.
         """
-        one = _Waiting(messages, asyncio.get_running_loop().create_future())
-        key = topic, durability
-        gathered = self._waiting.get(key)
-        if gathered is None:
-            self._waiting[key] = [one]
+        loop, key = asyncio.get_running_loop(), (topic, durability)
+        answer: asyncio.Future[bytes] = loop.create_future()
+        groups = self._waiting.get(key)
+        if groups is None:
+            groups = self._waiting[key] = deque()
             # in a context of its own: it goes on with what others sent
-            task = asyncio.get_running_loop().create_task(self._run(key), context=contextvars.Context())
+            task = loop.create_task(self._run(key), context=contextvars.Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        else:
-            gathered.append(one)
-        return await self._lane.in_time(one.answer)
+        if not groups or groups[-1].messages + len(messages) > _MOST_MESSAGES:
+            groups.append(_Group())
+            if self._lane.timeout_s is not None:  # one for all: a timer for each would cost more than the rest here
+                groups[-1].timer = loop.call_later(self._lane.timeout_s, self._give_up, groups[-1])
+        groups[-1].requests.append((messages, answer))
+        groups[-1].messages += len(messages)
+        return await answer
 
     async def _run(self, key: tuple[str, Durability]) -> None:
         """Append group by group until nobody waits."""
+        groups = self._waiting[key]
         try:
-            while waiting := self._waiting[key]:
-                group = _first(waiting)
-                self._waiting[key] = waiting[len(group) :]
-                await self._answer(group, key[1])
+            while groups:
+                await self._answer(groups.popleft(), key[1])
         finally:
             del self._waiting[key]
 
-    async def _answer(self, group: list[_Waiting], durability: Durability) -> None:
+    async def _answer(self, group: _Group, durability: Durability) -> None:
+        batches = [messages for messages, _ in group.requests]
         try:
-            answers: Sequence[bytes | Exception] = await self._lane.run(
-                lambda: self._answers(group, durability), is_timed=False
+            found: Sequence[bytes | Exception] = await self._lane.run(
+                lambda: self._answers(batches, durability), is_timed=False
             )
         except Exception as error:
-            answers = [error] * len(group)
-        for one, answer in zip(group, answers, strict=True):
-            if one.answer.done():  # it waited for too long
+            found = [error] * len(batches)
+        if group.timer is not None:
+            group.timer.cancel()
+        for (_, answer), one in zip(group.requests, found, strict=True):
+            if answer.done():  # it waited for too long, or is not waited for any more
                 continue
-            if isinstance(answer, Exception):
-                one.answer.set_exception(answer)
+            if isinstance(one, Exception):
+                answer.set_exception(one)
             else:
-                one.answer.set_result(answer)
+                answer.set_result(one)
 
-    def _answers(self, group: list[_Waiting], durability: Durability) -> list[bytes | Exception]:
+    def _give_up(self, group: _Group) -> None:
+        for _, answer in group.requests:
+            if not answer.done():
+                answer.set_exception(self._lane.too_late())
+
+    def _answers(self, batches: list[list[Message]], durability: Durability) -> list[bytes | Exception]:
         """On a thread. Of a group in which a message is wrong nothing is appended: then each goes by itself."""
-        messages = group[0].messages if len(group) == 1 else [message for one in group for message in one.messages]
+        messages = batches[0] if len(batches) == 1 else list(chain.from_iterable(batches))
         try:
             rows = appended_rows(self._append(messages, durability))
         except InvalidRequestError as error:
-            if len(group) == 1:
+            if len(batches) == 1:
                 return [error]
-            return [answer for one in group for answer in self._answers([one], durability)]
-        found: list[bytes | Exception] = []
-        place = 0
-        for one in group:
-            end = place + len(one.messages)
-            found.append(results_json(rows[place:end]))
-            place = end
-        return found
-
-
-def _first(waiting: list[_Waiting]) -> list[_Waiting]:
-    messages = 0
-    for number, one in enumerate(waiting):
-        messages += len(one.messages)
-        if messages > _MOST_MESSAGES and number:
-            return waiting[:number]
-    return waiting
+            return [answer for batch in batches for answer in self._answers([batch], durability)]
+        ends = list(accumulate(map(len, batches), initial=0))
+        return [results_json(rows[start:end]) for start, end in pairwise(ends)]

@@ -82,18 +82,23 @@ class Lane:
                 return work()
 
         result = asyncio.wrap_future(self._pool.submit(lambda: context.run(gated)))
-        return await (self.in_time(result) if is_timed else result)
-
-    async def in_time(self, result: asyncio.Future[T]) -> T:
-        """Wait for what is being done; :class:`DeadlineError` if it is not done in time."""
         try:
-            async with asyncio.timeout(self._timeout_s):  # wait_for can lose a cancellation
+            async with asyncio.timeout(self._timeout_s if is_timed else None):  # wait_for can lose a cancellation
                 return await result
         except TimeoutError as error:
-            raise DeadlineError(
-                f"not done after {self._timeout_s:g} s; the work may have been done or not",
-                hint="serve.request_timeout_ms is the limit",
-            ) from error
+            raise self.too_late() from error
+
+    @property
+    def timeout_s(self) -> float | None:
+        """For the work of one request; None: no limit."""
+        return self._timeout_s
+
+    def too_late(self) -> DeadlineError:
+        """What to say of a request that is not done in time."""
+        return DeadlineError(
+            f"not done after {self._timeout_s:g} s; the work may have been done or not",
+            hint="serve.request_timeout_ms is the limit",
+        )
 
 
 class Lanes:
