@@ -1,7 +1,8 @@
 """Physical to cold offsets of what the items of one index file point to, and of nothing else.
 
-Kept are 8 bytes for each distinct record: its position in its segment, physical and cold. While they are collected, 4
-bytes an item come on top, and the map of one segment at a time.
+Kept are 8 bytes for each distinct record: its position in its segment, physical and cold; and at most 4 for the buckets
+in which a position is looked for. While they are collected, 4 bytes an item come on top, and the map of one segment at
+a time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.errors import CorruptIndexError
+from index.kernels.pages import TRANSLATE_SCRATCH_BYTES, translate
+from index.layout import Items
 
 Offsets = NDArray[np.int64]
 #: The cold offsets of distinct, ascending physical ones that lie in one segment.
@@ -24,10 +27,19 @@ class ColdOffsets:
     def __init__(self, bases: Offsets, starts: Offsets, known: NDArray[np.uint32], cold: NDArray[np.uint32],
                  segment_bytes: int) -> None:  # fmt: skip
         self._bases = bases
-        self._starts = starts
         self._known = known
         self._cold = cold
         self._segment_bytes = segment_bytes
+        spread = segment_bytes * len(bases) // max(1, len(known))
+        self._shift = max(1, spread).bit_length()
+        self._buckets_each = ((segment_bytes - 1) >> self._shift) + 1
+        edges = np.arange(self._buckets_each + 1, dtype=np.int64) << self._shift
+        self._buckets = np.empty(len(bases) * len(edges), np.uint32)
+        for number in range(len(bases)):
+            start, end = int(starts[number]), int(starts[number + 1])
+            row = self._buckets[number * len(edges) : (number + 1) * len(edges)]
+            row[:-1] = np.searchsorted(known[start:end], edges[:-1].astype(np.uint32)) + start
+            row[-1] = end
 
     @classmethod
     def collect(
@@ -65,17 +77,18 @@ class ColdOffsets:
             )
         return cls(bases, starts, known, cold, segment_bytes)
 
-    def of(self, physical: Offsets) -> Offsets:
-        """Cold offsets of physical ones that were collected."""
-        order = np.argsort(physical)
-        ordered = physical[order]
-        cold = np.empty_like(physical)
-        for number, start, end in _runs(ordered, self._bases, self._segment_bytes):
-            mine = slice(int(self._starts[number]), int(self._starts[number + 1]))
-            base = int(self._bases[number])
-            place = np.searchsorted(self._known[mine], (ordered[start:end] - base).astype(np.uint32))
-            cold[order[start:end]] = self._cold[mine][place].astype(np.int64) + base
-        return cold
+    def translate(self, items: Items) -> None:
+        """Rewrite the physical offsets of items, contiguous and of a compacted layout, as their cold ones."""
+        fields = items.dtype.fields
+        assert fields is not None
+        scratch = np.empty(TRANSLATE_SCRATCH_BYTES, np.uint8)
+        done = translate(
+            items.ctypes.data, len(items), items.dtype.itemsize, int(fields["offset"][1]), self._segment_bytes,
+            self._bases.ctypes.data, len(self._bases), self._buckets.ctypes.data, self._buckets_each, self._shift,
+            self._known.ctypes.data, self._cold.ctypes.data, scratch.ctypes.data,
+        )  # fmt: skip
+        if done < 0:
+            raise CorruptIndexError("an index item changed its offset while an object was built of it")
 
 
 def count_segments(counts: dict[int, int], physical: Offsets, segment_bytes: int) -> None:

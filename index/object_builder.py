@@ -138,7 +138,7 @@ def write_index_object(
     writer = ObjectWriter(target, shape, meta, slot_from)
     for piece in order.sorted():
         items = piece.items
-        items["offset"] = offsets.of(items["offset"].astype(np.int64))
+        offsets.translate(items)
         if key_filter is not None:
             key_filter.add(items["hash"].astype(np.int64), highs(items))
         writer.add(items, piece.slot_end)

@@ -92,11 +92,11 @@ class SlotOrder:
             items = self._items[start:end]
             slot_end = int(items["hash"][-1]) % self._slots + 1
             if end - start <= self._most:
-                yield Piece(items[self._order(items)], slot_end)
+                yield Piece(_taken(items, self._order(items)), slot_end)
                 continue
             order = self._order(items)
             for at in range(0, end - start, self._most):
-                yield Piece(items[order[at : at + self._most]], slot_end)
+                yield Piece(_taken(items, order[at : at + self._most]), slot_end)
 
     def _cuts(self) -> Iterator[tuple[int, int]]:
         """Half-open runs of whole slots, at most a piece long unless one slot alone is longer."""
@@ -146,6 +146,13 @@ class SlotOrder:
             scratch.ctypes.data,
         )  # fmt: skip
         return order
+
+
+def _taken(items: Items, numbers: NDArray[np.int32]) -> Items:
+    """Copies of the items with these numbers; whole rows, which is several times as fast as field by field."""
+    rows = items.view(np.uint8).reshape(len(items), items.dtype.itemsize)
+    found: Items = rows.take(numbers, axis=0).view(items.dtype)[:, 0]
+    return found
 
 
 def plain_order(items: Items, slots: int) -> NDArray[np.int64]:

@@ -15,11 +15,11 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from index.compacted_file import SLOT_ENTRY
 from index.header import SLOT_BYTES
+from index.kernels.pages import lay_page, slot_starts
 from index.layout import ItemLayout, Items
 from index.object_order import highs, keys_of
-from index.object_pages import PAGE_HEAD, PAGE_HEAD_BYTES, PAGE_ROW, PageDirectory
+from index.object_pages import PAGE_HEAD_BYTES, PAGE_ROW, PageDirectory
 from tiering.errors import InvalidRequestError
 
 _MAX_SECTION_BYTES = (1 << 32) - 1
@@ -39,12 +39,12 @@ class PageSpan:
 
 
 def plan_pages(
-    starts: NDArray[np.int64], run_starts: NDArray[np.int64], item_bytes: int, page_bytes: int
+    starts: NDArray[np.int64], runs: Callable[[], NDArray[np.int64]], item_bytes: int, page_bytes: int
 ) -> Iterator[PageSpan]:
     """Cut sorted items into pages of at most ``page_bytes`` before compression.
 
-    ``starts`` is the first item of each slot and the number of items; ``run_starts`` the first item of each
-    run of equal keys.
+    ``starts`` is the first item of each slot and the number of items; ``runs`` finds the first item of each run of
+    equal keys, which matters where a slot alone is longer than a page.
     """
     room = (page_bytes - PAGE_HEAD_BYTES - SLOT_BYTES) // item_bytes
     slots, count = len(starts) - 1, int(starts[-1])
@@ -58,6 +58,7 @@ def plan_pages(
             slot, item = slot_end, int(starts[slot_end])
             continue
         # The slot alone is longer than a page: cut it between runs, a run too long for a page anywhere.
+        run_starts = runs()
         cut = int(run_starts[int(np.searchsorted(run_starts, item + room, "right")) - 1])
         cut = cut if cut > item else min(item + room, count)
         yield PageSpan(slot, slot + 1, item, cut)
@@ -79,6 +80,10 @@ class PageWriter:
         self._page_bytes = page_bytes
         self._begin_ms = begin_ms
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        fields = layout.compacted.fields
+        assert fields is not None
+        self._hash_at = int(fields["hash"][1])
+        self._raw, self._entries = np.empty(page_bytes, np.uint8), np.empty(page_bytes, np.uint8)
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._position = 0
         self._items: Items = np.empty(0, layout.compacted)
@@ -86,17 +91,19 @@ class PageWriter:
 
     def add(self, items: Items, slot_end: int) -> None:
         """The next items in the object's order, of slots below ``slot_end``; the last slot's may go on."""
-        slots = items["hash"].astype(np.int64) % self._slots
         start = 0
         while True:
             reach = min(slot_end, self._known + _MOST_SLOTS)
-            end = int(np.searchsorted(slots, reach))
-            self._items = np.concatenate((self._items, items[start:end])).astype(self._layout.compacted, copy=False)
+            end = len(items) if reach == slot_end else start + self._items_below(items[start:], reach)
+            self._items = _joined(self._items, items[start:end])
             self._known = reach
             self._cut(at_end=False)
             if reach == slot_end:
                 return
             start = end
+
+    def _items_below(self, items: Items, slot: int) -> int:
+        return int(np.searchsorted(items["hash"].astype(np.int64) % self._slots, slot))
 
     @property
     def further_bytes(self) -> int:
@@ -113,11 +120,13 @@ class PageWriter:
     def _cut(self, *, at_end: bool) -> None:
         """Write the pages that later items cannot change: all but the last one."""
         items, width = self._items, self._layout.compacted_bytes
-        slots = items["hash"].astype(np.int64) % self._slots
-        starts = np.searchsorted(slots, np.arange(self._slot, self._known + 1))
-        run_starts = np.concatenate([[0], np.flatnonzero(np.diff(keys_of(items))) + 1]).astype(np.int64)
+        starts = np.empty(self._known - self._slot + 1, np.int64)
+        slot_starts(
+            items.ctypes.data, len(items), width, self._hash_at, self._slots, self._slot, len(starts) - 1,
+            starts.ctypes.data,
+        )  # fmt: skip
         held: PageSpan | None = None
-        for span in plan_pages(starts, run_starts, width, self._page_bytes):
+        for span in plan_pages(starts, lambda: _run_starts(items), width, self._page_bytes):
             if held is not None:
                 self._page(held, starts)
             held = span
@@ -128,16 +137,18 @@ class PageWriter:
             self._items = items[held.item :]
 
     def _page(self, span: PageSpan, starts: NDArray[np.int64]) -> None:
-        items = self._items[span.item : span.item_end]
-        edges = np.clip(starts[span.slot : span.slot_end + 1], span.item, span.item_end)
-        width, count = self._layout.compacted_bytes, span.slot_end - span.slot
-        entries = np.empty(count, SLOT_ENTRY)
-        entries["position"] = PAGE_HEAD_BYTES + SLOT_BYTES * count + width * (edges[:-1] - span.item)
-        entries["length"] = width * np.diff(edges)
-        first_slot = self._slot + span.slot
-        raw = PAGE_HEAD.pack(first_slot, count) + _transposed(entries) + _transposed(items)
-        page = self._compressor.compress(raw)
-        key = (int(items["hash"][0]), int(highs(items[:1])[0])) if edges[0] < edges[1] else (0, 0)
+        first_slot, slots = self._slot + span.slot, span.slot_end - span.slot
+        if SLOT_BYTES * slots > len(self._entries):
+            self._entries = np.empty(SLOT_BYTES * slots, np.uint8)
+        length = lay_page(
+            self._items.ctypes.data, self._layout.compacted_bytes, span.item, span.item_end, starts.ctypes.data,
+            span.slot, span.slot_end, first_slot, PAGE_HEAD_BYTES, self._raw.ctypes.data, self._entries.ctypes.data,
+        )  # fmt: skip
+        page = self._compressor.compress(self._raw[:length].data)
+        key = (0, 0)
+        if starts[span.slot + 1] > span.item and span.item_end > span.item:
+            first = self._items[span.item : span.item + 1]
+            key = (int(first["hash"][0]), int(highs(first)[0]))
         self._rows.append((first_slot, *key, zlib.crc32(page), self._position))
         self._position += len(page)
         if self._position > _MAX_SECTION_BYTES:
@@ -145,6 +156,11 @@ class PageWriter:
         self._write(page)
 
 
-def _transposed(rows: NDArray[np.void]) -> bytes:
-    flat = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
-    return np.ascontiguousarray(flat.T).tobytes()
+def _run_starts(items: Items) -> NDArray[np.int64]:
+    """The first item of each run of equal keys."""
+    return np.concatenate([[0], np.flatnonzero(np.diff(keys_of(items))) + 1]).astype(np.int64)
+
+
+def _joined(left: Items, right: Items) -> Items:
+    """Both, as bytes: numpy would copy them field by field."""
+    return np.concatenate((left.view(np.uint8), right.view(np.uint8))).view(left.dtype)
