@@ -1,76 +1,162 @@
-"""Does opening a store after a kill take as long as the log since the last checkpoint, or as long as the store?
+"""How long does opening a store take after its process was killed, with 1 GiB of log?
 
-Stores of ``--segments`` segments of ``--segment-mib`` MiB each, then a checkpoint, then ``--tail-mib`` MiB more, then
-SIGKILL. Printed for each: seconds to open, bytes of log that recovery scanned, and of how many that is. Once with keys
-and once without, because the key index has a recovery point of its own: the end of its last sealed file.
+Both sides hold the same number of messages (256 bytes, a random key of 16 hex digits and one more, two index items
+each), were killed two seconds after the last, and are opened by a process of its own, page cache warm, until queues and
+index are there: from the call that opens the store, and with the process's start before it. As a service leaves its
+store, with the recovery points that it makes every five seconds; and without any, so that the whole log is scanned with
+its checksums and derived again, which is what RocketMQ does either way.
 
-``python benchmarks/recovery.py [--segments 1 4 16] [--segment-mib 64] [--tail-mib 16]``
+``python benchmarks/recovery.py [--messages 2500000] [--runs 5] [--dir build/bench]``
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.corpus import hex_keys
+from benchmarks.harness import Report, Row, drained, in_turns
+from benchmarks.peers.rocketmq import RocketMQ, rocketmq
 from service.engine import Engine
 from service.settings import Settings
-from tests.support.scanned_bytes import counting_scans
-from tiering.batch import Message, MessageBatch
+from tests.tools.cache import ToolMissingError
+from tiering.arrow_batch import ArrowMessages
 from tiering.types import Durability
 
-_BATCH = 1_000
+_TOPIC, _BODY_BYTES, _BATCH = "TopicTest", 256, 50_000
+_LINGER_S = 2.0
+_TARGET = 1 / 3
+_DERIVING = (
+    "one thread derives all: of its time the scan with checksums takes half, hashing keys a fifth, putting items and "
+    "page faults of the new files the rest"
+)
 
 
-def settings_for(segment_mib: int) -> Settings:
-    return Settings.load(overrides={"hot.segment_bytes": segment_mib << 20, "advertise": "127.0.0.1:10911"})
+def settings() -> Settings:
+    return Settings.load(overrides={"advertise": "127.0.0.1:10911", "hot.disk_full_percent": 100})
 
 
-def fill_and_die(root: Path, settings: Settings, segments: int, tail_bytes: int, *, keyed: bool) -> None:
-    """In a child process: write, checkpoint, write the tail, die."""
-    engine = Engine.open(root, settings=settings)
-    hot = engine._hot  # the column path has no public name yet
-    keys = [f"order-{number}" for number in range(_BATCH)]
-    messages = [Message("bench", b"x" * 330, [key] if keyed else [], queue_id=n % 4) for n, key in enumerate(keys)]
-    batch = MessageBatch.of(messages, now_ms=1, max_body_bytes=1 << 20)
-    size = int(batch.record_sizes(16).sum())
-    while hot.log.end + size < segments * hot.log.segment_bytes - tail_bytes:
-        hot.append(batch, Durability.ASYNC)
-    engine.flush()
-    durable = hot.log.flushed
-    while hot.log.end < durable + tail_bytes:
-        hot.append(batch, Durability.FLUSHED)
-    hot.dispatch()
+def fill_and_die(root: Path, messages: int, *, has_points: bool) -> None:
+    """In a process of its own: with the background that makes recovery points, or without."""
+    engine = Engine.open(root, settings=settings())
+    if has_points:
+        engine.start()
+    bodies = np.random.default_rng(1).bytes(_BATCH * _BODY_BYTES)
+    offsets = pa.array(np.arange(_BATCH + 1, dtype=np.int32) * _BODY_BYTES)
+    keys = hex_keys(2 * messages).astype("U16")
+    for first in range(0, messages, _BATCH):
+        count = min(_BATCH, messages - first)
+        body = pa.BinaryArray.from_buffers(pa.binary(), count, [None, offsets.buffers()[1], pa.py_buffer(bodies)])
+        ends = pa.array(np.arange(count + 1, dtype=np.int32) * 2)
+        both = pa.ListArray.from_arrays(ends, pa.array(keys[2 * first : 2 * (first + count)]))
+        table = pa.table({"body": body, "keys": both, "tag": ["TagA"] * count})
+        is_last = first + count == messages
+        engine.append(ArrowMessages(table, _TOPIC), Durability.FLUSHED if is_last else Durability.ASYNC)
+        engine.pull(_TOPIC, 0, 0, 1)  # which derives, and makes no recovery point as a flush of the engine would
+    time.sleep(_LINGER_S)
+    print(engine.stats()["log_end"], flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def open_and_die(root: Path) -> None:
+    """In a process of its own: seconds of opening the store."""
+    begun_s = time.perf_counter()
+    engine = Engine.open(root, settings=settings())
+    print(json.dumps({"seconds": time.perf_counter() - begun_s, "end": engine.stats()["log_end"]}), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _in_a_process(*arguments: str) -> str:
+    command = [sys.executable, "-m", "benchmarks.recovery", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != -signal.SIGKILL:
+        raise SystemExit(f"{command} ended with {done.returncode}")
+    return done.stdout
+
+
+class Killed:
+    """The store of a killed process, which every opening gets a copy of: opening makes a recovery point."""
+
+    def __init__(self, folder: Path, messages: int, *, has_points: bool) -> None:
+        self._store, self._copy = folder / "killed", folder / "copy"
+        self.log_bytes = int(
+            _in_a_process("--fill", str(self._store), str(messages), "points" if has_points else "none")
+        )
+
+    def opened(self, *, with_start: bool) -> float:
+        """Seconds; the log is shared with the copy, as opening changes nothing of it but zeros behind its end."""
+        shutil.rmtree(self._copy, ignore_errors=True)
+        shutil.copytree(self._store, self._copy, copy_function=_copied)
+        drained()
+        begun_s = time.perf_counter()
+        answer = json.loads(_in_a_process("--open", str(self._copy)))
+        seconds = time.perf_counter() - begun_s
+        if answer["end"] != self.log_bytes:
+            raise SystemExit(f"the log ended at {self.log_bytes}, and after recovery at {answer['end']}")
+        return seconds if with_start else float(answer["seconds"])
+
+
+def _copied(source: str, target: str) -> None:
+    if Path(source).parent.name == "commitlog":
+        os.link(source, target)
+    else:  # files of the index are mostly holes
+        subprocess.run(["cp", "--sparse=always", source, target], check=True)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--segments", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--segment-mib", type=int, default=64)
-    parser.add_argument("--tail-mib", type=int, default=16)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--messages", type=int, default=2_500_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--dir", type=Path, default=Path("build/bench"))
+    parser.add_argument("--fill", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--open", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    settings = settings_for(given.segment_mib)
-    print(f"{'store':>22} {'log':>10} {'since checkpoint':>17} {'open':>8} {'scanned':>10}")
-    for keyed in (True, False):
-        for segments in given.segments:
-            with tempfile.TemporaryDirectory() as folder:
-                root = Path(folder) / "store"
-                child = os.fork()
-                if child == 0:
-                    fill_and_die(root, settings, segments, given.tail_mib << 20, keyed=keyed)
-                os.waitpid(child, 0)
-                with counting_scans() as scans:
-                    began = time.monotonic()
-                    engine = Engine.open(root, settings=settings)
-                    seconds = time.monotonic() - began
-                name = f"{segments} segments{'' if keyed else ', no keys'}"
-                log_mib, scanned_mib = engine.stats()["log_end"] >> 20, scans.bytes >> 20
-                print(f"{name:>22} {log_mib:6} MiB {given.tail_mib:13} MiB {seconds:6.2f} s {scanned_mib:6} MiB")
-                engine.close()
+    if given.fill:
+        fill_and_die(Path(given.fill[0]), int(given.fill[1]), has_points=given.fill[2] == "points")
+    if given.open:
+        open_and_die(given.open)
+    given.dir.mkdir(parents=True, exist_ok=True)
+    report = Report.of(__file__, __doc__)
+    with tempfile.TemporaryDirectory(dir=given.dir) as name:
+        folder = Path(name)
+        peer = _killed_peer(folder / "rocketmq", given.messages)
+        for what, has_points in (("recovery points", True), ("no recovery point", False)):
+            killed = Killed(folder / what.replace(" ", "-"), given.messages, has_points=has_points)
+            for with_start in (True, False) if has_points else (False,):
+                sides = {"tierlog": partial(killed.opened, with_start=with_start)}
+                if peer is not None:
+                    sides["RocketMQ"] = partial(peer.recovered_seconds, folder / "rocketmq", with_start=with_start)
+                report.add(
+                    Row(
+                        f"{what}, {'with the start' if with_start else 'opening alone'}", "s",
+                        in_turns(sides, given.runs), target=_TARGET, smaller_is_better=True,
+                        note="" if has_points else _DERIVING,
+                    )
+                )  # fmt: skip
+    report.save()
+
+
+def _killed_peer(folder: Path, messages: int) -> RocketMQ | None:
+    try:
+        with rocketmq(folder) as peer:
+            pass
+    except ToolMissingError as error:
+        print(f"without RocketMQ: {error}")
+        return None
+    peer.prepare_killed(folder, n=messages, body=_BODY_BYTES, linger_ms=int(_LINGER_S * 1000))
+    return peer
 
 
 if __name__ == "__main__":
