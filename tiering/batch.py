@@ -112,9 +112,15 @@ class BytesColumn:
     @classmethod
     def of(cls, values: Sequence[bytes]) -> BytesColumn:
         """Gather values into a column."""
-        starts = np.zeros(len(values) + 1, np.int64)
-        np.cumsum([len(value) for value in values], out=starts[1:])
-        return cls(np.frombuffer(b"".join(values) or b"\0", np.uint8), starts)
+        return cls(np.frombuffer(b"".join(values) or b"\0", np.uint8), _starts(values))
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str]) -> BytesColumn:
+        """Gather texts as UTF-8; ASCII, which most are, at once."""
+        whole = "".join(texts)
+        if whole.isascii():
+            return cls(np.frombuffer(whole.encode() or b"\0", np.uint8), _starts(texts))
+        return cls.of([text.encode() for text in texts])
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -192,6 +198,13 @@ class MessageBatch:
         if is_in_columns(messages):
             return messages.to_batch(now_ms=now_ms, max_body_bytes=max_body_bytes)
         items = list(messages)
+        return cls._at_a_glance(items, now_ms, max_body_bytes) or cls.one_by_one(
+            items, now_ms=now_ms, max_body_bytes=max_body_bytes
+        )
+
+    @classmethod
+    def one_by_one(cls, items: Sequence[Message], *, now_ms: int, max_body_bytes: int) -> MessageBatch:
+        """The rules for a message, and the errors that say which one breaks them: what :meth:`of` falls back to."""
         topics: dict[str, int] = {}
         keys, tags, properties = [], [], []
         for place, message in enumerate(items):
@@ -204,15 +217,65 @@ class MessageBatch:
                 _check_sizes(message, max_body_bytes, keys[-1], tags[-1], properties[-1])
             except InvalidRequestError as error:
                 raise type(error)(f"message {place}: {error.message}", position=place, hint=error.hint) from error
+        texts = BytesColumn.of(keys), BytesColumn.of(tags), BytesColumn.of(properties)
+        return cls._laid_out(items, topics, now_ms, *texts)
+
+    @classmethod
+    def _at_a_glance(cls, items: Sequence[Message], now_ms: int, max_body_bytes: int) -> MessageBatch | None:
+        """None if something is wrong or out of the ordinary. What is asked, is asked of all messages at once."""
+        topics = {topic: number for number, topic in enumerate(dict.fromkeys([item.topic for item in items]))}
+        lengths = [len(item.body) for item in items]
+        keys = [" ".join(item.keys) for item in items]
+        tags = [item.tag for item in items]
+        queues = [item.queue_id for item in items]
+        born = [item.born_ms for item in items if item.born_ms is not None]
+        if (
+            not items
+            or not all(map(_TOPIC.fullmatch, topics))
+            or min(lengths) < 1
+            or max(lengths) > max_body_bytes
+            # printable text has no separator, no zero byte and no half of a surrogate pair
+            or not "".join(keys).isprintable()
+            or not "".join(tags).isprintable()
+            # no space but those that join keys, and no key without a character
+            or sum(text.count(" ") for text in keys) != sum(max(len(item.keys) - 1, 0) for item in items)
+            or not all(all(item.keys) for item in items)
+            or min(queues) < ANY_QUEUE
+            or max(queues) >= MAX_QUEUES
+            or (born and not 0 <= min(born) <= max(born) < BORN_END_MS)
+        ):
+            return None
+        try:
+            properties = BytesColumn.of(
+                [encode_properties(_without_own_fields(item.properties)) if item.properties else b"" for item in items]
+            )
+        except InvalidRequestError:
+            return None
+        found = cls._laid_out(
+            items, topics, now_ms, BytesColumn.of_texts(keys), BytesColumn.of_texts(tags), properties
+        )  # fmt: skip
+        is_right = found.longest_text_bytes() <= MAX_PROPERTIES_BYTES and _LOST_SECTOR not in properties.data.tobytes()
+        return found if is_right else None
+
+    @classmethod
+    def _laid_out(
+        cls,
+        items: Sequence[Message],
+        topics: Mapping[str, int],
+        now_ms: int,
+        keys: BytesColumn,
+        tags: BytesColumn,
+        properties: BytesColumn,
+    ) -> MessageBatch:
         return cls(
             tuple(topics),
             np.array([topics[item.topic] for item in items], np.int32),
             np.array([item.queue_id for item in items], np.int32),
             np.array([now_ms if item.born_ms is None else item.born_ms for item in items], np.int64),
             BytesColumn.of([item.body for item in items]),
-            BytesColumn.of(keys),
-            BytesColumn.of(tags),
-            BytesColumn.of(properties),
+            keys,
+            tags,
+            properties,
         )
 
 
@@ -224,6 +287,12 @@ def check_property_bytes(count: int, place: int) -> None:
             position=place,
             hint="a record checksum and the mark of an Idempotency-Key are part of it",
         )
+
+
+def _starts(values: Sequence[bytes] | Sequence[str]) -> NDArray[np.int64]:
+    starts = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=starts[1:])
+    return starts
 
 
 def _encode(text: str) -> bytes:

@@ -108,10 +108,10 @@ class PendingMessages:
             _numbers(topic, np.int32, lambda name: numbers[name]),
             _numbers(queue_id, np.int32),
             _numbers(born_ms, np.int64, lambda born: now_ms if born is None else born),
-            BytesColumn(np.frombuffer(b"".join(bodies) or b"\0", np.uint8), _starts(bodies)),
-            _column(keys),
-            _column(tags),
-            _column(properties),
+            BytesColumn.of(bodies),
+            BytesColumn.of_texts(keys),
+            BytesColumn.of_texts(tags),
+            BytesColumn.of_texts(properties),
         )
 
 
@@ -127,18 +127,3 @@ def _numbers(values: Sequence[Any], kind: type[Any], number: Callable[[Any], int
     if values and values.count(values[0]) == len(values):  # mostly so, and twenty times as fast
         return np.full(len(values), number(values[0]), kind)
     return np.fromiter(map(number, values), kind, len(values))
-
-
-def _starts(values: Sequence[bytes] | Sequence[str]) -> NDArray[np.int64]:
-    starts = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=starts[1:])
-    return starts
-
-
-def _column(texts: Sequence[str]) -> BytesColumn:
-    whole = "".join(texts)
-    if not whole:
-        return BytesColumn(np.zeros(1, np.uint8), np.zeros(len(texts) + 1, np.int64))
-    if whole.isascii():
-        return BytesColumn(np.frombuffer(whole.encode(), np.uint8), _starts(texts))
-    return BytesColumn.of([text.encode() for text in texts])
