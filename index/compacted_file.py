@@ -134,7 +134,7 @@ class CompactedIndexFile:
     def look_up_many(self, hashes: NDArray[np.int64]) -> tuple[Items, NDArray[np.int64]]:
         """Items with each pair of hashes, newest first, and where those of each pair end.
 
-        A row of ``hashes`` is both hashes of a key (:func:`index.key_hashes.key_hashes`), a second one below 0 matches
+        A row of ``hashes`` is both hashes of a key (:class:`index.key_column.KeyHasher`), a second one below 0 matches
         any. Each costs a small part of what a call of :meth:`lookup` does.
         """
         pairs = np.ascontiguousarray(hashes, np.int64).reshape(-1, 2)

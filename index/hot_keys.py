@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,8 @@ from index.chained_file import ChainedIndexFile
 from index.errors import CorruptIndexError
 from index.file_rows import file_row
 from index.hot_records import HotRecord, HotRecords, gathered
-from index.kernels.points import CORRUPT, DAMAGED, LONGEST_KEY, PLACE, WORK_BYTES, find_records
-from index.key_column import KeyColumn, Keys, topic_prefix
+from index.kernels.points import CORRUPT, DAMAGED, PLACE, WORK_BYTES, find_records
+from index.key_column import KeyColumn, Keys, OneKey, topic_prefix
 from index.local_index import LocalIndex
 from index.snapshot import IndexReader, IndexSnapshot
 from tiering.erasing.tombstones import Erasures, ErasureSource
@@ -55,18 +54,6 @@ def hot_keys(
         yield HotKeys(store_id, topic, snapshot, files, erased)
 
 
-@dataclass(frozen=True, slots=True)
-class _OneKey:
-    """Room for one key and what is found of it, whose addresses are known before."""
-
-    ends: memoryview
-    text: memoryview
-    found: memoryview
-    result: memoryview
-    arguments: tuple[int, ...]
-    arrays: tuple[NDArray[np.generic], ...]
-
-
 class HotKeys:
     """Messages of one topic by key, of physical offsets in ``[border, end)``. For one thread at a time.
 
@@ -81,7 +68,7 @@ class HotKeys:
         self.topic = topic
         self.border, self.end = snapshot.border, snapshot.end
         self._store_id = store_id
-        self._snapshot = snapshot
+        self._snapshot, self._segment_bytes = snapshot, snapshot.segment_bytes
         # the newest first, so that few files are read where few messages are wanted
         self._entries = sorted((*files.files, *files.writing), key=lambda entry: entry.first, reverse=True)
         self._entries = [entry for entry in self._entries if entry.next is None or entry.next > self.border]
@@ -102,9 +89,15 @@ class HotKeys:
             )],
             PLACE,
         )  # fmt: skip
-        self._result = np.zeros(1, np.int64)
+        self._result = np.zeros(3, np.int64)
+        self._sizes = self._result.data
         self._views = {base: data.data for base, data in maps.items()}
-        self._one = self._room_for_one()
+        # all that a look-up of one key tells the kernel, made once
+        found = np.empty(1, np.int64)
+        self._key, self._found = OneKey(), found.data
+        self._arguments = (
+            self._place.ctypes.data, *self._key.arguments, 1, 1, found.ctypes.data, self._result.ctypes.data
+        )  # fmt: skip
 
     def look_up(self, keys: Keys, *, limit: int = 1) -> HotRecords:
         """The newest ``limit`` messages of each key, newest first; a key that nothing is found of has no row.
@@ -115,52 +108,48 @@ class HotKeys:
         column = KeyColumn(keys)
         if limit < 1 or len(column) * limit > _MOST_RESULTS:
             raise InvalidRequestError(f"{limit} messages of {len(column)} keys", hint="at least one, and fewer at once")
-        found, found_bytes = self._find(column, limit)
+        found = self._find(column, limit)
+        sizes = self._sizes[1], self._sizes[2]
         if self._erased_below:
-            found, found_bytes = self._without_erased(column, limit, found), None
+            found = self._without_erased(column, limit, found)
+            records = [self._snapshot.record(offset) for offset in found[found >= 0].tolist()]
+            sizes = sum(len(one.body) for one in records), sum(len(one.properties_text) for one in records)
         places = np.flatnonzero(found.ravel() >= 0)
-        offsets = found.ravel()[places]
-        if found_bytes is None:
-            found_bytes = sum(self._snapshot.record(offset).size for offset in offsets.tolist())
-        batch = gathered(self._log, self._snapshot, places // limit, offsets, found_bytes)
+        batch = gathered(self._log, self._snapshot, places // limit, found.ravel()[places], sizes)
         return HotRecords(self._store_id, self.border, self.end, batch)
 
     def get(self, key: str) -> HotRecord | None:
         """The newest message with a key, or None; raises as :meth:`look_up` does."""
         if self._erased_below:
             return self._get_shown(key)
-        one, data = self._one, _encoded(key)
-        length = len(data)
-        if length > LONGEST_KEY:
+        if not self._key.put(key):
             return None
-        one.text[:length] = data
-        one.ends[1] = length
-        status = find_records(*one.arguments)
-        if status != 1:
-            if status < 0:
-                self._raise(status, one.result[0])
-            return None
-        return self._record(one.found[0], one.result[0])
+        status = find_records(*self._arguments)
+        if status == 1:
+            return self._record(self._found[0], self._sizes[0])
+        if status < 0:
+            self._raise(status)
+        return None
 
     def _record(self, offset: int, size: int) -> HotRecord:
-        position = offset % self._snapshot.segment_bytes
+        position = offset % self._segment_bytes
         return HotRecord(self._store_id, offset, bytes(self._views[offset - position][position : position + size]))
 
     def _get_shown(self, key: str) -> HotRecord | None:
         column = KeyColumn([key])
-        offset = int(self._without_erased(column, 1, self._find(column, 1)[0])[0, 0])
+        offset = int(self._without_erased(column, 1, self._find(column, 1))[0, 0])
         return None if offset < 0 else self._record(offset, self._snapshot.record(offset).size)
 
-    def _find(self, column: KeyColumn, limit: int) -> tuple[NDArray[np.int64], int | None]:
-        """Physical offsets of the newest messages, a row of ``limit`` a key, and how many bytes they are together."""
+    def _find(self, column: KeyColumn, limit: int) -> NDArray[np.int64]:
+        """Physical offsets of the newest messages, a row of ``limit`` a key."""
         found = np.empty((len(column), limit), np.int64)
         status = find_records(
             self._place.ctypes.data, column.data, column.data_bytes, column.ends, len(column), limit,
             found.ctypes.data, self._result.ctypes.data,
         )  # fmt: skip
         if status < 0:
-            self._raise(status, int(self._result[0]))
-        return found, int(self._result[0])
+            self._raise(status)
+        return found
 
     def _without_erased(self, column: KeyColumn, limit: int, found: NDArray[np.int64]) -> NDArray[np.int64]:
         """What is found without what is erased, for which older messages of the same key come in."""
@@ -174,26 +163,18 @@ class HotKeys:
         short = np.flatnonzero(hidden.any(axis=1) & (found[:, -1] >= 0) & (shown[:, -1] < 0))
         if len(short):
             again = column.of(short)
-            older, _ = self._find(again, found.shape[1] * _MORE)
+            older = self._find(again, found.shape[1] * _MORE)
             shown[short] = self._without_erased(again, limit, older)
         return shown
 
-    def _raise(self, status: int, detail: int) -> None:
+    def _raise(self, status: int) -> None:
+        detail = self._sizes[0]
         if status == CORRUPT:
             raise CorruptIndexError("slot or chain of an index file is damaged", path=str(self._entries[detail].path))
         if status == DAMAGED:
             self._snapshot.record(detail)  # says what is wrong with it
             raise CorruptionError("record is damaged", position=detail)
         raise InvalidRequestError("a key lies outside of the array given")
-
-    def _room_for_one(self) -> _OneKey:
-        text, ends = np.empty(LONGEST_KEY, np.uint8), np.zeros(2, np.int32)
-        found, result = np.empty(1, np.int64), self._result
-        arguments = (
-            self._place.ctypes.data, text.ctypes.data, len(text), ends.ctypes.data, 1, 1, found.ctypes.data,
-            result.ctypes.data,
-        )  # fmt: skip
-        return _OneKey(ends.data, text.data, found.data, result.data, arguments, (text, ends, found))
 
 
 def _row(reader: IndexReader) -> NDArray[np.void]:
@@ -202,10 +183,3 @@ def _row(reader: IndexReader) -> NDArray[np.void]:
     # in a file being written a chain may lead above the count that was read: there the capacity bounds
     count = reader.items - 1 if reader.next is None else reader.item_count
     return file_row(reader.data, reader.layout, reader.slots, count, is_chained=True)
-
-
-def _encoded(key: str) -> bytes:
-    try:
-        return key.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"keys are text: {error}") from error

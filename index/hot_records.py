@@ -30,6 +30,8 @@ HOT_SCHEMA = pa.schema(
     ]
 )
 
+_COMPRESSED = int(SysFlag.COMPRESSED)
+
 
 @dataclass(frozen=True, slots=True)
 class HotRecords:
@@ -67,33 +69,31 @@ class HotRecord:
         return self.message().readable_body()[0]
 
 
+#: Bytes a row of the columns of numbers and ends, by ``GATHERED``.
+_WIDTHS = (4, 8, 8, 8, 4, 8, 8)
+
+
 def gathered(
-    log: MappedLog, snapshot: HotSnapshot, keys: NDArray[np.int64], offsets: NDArray[np.int64], record_bytes: int
+    log: MappedLog, snapshot: HotSnapshot, keys: NDArray[np.int64], offsets: NDArray[np.int64], sizes: tuple[int, int]
 ) -> pa.RecordBatch:
-    """The records at some physical offsets, which were checked before and have so many bytes together."""
+    """The records at some physical offsets, which were checked before; ``sizes`` of all bodies and property texts."""
     rows = len(offsets)
-    sizes = {"body": record_bytes, "text": record_bytes, "body_ends": rows + 1, "text_ends": rows + 1}
-    kinds = {"queue_id": np.int32, "sys_flag": np.int32, "body": np.uint8, "text": np.uint8}
-    columns = {name: np.empty(sizes.get(name, rows), kinds.get(name, np.int64)) for name in GATHERED}
-    addresses = np.array([column.ctypes.data for column in columns.values()], np.int64)
-    done = gather_records(log.address, offsets.ctypes.data, rows, addresses.ctypes.data, record_bytes)
+    lengths = np.array([*(width * (rows + 1) for width in _WIDTHS), *sizes], np.int64)
+    places = np.zeros(len(lengths), np.int64)
+    np.cumsum(lengths[:-1] + 7 & -8, out=places[1:])
+    memory = pa.allocate_buffer(int(places[-1] + lengths[-1]))  # Arrow's own, which comes from its pool without faults
+    addresses = places + memory.address
+    done = gather_records(log.address, offsets.ctypes.data, rows, addresses.ctypes.data, *sizes)
     if done != rows:
         raise CorruptionError("record is damaged", position=int(offsets[done]))
-    bodies = _texts(columns["body_ends"], columns["body"])
-    packed = np.flatnonzero(columns["sys_flag"] & SysFlag.COMPRESSED)
+    buffers = dict(zip(GATHERED, map(memory.slice, places.tolist(), lengths.tolist()), strict=True))
+    bodies = pa.Array.from_buffers(pa.large_binary(), rows, [None, buffers["body_ends"], buffers["body"]])
+    packed = np.flatnonzero(np.frombuffer(buffers["sys_flag"], np.int32, rows) & _COMPRESSED)
     if len(packed):
         texts = bodies.to_pylist()
         for row in packed.tolist():
             texts[row] = StoredMessage(snapshot.record(int(offsets[row])), "", Tier.HOT).readable_body()[0]
         bodies = pa.array(texts, pa.large_binary())
-    return pa.record_batch(
-        [
-            pa.array(keys), pa.array(offsets), *(pa.array(columns[name]) for name in GATHERED[:4]), bodies,
-            _texts(columns["text_ends"], columns["text"]),
-        ],
-        schema=HOT_SCHEMA,
-    )  # fmt: skip
-
-
-def _texts(ends: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.Array:
-    return pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+    numbers = [pa.Array.from_buffers(HOT_SCHEMA.field(name).type, rows, [None, buffers[name]]) for name in GATHERED[:4]]
+    properties = pa.Array.from_buffers(pa.large_binary(), rows, [None, buffers["text_ends"], buffers["text"]])
+    return pa.record_batch([pa.array(keys), pa.array(offsets), *numbers, bodies, properties], schema=HOT_SCHEMA)

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from index.kernels.points import LONGEST_PREFIX, WORK_BYTES, hash_keys_of_topic
+from index.kernels.points import LONGEST_KEY, LONGEST_PREFIX, WORK_BYTES, hash_keys_of_topic
 from tiering.errors import InvalidRequestError
 
+_READ_AS_THEY_ARE = (pa.string(), pa.binary())
+_TOO_LONG = "a key is longer than any message's, or lies outside of its array"
 #: Keys as text, or as their UTF-8; an Arrow array costs least.
 Keys: TypeAlias = Sequence[str] | Sequence[bytes] | pa.Array
 
@@ -23,7 +25,7 @@ class KeyColumn:
         """Raises :class:`InvalidRequestError` for what is no text or has holes."""
         try:
             column = keys if isinstance(keys, pa.Array) else pa.array(keys)
-            self._column = column if column.type == pa.binary() else column.cast(pa.binary())
+            self._column = column if column.type in _READ_AS_THEY_ARE else column.cast(pa.binary())
         except (pa.ArrowException, UnicodeEncodeError) as error:
             raise InvalidRequestError(f"keys are text or bytes: {error}") from error
         if self._column.null_count:
@@ -49,15 +51,57 @@ def topic_prefix(topic: str) -> NDArray[np.uint8]:
     return prefix
 
 
-def key_hashes(topic: str, keys: Keys) -> NDArray[np.int64]:
-    """Both hashes of each key in a row, as :meth:`index.compacted_file.CompactedIndexFile.look_up_many` takes them."""
-    column, prefix = KeyColumn(keys), topic_prefix(topic)
-    hashes = np.empty((len(column), 2), np.int64)
-    work = np.empty(WORK_BYTES, np.uint8)
-    status = hash_keys_of_topic(
-        prefix.ctypes.data, len(prefix), column.data, column.data_bytes, column.ends, len(column), work.ctypes.data,
-        hashes.ctypes.data,
-    )  # fmt: skip
-    if status < 0:
-        raise InvalidRequestError("a key is longer than any message's, or lies outside of its array")
-    return hashes
+def encoded_key(key: str) -> bytes:
+    """A key's UTF-8; :class:`InvalidRequestError` for what is no text."""
+    try:
+        return key.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"keys are text: {error}") from error
+
+
+class OneKey:
+    """Room for the text of one key, as kernels read a column of it: :attr:`arguments` are bytes, their number, ends."""
+
+    def __init__(self) -> None:
+        text, ends = np.empty(LONGEST_KEY, np.uint8), np.zeros(2, np.int32)
+        self._arrays, self._text, self._ends = (text, ends), text.data, ends.data
+        self.arguments = (text.ctypes.data, len(text), ends.ctypes.data)
+
+    def put(self, key: str) -> bool:
+        """Write a key there; False if it is longer than any message's."""
+        data = encoded_key(key)
+        length = len(data)
+        if length > LONGEST_KEY:
+            return False
+        self._text[:length] = data
+        self._ends[1] = length
+        return True
+
+
+class KeyHasher:
+    """Both hashes of keys of one topic, as compacted index files are asked with. For one thread at a time."""
+
+    def __init__(self, topic: str) -> None:
+        prefix, work, pair = topic_prefix(topic), np.empty(WORK_BYTES, np.uint8), np.empty(2, np.int64)
+        self._arrays, self._pair, self._work = (prefix, work, pair), pair.data, work.ctypes.data
+        self._prefix = (prefix.ctypes.data, len(prefix))
+        self._key = OneKey()
+        self._arguments = (*self._prefix, *self._key.arguments, 1, self._work, pair.ctypes.data)
+
+    def one(self, key: str) -> tuple[int, int]:
+        """Of one key."""
+        if not self._key.put(key):
+            raise InvalidRequestError(_TOO_LONG)
+        hash_keys_of_topic(*self._arguments)
+        return self._pair[0], self._pair[1]
+
+    def many(self, keys: Keys) -> NDArray[np.int64]:
+        """Of each key, a row."""
+        column = KeyColumn(keys)
+        hashes = np.empty((len(column), 2), np.int64)
+        status = hash_keys_of_topic(
+            *self._prefix, column.data, column.data_bytes, column.ends, len(column), self._work, hashes.ctypes.data
+        )  # fmt: skip
+        if status < 0:
+            raise InvalidRequestError(_TOO_LONG)
+        return hashes

@@ -59,7 +59,7 @@ PLACE = np.dtype(
 _FILES, _FILE_COUNT, _LOG, _BORDER, _END, _PREFIX, _PREFIX_BYTES, _WORK = (8 * place for place in range(8))
 
 #: Keys that are looked up side by side.
-GROUP = 1024
+GROUP = 256
 #: Of each key of a group: both hashes, the number of its next item and the last of its slot, how many records were
 #: found, and address, room and physical offset of the record to look at.
 _LOW, _HIGH, _NEXT, _LAST, _FOUND, _AT, _ROOM, _OFFSET = (8 * place for place in range(8))
@@ -254,9 +254,9 @@ def find_records(place, keys, keys_bytes, ends, count, limit, found, result):
     """The newest ``limit`` records of each key: physical offsets to ``found``, newest first, -1 behind the last.
 
     Key ``number`` lies at ``ends[number]`` to ``ends[number + 1]`` (int32) of ``keys``. Each record is checked whole,
-    checksums included, and its topic and key are compared. Returns how many were found, and ``result[0]`` is how many
-    bytes they have together; CORRUPT with the number of the file, or DAMAGED with the offset, in ``result[0]``; or
-    BAD_KEYS.
+    checksums included, and its topic and key are compared. Returns how many were found, with the bytes of records,
+    bodies and property texts in ``result``; CORRUPT with the number of the file, or DAMAGED with the offset, in
+    ``result[0]``; or BAD_KEYS.
     """
     work = load_i64(place + _WORK)
     log = load_i64(place + _LOG)
@@ -269,7 +269,9 @@ def find_records(place, keys, keys_bytes, ends, count, limit, found, result):
     copy(text, prefix, prefix_bytes)
     topic_hash = java_hash(0, prefix, prefix_bytes)
     total = int64(0)
-    total_bytes = int64(0)
+    record_total = int64(0)
+    body_total = int64(0)
+    text_total = int64(0)
     for begin in range(0, count, GROUP):
         wanted_count = int64(0)
         group_keys = min(int64(GROUP), count - begin)
@@ -335,14 +337,18 @@ def find_records(place, keys, keys_bytes, ends, count, limit, found, result):
                     store_i64(found + 8 * ((begin + number) * limit + hit), offset)
                     store_i64(key + _FOUND, hit + 1)
                     total += 1
-                    total_bytes += size
+                    record_total += size
+                    body_total += body_bytes
+                    text_total += properties_bytes
                     if hit + 1 == limit:
                         store_i64(key + _NEXT, 0)
                         closed = True
                 if closed:
                     live_count = _keep(work, live, live_count, _NEXT, 0)
             wanted_count = _keep(work, wanted, wanted_count, _FOUND, limit)
-    store_i64(result, total_bytes)
+    store_i64(result, record_total)
+    store_i64(result + 8, body_total)
+    store_i64(result + 16, text_total)
     return total
 
 

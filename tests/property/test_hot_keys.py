@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from index.cover import TRAILER_BYTES
 from index.hot_keys import HotKeys
-from index.key_column import key_hashes
+from index.key_column import KeyHasher
 from index.layout import TIERLOG
 from index.snapshot import IndexReader
 from tests.support.hot_look_ups import SEGMENT_BYTES, SLOTS, compacted, hot_keys_of, index_of, segment_of
@@ -153,7 +153,9 @@ def test_any_bytes_in_a_record_are_refused_as_the_plain_codec_refuses_them(
 @QUICK
 @given(st.sampled_from(["t", "中文#", "a" * 200]), st.lists(texts, max_size=8))
 def test_hashes_of_many_keys_equal_the_plain_ones(topic: str, some: list[str]) -> None:
-    assert key_hashes(topic, some).tolist() == [list(_hashes(topic, key)) for key in some]
+    hasher = KeyHasher(topic)
+    assert [tuple(pair) for pair in hasher.many(some).tolist()] == [_hashes(topic, key) for key in some]
+    assert [hasher.one(key) for key in some] == [_hashes(topic, key) for key in some]
 
 
 def _hashes(topic: str, key: str) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from tiering.kernels.primitives import (
     load_i32,
     load_i64,
     load_u8,
+    prefetch,
     same_bytes,
     store_i32,
     store_i64,
@@ -133,30 +134,36 @@ def has_key(properties, length, key, key_length):
 
 #: Columns that :func:`gather_records` fills, in the order of their addresses: a number a row, or ends (int64, one more
 #: than rows, the first 0) followed by bytes.
-GATHERED = ("queue_id", "queue_offset", "store_ms", "born_ms", "sys_flag", "body_ends", "body", "text_ends", "text")
-_QUEUE_ID, _QUEUE_OFFSET, _STORE_MS, _BORN_MS, _SYS_FLAG, _BODY_ENDS, _BODY, _TEXT_ENDS, _TEXT = (
+GATHERED = ("queue_id", "queue_offset", "store_ms", "born_ms", "sys_flag", "body_ends", "text_ends", "body", "text")
+_QUEUE_ID, _QUEUE_OFFSET, _STORE_MS, _BORN_MS, _SYS_FLAG, _BODY_ENDS, _TEXT_ENDS, _BODY, _TEXT = (
     8 * place for place in range(len(GATHERED))
 )
+#: Rows between asking for a record and copying it.
+_AHEAD = 4
 
 
 @kernel
-def gather_records(log, offsets, count, out, capacity):
+def gather_records(log, offsets, count, out, body_bytes, text_bytes):
     """Fill the columns with the records at ``count`` physical offsets; the rows done.
 
-    Fewer where no record is at an offset, or the records together are larger than ``capacity`` bytes, which the body
-    and the text column both have. Checksums are not compared.
+    Fewer where no record is at an offset, or bodies or property texts together are longer than their columns. Checksums
+    are not compared.
     """
     body_end = int64(0)
     text_end = int64(0)
     store_i64(load_i64(out + _BODY_ENDS), 0)
     store_i64(load_i64(out + _TEXT_ENDS), 0)
     for row in range(count):
+        if row + _AHEAD < count:
+            ahead, _room = record_place(log, load_i64(offsets + 8 * (row + _AHEAD)))
+            for line in range(0, 448, 64):
+                prefetch(ahead + line)
         offset = load_i64(offsets + 8 * row)
         at, room = record_place(log, offset)
         if room == 0:
             return row
         size, body, body_length, _topic, _topic_length, text, text_length = record_spans(at, room, offset)
-        if size == 0 or body_end + text_end + size > capacity:
+        if size == 0 or body_end + body_length > body_bytes or text_end + text_length > text_bytes:
             return row
         born_host = 20 if load_be32(at + 36) & 0x10 else 8
         store_i32(load_i64(out + _QUEUE_ID) + 4 * row, load_be32(at + 12))
