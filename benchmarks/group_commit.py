@@ -1,148 +1,200 @@
-"""What do many writers of single messages gain by sharing flushes, and what does a roll cost the one who meets it?
+"""How many messages a second are acknowledged as flushed, from 64 asyncio tasks, from 64 threads and from one producer?
 
-Each of ``--threads`` writers appends messages of ``--body`` bytes, ``flushed``, one after another, for ``--seconds``.
-The peer in the same run is the same store without group commit: every writer flushes for itself, one after another.
-``--flush-ms`` makes each flush of the log take that much longer, as a disk without a write cache of its own does.
-Then segments of ``--segment-mib`` are filled with and without the next one being made ahead; printed is the slowest
-appends. Everything on the same folder; no service, no network.
+Messages of 256 random bytes with a key, each sent when the one before is acknowledged. The peer of the many is RocketMQ
+with synchronous flushes and 64 threads; the peer of the one is the device itself: as many ``pwrite`` of 4 KiB, each
+with its ``fdatasync``, into a pre-written file in the same folder.
 
-``PYTHONPATH=. python benchmarks/group_commit.py [--threads 1 8 32] [--flush-ms 0 2] [--seconds 3]``
+Then what flushes that are shared are worth, with a writer that flushes for itself after each append; and what the
+append takes that meets the end of a segment, if the next segment was made ahead and if not.
+
+``python benchmarks/group_commit.py [--messages 100000] [--runs 5] [--dir FOLDER]``
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
+from benchmarks.append import opened
+from benchmarks.corpus import hex_keys
+from benchmarks.harness import Report, Row, drained, in_turns
+from benchmarks.peers.rocketmq import RocketMQ, rocketmq
+from service.async_producer import AsyncProducer
 from service.engine import Engine
 from service.settings import Settings
 from tiering.batch import Message
-from tiering.fs import File, LocalFileSystem
 from tiering.types import Durability
 
-
-class SlowFlushes(LocalFileSystem):
-    """The machine's file system with flushes of the commit log that take longer."""
-
-    def __init__(self, flush_ms: float) -> None:
-        self._flush_s = flush_ms / 1000
-
-    def open(self, path: Path) -> File:
-        """Open; the file's flush takes longer."""
-        file = super().open(path)
-        if self._flush_s and path.parent.name == "commitlog":
-            flush = file.flush
-
-            def slowly() -> None:
-                time.sleep(self._flush_s)
-                flush()
-
-            file.flush = slowly  # type: ignore[method-assign]
-        return file
+MANY = 64
+_BODY = os.urandom(256)
+_LONE = 3_000
+_KEYS = [key.decode() for key in hex_keys(100_000).tolist()]
+_PAGE = bytes(4096)
+_DEVICE_BYTES = 64 << 20
+_ROLLED_BYTES = 64 << 20
 
 
-def opened(folder: str, flush_ms: float, segment_mib: int) -> Engine:
-    settings = Settings.load(overrides={"hot.segment_bytes": segment_mib << 20, "advertise": "127.0.0.1:10911"})
-    return Engine.open(Path(folder), settings=settings, fs=SlowFlushes(flush_ms))
+def tasks(engine: Engine, count: int, messages: int) -> float:
+    """Acknowledged messages a second of so many tasks that each await their last one."""
+
+    async def send(producer: AsyncProducer, share: int) -> None:
+        for number in range(share):
+            await producer.send("orders", _BODY, (_KEYS[number % len(_KEYS)],), "TagA")
+
+    async def run() -> float:
+        async with AsyncProducer(engine) as producer:
+            begun = time.perf_counter()
+            await asyncio.gather(*(send(producer, messages // count) for _ in range(count)))
+            return messages // count * count / (time.perf_counter() - begun)
+
+    drained()
+    return asyncio.run(run())
 
 
-def run_writers(count: int, seconds: float, append: Callable[[], object]) -> list[float]:
-    """Seconds that each append took, of all writers."""
-    taken: list[list[float]] = [[] for _ in range(count)]
-    stop = threading.Event()
+def threads(count: int, messages: int, append: Callable[[Message], object]) -> float:
+    """The same of threads."""
 
-    def write(mine: list[float]) -> None:
-        while not stop.is_set():
-            start = time.perf_counter()
-            append()
-            mine.append(time.perf_counter() - start)
+    def send(share: int) -> None:
+        for number in range(share):
+            append(Message("orders", _BODY, (_KEYS[number % len(_KEYS)],), "TagA"))
 
-    threads = [threading.Thread(target=write, args=(mine,)) for mine in taken]
-    for thread in threads:
+    drained()
+    running = [threading.Thread(target=send, args=(messages // count,)) for _ in range(count)]
+    begun = time.perf_counter()
+    for thread in running:
         thread.start()
-    time.sleep(seconds)
-    stop.set()
-    for thread in threads:
+    for thread in running:
         thread.join()
-    return sorted(each for mine in taken for each in mine)
+    return messages // count * count / (time.perf_counter() - begun)
 
 
-def flush_each(engine: Engine, messages: list[Message]) -> Callable[[], None]:
-    """The peer: whoever appends flushes, whether or not somebody else has done so meanwhile."""
+class Device:
+    """What the disk does without any log."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        for position in range(0, _DEVICE_BYTES, 1 << 20):
+            os.pwrite(self._fd, bytes(1 << 20), position)
+        os.fsync(self._fd)
+
+    def run(self, messages: int) -> float:
+        """Writes a second that are each flushed."""
+        drained()
+        begun = time.perf_counter()
+        for number in range(messages):
+            os.pwrite(self._fd, _PAGE, number * len(_PAGE) % _DEVICE_BYTES)
+            os.fdatasync(self._fd)
+        return messages / (time.perf_counter() - begun)
+
+
+def flush_each(engine: Engine) -> Callable[[Message], object]:
+    """Whoever appends flushes, whether or not somebody else has done so meanwhile."""
     lock = threading.Lock()
 
-    def append() -> None:
-        engine.append(messages, Durability.ASYNC)
+    def append(message: Message) -> None:
+        engine.append([message], Durability.ASYNC)
         with lock:
             engine._hot.log._flush_file()  # there is no public way to flush twice what is flushed
 
     return append
 
 
-def measure(threads: int, flush_ms: float, seconds: float, body: int) -> None:
-    messages = [Message("bench", bytes(body), ["key"])]
-    rates = []
-    for name in ("one flush each", "group commit"):
-        with tempfile.TemporaryDirectory() as folder:
-            engine = opened(folder, flush_ms, 256)
-            engine.append(messages)
-            before = engine._hot.log.flushes
-            shares = name == "group commit"
-            append = partial(engine.append, messages) if shares else flush_each(engine, messages)
-            taken = run_writers(threads, seconds, append)
-            per_flush = len(taken) / max(1, engine._hot.log.flushes - before)
-            engine.close()
-        rates.append(len(taken) / seconds)
-        middle, late = taken[len(taken) // 2] * 1e3, taken[len(taken) * 99 // 100] * 1e3
-        print(
-            f"{flush_ms:>8.1f} {threads:>8} {name:>15} {rates[-1]:>10.0f} {per_flush:>10.1f} "
-            f"{middle:>9.2f} ms {late:>9.2f} ms"
-        )
-    print(f"{flush_ms:>8.1f} {threads:>8} {'ratio':>15} {rates[1] / rates[0]:>10.2f}")
-
-
-def slowest_append(*, ahead: bool, segment_mib: int) -> tuple[list[float], float]:
-    """Seconds of each append that met a roll, and of the slowest one that met none."""
-    with tempfile.TemporaryDirectory() as folder:
-        engine = opened(folder, 0, segment_mib)
-        batch = [Message("bench", bytes(64 << 10), queue_id=0) for _ in range(16)]
-        rolls, slowest = [], 0.0
-        while engine._hot.log.last_base < 4 * engine._hot.log.segment_bytes:
-            if ahead:  # what the background thread does, here between two appends
+def slowest_roll_ms(folder: Path, *, ahead: bool) -> float:
+    """What the slowest of four appends took that met the end of a segment."""
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
+        settings = Settings.load(overrides={"hot.segment_bytes": _ROLLED_BYTES, "advertise": "127.0.0.1:10911"})
+        engine = Engine.open(Path(inside), settings=settings)
+        batch = [Message("orders", bytes(64 << 10), queue_id=0) for _ in range(16)]
+        slowest = 0.0
+        while engine._hot.log.last_base < 4 * _ROLLED_BYTES:
+            if ahead:  # what the background does beside appends, here between two of them
                 engine._hot.prepare_segment()
-            base, start = engine._hot.log.last_base, time.perf_counter()
-            engine.append(batch, Durability.FLUSHED)
-            taken = time.perf_counter() - start
+            base, begun = engine._hot.log.last_base, time.perf_counter()
+            engine.append(batch)
             if engine._hot.log.last_base > base:
-                rolls.append(taken)
-            else:
-                slowest = max(slowest, taken)
+                slowest = max(slowest, time.perf_counter() - begun)
         engine.close()
-        return rolls, slowest
+    return slowest * 1e3
+
+
+def measure(engine: Engine, java: RocketMQ, device: Device, messages: int, runs: int, report: Report) -> None:
+    """The rows about one store."""
+
+    def append(message: Message) -> object:
+        return engine.append([message])
+
+    def put_message(count: int, many: int) -> float:
+        drained()
+        return java.rate("append", n=count, threads=many, body=len(_BODY), sync=True, batch=1)
+
+    found = in_turns(
+        {
+            "64 asyncio tasks": lambda: tasks(engine, MANY, messages),
+            "RocketMQ, 64 threads": lambda: put_message(messages, MANY),
+            "64 threads": lambda: threads(MANY, messages // 4, append),
+            "one flush each": lambda: threads(MANY, messages // 40, flush_each(engine)),
+        },
+        runs,
+    )
+    peer = found["RocketMQ, 64 threads"]
+    report.add(
+        Row("64 asyncio tasks, flushed", "acks/s",
+            {"AsyncProducer.send": found["64 asyncio tasks"], "RocketMQ, 64 threads": peer}, target=3.5)
+    )  # fmt: skip
+    report.add(
+        Row("64 threads, flushed", "acks/s", {"engine.append": found["64 threads"], "RocketMQ, 64 threads": peer},
+            target=1.0)
+    )  # fmt: skip
+    report.add(
+        Row("64 threads, shared flushes", "acks/s",
+            {"engine.append": found["64 threads"], "one flush each": found["one flush each"]})
+    )  # fmt: skip
+    lone = in_turns(
+        {
+            "engine.append": lambda: threads(1, _LONE, append),
+            "pwrite 4 KiB + fdatasync": lambda: device.run(_LONE),
+            "AsyncProducer.send": lambda: tasks(engine, 1, _LONE),
+            "RocketMQ": lambda: put_message(_LONE, 1),
+        },
+        runs,
+    )
+    report.add(Row("1 producer, flushed", "acks/s", lone, target=0.9))
+    device_rates = lone["pwrite 4 KiB + fdatasync"]
+    report.add(
+        Row("1 asyncio task, flushed", "acks/s",
+            {"AsyncProducer.send": lone["AsyncProducer.send"], "pwrite 4 KiB + fdatasync": device_rates}, target=0.9)
+    )  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--flush-ms", type=float, nargs="+", default=[0, 2])
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--body", type=int, default=200)
-    parser.add_argument("--segment-mib", type=int, default=256)
-    given = parser.parse_args()
-    print(f"{'+ms':>8} {'threads':>8} {'':>15} {'msg/s':>10} {'msg/flush':>10} {'median':>12} {'99 %':>12}")
-    for flush_ms in given.flush_ms:
-        for threads in given.threads:
-            measure(threads, flush_ms, given.seconds, given.body)
-    for ahead in (False, True):
-        rolls, slowest = slowest_append(ahead=ahead, segment_mib=given.segment_mib)
-        how = "made ahead" if ahead else "made by the append"
-        met = ", ".join(f"{taken * 1e3:.0f}" for taken in rolls)
-        print(f"next segment {how}: 1 MiB appends that met a roll {met} ms, slowest other {slowest * 1e3:.0f} ms")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--dir", type=Path, default=Path("build/bench"))
+    arguments = parser.parse_args()
+    arguments.dir.mkdir(parents=True, exist_ok=True)
+    report = Report.of(__file__, __doc__)
+    with tempfile.TemporaryDirectory(dir=arguments.dir) as inside:
+        folder = Path(inside)
+        engine = opened(folder / "store")
+        with rocketmq(folder / "java") as java:
+            measure(engine, java, Device(folder / "device"), arguments.messages, arguments.runs, report)
+        engine.close()
+        rolls = in_turns(
+            {
+                "made ahead": lambda: slowest_roll_ms(folder, ahead=True),
+                "made by the append": lambda: slowest_roll_ms(folder, ahead=False),
+            },
+            arguments.runs,
+        )
+        report.add(Row("1 MiB append at a segment's end, slowest of 4", "ms", rolls, smaller_is_better=True))
+    report.save()
 
 
 if __name__ == "__main__":

@@ -15,12 +15,14 @@ import contextlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from service.appended import AppendedColumns, Row
 from service.opening import StoreParts
 from service.settings import Settings
+from service.shared_appends import SharedAppends
 from service.store_host import store_host
 from tiering.batch import ANY_QUEUE, Message, MessageBatch, is_in_columns
 from tiering.clock import Clock
@@ -71,8 +73,12 @@ class Appends:
         self._appended = appended
         self._store_host = store_host(settings)
         self._derived_to = 0
-        #: Names that were found to be legal, for :class:`PendingMessages`.
-        self.legal_topics: set[str] = set()
+        self._legal_topics: set[str] = set()
+        self._shared = SharedAppends(partial(self._append, durability=Durability.FLUSHED), self.pending_messages)
+
+    def pending_messages(self) -> PendingMessages:
+        """An empty list of messages that come one by one, for :meth:`append`."""
+        return PendingMessages(self._settings.hot.max_body_bytes, self._legal_topics)
 
     def append(
         self, messages: Sequence[Message] | PendingMessages, durability: Durability, key: IdempotencyKey | None
@@ -87,9 +93,18 @@ class Appends:
         gate = entering_archive() if durability is Durability.ARCHIVED else contextlib.nullcontext()
         with gate:
             if key is None or not messages:
+                if len(messages) == 1 and not isinstance(messages, PendingMessages):
+                    return self._append_one(messages[0], durability)
                 return self._append(messages, durability)
             assert not isinstance(messages, PendingMessages), "a key is for messages that can be sent again"
             return self._append_once(messages, durability, key)
+
+    def _append_one(self, message: Message, durability: Durability) -> AppendedColumns:
+        if durability is Durability.FLUSHED:
+            return self._shared.append(message)
+        pending = self.pending_messages()
+        pending.add_message(message)
+        return self._append(pending, durability)
 
     def _append_once(self, messages: Sequence[Message], durability: Durability, key: IdempotencyKey) -> AppendedColumns:
         topics = {messages[0].topic}
@@ -131,16 +146,11 @@ class Appends:
     def _checked(
         self, messages: Sequence[Message] | PendingMessages, *, may_be_lone: bool
     ) -> MessageBatch | LoneMessage:
-        now_ms, max_body_bytes = self._clock.now_ms(), self._settings.hot.max_body_bytes
-        if len(messages) != 1 or not may_be_lone:
-            if isinstance(messages, PendingMessages):
-                return messages.take(now_ms=now_ms)
-            return MessageBatch.of(messages, now_ms=now_ms, max_body_bytes=max_body_bytes)
+        now_ms = self._clock.now_ms()
         if not isinstance(messages, PendingMessages):
-            one = messages[0]
-            messages = PendingMessages(max_body_bytes, self.legal_topics)
-            messages.add(one.topic, one.body, one.keys, one.tag, one.properties, one.born_ms, one.queue_id)
-        return messages.take_lone(now_ms=now_ms)
+            return MessageBatch.of(messages, now_ms=now_ms, max_body_bytes=self._settings.hot.max_body_bytes)
+        is_lone = may_be_lone and len(messages) == 1
+        return messages.take_lone(now_ms=now_ms) if is_lone else messages.take(now_ms=now_ms)
 
     def _keep_pace(self) -> None:
         """Derive before appending more where queues and index are too far behind the log, or refuse to append."""

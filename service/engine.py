@@ -86,6 +86,8 @@ class Engine:
         self._keeping, self._local_steps = parts.keeping, parts.steps
         self._background = make_background(parts, self._checkpoint, self._remove_due, settings, clock, randomness)
         self._appends = Appends(parts, settings, clock, self._background.appended)
+        #: An empty list of messages that come one by one, for :meth:`append`.
+        self.pending_messages = self._appends.pending_messages
 
     @classmethod
     def open(
@@ -151,10 +153,6 @@ class Engine:
             found = self._appends.append(messages, durability, key)
         self.counted.acknowledged(durability, len(found), self._clock.monotonic_s() - begun_s)
         return found
-
-    def pending_messages(self) -> PendingMessages:
-        """An empty list of messages that come one by one, for :meth:`append`."""
-        return PendingMessages(self._settings.hot.max_body_bytes, self._appends.legal_topics)
 
     def create_topic(self, name: str, queues: int) -> None:
         """Make a topic, or give an existing one more queues; fewer is refused."""

@@ -76,6 +76,13 @@ class PendingMessages:
         else:
             self._add_checked(Message(topic, _bytes(body), keys, tag, properties or {}, born_ms, queue_id))
 
+    def add_message(self, message: Message) -> None:
+        """The same of a message that is made already."""
+        self.add(
+            message.topic, message.body, message.keys, message.tag, message.properties, message.born_ms,
+            message.queue_id,
+        )  # fmt: skip
+
     def _add_checked(self, message: Message) -> None:
         alone = MessageBatch.of([message], now_ms=0, max_body_bytes=self._max_body_bytes)
         keys, tag, properties = (_text(column) for column in (alone.keys, alone.tags, alone.properties))
