@@ -27,8 +27,7 @@ class ColdOffsets:
     def __init__(self, bases: Offsets, starts: Offsets, known: NDArray[np.uint32], cold: NDArray[np.uint32],
                  segment_bytes: int) -> None:  # fmt: skip
         self._bases = bases
-        self._known = known
-        self._cold = cold
+        self._pairs = np.stack((known, cold), axis=1)  # side by side: one cache line for both
         self._segment_bytes = segment_bytes
         spread = segment_bytes * len(bases) // max(1, len(known))
         self._shift = max(1, spread).bit_length()
@@ -85,7 +84,7 @@ class ColdOffsets:
         done = translate(
             items.ctypes.data, len(items), items.dtype.itemsize, int(fields["offset"][1]), self._segment_bytes,
             self._bases.ctypes.data, len(self._bases), self._buckets.ctypes.data, self._buckets_each, self._shift,
-            self._known.ctypes.data, self._cold.ctypes.data, scratch.ctypes.data,
+            self._pairs.ctypes.data, scratch.ctypes.data,
         )  # fmt: skip
         if done < 0:
             raise CorruptIndexError("an index item changed its offset while an object was built of it")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.errors import CorruptIndexError
-from index.kernels.order import sort_slots
+from index.kernels.order import rising_slots, sort_slots
 from index.layout import Items
 
 #: Items that are sorted and translated together.
@@ -71,7 +71,10 @@ class SlotOrder:
     """Reads the items of one slot range of a source; each reading checks that they lie slot by slot."""
 
     def __init__(self, items: Items, slots: int, slot_from: int, slot_end: int, piece_items: int = PIECE_ITEMS) -> None:
+        fields = items.dtype.fields
+        assert fields is not None
         self._items = items
+        self._at = [int(fields[name][1]) if name in fields else -1 for name in ("hash", "hash_high", "offset")]
         self._slots = slots
         self._start = self._first_of(slot_from) if slot_from else 0
         self._end = self._first_of(slot_end) if slot_end < slots else len(items)
@@ -103,30 +106,31 @@ class SlotOrder:
         start, reached = self._start, self._slot_from
         while start < self._end:
             stop = min(start + self._most, self._end)
-            slots = self._slots_in(start, stop, reached)
-            last = int(slots[-1])
+            first, last, last_start = self._slots_in(start, stop, reached)
             if stop < self._end and int(self._items["hash"][stop]) % self._slots == last:
-                stop = start + int(np.searchsorted(slots, last))
+                stop = start + last_start
                 last -= 1
                 if stop == start:
-                    last = int(slots[0])
+                    last = first
                     stop = self._end_of_slot(start, last)
             yield start, stop
             start, reached = stop, last + 1
 
-    def _slots_in(self, start: int, stop: int, reached: int) -> NDArray[np.int64]:
-        hashes = self._items["hash"][start:stop].astype(np.int64)
-        if hashes.min() < 0:
-            raise CorruptIndexError("an index item has a negative hash")
-        slots: NDArray[np.int64] = hashes % self._slots
-        if slots[0] < reached or slots[-1] >= self._slot_end or (np.diff(slots) < 0).any():
+    def _slots_in(self, start: int, stop: int, reached: int) -> tuple[int, int, int]:
+        """First and last slot of some items, and the first item of the last slot, counted from ``start``."""
+        items, ends = self._items[start:stop], np.empty(2, np.int64)
+        last_start = rising_slots(
+            items.ctypes.data, len(items), items.dtype.itemsize, self._at[0], self._slots, reached, ends.ctypes.data
+        )
+        first, last = ends.tolist()
+        if last_start < 0 or last >= self._slot_end:
             raise CorruptIndexError("items of an index file do not lie slot by slot")
-        return slots
+        return first, last, int(last_start)
 
     def _end_of_slot(self, start: int, slot: int) -> int:
         stop = max(start + 1, min(self._first_of(slot + 1), self._end))
         for at in range(start, stop, self._most):
-            if self._slots_in(at, min(at + self._most, stop), slot)[-1] != slot:
+            if self._slots_in(at, min(at + self._most, stop), slot)[1] != slot:
                 raise CorruptIndexError("items of an index file do not lie slot by slot")
         return stop
 
@@ -137,12 +141,9 @@ class SlotOrder:
 
     def _order(self, items: Items) -> NDArray[np.int32]:
         """The object's order of items of whole slots."""
-        fields = items.dtype.fields
-        assert fields is not None
         order, scratch = np.empty(len(items), np.int32), np.empty(len(items), np.int32)
-        at = [int(fields[name][1]) if name in fields else -1 for name in ("hash", "hash_high", "offset")]
         sort_slots(
-            items.ctypes.data, len(items), items.dtype.itemsize, *at, self._slots, order.ctypes.data,
+            items.ctypes.data, len(items), items.dtype.itemsize, *self._at, self._slots, order.ctypes.data,
             scratch.ctypes.data,
         )  # fmt: skip
         return order

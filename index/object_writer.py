@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from index.cover import joined_crc
+import numpy as np
+
+from index.cover import crc_of, joined_crc
 from index.key_filter import KeyFilter
 from index.layout import ItemLayout, Items
 from index.object_pages import PageDirectory
@@ -166,7 +168,7 @@ class _SectionWriter:
 
     def page(self, data: bytes | memoryview) -> None:
         self._target.write_at(self.position, data)
-        self.crc = zlib.crc32(data, self.crc)
+        self.crc = crc_of(np.frombuffer(data, np.uint8), self.crc)
         self.position += len(data)
 
     def end_of_pages(self) -> None:
@@ -182,7 +184,7 @@ class _SectionWriter:
     def pieces(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
         start, crc = self.position, 0
         for piece in pieces:
-            crc = zlib.crc32(piece, crc)
+            crc = crc_of(np.frombuffer(piece, np.uint8), crc)
             self.page(piece)
         self.sections[name] = SectionRef(start, self.position - start, self.position - start, crc)
 

@@ -7,7 +7,6 @@ In memory are the page that may still grow and the items handed over last.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from index.cover import crc_of
 from index.header import SLOT_BYTES
 from index.kernels.pages import lay_page, slot_starts
 from index.layout import ItemLayout, Items
@@ -23,7 +23,8 @@ from index.object_pages import PAGE_HEAD_BYTES, PAGE_ROW, PageDirectory
 from tiering.errors import InvalidRequestError
 
 _MAX_SECTION_BYTES = (1 << 32) - 1
-_LEVEL = 3
+#: docs/decisions/0022-index-files-compared-and-written-fast.md
+_LEVEL = 1
 #: Slots that are planned together; a file may have many more slots than items.
 _MOST_SLOTS = 1 << 17
 
@@ -149,7 +150,7 @@ class PageWriter:
         if starts[span.slot + 1] > span.item and span.item_end > span.item:
             first = self._items[span.item : span.item + 1]
             key = (int(first["hash"][0]), int(highs(first)[0]))
-        self._rows.append((first_slot, *key, zlib.crc32(page), self._position))
+        self._rows.append((first_slot, *key, crc_of(np.frombuffer(page, np.uint8)), self._position))
         self._position += len(page)
         if self._position > _MAX_SECTION_BYTES:
             raise InvalidRequestError("an index object has at most 4 GiB of pages", hint="cut it by slot range")

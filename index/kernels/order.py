@@ -7,12 +7,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import int64
+from numba import int64, uint32
 
-from tiering.kernels.primitives import called, kernel, load_be32, load_be64, load_i32, store_i32
+from tiering.kernels.primitives import called, kernel, load_be32, load_be64, load_i32, store_i32, store_i64
 
 #: Up to this many items are sorted by insertion; slots are short, but for a hot key's.
 _RUN = 16
+
+
+@kernel
+def rising_slots(items: int, count: int, width: int, hash_at: int, slots: int, slot_from: int, out: int) -> Any:
+    """Where the run of the last item's slot begins, or -1 unless slots rise from ``slot_from`` on; at least one item.
+
+    ``out`` gets the first and the last slot (int64).
+    """
+    start = int64(0)
+    slot = int64(slot_from)
+    for at in range(count):
+        low = load_be32(items + width * at + hash_at)
+        here = int64(uint32(low) % uint32(slots))
+        if low < 0 or here < slot:
+            return int64(-1)
+        if at == 0:
+            store_i64(out, here)
+        if here > slot:
+            start = int64(at)
+        slot = here
+    store_i64(out + 8, slot)
+    return start
 
 
 @called

@@ -82,12 +82,12 @@ def lay_page(
 @kernel
 def translate(
     items: int, count: int, width: int, offset_at: int, segment_bytes: int, bases: int, segments: int, buckets: int,
-    buckets_each: int, shift: int, known: int, cold: int, scratch: int,
+    buckets_each: int, shift: int, pairs: int, scratch: int,
 ) -> Any:  # fmt: skip
     """Rewrite the physical offsets of items as cold ones; ``count``, or -1 - the first item whose offset is not known.
 
-    ``bases`` (int64) are those of the segments, ascending. ``known`` (uint32) are the positions of each segment,
-    ascending, one segment after the other, and ``cold`` their cold ones. Each segment has ``buckets_each`` (uint32),
+    ``bases`` (int64) are those of the segments, ascending. ``pairs`` (uint32 each) are the positions of each segment,
+    ascending, one segment after the other, each beside its cold one. Each segment has ``buckets_each`` (uint32),
     and one more for where it ends: the number of the first position of ``bucket << shift`` or above.
     """
     base = load_i64(bases)
@@ -116,8 +116,7 @@ def translate(
         near = ahead - _AHEAD
         if near >= 0 and near < count:
             low = int64(load_u32(load_i64(scratch + 24 * (near % _RING) + 16)))
-            prefetch(known + 4 * low)
-            prefetch(cold + 4 * low)
+            prefetch(pairs + 8 * low)
         at = ahead - 2 * _AHEAD
         if at >= 0:
             place = scratch + 24 * (at % _RING)
@@ -126,11 +125,11 @@ def translate(
             low, high = int64(load_u32(bucket)), int64(load_u32(bucket + 4))
             while high - low > 1:
                 middle = (low + high) // 2
-                if load_u32(known + 4 * middle) <= position:
+                if load_u32(pairs + 8 * middle) <= position:
                     low = middle
                 else:
                     high = middle
-            if low >= high or load_u32(known + 4 * low) != position:
+            if low >= high or load_u32(pairs + 8 * low) != position:
                 return -1 - at
-            store_be64(items + width * at + offset_at, load_i64(place) + load_u32(cold + 4 * low))
+            store_be64(items + width * at + offset_at, load_i64(place) + load_u32(pairs + 8 * low + 4))
     return count
