@@ -38,14 +38,15 @@ class _Batch:
     pending: PendingMessages
     senders: list[asyncio.Future[Appended]] = field(default_factory=list)
 
-    def answer(self, found: AppendedColumns | BaseException) -> None:
-        for place, sender in enumerate(self.senders):
-            if sender.done():  # it was cancelled
-                continue
-            if isinstance(found, BaseException):
-                sender.set_exception(found)
-            else:
-                sender.set_result(found[place])
+    def answer(self, found: AppendedColumns) -> None:
+        for sender, one in zip(self.senders, found, strict=True):
+            if not sender.done():  # it was cancelled
+                sender.set_result(one)
+
+    def refuse(self, error: Exception) -> None:
+        for sender in self.senders:
+            if not sender.done():
+                sender.set_exception(error)
 
 
 class AsyncProducer:
@@ -130,12 +131,15 @@ class AsyncProducer:
             self._begin_thread()
             self._work.put(batch)
 
-    def _end(self, batch: _Batch, found: AppendedColumns | BaseException) -> None:
-        batch.answer(found)
+    def _end(self, batch: _Batch, found: AppendedColumns | Exception) -> None:
+        if isinstance(found, Exception):
+            batch.refuse(found)
+        else:
+            batch.answer(found)
         # those who were answered take their turn first, so that what they send next is in one batch
         self._loop.call_soon(self._loop.call_soon, self._begin)
 
-    def _append(self, batch: _Batch) -> AppendedColumns | BaseException:
+    def _append(self, batch: _Batch) -> AppendedColumns | Exception:
         begun_s = self._clock.monotonic_s()
         try:
             return self._engine.append(batch.pending, self._durability)
