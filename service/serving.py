@@ -253,7 +253,8 @@ def _answer(
         log_level="warning",
         access_log=False,
     )
-    # the event loop is one thread among those that work: at 5 ms for each of them, it would hardly get its turn
+    # the event loop is one thread among those that work: at 5 ms for each of them, it would hardly get its turn, and at
+    # 0.1 ms they would change all the time; a request took a fifth more of either (docs/decisions/0025)
     sys.setswitchinterval(_SWITCH_S)
     server = _Server(config, stopping, lambda: ready(_url(listener, is_tls=tls is not None)), tls)
     # the server hands on the signal that ended it, once the handlers before its own are back: those do nothing
