@@ -65,13 +65,15 @@ def batches(distinct: int = _DISTINCT, *, unique_keys: bool = False) -> list[Arr
     return found
 
 
-def opened(folder: Path, *, start: bool = True) -> Engine:
-    """A new store that has the room for its log written ahead, with its background running unless told."""
+def opened(folder: Path, *, prewritten: bool = True, start: bool = True) -> Engine:
+    """A new store; ``prewritten``: with two segments of zeros on the disk, ``start``: with its background running."""
     settings = Settings.load(overrides={"advertise": "127.0.0.1:10911", "hot.default_queues": 4})
     engine = Engine.open(folder, settings=settings)
-    hot = engine._hot
-    while hot.log.write_zeros(hot.between_appends):
-        pass
+    if prewritten:
+        log = engine._hot.log
+        while log.write_zeros(engine._hot.between_appends):
+            pass
+        log.prepare_next()
     if start:
         engine.start()
     return engine
@@ -154,7 +156,7 @@ class Copies:
 def sustained(folder: Path, columns: list[ArrowMessages], gib: float) -> float:
     """MB of log a second over many segments, until all is derived and on the disk."""
     with tempfile.TemporaryDirectory(dir=folder) as inside:
-        engine = opened(Path(inside) / "store")
+        engine = opened(Path(inside) / "store", prewritten=False)
         try:
             drained()
             begun = time.perf_counter()

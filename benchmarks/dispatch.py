@@ -32,7 +32,7 @@ _SAMPLES = 100
 def derive(folder: Path, columns: list[ArrowMessages], messages: int) -> tuple[float, float]:
     """Messages a second of processor time, and by the clock."""
     with tempfile.TemporaryDirectory(dir=folder) as inside:
-        engine = opened(Path(inside) / "store", start=False)
+        engine = opened(Path(inside) / "store", prewritten=False, start=False)
         try:
             _append(engine, columns, messages)
             engine._hot.flush()  # and no more than that
