@@ -87,8 +87,8 @@ def main() -> None:
     given.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.dir) as name:
         folder = Path(name)
-        count = fill_segment(folder / "store", given.mib, 16)
         hot = open_hot(folder / "store", given.mib << 20)
+        count = fill_segment(hot, given.mib, 16)
         for level in given.levels:
             manifest, entry = archived(hot, folder / "cold", level)
             frames = frames_of(manifest, entry)

@@ -16,6 +16,7 @@ from tiering.options import HotOptions
 from tiering.paths import StorePaths
 from tiering.types import Durability
 
+QUEUED_TOPIC = "orders-topic-00"
 BODY = 256
 _BATCH = 10_000
 _WORDS = (
@@ -66,11 +67,10 @@ def open_hot(root: Path, segment_bytes: int) -> HotStore:
     return hot
 
 
-def fill_segment(root: Path, mib: int, queues: int) -> int:
-    """A store whose first segment is full of records and rolled; how many there are."""
-    hot = open_hot(root, mib << 20)
+def fill_segment(hot: HotStore, mib: int, queues: int) -> int:
+    """Fill a store's first segment with records and roll it; how many there are."""
     count = 0
-    for batch in messages(1 << 40, "orders-topic-00", queues):
+    for batch in messages(1 << 40, QUEUED_TOPIC, queues):
         made = MessageBatch.of(batch, now_ms=1_700_000_000_000 + count // 100, max_body_bytes=1 << 22)
         if hot.log.end + int(made.record_sizes(16).sum()) > (mib << 20) - 8:
             break
@@ -78,5 +78,4 @@ def fill_segment(root: Path, mib: int, queues: int) -> int:
         count += len(batch)
     hot.roll()
     hot.dispatch()
-    hot.close()
     return count

@@ -1,0 +1,123 @@
+"""How much of zstd's decompression rate is left when a queue is read in order out of the archive?
+
+A segment of ``--mib`` MiB of log records (``log_records``) in 4 queues lies in a local archive and in the page cache.
+Each run begins with empty caches and reads every queue from its first message to its last as record batches with body,
+offsets and times, every frame's and every record's checksum compared. Bare zstd decompresses the same frames, whose
+compressed bytes lie in memory, one after the other on one thread. A second row only reads and decompresses the frames
+of the segment, as restoring and jobs do.
+
+``python benchmarks/cold_read.py [--mib 256] [--runs 5] [--dir FOLDER]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import zstandard
+
+from benchmarks.harness import Report, Row, drained, in_turns
+from benchmarks.log_records import QUEUED_TOPIC, fill_segment
+from service.cold_engine import ColdEngine
+from service.engine import Engine
+from service.settings import Settings
+from tiering.cold.segment.reader import SegmentReader
+
+QUEUES = 4
+_ROWS = 8192
+_COLUMNS = ("queue_offset", "physical_offset", "store_ms", "born_ms", "body")
+_TARGET = 0.8
+
+
+class Archive:
+    """One archived segment."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.settings = Settings()
+        manifest = self._manifest(self._opened())
+        (entry,) = manifest.log_entries(manifest.reader(), manifest.refresh())
+        self._entry = entry
+        segment = SegmentReader(manifest.reader(scan=True), entry)
+        self._table = segment.seek_table()
+        ends = self._table.compressed.tolist()
+        data = manifest.objects.get(entry.key)[0]
+        self._pieces = [data[start:end] for start, end in pairwise(ends)]
+        self.raw_bytes = int(self._table.decompressed[-1])
+
+    def _opened(self) -> ColdEngine:
+        return ColdEngine.open(self._url, settings=self.settings)
+
+    @staticmethod
+    def _manifest(engine: ColdEngine):  # type: ignore[no-untyped-def]
+        (manifest,) = engine._manifests.values()
+        return manifest
+
+    def decompress(self) -> None:
+        """Bare zstd."""
+        decompressor = zstandard.ZstdDecompressor()
+        for piece in self._pieces:
+            decompressor.decompress(piece)
+
+    def read_frames(self) -> None:
+        """Frames of the segment, fetched in large requests and checked."""
+        segment = SegmentReader(self._manifest(self._opened()).reader(scan=True), self._entry)
+        for _ in segment.frames([self._table.place(number) for number in range(len(self._table.checksums))]):
+            pass
+
+    def pull(self) -> None:
+        """Every queue to its end."""
+        engine = self._opened()
+        for queue in range(QUEUES):
+            offset = 0
+            while (page := engine.pull_batch(QUEUED_TOPIC, queue, offset, _ROWS, _COLUMNS)).messages.num_rows:
+                offset = page.next_offset
+
+
+def rate(raw_bytes: int, work: Callable[[], object]) -> float:
+    """MB of records a second."""
+    begin = time.perf_counter()
+    work()
+    return raw_bytes / (time.perf_counter() - begin) / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--dir", type=Path, default=Path("build/bench"))
+    given = parser.parse_args()
+    report = Report.of(__file__, __doc__)
+    given.dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=given.dir) as name:
+        folder = Path(name).absolute()
+        url = f"file://{folder}/cold"
+        settings = Settings.load(overrides={"hot.segment_bytes": given.mib << 20, "advertise": "127.0.0.1:10911"})
+        engine = Engine.open(folder / "store", settings=settings, cold_url=url, store_id="store")
+        fill_segment(engine._hot, given.mib, QUEUES)
+        engine.archive()
+        engine.close()
+        archive = Archive(url)
+        drained()
+        for what, work in (
+            ("cold queues in order, as Arrow", archive.pull),
+            ("frames of a segment", archive.read_frames),
+        ):
+            sides = in_turns(
+                {
+                    "tierlog": partial(rate, archive.raw_bytes, work),
+                    "zstd": partial(rate, archive.raw_bytes, archive.decompress),
+                },
+                given.runs,
+            )
+            report.add(Row(what, "MB/s", sides, _TARGET))
+    report.save()
+
+
+if __name__ == "__main__":
+    main()
