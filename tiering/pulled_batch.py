@@ -63,7 +63,7 @@ class BatchCollector:
         """What the log has."""
         units, room_bytes = _fitting(queue.units(extent.offset, extent.offset + self._limit))
         columns, snapshot, taken = self._columns(Tier.HOT, room_bytes), queue.snapshot, 0
-        offsets = units["physical_offset"]
+        offsets = units["physical_offset"].astype(np.int64)
         try:
             for end, is_open in _runs(offsets, snapshot.segment_bytes, erased.end_of(queue.topic)):
                 while taken < end and not columns.is_full:
@@ -143,7 +143,13 @@ def _fitting(units: NDArray[np.void]) -> tuple[NDArray[np.void], int]:
 
 def _runs(offsets: NDArray[np.int64], segment_bytes: int, erased_end: int) -> Iterator[tuple[int, bool]]:
     """Where runs of records of one segment end, and whether nothing can hide any of them."""
+    if not len(offsets):
+        return
+    least, greatest = int(offsets.min()), int(offsets.max())
+    if least // segment_bytes == greatest // segment_bytes and least >= erased_end:  # what is usual, found in no time
+        yield len(offsets), True
+        return
     is_open = offsets >= erased_end
     cuts = np.flatnonzero((np.diff(offsets // segment_bytes) != 0) | (np.diff(is_open) != 0)) + 1
-    for end in [*cuts.tolist(), len(offsets)] if len(offsets) else []:
+    for end in [*cuts.tolist(), len(offsets)]:
         yield end, bool(is_open[end - 1])
