@@ -30,7 +30,7 @@ class ColdOffsets:
         self._pairs = np.stack((known, cold), axis=1)  # side by side: one cache line for both
         self._segment_bytes = segment_bytes
         spread = segment_bytes * len(bases) // max(1, len(known))
-        self._shift = max(1, spread).bit_length()
+        self._shift = max(1, spread).bit_length() - 1
         self._buckets_each = ((segment_bytes - 1) >> self._shift) + 1
         edges = np.arange(self._buckets_each + 1, dtype=np.int64) << self._shift
         self._buckets = np.empty(len(bases) * len(edges), np.uint32)

@@ -9,10 +9,16 @@ from typing import Any
 
 from numba import int64, uint32
 
-from tiering.kernels.primitives import called, kernel, load_be32, load_be64, load_i32, store_i32, store_i64
+from tiering.kernels.primitives import called, inlined, kernel, load_be32, load_be64, load_i32, store_i32, store_i64
 
 #: Up to this many items are sorted by insertion; slots are short, but for a hot key's.
 _RUN = 16
+
+
+@inlined
+def _slot(hash_address, slots):
+    """The slot of the item whose hash lies there; a division of 32 bits takes less than one of 64."""
+    return int64((uint32(load_be32(hash_address)) & uint32(0x7FFFFFFF)) % uint32(slots))
 
 
 @kernel
@@ -101,9 +107,9 @@ def sort_slots(
     """
     start = int64(0)
     while start < count:
-        slot = (load_be32(items + width * start + hash_at) & 0x7FFFFFFF) % slots
+        slot = _slot(items + width * start + hash_at, slots)
         end = start
-        while end < count and (load_be32(items + width * end + hash_at) & 0x7FFFFFFF) % slots == slot:
+        while end < count and _slot(items + width * end + hash_at, slots) == slot:
             store_i32(order + 4 * end, end)
             end += 1
         for run in range(start, end, _RUN):
