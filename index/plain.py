@@ -79,7 +79,7 @@ class PlainChainedFile:
     def lookup(self, hash_low: int, hash_high: int | None = None) -> list[IndexItem]:
         """Items with these hashes, newest first; :class:`CorruptIndexError` for a bad chain."""
         found = []
-        above = self.header.item_count + 1
+        above = min(self.header.item_count + 1, self.items)  # the header may be damaged, too
         number = self._i32(HEADER_BYTES + SLOT_BYTES * (hash_low % self.slots))
         while number:
             if not 0 < number < above:
