@@ -21,6 +21,7 @@ _FALLOCATE: Any = getattr(_LIBC, "fallocate64", None)
 if _FALLOCATE is not None:
     _FALLOCATE.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
+_M_ARENA_MAX = -8
 _MS_SYNC = 4
 _MADV_POPULATE_WRITE = 23
 _MAP_FAILED = ctypes.c_void_p(-1).value
@@ -30,6 +31,15 @@ _FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 def _failed() -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
+
+
+def share_arenas(count: int) -> bool:
+    """Have all threads share so many arenas of malloc, before they are started; False where libc is not glibc.
+
+    By itself each thread gets one, up to eight a processor, and each keeps the most that its thread ever used.
+    """
+    mallopt = getattr(_LIBC, "mallopt", None)
+    return mallopt is not None and bool(mallopt(_M_ARENA_MAX, count))
 
 
 class Mapping:

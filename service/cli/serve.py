@@ -23,6 +23,9 @@ EXAMPLES = (
     ),
 )
 
+#: More keep more memory that is free: a service of dozens of threads grew by a third in ten minutes, and not with two.
+_ARENAS = 2
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which store, and where to listen."""
@@ -64,10 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         from service.settings import Settings
         from tiering.errors import InvalidRequestError
         from tiering.kernels import cache
+        from tiering.libc import share_arenas
     finally:
         gc.freeze()
         gc.enable()
 
+    share_arenas(_ARENAS)
     settings = Settings.load(
         arguments.config,
         {
