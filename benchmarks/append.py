@@ -20,6 +20,7 @@ import argparse
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +140,7 @@ class Copies:
         )  # fmt: skip
         return out
 
-    def _written(self, data_of) -> float:
+    def _written(self, data_of: Callable[[int, int], np.ndarray]) -> float:
         drained()
         position = 0
         begun = time.perf_counter()

@@ -16,6 +16,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import Report, Row, drained, in_turns
@@ -24,6 +25,7 @@ from index import compactor
 from index.batch import KeyBatch
 from index.chained_file import ChainedIndexFile
 from index.layout import TIERLOG
+from index.slot_pieces import PIECE_BYTES
 from tests.support.key_batches import BEGIN_MS, RECORD_BYTES, TOPIC_IDS, ManyKeys
 from tests.support.measured import measured
 from tiering.fs import LocalFileSystem
@@ -46,7 +48,7 @@ def sealed_file(path: Path, keys: ManyKeys, slots: int) -> ChainedIndexFile:
 def laid_out(source: ChainedIndexFile, target: Path) -> None:
     """All of a compaction but its flush and its name."""
     source.verify()
-    compactor._write(FS, source, target, compactor.PIECE_BYTES)
+    compactor._write(FS, source, target, PIECE_BYTES)
 
 
 def durable(source: ChainedIndexFile, target: Path) -> None:
@@ -82,9 +84,9 @@ def main() -> None:
             java.run("index_put", n=given.items, slots=slots, items=given.items + 2, keys=kind)
             figures = in_turns(
                 {
-                    "tierlog": lambda source=source: rate(laid_out, source, folder / "compacted"),
+                    "tierlog": partial(rate, laid_out, source, folder / "compacted"),
                     "RocketMQ doCompaction": lambda: java.rate("compact"),
-                    "tierlog, durable": lambda source=source: rate(durable, source, folder / "compacted"),
+                    "tierlog, durable": partial(rate, durable, source, folder / "compacted"),
                 },
                 given.runs,
             )
@@ -92,7 +94,7 @@ def main() -> None:
             what = f"compaction, {given.items:,} {'random' if kind == 'random' else 'counted'} keys"
             report.add(Row(f"{what}, compared", "items/s", dict([ours, theirs]), target=target))
             report.add(Row(f"{what}, and flushed", "items/s", dict([flushed, theirs])))
-            run = measured(lambda source=source: durable(source, folder / "compacted"))
+            run = measured(partial(durable, source, folder / "compacted"))
             peak = {"tierlog": [run.peak_bytes / (1 << 20)]}
             report.add(Row(f"{what}, memory", "MiB", peak, smaller_is_better=True))
             for name in (kind, "compacted"):

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +66,7 @@ def one_by_one(get: Callable[[str], object] | Callable[[bytes], object], asked: 
     return run
 
 
-def in_batches(get_many: Callable[[object], object], asked: Sequence[object] | pa.Array, batch: int) -> Side:
+def in_batches(get_many: Callable[[Any], object], asked: Sequence[object] | pa.Array, batch: int) -> Side:
     """Keys a second, so many a call."""
     parts = [asked[start : start + batch] for start in range(0, len(asked), batch)]
 

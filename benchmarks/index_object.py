@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,7 @@ def main() -> None:
         for _ in range(given.runs):
             drained()
             file = fs.open(Path(folder, "object"))
-            run = measured(lambda file=file: write_index_object(file, source, mirrored, meta))
+            run = measured(partial(write_index_object, file, source, mirrored, meta))
             file.close()
             rates.append(given.items / run.cpu_seconds)
             peaks.append(run.peak_bytes / given.items)

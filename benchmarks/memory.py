@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -83,7 +84,7 @@ def read(folder: Path, messages: int, room: str) -> dict[str, float]:
             for offset in np.linspace(first, end - 1, _PULLS).astype(int).tolist():
                 assert engine.pull(_TOPIC, queue_id, offset, 1).messages
     time.sleep(_SETTLE_S)  # what was fetched ahead is given back
-    cache = engine.stats()["cache"]
+    cache: Any = engine.stats()["cache"]
     found = {"resident": resident_mib(_own_pid())}
     return found | {layer: cache[layer]["bytes"] / _MIB for layer in ("metadata", "data", "filters")}
 
