@@ -1,8 +1,8 @@
 """Physical to cold offsets of what the items of one index file point to, and of nothing else.
 
-Kept are 8 bytes for each distinct record: its position in its segment, physical and cold; and at most 4 for the buckets
-in which a position is looked for. While they are collected, 4 bytes an item come on top, and the map of one segment at
-a time.
+Kept are 8 bytes for each distinct record, its position in its segment, physical and cold, and fewer than 8 for the
+buckets in which a position is looked for. While they are collected, 4 bytes an item come on top, and the map of one
+segment at a time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ToCold = Callable[[Offsets], Offsets]
 class ColdOffsets:
     """A checked map: one to one, and inside each segment."""
 
-    def __init__(self, bases: Offsets, starts: Offsets, known: NDArray[np.uint32], cold: NDArray[np.uint32],
-                 segment_bytes: int) -> None:  # fmt: skip
+    def __init__(self, bases: Offsets, starts: Offsets, pairs: NDArray[np.uint32], segment_bytes: int) -> None:
+        """``pairs``: a row a record, ascending; side by side, so that one cache line has both positions."""
         self._bases = bases
-        self._pairs = np.stack((known, cold), axis=1)  # side by side: one cache line for both
+        self._pairs, known = pairs, pairs[:, 0]
         self._segment_bytes = segment_bytes
-        spread = segment_bytes * len(bases) // max(1, len(known))
+        spread = segment_bytes * len(bases) // max(1, len(pairs))
         self._shift = max(1, spread).bit_length() - 1
         self._buckets_each = ((segment_bytes - 1) >> self._shift) + 1
         edges = np.arange(self._buckets_each + 1, dtype=np.int64) << self._shift
@@ -66,15 +66,15 @@ class ColdOffsets:
             found[kept : kept + len(distinct)] = distinct  # never beyond what was read
             starts[number + 1] = kept + len(distinct)
             start = end
-        known = found[: int(starts[-1])].copy()
+        pairs = np.empty((int(starts[-1]), 2), np.uint32)
+        pairs[:, 0] = found[: len(pairs)]
         del found
-        cold = np.empty_like(known)
         for number, base in enumerate(bases.tolist()):
             mine = slice(int(starts[number]), int(starts[number + 1]))
-            cold[mine] = _checked(
-                to_cold(known[mine].astype(np.int64) + base), base, mine.stop - mine.start, segment_bytes
+            pairs[mine, 1] = _checked(
+                to_cold(pairs[mine, 0].astype(np.int64) + base), base, mine.stop - mine.start, segment_bytes
             )
-        return cls(bases, starts, known, cold, segment_bytes)
+        return cls(bases, starts, pairs, segment_bytes)
 
     def translate(self, items: Items) -> None:
         """Rewrite the physical offsets of items, contiguous and of a compacted layout, as their cold ones."""

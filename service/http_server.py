@@ -124,9 +124,9 @@ class _Patience(_Connection):
 class PatientProtocol(_Patience, HttpToolsProtocol):
     """One connection, as httptools reads it.
 
-    Stricter than httptools alone: a head has a greatest size, one ``Host``, and what stands behind a body is not taken
-    for headers. A request that asks for an upgrade (Java's client does, of its own accord) would lose its body: such a
-    connection is handed to h11, which goes on without the upgrade.
+    Stricter than httptools alone: a head has a greatest size, one ``Host`` and a target without a fragment, and what
+    stands behind a body is not taken for headers. A request that asks for an upgrade (Java's client does, of its own
+    accord) would lose its body: such a connection is handed to h11, which goes on without the upgrade.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -169,6 +169,8 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._asks_upgrade = self._begun == 1 and self._is_idle()
             raise ValueError("httptools would take the body for another protocol")
+        if b"#" in self.url:
+            raise ValueError("a target has no fragment")
         self._is_in_head, self._kept_bytes = False, 0
         super().on_headers_complete()
 

@@ -106,6 +106,6 @@ def peak_bytes(items: int) -> int:
 
 
 def test_bytes_held_for_each_further_item() -> None:
-    """4 while offsets are collected, 8 for each record (here one an item), 3 in the filter; page rows and whims."""
+    """4 while offsets are collected; fewer than 16 for each record (here one an item), 3 in the filter; page rows."""
     peak_bytes(1000)
     assert (peak_bytes(160_000) - peak_bytes(40_000)) / 120_000 < 24
