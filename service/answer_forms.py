@@ -15,9 +15,10 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.arrow_rows import MESSAGE_SCHEMA, messages_stream, stored_batch
+from service.arrow_rows import messages_stream
 from service.wire import ARROW_STREAM, NDJSON, PARQUET, Json, message_json, ndjson_line
 from tiering.message import StoredMessage
+from tiering.message_batch import MESSAGE_SCHEMA, message_batch
 
 #: A Parquet row group: of fewer rows, what is said of each group outweighs them; of more, they fill the memory.
 _GROUP_ROWS, _GROUP_BYTES = 50_000, 8 << 20
@@ -75,12 +76,12 @@ class _ArrowForm:
 
     def page(self, messages: Sequence[StoredMessage]) -> bytes:
         if messages:
-            self._writer.write_batch(stored_batch(messages))
+            self._writer.write_batch(message_batch(messages))
         return _taken(self._sink)
 
     def end(self, beside: Json) -> bytes:
         metadata = {name: json.dumps(value) for name, value in beside.items()}
-        self._writer.write_batch(stored_batch(()), custom_metadata=metadata)
+        self._writer.write_batch(message_batch(()), custom_metadata=metadata)
         self._writer.close()
         return _taken(self._sink)
 
@@ -99,7 +100,7 @@ class _ParquetForm:
 
     def page(self, messages: Sequence[StoredMessage]) -> bytes:
         if messages:
-            batch = stored_batch(messages)
+            batch = message_batch(messages)
             self._waiting.append(batch)
             self._rows += batch.num_rows
             self._bytes += batch.nbytes

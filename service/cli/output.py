@@ -160,10 +160,10 @@ class _ArrowRows(Rows):
     def write(self, rows: Sequence[Json]) -> None:
         import pyarrow as pa
 
-        from service.arrow_rows import message_batch
+        from service.arrow_rows import answered_batch
 
         if self._messages:
-            batch = message_batch(rows)
+            batch = answered_batch(rows)
         else:
             known = {"int": pa.int64(), "bool": pa.bool_()}
             schema = self._types and pa.schema(
