@@ -49,11 +49,6 @@ def place_of_slot(slot: int, slots: int) -> int:
     return slot * _multiples(slots) << 32
 
 
-def slot_of_place(place: int, slots: int) -> int:
-    """The slot of the items with a number of :func:`places_of`."""
-    return (place >> 32) // _multiples(slots)
-
-
 def _multiples(slots: int) -> int:
     return -(-(1 << 31) // slots)
 
