@@ -42,6 +42,8 @@ class Row:
     #: For figures such as seconds or bytes.
     smaller_is_better: bool = False
     note: str = ""
+    #: What holds it back, by a profile; only shown while the target is missed.
+    held_by: str = ""
 
     @property
     def ratios(self) -> list[float]:

@@ -131,7 +131,8 @@ def _targets(all_of_them: Sequence[Result]) -> Iterator[str]:
     if missed:
         yield "### Missed\n"
         for result, row in missed:
-            yield f"- **{_plain(row.what)}** ({result.name}): {_plain(row.note) or 'not explained yet.'}"
+            beside = f", by {list(row.sides)[1]}" if row.ratios else ""
+            yield f"- **{_plain(row.what + beside)}** ({result.name}): {_plain(row.held_by) or 'not explained yet.'}"
         yield ""
 
 

@@ -71,16 +71,19 @@ def test_sides_take_turns_and_who_begins_changes() -> None:
 def test_what_was_saved_is_on_the_page_with_what_was_missed(tmp_path: Path) -> None:
     found = Report("index_put", "How fast | is a put?")
     found.add(_row([1_234_567, 2_000_000, 3_000_000], [100_000, 100_000, 100_000], target=8, note="bound by memory"))
-    found.add(_row([0.5, 0.25, 0.75], [1, 1, 1], target=0.4, smaller_is_better=True, note="Java starts\nslowly"))
+    found.add(_row([0.5, 0.25, 0.75], [1, 1, 1], target=0.4, smaller_is_better=True, held_by="Java starts\nslowly"))
+    found.add(_row([7.0], target=8))
     found.add(_row([7.0], note="a limit"))
     found.series["rates of a soak"] = {"minutes": [0, 1], "messages/s": [2, 3]}
     found.save(tmp_path)
     page = report.page(report.results(tmp_path))
-    assert "1 of 2 are met." in page
+    assert "1 of 3 are met." in page
     assert "| [index_put](#index-put) | something | 2,000,000 : 100,000 messages/s (other) |" in page
     assert " | 12.3 / 20 / 30 | at least 8 | yes |" in page
     assert "| 0.5 : 1 messages/s (other) | 0.25 / 0.5 / 0.75 | at most 0.4 | **no** |" in page
-    assert "- **something** (index_put): Java starts slowly" in page
+    assert "- **something, by other** (index_put): Java starts slowly\n" in page
+    assert "- **something** (index_put): not explained yet.\n" in page
+    assert "- something: a limit\n" in page
     assert "images/performance-index-put-rates-of-a-soak.svg" in page
     assert "## Index put" in page
 
