@@ -180,8 +180,9 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request has ended."""
+        """A request has ended, maybe before anybody has looked at it: who reads it needs not wait then."""
         self._is_in_message = False
+        self.scope["tierlog.is_whole"] = True  # type: ignore[typeddict-unknown-key]  # servers may add their own
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:

@@ -1,4 +1,4 @@
-"""Messages as JSON objects, to the columns that an Arrow request has: no model and no :class:`Message` for each.
+"""Messages as JSON objects, without a model for each: to the columns that an Arrow request has or, a few, to objects.
 
 Only what is in order becomes columns here. Anything else, whatever is wrong with it, is for the model of
 :mod:`service.api.schemas` to take or to refuse: it says what is wrong, and decides where parsers differ (NaN, numbers
@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from service.wire import decode_base64
-from tiering.batch import BORN_END_MS, MAX_QUEUES
+from tiering.batch import BORN_END_MS, MAX_QUEUES, Message
 from tiering.format.properties import SHARDING_KEY
 
 Row = dict[str, Any]
@@ -27,6 +27,7 @@ Column = list[Any] | None
 MOST_AT_ONCE_BYTES = 1 << 20
 _ROWS_AT_ONCE = 4096
 _FIELDS = frozenset(("body", "body_base64", "keys", "tag", "properties", "born_ms", "queue_id", "sharding_key"))
+_SIMPLE_FIELDS = frozenset(("body", "keys", "tag"))
 _SCHEMA = pa.schema(
     [
         ("body", pa.binary()), ("keys", pa.list_(pa.string())), ("tag", pa.string()),
@@ -37,6 +38,28 @@ _SCHEMA = pa.schema(
 
 class _OddError(Exception):
     """Something that is not for this module."""
+
+
+def messages_of_document(document: bytes, topic: str) -> list[Message] | None:
+    """The messages of ``{"messages": [...]}`` as objects, for a few; None if they are not in order, or not simple."""
+    try:
+        found = _parsed(document)
+        if type(found) is not dict or tuple(found) != ("messages",) or type(found["messages"]) is not list:
+            return None
+        return [_message(row, topic) for row in found["messages"]] or None
+    except _OddError:
+        return None
+
+
+def _message(row: Any, topic: str) -> Message:
+    if type(row) is not dict or not row.keys() <= _SIMPLE_FIELDS:
+        raise _OddError
+    body, keys, tag = row.get("body"), row.get("keys", ()), row.get("tag", "")
+    if type(body) is not str or type(tag) is not str or (keys != () and type(keys) is not list):
+        raise _OddError
+    if not set(map(type, keys)) <= {str}:
+        raise _OddError
+    return Message(topic, body.encode(), keys, tag)
 
 
 def table_of_document(document: bytes, queue_of: Callable[[str], int]) -> pa.Table | None:

@@ -17,7 +17,7 @@ from tiering.errors import UnauthenticatedError
 from tiering.problems import problem_title, problem_type
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-_OWN_SITES = {"same-origin", "none"}
+_OWN_SITES = {b"same-origin", b"none"}
 
 
 class RequireToken:
@@ -64,8 +64,8 @@ class LocalOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with 421 or 403."""
         if scope["type"] == "http":
-            headers = {name: value.decode("latin-1").lower() for name, value in scope["headers"]}
-            host = headers.get(b"host", "")
+            headers: dict[bytes, bytes] = dict(scope["headers"])
+            host = headers.get(b"host", b"").decode("latin-1").lower()
             if not _is_loopback(host):
                 answer = problem(
                     421,
@@ -86,10 +86,10 @@ class LocalOnly:
                 return
         await self._app(scope, receive, send)
 
-    def _is_foreign(self, headers: dict[bytes, str], host: str) -> bool:
-        origin = headers.get(b"origin")
-        if origin is None:
-            return headers.get(b"sec-fetch-site", "none") not in _OWN_SITES
+    def _is_foreign(self, headers: dict[bytes, bytes], host: str) -> bool:
+        if b"origin" not in headers:
+            return headers.get(b"sec-fetch-site", b"none").lower() not in _OWN_SITES
+        origin = headers[b"origin"].decode("latin-1").lower()
         return origin not in self._origins and origin not in (f"http://{host}", f"https://{host}")
 
 

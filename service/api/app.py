@@ -18,12 +18,12 @@ from service.api.compression import Compression
 from service.api.contract import describe
 from service.api.exact import ExactRequests
 from service.api.forwarding import Forwarding
-from service.api.gathering import Gathering
 from service.api.lanes import Lanes
 from service.api.limits import Admission, Bodies
 from service.api.methods import HeadAndOptions
 from service.api.node_session import load_client
 from service.api.observing import Observe
+from service.api.plain_appends import PlainAppends
 from service.api.routes import admin, cluster, groups, health, hot, messages, metrics, page, produce, timeline, topics
 from service.api.stops import AnswerWhenStopped
 from service.cluster.queue_counts import QueueCounts
@@ -60,10 +60,6 @@ def create_app(
     app.state.metrics = Metrics(engine, counts, max_groups=settings.metrics.max_groups, cluster=cluster)
     app.state.stopping = stopping = stopping or threading.Event()
     app.state.lanes = lanes = Lanes(settings.serve)
-    # an append that is followed belongs to one request
-    app.state.gathering = None
-    if isinstance(engine, Engine) and engine.tracer is NO_TRACER:
-        app.state.gathering = Gathering(engine.append, lanes.append)
     app.state.body_memory = memory = BodyMemory(settings.serve.body_memory_bytes, settings.serve.wait_ms)
     app.state.needs_tokens = needs_tokens
     app.state.audit = audit
@@ -74,6 +70,8 @@ def create_app(
         engine.groups.elsewhere = QueueCounts(cluster, settings.cluster, SystemClock())
     errors.install(app)
     # what is added last is asked first
+    if isinstance(engine, Engine) and engine.tracer is NO_TRACER:  # an append that is followed belongs to one request
+        app.add_middleware(PlainAppends, engine=engine, settings=settings, lanes=lanes, needs_tokens=needs_tokens)
     app.add_middleware(HeadAndOptions)
     app.add_middleware(Bodies, settings=settings.serve, memory=memory)
     app.add_middleware(Compression)
@@ -103,6 +101,7 @@ def routed_app(*, access: bool) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # of our own; its logs quote what clients sent
     )
     app.state.exact = ExactRequests()
     describe(app, access=access)

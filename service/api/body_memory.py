@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tiering.errors import OverloadedError
@@ -13,9 +11,16 @@ from tiering.errors import OverloadedError
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What one request holds of the budget."""
+    """What one request holds of the budget; given back at the end of its context."""
 
+    memory: BodyMemory
     held_bytes: int = 0
+
+    def __enter__(self) -> Share:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.memory.give_back(self)
 
 
 class BodyMemory:
@@ -27,16 +32,15 @@ class BodyMemory:
         #: Bytes that are held now.
         self.used_bytes = 0
 
-    @contextmanager
-    def share(self) -> Iterator[Share]:
-        """A share that is given back at the end of the context."""
-        share = Share()
-        try:
-            yield share
-        finally:
-            self.used_bytes -= share.held_bytes
-            share.held_bytes = 0
-            self._serve()
+    def share(self) -> Share:
+        """A share, of nothing as yet, for a context."""
+        return Share(self)
+
+    def give_back(self, share: Share) -> None:
+        """Take all that a share holds; who waits for room gets it."""
+        self.used_bytes -= share.held_bytes
+        share.held_bytes = 0
+        self._serve()
 
     async def take(self, share: Share, size_bytes: int) -> None:
         """More for a share, at once or after a wait; :class:`OverloadedError` if that takes too long.

@@ -120,6 +120,10 @@ async def _store_error(request: Request, error: Any) -> JSONResponse:
 
 
 async def _validation_error(request: Request, error: Any) -> JSONResponse:
+    return validation_error(error)
+
+
+def validation_error(error: Any) -> JSONResponse:
     """400 for an argument of the URL, 422 for a body that is not what it should be."""
     found = error.errors()
     detail = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in found[:5])

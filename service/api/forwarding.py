@@ -79,6 +79,9 @@ class Forwarding:
             await self._app(scope, receive, send)
             return
         cluster: ClusterView | None = scope["app"].state.cluster
+        if cluster is None and all(name != _SENDER for name, _ in scope["headers"]):
+            await self._app(scope, receive, send)
+            return
         headers = Headers(scope=scope)
         if cluster is not None and cluster.own_store is not None:
             send = _named(send, cluster.own_store)
@@ -347,7 +350,7 @@ class _Forward:
         )  # fmt: skip
 
 
-_STORE = STORE.lower().encode()
+_STORE, _SENDER = STORE.lower().encode(), SENDER.lower().encode()
 
 
 def _check_token(scope: Scope, address: ServiceAddress) -> None:

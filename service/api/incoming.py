@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from service.api.schemas import MessageIn, MessagesIn
+from service.appended_forms import appended_json, appended_stream
+from service.appending import IdempotencyKey
 from service.engine import Engine
-from service.json_rows import table_of_document, table_of_lines
+from service.json_rows import messages_of_document, table_of_document, table_of_lines
 from service.settings import Settings
 from service.wire import ARROW_STREAM, JSON, NDJSON
 from tiering.arrow_batch import ArrowMessages, check_produce_schema
@@ -22,6 +24,7 @@ from tiering.errors import InvalidRequestError, MessageTooLargeError, TopicNotFo
 from tiering.format.arrow_stream import read_stream
 from tiering.format.hashing import java_hash
 from tiering.format.properties import SHARDING_KEY
+from tiering.types import Durability
 
 #: What a message in an Arrow stream takes at least, so that rows of nothing do not fill the memory.
 _LEAST_MESSAGE_BYTES = 16
@@ -50,38 +53,51 @@ BODY = {
 }
 
 
-async def incoming(request: Request, topic: str, engine: Engine, settings: Settings) -> Callable[[], Sequence[Message]]:
-    """What takes the messages out of a request's body, for a thread: it takes time.
-
-    415 for another content type; the function answers what cannot be a message with 413 or 422.
-    """
-    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+def body_kind(content_type: str) -> str:
+    """The media type of messages, or 415."""
+    kind = content_type.partition(";")[0].strip().lower()
     if kind not in (JSON, NDJSON, ARROW_STREAM):
         raise HTTPException(415, f"content type {kind!r} is not one of {JSON}, {NDJSON}, {ARROW_STREAM}")
-    body = await request.body()
-    queue_of = queue_chooser(engine, settings, topic)
+    return kind
 
-    parsing: threading.Semaphore = request.app.state.lanes.parsing
 
-    def read() -> Sequence[Message]:
-        with parsing:
-            return taken_apart()
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """The body of one append."""
 
-    def taken_apart() -> Sequence[Message]:
-        if kind == ARROW_STREAM:
-            return _of_arrow(body, topic, queue_of, settings.serve.max_request_bytes)
+    body: bytes
+    kind: str
+    topic: str
+    engine: Engine
+    settings: Settings
+    parsing: threading.Semaphore
+    """Held while the body is taken apart."""
+
+    def append(self, durability: Durability, key: IdempotencyKey | None, form: str) -> bytes:
+        """Append the messages and make the answer. On a thread: it takes time.
+
+        What cannot be a message is answered with 413 or 422.
+        """
+        with self.parsing:
+            messages = self._messages()
+        results = self.engine.append(messages, durability, key)
+        return appended_stream(results) if form == ARROW_STREAM else appended_json(results)
+
+    def _messages(self) -> Sequence[Message]:
+        body, topic = self.body, self.topic
+        queue_of = queue_chooser(self.engine, self.settings, topic)
+        if self.kind == ARROW_STREAM:
+            return _of_arrow(body, topic, queue_of, self.settings.serve.max_request_bytes)
         if len(body) >= _FEW_BYTES:
-            table = table_of_lines(_lines(body), queue_of) if kind == NDJSON else table_of_document(body, queue_of)
+            table = table_of_lines(_lines(body), queue_of) if self.kind == NDJSON else table_of_document(body, queue_of)
             if table is not None:
                 return ArrowMessages(table, topic, queue_of)
         try:
-            if kind == NDJSON:
+            if self.kind == NDJSON:
                 return _of_lines(body, topic, queue_of)
             return [message_of(one, topic, queue_of) for one in MessagesIn.model_validate_json(body).messages]
         except ValidationError as error:
             raise RequestValidationError(_located(error)) from error
-
-    return read
 
 
 def queue_chooser(engine: Engine, settings: Settings, topic: str) -> Callable[[str], int]:
@@ -100,14 +116,17 @@ def queue_chooser(engine: Engine, settings: Settings, topic: str) -> Callable[[s
 
 
 def few_messages(body: bytes, topic: str) -> list[Message] | None:
-    """The messages of a short JSON body, here and now; None if one has a sharding key, whose queue takes asking.
-
-    Raises pydantic's ``ValidationError``.
-    """
-    found = MessagesIn.model_validate_json(body).messages
-    if any(one.sharding_key is not None for one in found):
+    """The messages of a short JSON body, here and now; None if the body is refused, or one has a sharding key."""
+    found = messages_of_document(body, topic)
+    if found is not None:
+        return found
+    try:
+        rows = MessagesIn.model_validate_json(body).messages
+    except ValidationError:
         return None
-    return [message_of(one, topic, _no_queue) for one in found]
+    if any(one.sharding_key is not None for one in rows):  # whose queue takes asking
+        return None
+    return [message_of(one, topic, _no_queue) for one in rows]
 
 
 def _no_queue(sharding_key: str) -> int:

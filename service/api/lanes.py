@@ -7,11 +7,12 @@ for reads a share is kept for what does not wait for the archive.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import functools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from service.setting_groups.serve import ServeSettings
@@ -56,34 +57,47 @@ class Lane:
         #: Requests that are being answered or wait for it.
         self.under_way = 0
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Be one of the requests under way; :class:`OverloadedError` if there are enough."""
+    def enter(self) -> None:
+        """Be one of the requests under way until :meth:`leave`; :class:`OverloadedError` if there are enough."""
         if self.under_way >= self._most:
             raise OverloadedError(
                 f"{self.under_way} requests of this kind ({self.name}) are under way already",
                 hint=f"try again in a moment; {self._setting} is the limit",
             )
         self.under_way += 1
-        try:
-            yield
-        finally:
-            self.under_way -= 1
+
+    def leave(self) -> None:
+        """Be none of them any more."""
+        self.under_way -= 1
 
     async def run(self, work: Callable[[], T], *, is_timed: bool = True) -> T:
         """Do the work on a thread of the lane, in turn.
 
         Raises :class:`DeadlineError` if it is not done in time: it then goes on and keeps its thread, or never begins.
         """
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
 
         def gated() -> T:
             with behind(self._gate):
                 return work()
 
-        result = asyncio.wrap_future(self._pool.submit(lambda: context.run(gated)))
+        def on_thread() -> None:
+            if result.done():  # nobody waits for it any more
+                return
+            try:
+                done = functools.partial(_settle, result, context.run(gated), None)
+            except BaseException as error:
+                done = functools.partial(_settle, result, None, error)
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(done)
+
+        self._pool.give(on_thread)
+        if not is_timed or self._timeout_s is None:
+            return await result
         try:
-            async with asyncio.timeout(self._timeout_s if is_timed else None):  # wait_for can lose a cancellation
+            async with asyncio.timeout(self._timeout_s):  # wait_for can lose a cancellation
                 return await result
         except TimeoutError as error:
             raise self.too_late() from error
@@ -99,6 +113,15 @@ class Lane:
             f"not done after {self._timeout_s:g} s; the work may have been done or not",
             hint="serve.request_timeout_ms is the limit",
         )
+
+
+def _settle(result: asyncio.Future[Any], value: object, error: BaseException | None) -> None:
+    if result.done():
+        return
+    if error is None:
+        result.set_result(value)
+    else:
+        result.set_exception(error)
 
 
 class Lanes:

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.access.caller import Caller
 from service.api.errors import problem
 from service.observing.http_counts import GONE, HttpCounts
-from service.observing.logs import FACTS
-from service.observing.requests import RequestNotes, bind, request_id, unbind
+from service.observing.logs import log_request
+from service.observing.requests import RequestNotes, bind, is_sane_id, request_ids, unbind
 from tiering.clock import Clock
 from tiering.randomness import Randomness
 from tiering.tracer import NO_TRACER, Tracer
@@ -42,7 +42,7 @@ class Observe:
         self._app = app
         self._counts = counts
         self._clock = clock
-        self._randomness = randomness
+        self._ids = request_ids(randomness)
         self._access_every = access_every
         self._tracer = tracer
         self._answered = 0
@@ -52,28 +52,17 @@ class Observe:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        notes = RequestNotes(request_id(_header(scope, _ID), self._randomness))
+        given, parent = _headers(scope)
+        notes = RequestNotes(given if given is not None and is_sane_id(given) else next(self._ids))
         answer = _Answer(scope, receive, send, notes.request_id.encode())
         token = bind(notes)
         self._counts.begin()
         begun_s = self._clock.monotonic_s()
         try:
-            with self._tracer.joined(_header(scope, _PARENT)), self._tracer.span("request") as span:
-                notes.trace_id = span.trace_id
-                try:
-                    await self._app(scope, answer.receive, answer.send)
-                except Exception:
-                    _LOG.exception("unexpected error")
-                    if answer.has_begun:
-                        raise  # the server cuts the answer off
-                    unexpected = problem(500, "internal error", "an unexpected error, see the service's log")
-                    await unexpected(scope, answer.receive, answer.send)
-                finally:
-                    span.rename(f"{scope['method']} {answer.route}")
-                    span.tell(
-                        method=scope["method"], route=answer.route, status=answer.status,
-                        received_bytes=answer.received, sent_bytes=answer.sent, request_id=notes.request_id,
-                    )  # fmt: skip
+            if self._tracer is NO_TRACER:
+                await self._answer(scope, answer)
+            else:
+                await self._traced(scope, answer, notes, parent)
         finally:
             taken_s = self._clock.monotonic_s() - begun_s
             self._counts.end(
@@ -83,6 +72,28 @@ class Observe:
             self._tell(scope, answer, notes, taken_s)
             unbind(token)
 
+    async def _traced(self, scope: Scope, answer: _Answer, notes: RequestNotes, parent: str | None) -> None:
+        with self._tracer.joined(parent), self._tracer.span("request") as span:
+            notes.trace_id = span.trace_id
+            try:
+                await self._answer(scope, answer)
+            finally:
+                span.rename(f"{scope['method']} {answer.route}")
+                span.tell(
+                    method=scope["method"], route=answer.route, status=answer.status,
+                    received_bytes=answer.received, sent_bytes=answer.sent, request_id=notes.request_id,
+                )  # fmt: skip
+
+    async def _answer(self, scope: Scope, answer: _Answer) -> None:
+        try:
+            await self._app(scope, answer.receive, answer.send)
+        except Exception:
+            _LOG.exception("unexpected error")
+            if answer.has_begun:
+                raise  # the server cuts the answer off
+            unexpected = problem(500, "internal error", "an unexpected error, see the service's log")
+            await unexpected(scope, answer.receive, answer.send)
+
     def _tell(self, scope: Scope, answer: _Answer, notes: RequestNotes, taken_s: float) -> None:
         level = logging.DEBUG if answer.route in _QUIET else logging.INFO
         if not _LOG.isEnabledFor(level):
@@ -91,7 +102,6 @@ class Observe:
             self._answered += 1
             if not self._access_every or self._answered % self._access_every:
                 return
-        caller: Caller | None = scope.get("tierlog.caller")
         facts = {
             "method": scope["method"],
             "route": answer.route,
@@ -99,14 +109,24 @@ class Observe:
             "ms": round(taken_s * 1000, 3),
             "received_bytes": answer.received,
             "sent_bytes": answer.sent,
-            **({"caller": caller.name} if caller is not None else {}),
-            **({"problem": notes.problem} if notes.problem is not None else {}),
         }
-        _LOG.log(level, "request", extra={FACTS: facts})
+        caller: Caller | None = scope.get("tierlog.caller")
+        if caller is not None:
+            facts["caller"] = caller.name
+        if notes.problem is not None:
+            facts["problem"] = notes.problem
+        log_request(_LOG, level, "request", facts)
 
 
-def _header(scope: Scope, wanted: bytes) -> str | None:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)
+def _headers(scope: Scope) -> tuple[str | None, str | None]:
+    """The id that the client gave, and the trace that the request belongs to."""
+    given = parent = None
+    for name, value in reversed(scope["headers"]):  # of several the first
+        if name == _ID:
+            given = value.decode("latin-1")
+        elif name == _PARENT:
+            parent = value.decode("latin-1")
+    return given, parent
 
 
 class _Answer:

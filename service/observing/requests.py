@@ -6,11 +6,13 @@ Bound to the context, which threads of a pool take over from whoever gave them t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from tiering.randomness import Randomness
 
+_ID_BYTES, _IDS_AT_ONCE = 8, 128
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
 
@@ -34,8 +36,14 @@ def current_request() -> RequestNotes | None:
     return _CURRENT.get()
 
 
-def request_id(given: str | None, randomness: Randomness) -> str:
-    """The id that a client gave, if it can stand in a log as it is, else a new one."""
-    if given is not None and _SANE_ID.fullmatch(given):
-        return given
-    return randomness.token_hex(8)
+def is_sane_id(given: str) -> bool:
+    """Whether an id that a client gave can stand in a log as it is."""
+    return _SANE_ID.fullmatch(given) is not None
+
+
+def request_ids(randomness: Randomness) -> Iterator[str]:
+    """New ids without end. Randomness is taken for many of them at once: the kernel is asked for it."""
+    while True:
+        digits = randomness.token_hex(_ID_BYTES * _IDS_AT_ONCE)
+        for start in range(0, len(digits), 2 * _ID_BYTES):
+            yield digits[start : start + 2 * _ID_BYTES]

@@ -81,7 +81,7 @@ def served(*argv: str, quiet: bool = True) -> Iterator[str]:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, more
         reader.join(30)
-        rest = "".join(line for line in more if '"event": "request"' not in line)
+        rest = "".join(line for line in more if '"event":"request"' not in line)
         assert "too long" not in rest
         assert rest == "" or not quiet
     finally:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import itertools
 import json
 import logging
 import re
@@ -14,7 +16,8 @@ from fastapi.testclient import TestClient
 
 from service.api.app import create_app
 from service.engine import Engine
-from service.observing.logs import TextLines, configure_logs
+from service.observing.logs import TextLines, configure_logs, log_request
+from service.observing.requests import is_sane_id, request_ids
 from service.settings import LogSettings, Settings
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.engines import tiny_settings
@@ -23,6 +26,7 @@ from tests.support.hot_stores import ROOT
 from tiering.batch import Message
 from tiering.clock import ManualClock
 from tiering.cold.memory import MemoryObjectStore
+from tiering.randomness import SeededRandomness
 
 SECRET = "4711-do-not-tell"
 
@@ -41,6 +45,8 @@ class World:
         self.written = io.StringIO()
 
     def lines(self) -> list[dict[str, Any]]:
+        for handler in logging.getLogger().handlers:
+            handler.flush()  # lines of requests wait for the end of the turn
         return [json.loads(line) for line in self.written.getvalue().splitlines()]
 
     def access_lines(self) -> list[dict[str, Any]]:
@@ -177,3 +183,32 @@ def test_a_line_of_text_moves_no_terminal() -> None:
     line = TextLines().format(record)
     assert line.isprintable()
     assert line.endswith(r"failed at /a\x1b[2J b\x07\u202ec")
+
+
+def test_lines_of_requests_wait_for_the_end_of_the_turn_and_all_keep_their_order(world: World) -> None:
+    access, other = logging.getLogger("tierlog.access"), logging.getLogger("tierlog")
+
+    async def run() -> None:
+        log_request(access, logging.INFO, "first", {})
+        log_request(access, logging.INFO, "second", {"number": 2})
+        assert world.written.getvalue() == ""
+        other.warning("third")  # whatever else is logged waits for nothing
+        assert world.written.getvalue().count("\n") == 3
+        log_request(access, logging.INFO, "fourth", {})
+        await asyncio.sleep(0)
+        assert world.written.getvalue().count("\n") == 4
+
+    asyncio.run(run())
+    assert [line["event"] for line in world.lines()] == ["first", "second", "third", "fourth"]
+    assert world.lines()[1]["number"] == 2
+
+
+def test_a_line_with_half_a_surrogate_pair_is_json_all_the_same(world: World) -> None:
+    logging.getLogger("tierlog").warning("failed at %s", "/a\ud800")
+    assert world.lines()[0]["event"] == "failed at /a\ud800"
+
+
+def test_no_two_requests_have_one_new_id() -> None:
+    ids = list(itertools.islice(request_ids(SeededRandomness(1)), 1_000))
+    assert len(set(ids)) == 1_000
+    assert all(is_sane_id(one) and len(one) == 16 for one in ids)

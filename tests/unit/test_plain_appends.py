@@ -72,6 +72,30 @@ def test_both_ways_answer_alike(client: TestClient, path: str, body: bytes) -> N
     assert short == long
 
 
+_LINE = json.dumps({"body": "a" * 100, "keys": ["k"], "tag": "t", "properties": {"p": "q"}}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _LINE * 3, _LINE * 200, b"", b"\n", b"{}", _LINE + b"{", _LINE * 200 + b'{"body":1}',
+        b'{"body":"a","keys":["a b"]}', b'{"body":"a","sharding_key":"s"}',
+    ],
+)  # fmt: skip
+def test_both_ways_answer_lines_alike(client: TestClient, body: bytes) -> None:
+    headers = {"Content-Type": "application/x-ndjson"}
+    short, long = _both(client, "/v1/topics/orders/messages", body, **headers)
+    assert short == long
+
+
+@pytest.mark.parametrize("messages", [100, 1_000])
+def test_both_ways_answer_large_documents_alike(client: TestClient, messages: int) -> None:
+    for row in ({"body": "a" * 100}, {"body": "a" * 100, "more": 1}, {"body": ""}):
+        document = json.dumps({"messages": [{"body": "b" * 100}] * messages + [row]}).encode()
+        short, long = _both(client, "/v1/topics/orders/messages", document)
+        assert short == long
+
+
 @pytest.mark.parametrize(
     "path",
     [

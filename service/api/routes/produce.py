@@ -10,19 +10,18 @@ from pydantic import WithJsonSchema
 from service.access.caller import Scope
 from service.api.contract import ARROW_SCHEMA, may_answer
 from service.api.deps import TheCaller, TheEngine, TheSettings
-from service.api.incoming import BODY, incoming
+from service.api.incoming import BODY, Incoming, body_kind
+from service.api.lane_route import LaneRoute
 from service.api.limits import lane_of
 from service.api.negotiation import wanted_form
 from service.api.parameters import TopicName, any_store, whole
-from service.api.plain_appends import PlainAppends
 from service.api.schemas import AppendedListOut
-from service.appended_forms import appended_json, appended_stream
 from service.appending import IDEMPOTENCY_KEY_PATTERN, IdempotencyKey
 from service.wire import ARROW_STREAM, JSON
 from tiering.batch import validate_topic
 from tiering.types import Durability
 
-router = APIRouter(route_class=PlainAppends, prefix="/v1", tags=["messages"], dependencies=[any_store])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"], dependencies=[any_store])
 
 _KEY = (
     "`producer` or `producer:number`: who sends the request, and the number of its first message among all that this "
@@ -56,12 +55,7 @@ async def produce(
     form = wanted_form(request, (JSON, ARROW_STREAM))  # before anything is appended
     validate_topic(topic)
     key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key)
-    read = await incoming(request, topic, engine, settings)
-
-    def append() -> Response:
-        results = engine.append(read(), durability, key)
-        if form == ARROW_STREAM:
-            return Response(appended_stream(results), media_type=ARROW_STREAM)
-        return Response(appended_json(results), media_type=JSON)
-
-    return await lane_of(request).run(append)
+    kind = body_kind(request.headers.get("content-type", JSON))
+    incoming = Incoming(await request.body(), kind, topic, engine, settings, request.app.state.lanes.parsing)
+    answer = await lane_of(request).run(lambda: incoming.append(durability, key, form))
+    return Response(answer, media_type=form)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class FetchPool:
         self._name = name
         self._linger_s = linger_s
         self._lock = threading.Condition(threading.Lock())
-        self._waiting: deque[tuple[Future[Any], Callable[[], object]]] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
         self._running = 0
         #: Of those, how many wait for work, or were woken and have not taken it yet.
         self._idle = 0
@@ -34,24 +34,27 @@ class FetchPool:
         Where no further thread can be started, those that run do it later; :class:`RuntimeError` if there is none.
         """
         result: Future[T] = Future()
-        work = partial(copy_context().run, work)
+        self.give(partial(run_into, result, partial(copy_context().run, work)))
+        return result
+
+    def give(self, work: Callable[[], None]) -> None:
+        """The same for work that sees to its outcome and its context itself, and raises nothing."""
         with self._lock:
-            self._waiting.append((result, work))
+            self._waiting.append(work)
             if self._idle >= len(self._waiting):
                 self._lock.notify()
-                return result
+                return
             if self._running == self._threads:
-                return result
+                return
             self._running += 1
         try:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
         except RuntimeError:
             with self._lock:
                 self._running -= 1
-                if not self._running and (result, work) in self._waiting:
-                    self._waiting.remove((result, work))
+                if not self._running and work in self._waiting:
+                    self._waiting.remove(work)
                     raise
-        return result
 
     @property
     def has_waiting(self) -> bool:
@@ -68,9 +71,9 @@ class FetchPool:
                 if not self._waiting:
                     self._running -= 1
                     return
-                result, work = self._waiting.popleft()
-            run_into(result, work)
-            del result, work  # a thread that waits keeps no request in memory
+                work = self._waiting.popleft()
+            work()
+            del work  # a thread that waits keeps no request in memory
 
 
 def run_into(result: Future[T], work: Callable[[], T]) -> None:
