@@ -98,7 +98,7 @@ class Report:
         found = {
             "name": self.name,
             "question": self.question,
-            "command": shlex.join(["python", *map(os.path.relpath, sys.argv[:1]), *sys.argv[1:]]),
+            "command": _command(),
             "commit": _commit(),
             "seconds": round(time.monotonic() - self.begun_s, 1),
             "machine": _machine(),
@@ -142,6 +142,12 @@ def _rounded(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _rounded(one) for name, one in value.items()}
     return [_rounded(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _command() -> str:
+    program = Path(os.path.relpath(sys.argv[0]))
+    named = ["-m", ".".join(program.parent.parts)] if program.name == "__main__.py" else [str(program)]
+    return shlex.join(["python", *named, *sys.argv[1:]])
 
 
 def _commit() -> str:
