@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,7 @@ Row = tuple[int, int, int, int, bytes]
 _HEX_PAIRS = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """Where one message went."""
 
     message_id: str
@@ -31,11 +30,11 @@ class Appended:
     store_ms: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class AppendedColumns(Sequence[Appended]):
     """Where each message went, in the order of the append; all columns are of one length.
 
-    Equal to any sequence of the same :class:`Appended`.
+    Equal to any sequence of the same :class:`Appended`. Not frozen, which would make each cost twice as much.
     """
 
     physical_offset: NDArray[np.int64]
@@ -48,11 +47,11 @@ class AppendedColumns(Sequence[Appended]):
     @classmethod
     def of(cls, result: AppendResult, store_host: bytes) -> AppendedColumns:
         """What one append of a store with this host answered."""
-        count = len(result.physical_offset)
-        return cls(
-            result.physical_offset, result.queue_id, result.queue_offset, np.full(count, result.store_ms),
-            [store_host] * count,
-        )  # fmt: skip
+        physical_offset, queue_id, queue_offset, store_ms = result
+        count = len(physical_offset)
+        times = np.empty(count, np.int64)
+        times.fill(store_ms)
+        return cls(physical_offset, queue_id, queue_offset, times, [store_host] * count)
 
     @classmethod
     def of_rows(cls, rows: Iterable[Row]) -> AppendedColumns:
@@ -88,8 +87,14 @@ class AppendedColumns(Sequence[Appended]):
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[Appended]:
-        for physical_offset, queue_id, queue_offset, store_ms, store_host in self.rows():
-            yield Appended(encode_message_id(store_host, physical_offset), queue_id, queue_offset, store_ms)
+        columns = (self.queue_id, self.queue_offset, self.store_ms)
+        return map(Appended, self._ids(), *(column.tolist() for column in columns))
+
+    def _ids(self) -> Iterable[str]:
+        if len(set(self.store_host)) > 1:
+            return map(encode_message_id, self.store_host, self.physical_offset.tolist())
+        start = encode_message_id(self.store_host[0], 0)[:-16] if self.store_host else ""
+        return [f"{start}{physical_offset:016X}" for physical_offset in self.physical_offset.tolist()]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

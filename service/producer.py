@@ -46,6 +46,8 @@ class Producer:
         self._appended = appended
         self._lock = threading.Lock()
         self._pending = engine.pending_messages()
+        #: The next :meth:`send` has more to do than to keep its message.
+        self._is_due = False
         self._is_closed = False
 
     def send(
@@ -63,12 +65,11 @@ class Producer:
         It is not readable, nor safe, before :meth:`flush`.
         """
         with self._lock:
-            pending = self._pending
-            if len(pending) >= BATCH_MESSAGES or pending.text_bytes >= BATCH_BYTES:
-                self._append(self._durability)
-            if self._is_closed:
-                raise ClosedError("the producer is closed")
-            pending.add(topic, body, keys, tag, properties, born_ms, queue_id)
+            if self._is_due:
+                self._append_due()
+            count = self._pending.add(topic, body, keys, tag, properties, born_ms, queue_id)
+            if count >= BATCH_MESSAGES or self._pending.text_bytes >= BATCH_BYTES:
+                self._is_due = True
 
     def flush(self) -> None:
         """Append what waits; when it returns, all that was sent is durable and readable, also with ``async``."""
@@ -79,15 +80,23 @@ class Producer:
         """Flush, and take no more. Idempotent; what cannot be appended now is given up, with the error."""
         with self._lock:
             if not self._is_closed:
-                self._is_closed = True
+                self._is_closed = self._is_due = True
                 self._flush()
 
     def _flush(self) -> None:
         # a batch that is flushed has those before it flushed as well, and so has one of no messages
         self._append(Durability.FLUSHED if self._durability is Durability.ASYNC else self._durability)
 
+    def _append_due(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the producer is closed")
+        self._append(self._durability)
+
     def _append(self, durability: Durability) -> None:
-        found = self._engine.append(self._pending, durability)
+        try:
+            found = self._engine.append(self._pending, durability)
+        finally:
+            self._is_due = self._is_closed or len(self._pending) > 0
         if self._appended is not None and len(found):
             self._appended(found)
 

@@ -49,17 +49,18 @@ class SharedAppends:
         if len(message.body) > _MOST_BYTES:
             return self._append_alone(message)
         with self._lock:
-            pending = self._next.pending if self._is_busy else self._new_pending()
-            place = len(pending)
-            pending.add_message(message)
-            is_first, self._is_busy = not self._is_busy, True
-            if not is_first:
-                batch, mine = self._next, threading.Lock()
+            is_first = not self._is_busy
+            if is_first:
+                self._is_busy = True
+            else:
+                batch = self._next
+                place = batch.pending.add_message(message) - 1
+                mine = threading.Lock()
                 mine.acquire()
                 batch.waiting.append(mine)
         if is_first:
             try:
-                return self._append(pending)
+                return self._append_alone(message)
             finally:
                 self._pass_on()
         try:

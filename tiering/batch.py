@@ -290,6 +290,8 @@ def check_property_bytes(count: int, place: int) -> None:
 
 
 def _starts(values: Sequence[bytes] | Sequence[str]) -> NDArray[np.int64]:
+    if values and values[0] == values[-1] and values.count(values[0]) == len(values):  # as tags often are
+        return np.arange(len(values) + 1, dtype=np.int64) * len(values[0])
     starts = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=starts[1:])
     return starts

@@ -144,7 +144,7 @@ class FileSystem(Protocol):
 
 
 class _DiskErrors:
-    """Turns what the system says about ``path`` into our errors; a class, as each write and flush of a file has one."""
+    """Turns what the system says about ``path`` into our errors."""
 
     __slots__ = ("_path",)
 
@@ -157,31 +157,38 @@ class _DiskErrors:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not isinstance(error, OSError) or isinstance(error, StoreError):
-            return
-        path = str(self._path)
-        if error.errno == errno.ENOENT:
-            raise NotFoundError("no such file", path=path) from error
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError("no space left for the write", path=path, hint="free space") from error
-        raise DiskFailedError(f"the disk refused: {error.strerror}", path=path) from error
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            raise _refusal(error, self._path) from error
+
+
+def _refusal(error: OSError, path: Path) -> StoreError:
+    """Our error for what the system says about ``path``."""
+    if error.errno == errno.ENOENT:
+        return NotFoundError("no such file", path=str(path))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError("no space left for the write", path=str(path), hint="free space")
+    return DiskFailedError(f"the disk refused: {error.strerror}", path=str(path))
 
 
 class _LocalFile:
+    """Without a context manager around writes and flushes: every append has one of each."""
+
     def __init__(self, path: Path, fd: int) -> None:
-        self._errors = _DiskErrors(path)
+        self._path = path
         self._fd = fd
 
     def write_at(self, position: int, data: bytes | bytearray | memoryview | ByteArray) -> None:
-        view = data.data if isinstance(data, np.ndarray) else memoryview(data)
-        with self._errors:
-            while view.nbytes:  # pwrite may write less than asked, for example at a signal
-                written = os.pwrite(self._fd, view, position)
-                view = view[written:]
+        left: bytes | bytearray | memoryview = data.data if isinstance(data, np.ndarray) else data
+        try:
+            # pwrite may write less than asked, for example at a signal
+            while (written := os.pwrite(self._fd, left, position)) < len(left):
+                left = memoryview(left)[written:]
                 position += written
+        except OSError as error:
+            raise _refusal(error, self._path) from error
 
     def read_at(self, position: int, length: int) -> bytes:
-        with self._errors:
+        with _DiskErrors(self._path):
             return os.pread(self._fd, length, position)
 
     def zero(self, start: int, end: int) -> None:
@@ -195,8 +202,10 @@ class _LocalFile:
             start += piece
 
     def flush(self) -> None:
-        with self._errors:
+        try:
             os.fdatasync(self._fd)
+        except OSError as error:
+            raise _refusal(error, self._path) from error
 
     def close(self) -> None:
         if self._fd >= 0:

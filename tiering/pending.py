@@ -25,18 +25,14 @@ _MOST_TOPICS = 10_000
 class PendingMessages:
     """A list of messages that :meth:`take` makes a batch of. Not thread safe."""
 
-    __slots__ = ("_keep", "_max_body_bytes", "_rows", "_topics", "text_bytes")
+    __slots__ = ("_max_body_bytes", "_rows", "_topics", "text_bytes")
 
     def __init__(self, max_body_bytes: int, topics: set[str] | None = None) -> None:
         """``topics`` are names known to be legal, and it gets those that were found to be; others may share it."""
         self._max_body_bytes = max_body_bytes
         self._topics = set() if topics is None else topics
-        self._begin()
-
-    def _begin(self) -> None:
         # topic, queue, born time or None, body, keys, tag, property text
         self._rows: list[tuple[str, int, int | None, bytes, str, str, str]] = []
-        self._keep: Callable[..., None] = self._rows.append
         #: Bytes of bodies, and about those of keys.
         self.text_bytes = 0
 
@@ -52,33 +48,40 @@ class PendingMessages:
         properties: Mapping[str, str] | None = None,
         born_ms: int | None = None,
         queue_id: int = ANY_QUEUE,
-    ) -> None:
-        """Keep a message, or raise what :meth:`MessageBatch.of` raises for it alone and keep nothing of it.
+    ) -> int:
+        """Keep a message and say how many are kept, or raise what :meth:`MessageBatch.of` raises for it alone.
 
         The body may be any buffer; what is not ``bytes`` is copied.
         """
-        text = " ".join(keys)
+        if len(keys) == 1:
+            (text,) = keys
+            are_keys = text and " " not in text
+        else:
+            text = " ".join(keys)
+            are_keys = not keys or (text.count(" ") == len(keys) - 1 and all(keys))
+        rows = self._rows
         if (
-            topic in self._topics
+            are_keys
+            and topic in self._topics
             and type(body) is bytes
             and 0 < len(body) <= self._max_body_bytes
             # no control character, so no separator and no zeros, and no half of a surrogate pair
             and text.isprintable()
             and tag.isprintable()
-            and (not keys or (text.count(" ") == len(keys) - 1 and all(keys)))
             and not properties
             and len(text) + len(tag) < _SURELY_FITS
             and ANY_QUEUE <= queue_id < MAX_QUEUES
             and (born_ms is None or 0 <= born_ms < BORN_END_MS)
         ):
-            self._keep((topic, queue_id, born_ms, body, text, tag, ""))
+            rows.append((topic, queue_id, born_ms, body, text, tag, ""))
             self.text_bytes += len(body) + len(text)
         else:
             self._add_checked(Message(topic, _bytes(body), keys, tag, properties or {}, born_ms, queue_id))
+        return len(rows)
 
-    def add_message(self, message: Message) -> None:
+    def add_message(self, message: Message) -> int:
         """The same of a message that is made already."""
-        self.add(
+        return self.add(
             message.topic, message.body, message.keys, message.tag, message.properties, message.born_ms,
             message.queue_id,
         )  # fmt: skip
@@ -89,17 +92,19 @@ class PendingMessages:
         if len(self._topics) >= _MOST_TOPICS:
             self._topics.clear()
         self._topics.add(message.topic)
-        self._keep((message.topic, message.queue_id, message.born_ms, message.body, keys, tag, properties))
+        self._rows.append((message.topic, message.queue_id, message.born_ms, message.body, keys, tag, properties))
         self.text_bytes += len(message.body) + len(keys) + len(properties)
 
     def take_lone(self, *, now_ms: int) -> LoneMessage:
         """As :meth:`take`, of the only message that is pending."""
         ((topic, queue_id, born_ms, body, keys, tag, properties),) = self._rows
-        self._begin()
-        keys = f"{KEYS}{NAME_END}{keys}{VALUE_END}" if keys else ""
-        tag = f"{TAGS}{NAME_END}{tag}{VALUE_END}" if tag else ""
-        text = f"{keys}{tag}{properties}".encode()
-        return LoneMessage(topic, queue_id, now_ms if born_ms is None else born_ms, body, text)
+        self._rows, self.text_bytes = [], 0
+        text = properties
+        if tag:
+            text = f"{TAGS}{NAME_END}{tag}{VALUE_END}{text}"
+        if keys:
+            text = f"{KEYS}{NAME_END}{keys}{VALUE_END}{text}"
+        return LoneMessage(topic, queue_id, now_ms if born_ms is None else born_ms, body, text.encode())
 
     def take(self, *, now_ms: int) -> MessageBatch:
         """All of them as a batch, in the order in which they came; nothing is pending then.
@@ -107,7 +112,7 @@ class PendingMessages:
         What :meth:`MessageBatch.of` makes of the same messages. Those without a born time are born ``now_ms``.
         """
         rows = self._rows
-        self._begin()
+        self._rows, self.text_bytes = [], 0
         topic, queue_id, born_ms, bodies, keys, tags, properties = zip(*rows, strict=True) if rows else ((),) * 7
         numbers = {name: number for number, name in enumerate(dict.fromkeys(topic))}
         return MessageBatch(

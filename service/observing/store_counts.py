@@ -8,6 +8,9 @@ from tiering.gauging import COUNTS, Histogram, Histograms, Tally
 from tiering.tracer import Value
 from tiering.types import Durability
 
+#: Labels: to ask a member for its value takes as long as to count.
+_BY_DURABILITY = {durability: (durability.value,) for durability in Durability}
+
 
 class StoreCounts:
     """Counted since the store was opened. Thread safe."""
@@ -35,8 +38,9 @@ class StoreCounts:
 
     def acknowledged(self, durability: Durability, messages: int, taken_s: float) -> None:
         """Count an append that was acknowledged."""
-        self.append_seconds.observe((durability.value,), taken_s)
-        self.messages.add((durability.value,), messages)
+        labels = _BY_DURABILITY[durability]
+        self.append_seconds.observe(labels, taken_s)
+        self.messages.add(labels, messages)
 
     def answered(self, query: Query, answer: Answer, taken_s: float) -> None:
         """Count a query that was answered, whole or not; a dry run is counted as one, and not timed."""

@@ -59,6 +59,8 @@ MAX_TOPIC_BYTES_V1 = 127
 MAX_PROPERTIES_BYTES = 32_767
 
 _HEAD = struct.Struct(">iiiiiqqiq")
+#: All before the body, with IPv4 hosts.
+HEAD_V4 = struct.Struct(">iiiiiqqiq8sq8siqi")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _U16 = struct.Struct(">H")

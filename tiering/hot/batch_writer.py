@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,17 @@ from tiering.lone_message import LoneMessage
 _PIECE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResult:
+class AppendResult(NamedTuple):
     """Where each message of a batch went, in the batch's order."""
 
     physical_offset: NDArray[np.int64]
     queue_id: NDArray[np.int32]
     queue_offset: NDArray[np.int64]
     store_ms: int
+
+
+#: Bytes of the record of each message.
+Sizes = NDArray[np.int64] | tuple[int]
 
 
 class BatchWriter:
@@ -62,22 +65,32 @@ class BatchWriter:
         """The offset that the queue's next message gets."""
         return max(self._next_offsets.get((topic.topic_id, queue_id), 0), topic.floor(queue_id))
 
-    def record_sizes(self, batch: MessageBatch | LoneMessage) -> NDArray[np.int64]:
+    def record_sizes(self, batch: MessageBatch | LoneMessage) -> Sizes:
         """Bytes of each record; :class:`MessageTooLargeError` for one that no segment can hold."""
-        sizes = batch.record_sizes(8 + len(self._store_host), checksum=self._record_checksum)
-        place = int(sizes.argmax()) if len(sizes) else 0
-        if len(sizes) and sizes[place] > self._log.segment_bytes - BLANK_BYTES:
-            raise MessageTooLargeError(
-                f"message {place}: record of {sizes[place]} bytes does not fit a segment", position=place
-            )
+        host_bytes = 8 + len(self._store_host)
+        if isinstance(batch, LoneMessage):
+            size = batch.record_size(host_bytes, checksum=self._record_checksum)
+            self._check_fits(size, 0)
+            return (size,)
+        sizes = batch.record_sizes(host_bytes, checksum=self._record_checksum)
+        if len(sizes):
+            place = int(sizes.argmax())
+            self._check_fits(int(sizes[place]), place)
         return sizes
 
-    def append(self, batch: MessageBatch | LoneMessage, sizes: NDArray[np.int64]) -> AppendResult:
+    def _check_fits(self, size: int, place: int) -> None:
+        if size > self._log.segment_bytes - BLANK_BYTES:
+            raise MessageTooLargeError(
+                f"message {place}: record of {size} bytes does not fit a segment", position=place
+            )
+
+    def append(self, batch: MessageBatch | LoneMessage, sizes: Sizes) -> AppendResult:
         """Write the batch, rolling where a segment ends. After a failure nobody may write again: offsets are taken."""
         if isinstance(batch, LoneMessage):
-            return self._append_lone(batch, int(sizes[0]))
+            return self._append_lone(batch, sizes[0])
         topics = [self._topics.create(name) for name in batch.topics]
         result = self._place(batch, topics)
+        sizes = np.asarray(sizes)
         self._write(batch, sizes, result)
         self.messages += len(batch)
         self.bytes += int(sizes.sum())
@@ -105,9 +118,8 @@ class BatchWriter:
         self._log.write(record)
         self.messages += 1
         self.bytes += size
-        return AppendResult(
-            np.array([physical]), np.array([queue_id], np.int32), np.array([queue_offset]), self.last_store_ms
-        )
+        places = np.array((physical, queue_offset))
+        return AppendResult(places[:1], np.array((queue_id,), np.int32), places[1:], self.last_store_ms)
 
     def _place(self, batch: MessageBatch, topics: list[Topic]) -> AppendResult:
         count = len(batch)

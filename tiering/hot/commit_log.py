@@ -61,7 +61,8 @@ class CommitLog:
         self._segments_lock = threading.Lock()
         self._active: File | None = None
         self._last_base = 0
-        self._flush_turn = threading.Condition()
+        self._flush_lock = threading.Lock()
+        self._flush_turn = threading.Condition(self._flush_lock)
         self._is_flushing = False
         self._flush_guard = FlushGuard()
         self._prepare_lock = threading.Lock()
@@ -327,7 +328,7 @@ class CommitLog:
         All who wait while a flush is on its way share the next one, and leave together when it has ended.
         """
         wanted = self.end if upto is None else upto
-        with self._flush_turn:
+        with self._flush_lock:
             while self._is_flushing and self.flushed < wanted:
                 self._flush_turn.wait()
             if self.flushed >= wanted:
@@ -343,7 +344,7 @@ class CommitLog:
 
     @contextlib.contextmanager
     def _flush_turn_taken(self) -> Iterator[None]:
-        with self._flush_turn:
+        with self._flush_lock:
             while self._is_flushing:
                 self._flush_turn.wait()
             self._is_flushing = True
@@ -354,7 +355,7 @@ class CommitLog:
 
     def _end_flush_turn(self) -> None:
         """Let go of all who wait for it."""
-        with self._flush_turn:
+        with self._flush_lock:
             self._is_flushing = False
             self._flush_turn.notify_all()
 

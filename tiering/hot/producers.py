@@ -31,7 +31,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tiering.clock import Clock
 from tiering.errors import CorruptionError, RequestUnderWayError, UnsupportedFormatError
@@ -189,9 +189,9 @@ class ProducerWindow:
             self._save(flushed)
             self.is_in_use = True
 
-    def register(self, origin: Origin, physical: NDArray[np.int64], sizes: NDArray[np.int64], store_ms: int) -> None:
+    def register(self, origin: Origin, physical: NDArray[np.int64], sizes: ArrayLike, store_ms: int) -> None:
         """The records that :meth:`begin` announced are written: one for each sequence of ``origin``."""
-        ends = physical + sizes
+        ends = physical + np.asarray(sizes)
         apart = (np.diff(origin.sequences) != 1) | (physical[1:] != ends[:-1])
         cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), len(physical)]
         with self._lock:

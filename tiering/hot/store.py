@@ -14,12 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tiering.batch import MessageBatch
 from tiering.clock import Clock
-from tiering.errors import (
-    ClosedError,
-    CorruptionError,
-    ReadOnlyError,
-    StoreError,
-)
+from tiering.errors import ClosedError, CorruptionError, ReadOnlyError, StoreError
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.record import decode_record
 from tiering.fs import FileSystem, replace_file
@@ -66,6 +61,7 @@ class HotStore:
         self._pins = Pins(self._state, clock)
         #: Whether it may still be written.
         self.guard = WriteGuard()
+        self._appending, self._flushing = self.guard.writing("append"), self.guard.writing("flush")
         self._closed = False
         self._following = Following(clock)
         self._checkpointed: Checkpoint | None = None
@@ -193,7 +189,7 @@ class HotStore:
             self._check_open()
             for name in () if create_topics else batch.topics:
                 self.topics.get(name)
-            with self.guard.writing("append"):
+            with self._appending:
                 if origin is not None:
                     self.producers.begin(self.log.end, self.log.flushed)
                 result = self._writer.append(batch, sizes)
@@ -210,7 +206,7 @@ class HotStore:
 
         Group commit: all who wait share the flush that begins when the one under way has ended.
         """
-        with self.guard.writing("flush"):
+        with self._flushing:
             return self.log.flush(upto)
 
     def prepare_segment(self) -> bool:

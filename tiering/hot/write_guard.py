@@ -38,12 +38,15 @@ class WriteGuard:
             raise ReadOnlyError(f"the store is read-only: {self._reason}", hint="repair the cause and restart")
 
     def writing(self, what: str) -> AbstractContextManager[None]:
-        """A step that changes the disk: refused once the store is read-only, and it is so after a failure."""
+        """A step that changes the disk: refused once the store is read-only, and it is so after a failure.
+
+        May be kept, and entered again and again by many threads at a time.
+        """
         return _Step(self, what)
 
 
 class _Step:
-    """One step under a guard; a class, as every append takes three of them."""
+    """Steps of one kind under a guard; a class, as every append takes two of them."""
 
     __slots__ = ("_guard", "_what")
 
