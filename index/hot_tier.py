@@ -74,7 +74,7 @@ class HotTierSearch(StoreSearch):
         snapshot = stack.enter_context(self._hot.snapshot())
         topic_id = self._hot.topics.get(query.topic).topic_id
         erased, hot = self._known.current(), None
-        if max(snapshot.end, snapshot.flushed) > snapshot.border:
+        if max(snapshot.end, snapshot.visible) > snapshot.border:
             covered.hot = claim = TierCoverage(within.from_ms, within.to_ms)
             hot = HotSearch(self.store_id, self._hot, self._index, snapshot, claim, erased)
         first_ms = hot.first_ms if hot is not None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from index.chained_file import ChainedIndexFile
@@ -52,6 +53,7 @@ class LocalIndex:
         check_capacity(layout, slots, items)
         self._fs = fs
         self._step = step
+        self._flush_log: Callable[[int], object] = lambda upto: None
         beside = GatedFileSystem(fs, step)
         self._tmp = paths.tmp
         self._layouts = {**LAYOUTS, layout.number: layout}
@@ -79,16 +81,17 @@ class LocalIndex:
         indexed_to: int,
         log_start: int,
         step: Gate = contextlib.nullcontext,
+        flush_log: Callable[[int], object] = lambda upto: None,
     ) -> LocalIndex:
         """Open after any stop: drop what is unfinished, damaged, double or straddles ``indexed_to``.
 
         ``slots``, ``items`` and ``layout`` hold for new files. ``step`` surrounds every change of the disk that is not
-        the writer's own, and raises once the store was stopped. Follow with :meth:`discard_above`, then derive each of
+        the writer's own, and raises once the store was stopped. ``flush_log`` makes the log durable up to an offset
+        before a checkpoint names it. Follow with :meth:`discard_above`, then derive each of
         :meth:`gaps`; the dispatcher goes on from :meth:`next_offset`.
         """
         index = cls(fs, paths, slots=slots, items=items, layout=layout, indexed_to=indexed_to, step=step)
-        index._start = max(border, log_start)
-        files = index._set
+        index._start, index._flush_log, files = max(border, log_start), flush_log, index._set
         files.show(load_entries(fs, files.folders, index._layouts, index._start, indexed_to))
         full, writing = unsealed_to_keep(index._checkpoint, files.covered(), index._start, indexed_to)
         full_files, file = take_up_unsealed(fs, files.folders, index._layouts, full, writing)
@@ -183,9 +186,8 @@ class LocalIndex:
             if not first < next <= self._writer.first or not is_gap:
                 raise InvalidRequestError(f"range {first} to {next} is not a gap of the index")
             # not a gated file system: a checkpoint flushes the file, at the end of the store too
-            return DerivedRange(
-                self._set, RangeWriter(self._set, self._fs, first, next, self._step), self._upkeep
-            )  # fmt: skip
+            writer = RangeWriter(self._set, self._fs, first, next, self._step)
+            return DerivedRange(self._set, writer, self._upkeep)
 
     def discard(self, file: IndexFileEntry) -> None:
         """Drop a damaged file, which makes its range a gap; one already gone is no error."""
@@ -220,12 +222,13 @@ class LocalIndex:
             return missing[0][0] if missing else self._writer.first
 
     def checkpoint(self) -> None:
-        """Make durable how far the index is, so that the next open goes on from there; cheap when nothing changed."""
+        """Make durable how far the index is, so that the next open goes on there; cheap when nothing changed."""
         with self._checkpointing:
             with self._set.lock:
-                state, files = self._durable_state()
+                (state, files), reached = self._durable_state(), self._writer.next
             if state == self._checkpoint:
                 return
+            self._flush_log(reached)  # a crash must not leave an index of records that are gone
             for file, item_count in files:
                 file.flush_items(self._fs, item_count)
             state.save(self._fs, self._json, self._tmp)

@@ -155,10 +155,10 @@ class Appends:
     def _keep_pace(self) -> None:
         """Derive before appending more where queues and index are too far behind the log, or refuse to append."""
         most = self._settings.hot.max_behind_bytes
-        if self._hot.log.flushed - self._derived_to > most:  # it only rises, so what was seen will do for a while
+        if self._hot.log.visible - self._derived_to > most:  # it only rises, so what was seen will do for a while
             self._derived_to = self._hot.dispatched_to
-        if self._hot.log.flushed - self._derived_to > most:
-            behind = self._hot.log.flushed - self._hot.dispatch()
+        if self._hot.log.visible - self._derived_to > most:
+            behind = self._hot.log.visible - self._hot.dispatch()
             if behind > most:
                 raise OverloadedError(
                     f"queues and index are {behind} bytes behind the log",

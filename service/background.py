@@ -54,6 +54,7 @@ class Background:
         self._dirty = threading.Event()
         self._behind = threading.Event()
         self._near_end = threading.Event()
+        self._derived_to = 0
         self._clock_alarm = False
         self._checkpoint_at_s = 0.0
         #: Who waits for messages.
@@ -106,15 +107,23 @@ class Background:
             self._dirty.set()
         if log.wants_next:
             self._near_end.set()
+        self._look_behind()
         self.arrivals.look()
+
+    def _look_behind(self) -> None:
+        """Wake who derives if much is to be derived."""
+        most = self._settings.hot.flush_dirty_bytes // 4
+        if self._hot.log.visible - self._derived_to >= most:  # it only rises, so what was seen will do for a while
+            self._derived_to = self._hot.dispatched_to
+        if self._hot.log.visible - self._derived_to >= most:
+            self._behind.set()
 
     def _flush_loop(self) -> None:
         while not self._stopping.is_set():
             self._clock.wait(self._dirty, self._settings.hot.flush_interval_ms / 1000)
             self._dirty.clear()
             self._unless_read_only(self._hot.flush)
-            if self._hot.log.flushed - self._hot.dispatched_to >= self._settings.hot.flush_dirty_bytes // 4:
-                self._behind.set()
+            self._look_behind()
             self.arrivals.look()
 
     def _derive_loop(self) -> None:

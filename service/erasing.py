@@ -75,7 +75,7 @@ class Eraser:
     def count(self, query: Query) -> Receipt:
         """What an erasure would match now; nothing is changed."""
         refuse_held([self._hot.topics.get(query.topic)], (query.topic,))
-        end = self._hot.log.flushed
+        end = self._hot.log.visible
         stone = make_tombstone(query.topic, query.key, *_bounds(query), end, self._randomness)
         return self._counted(Receipt(stone, self._clock.now_ms()), query, self._known.current())
 

@@ -85,10 +85,12 @@ class ConsumerGroups:
         clock: Clock,
         randomness: Randomness,
         missing: Callable[[str, int, int, int], int] = none_missing,
+        flush: Callable[[], object] = lambda: None,
     ) -> None:
         """``offset_range`` is (least, next) offset of an own queue, or :class:`TopicNotFoundError`.
 
         ``missing`` counts the offsets of a range ``[start, end)`` of a queue that no message will ever have.
+        ``flush`` makes durable what a member may have read.
         """
         self._store_id = store_id
         #: Queues of other stores; set before the first request by whoever knows the cluster.
@@ -97,6 +99,7 @@ class ConsumerGroups:
         self._topics = topics
         self._offset_range = offset_range
         self._missing = missing
+        self._flush = flush
         self._clock = clock
         self._randomness = randomness
         self._lock = threading.Lock()
@@ -178,6 +181,7 @@ class ConsumerGroups:
                 if foreign:
                     raise ConflictError(f"{self._named(foreign[0])} is not assigned to member {member_id}")
         self._check_ends(offsets)
+        self._flush()  # after a crash an offset must not lie beyond its queue, where other messages come
         # looked at again with the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
 

@@ -248,8 +248,9 @@ def _open_once(
         fetcher = Fetcher(identity.store_id, hot, manifest, known)
         missing = partial(fetcher.gaps.missing, hot.topics)
         groups = ConsumerGroups(
-            identity.store_id, offsets, hot.topics, fetcher.offsets, around.clock, around.randomness, missing
-        )
+            identity.store_id, offsets, hot.topics, fetcher.offsets, around.clock, around.randomness, missing,
+            hot.flush_seen,
+        )  # fmt: skip
         return StoreParts(
             identity, hot, index, classic, manifest, totals, cold_index, searcher, keeping, steps, cold_way, archived,
             known, removal, fetcher, groups, disk, meter, stopping, planned.first_contact, resources.pop_all(), broker,
@@ -292,6 +293,7 @@ def _open_local(
     index = LocalIndex.open(
         fs, paths, slots=settings.index.slots, items=settings.index.items, layout=around.layout,
         border=hot.log.begin, indexed_to=indexed_to, log_start=hot.log.begin, step=steps.step,
+        flush_log=hot.flush_seen,
     )  # fmt: skip
     classic = None
     if settings.index.classic and not read_only:

@@ -36,6 +36,7 @@ from service.setting_groups.serve import ServeSettings
 from service.suggestions import closest
 from tiering.errors import InvalidRequestError
 from tiering.options import ColdOptions, HotOptions, RetentionOptions, TailOptions
+from tiering.types import Visibility
 
 __all__ = [
     "AccessSettings",
@@ -156,6 +157,7 @@ class Settings(BaseSettings):
             **{name: value for name, value in sizes.items() if value is not None},
             flush_interval_ms=self.hot.flush_interval_ms,
             flush_dirty_bytes=self.hot.flush_dirty_bytes,
+            visibility=Visibility(self.hot.visibility),
             checkpoint_interval_ms=self.hot.checkpoint_interval_ms,
             max_body_bytes=self.hot.max_body_bytes,
             default_queues=self.hot.default_queues,

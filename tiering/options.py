@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiering.errors import InvalidRequestError
+from tiering.types import Visibility
 
 _PAGE_BYTES = 4096
 
@@ -24,6 +25,8 @@ class HotOptions:
     """``async`` appends lose at most this much on a machine crash; nothing on a process crash."""
     flush_dirty_bytes: int = 32 << 20
     """Bytes that ``async`` appends may leave unflushed, one batch more at most; above it an append flushes itself."""
+    visibility: Visibility = Visibility.FLUSHED
+    """What readers see; ``written`` shows a message before it is durable, and a machine crash may take it back."""
     checkpoint_interval_ms: int = 5_000
     """How often queue files are flushed and the recovery point moves; longer makes reopening slower, never lossy."""
     max_body_bytes: int = 4 << 20

@@ -38,6 +38,13 @@ class Durability(StrEnum):
     ARCHIVED = "archived"
 
 
+class Visibility(StrEnum):
+    """What of the log readers see: what a power cut cannot take back, or all that was written."""
+
+    FLUSHED = "flushed"
+    WRITTEN = "written"
+
+
 class PullStatus(StrEnum):
     """Expected outcomes of a pull."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from service.setting_groups.group import SettingGroup
@@ -50,6 +52,16 @@ class HotSettings(SettingGroup):
             "and costs more flushes."
         ),
     )
+    visibility: Literal["flushed", "written"] = Field(
+        default="flushed",
+        description=(
+            "What readers see: `flushed`, what no crash takes back, or `written`, each message as soon as it is in the "
+            "log, as in RocketMQ. With `written` a crash of the machine (not of the process) may take back what was "
+            "pulled or found, and the messages after it get the same queue offsets and message ids. A group's commit "
+            "flushes first; consumers that keep offsets elsewhere, also in another store of the cluster, may miss "
+            "those messages."
+        ),
+    )
     checkpoint_interval_ms: int = Field(
         default=5_000,
         ge=10,
@@ -72,7 +84,7 @@ class HotSettings(SettingGroup):
         default=256 << 20,
         ge=1 << 20,
         description=(
-            "Bytes of flushed log that queues and index may be behind. An append that finds them further behind "
+            "Bytes of log to be seen that queues and index may be behind. An append that finds them further behind "
             "derives first, and gets 429 if that does not help, as while the index cannot be written. More makes the "
             "next open after a kill read longer."
         ),

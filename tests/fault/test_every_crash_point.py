@@ -18,6 +18,7 @@ import pytest
 from service.engine import Engine
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.power_world import ROOT, PowerWorld, Wreck, recover_twice, verify_engine
+from tiering.types import Visibility
 
 #: What the workload must have changed, so that no kind of file is left out unnoticed.
 FILE_KINDS = {
@@ -33,7 +34,9 @@ def file_kind(path: Path) -> str:
     return re.sub(r"/\d+$", "", folder)
 
 
-def cut_everywhere(seed: int, rounds: int, largest_batch: int) -> tuple[int, Counter[str]]:
+def cut_everywhere(
+    seed: int, rounds: int, largest_batch: int, visibility: Visibility = Visibility.FLUSHED
+) -> tuple[int, Counter[str]]:
     """Crash at each call of the workload; returns how many there were, and how many recoveries of which kind."""
     tried: Counter[str] = Counter()
     kinds: set[str] = set()
@@ -47,7 +50,7 @@ def cut_everywhere(seed: int, rounds: int, largest_batch: int) -> tuple[int, Cou
 
         recover_twice(wreck, examine)
 
-    world = PowerWorld(seed, segment_bytes=4096, largest_batch=largest_batch)
+    world = PowerWorld(seed, segment_bytes=4096, largest_batch=largest_batch, visibility=visibility)
     world.watch(lambda *_: True, take)
     steps = world.run_each(rounds)
     assert set(steps) == {step.__name__ for _, step in world._weighted()}
@@ -61,6 +64,15 @@ def test_every_crash_point_of_a_short_workload(seed: int, record_property: Calla
     calls, tried = cut_everywhere(seed, 1, 3)
     record_property("crash_points", calls)
     print(f"seed {seed}: crashed at each of {calls} calls; {dict(tried)}; nothing lost, nothing twice")
+
+
+@pytest.mark.slow
+def test_every_crash_point_where_readers_see_what_is_written(
+    seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    calls, tried = cut_everywhere(seed, 1, 3, Visibility.WRITTEN)
+    record_property("crash_points", calls)
+    print(f"seed {seed}: crashed at each of {calls} calls; {dict(tried)}; nothing flushed is lost, nothing twice")
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def test_alone_is_as_a_batch_of_one(messages: list[Message], checksum: bool, is_
             else:
                 places = (found.physical_offset, found.queue_id, found.queue_offset)
                 answers.append((*(each.tolist() for each in places), found.store_ms))
-        answers.append((hot.appended_messages, hot.appended_bytes))
+        answers.append(hot.appended)
         hot.dispatch()
         assert check_store(hot) == []
         hot.close()

@@ -26,7 +26,7 @@ from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.object_store import ObjectInfo, ObjectStore
 from tiering.message import StoredMessage
 from tiering.randomness import SeededRandomness
-from tiering.types import Durability, Order, PullStatus, TimeAxis
+from tiering.types import Durability, Order, PullStatus, TimeAxis, Visibility
 
 ROOT = Path("/store")
 COLD_URL = "memory://archive"
@@ -38,11 +38,13 @@ GROUP = "group"
 Step = Callable[[Engine], Engine | None]
 
 
-def tiny_settings(segment_bytes: int = 8192) -> Settings:
+def tiny_settings(segment_bytes: int = 8192, visibility: Visibility = Visibility.FLUSHED) -> Settings:
     """Sizes at which a few hundred messages cross every border."""
     return Settings(
         advertise="10.0.0.1:7777",
-        hot=HotSettings(segment_bytes=segment_bytes, queue_file_units=60, default_queues=2),
+        hot=HotSettings(
+            segment_bytes=segment_bytes, queue_file_units=60, default_queues=2, visibility=visibility.value
+        ),
         index=IndexSettings(slots=25, items=90, classic=True, classic_slots=20, classic_items=40),
         cold=ColdSettings(frame_bytes=4096, max_inline_entries=4, page_entries=3, disk_cache_bytes=0),
         query=QuerySettings(concurrency=1),
@@ -114,14 +116,22 @@ class Wreck:
 class PowerWorld:
     """One run of the seeded workload."""
 
-    def __init__(self, seed: int, *, segment_bytes: int = 8192, largest_batch: int = 30) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        segment_bytes: int = 8192,
+        largest_batch: int = 30,
+        visibility: Visibility = Visibility.FLUSHED,
+    ) -> None:
         self.clock = ManualClock()
         self.fs = CrashFileSystem(seed=seed)
         self.fs.make_dirs(ROOT.parent)
         self.objects = CountedObjectStore(self.clock, self.fs)
         self.attempted: dict[bytes, Message] = {}
         self.durable: dict[bytes, Place] = {}
-        self._settings = tiny_settings(segment_bytes)
+        self._settings = tiny_settings(segment_bytes, visibility)
+        self._visibility = visibility
         self._batches = [count for count in (1, 1, 2, 3, 8, 30) if count <= largest_batch]
         self._asked: dict[Queue, int] = {}
         self._committed: dict[Queue, int] = {}
@@ -232,9 +242,10 @@ class PowerWorld:
         self._unflushed.clear()
 
     def _read(self, engine: Engine) -> None:
-        """What a reader saw must not change either."""
+        """What a reader saw must not change either, unless it may see what is not durable."""
         for place, message in everything(engine).items():
-            self.durable[message.record.body] = place
+            if self._visibility is Visibility.FLUSHED:
+                self.durable[message.record.body] = place
 
     def _archive(self, engine: Engine) -> None:
         engine.archive()

@@ -93,7 +93,7 @@ def test_files_are_made_whole_and_named_for_their_offset(world: HotWorld) -> Non
     assert world.fs.list_dir(world.paths.commitlog) == ["0" * 20, "0" * 16 + "4096"]
     assert [world.fs.size(world.paths.segment(base)) for base in (0, 4096)] == [4096, 4096]
     assert world.fs.list_dir(world.paths.tmp) == []
-    assert [each.base_offset for each in hot.log] == [0, 4096]
+    assert [each.base_offset for each in hot.log.segments()] == [0, 4096]
     assert hot.log.segment_of(5000).end == 8192
     with pytest.raises(KeyError):
         hot.log.segment_of(8192)

@@ -58,7 +58,7 @@ def test_damage_below_the_flushed_position_is_corruption_and_reading_goes_on() -
     fill(hot, "a", 1)
     damage(world, 600, b"\xff" * 8)
     reader = Dispatcher(hot.log, hot.topics, [Collector()])
-    with pytest.raises(CorruptionError, match="below its flushed position"):
+    with pytest.raises(CorruptionError, match="below its visible end"):
         reader.run(hot.log.flushed)
     assert hot.dispatch() == 600
     assert hot.guard.read_only_reason is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,7 +23,9 @@ from tiering.flush_guard import FlushGuard
 from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
 from tiering.fs import ByteArray, File, FileSystem, flush_file
 from tiering.gauging import Histogram
+from tiering.hot.flush_turn import FlushTurn
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
+from tiering.types import Visibility
 
 _PAGE_BYTES = 4096
 _DISCARD_WAIT_S = 1.0
@@ -53,7 +55,14 @@ PutBack = Callable[["CommitLog", int], bool]
 class CommitLog:
     """Segments in order. Appending, rolling and removing are the store's, one at a time; reading needs no lock."""
 
-    def __init__(self, fs: FileSystem, paths: StorePaths, segment_bytes: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        paths: StorePaths,
+        segment_bytes: int,
+        clock: Clock | None = None,
+        visibility: Visibility = Visibility.FLUSHED,
+    ) -> None:
         self._fs = fs
         self._paths = paths
         self.segment_bytes = segment_bytes
@@ -61,15 +70,14 @@ class CommitLog:
         self._segments_lock = threading.Lock()
         self._active: File | None = None
         self._last_base = 0
-        self._flush_lock = threading.Lock()
-        self._flush_turn = threading.Condition(self._flush_lock)
-        self._is_flushing = False
+        self._flush_turn = FlushTurn()
         self._flush_guard = FlushGuard()
         self._prepare_lock = threading.Lock()
         self._prepared: int | None = None
         self._is_closed = False
         #: Blocks of the first segment are written up to here; None where all are.
         self._zeroed: int | None = None
+        self._shows_unflushed = visibility is Visibility.WRITTEN
         #: Where the next byte goes.
         self.end = 0
         #: Everything below is durable.
@@ -134,6 +142,11 @@ class CommitLog:
         """Whether no segment exists yet."""
         return not self._segments
 
+    @property
+    def visible(self) -> int:
+        """Up to where readers see the log: what is flushed, or all that is written."""
+        return self.end if self._shows_unflushed else self.flushed
+
     def segments(self) -> list[Segment]:
         """All segments, ascending; a consistent copy."""
         with self._segments_lock:
@@ -167,7 +180,7 @@ class CommitLog:
                 piece = memoryview(_ZEROS)[: self.segment_bytes - start]
                 self._file.write_at(start, piece)
                 self._zeroed = start + len(piece)
-        with self._flush_turn_taken():
+        with self._flush_turn.taken():
             if self.last_base == 0:  # a segment that is left has been flushed
                 end = self.end
                 self._flush_file()
@@ -317,7 +330,7 @@ class CommitLog:
             file.write_at(position, BLANK.pack(self.segment_bytes - position, MAGIC_BLANK))
             hole = -(-(position + BLANK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
             file.zero(hole, self.segment_bytes)
-        with self._flush_turn_taken():
+        with self._flush_turn.taken():
             self._flush_file()
             self.add_segment(base + self.segment_bytes)
             self.end = self.flushed = base + self.segment_bytes
@@ -328,36 +341,15 @@ class CommitLog:
         All who wait while a flush is on its way share the next one, and leave together when it has ended.
         """
         wanted = self.end if upto is None else upto
-        with self._flush_lock:
-            while self._is_flushing and self.flushed < wanted:
-                self._flush_turn.wait()
-            if self.flushed >= wanted:
-                return self.flushed
-            self._is_flushing = True
+        if not self._flush_turn.take(unless=lambda: self.flushed >= wanted):
+            return self.flushed
         try:
             end = self.end
             self._flush_file()
             self.flushed = end
         finally:
-            self._end_flush_turn()
+            self._flush_turn.end()
         return end
-
-    @contextlib.contextmanager
-    def _flush_turn_taken(self) -> Iterator[None]:
-        with self._flush_lock:
-            while self._is_flushing:
-                self._flush_turn.wait()
-            self._is_flushing = True
-        try:
-            yield
-        finally:
-            self._end_flush_turn()
-
-    def _end_flush_turn(self) -> None:
-        """Let go of all who wait for it."""
-        with self._flush_lock:
-            self._is_flushing = False
-            self._flush_turn.notify_all()
 
     def _flush_file(self) -> None:
         begun_s = self._clock.monotonic_s()
@@ -396,6 +388,3 @@ class CommitLog:
         if self._active is not None:
             self._active.close()
             self._active = None
-
-    def __iter__(self) -> Iterator[Segment]:
-        return iter(self.segments())

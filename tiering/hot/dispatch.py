@@ -90,7 +90,7 @@ class Dispatcher:
         """
         reached = self._run(self.position(), end, recovering=False)
         if reached < end:
-            raise CorruptionError("the log is damaged below its flushed position", path="commitlog", position=reached)
+            raise CorruptionError("the log is damaged below its visible end", path="commitlog", position=reached)
 
     def recover(self, end: int) -> int:
         """Dispatch every valid record below ``end`` and return where the first invalid byte lies, ``end`` at most."""

@@ -14,12 +14,12 @@ class HotSnapshot:
     """What one reader sees: records in ``[border, end)``. Its maps stay readable after a removal.
 
     ``times_rise``: store times never step back, which holds for every log but that of a broker whose clock did.
-    ``flushed`` lies above ``end`` only if dispatching failed: what is between is in the log and nowhere else.
+    ``visible`` lies above ``end`` only if dispatching failed: what is between is in the log and nowhere else.
     """
 
     border: int
     end: int
-    flushed: int
+    visible: int
     segments: dict[int, Segment]
     segment_bytes: int
     times_rise: bool = True
@@ -28,8 +28,8 @@ class HotSnapshot:
 
     @property
     def undispatched(self) -> int:
-        """Bytes of flushed records that no queue and no index shows."""
-        return max(0, self.flushed - self.end)
+        """Bytes of records to be seen that no queue and no index shows."""
+        return max(0, self.visible - self.end)
 
     def require_dispatched(self) -> None:
         """Raise if there are records that the snapshot cannot show.
@@ -37,7 +37,7 @@ class HotSnapshot:
         :class:`UnavailableError` while dispatching is tried again, :class:`ReadOnlyError` once it is not.
         """
         if self.undispatched:
-            text = f"{self.undispatched} bytes not dispatched: flushed records from {self.end} on cannot be read"
+            text = f"{self.undispatched} bytes not dispatched: records from {self.end} on cannot be read"
             if self.dispatch_error is not None:
                 raise UnavailableError(f"{text} yet: {self.dispatch_error}", hint="it is tried again; see to the disk")
             raise ReadOnlyError(text, hint="repair the cause and restart")

@@ -76,7 +76,7 @@ class HotStore:
         )  # fmt: skip
         # before the log: where a writer goes on beside this, the log may be ahead of it, but never behind
         checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
-        self.log = CommitLog(fs, paths, options.segment_bytes, clock)
+        self.log = CommitLog(fs, paths, options.segment_bytes, clock, options.visibility)
         self.log.load(published_below)
         if self.log.is_empty:
             self.log.add_first_segment()
@@ -209,6 +209,12 @@ class HotStore:
         with self._flushing:
             return self.log.flush(upto)
 
+    def flush_seen(self, upto: int | None = None) -> None:
+        """Make durable what readers may have seen, or what of it lies below ``upto``; most often it is already."""
+        seen = self.log.visible if upto is None else upto
+        if seen > self.log.flushed:
+            self.flush(seen)
+
     def prepare_segment(self) -> bool:
         """Pre-write the next segment if the active one is a quarter full; returns whether it did.
 
@@ -254,7 +260,7 @@ class HotStore:
     # deriving
 
     def dispatch(self) -> int:
-        """Derive everything up to the flushed position; returns the position reached.
+        """Derive everything up to what readers may see; returns the position reached.
 
         Where something cannot be written, on a full disk for example, deriving stops and :attr:`dispatch_error` says
         why; later calls try again, with pauses that grow to 30 s. A log that is damaged there makes the store
@@ -262,7 +268,7 @@ class HotStore:
         """
         with self._dispatch_lock:
             try:
-                self._following.turn(lambda: self._dispatcher.run(self.log.flushed))
+                self._following.turn(lambda: self._dispatcher.run(self.log.visible))
             except (CorruptionError, ReadOnlyError) as error:
                 self.guard.turn_read_only(f"dispatch failed: {error}")
             return self._dispatcher.position()
@@ -273,7 +279,7 @@ class HotStore:
         return self._following.error if self.guard.read_only_reason is None else None
 
     def checkpoint(self, *, at_once: bool = False) -> None:
-        """Flush the queues, move the recovery point to what they hold, and raise their floors there.
+        """Flush the queues and the log below, move the recovery point to what they hold, and raise their floors there.
 
         The floors tell the next open if queue files get lost, and are never ahead of the recovery point. Killed before
         the checkpoint is replaced: recovery derives a little more again, with the same result. A queue file that was
@@ -283,6 +289,7 @@ class HotStore:
         with self._dispatch_lock, self.guard.writing("checkpoint"):
             self.queues.remove_below(self.log.begin)
             confirm = self.queues.flush()
+            self.flush_seen(confirm)
             last_ms = self.queues.last_store_ms
             index_ms = 0
             if self._classic is not None:
@@ -299,12 +306,12 @@ class HotStore:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[HotSnapshot]:
-        """Pin what is hot now: every record flushed before the call and not yet behind the border."""
-        flushed = self.log.flushed
+        """Pin what is hot now: every record that could be seen before the call and is not yet behind the border."""
+        visible = self.log.visible
         end = self.dispatch()
         with self._pinned() as (border, segments):
             yield HotSnapshot(
-                border, end, flushed, segments, self.log.segment_bytes, self.queues.times_rise, self.dispatch_error
+                border, end, visible, segments, self.log.segment_bytes, self.queues.times_rise, self.dispatch_error
             )  # fmt: skip
 
     @contextlib.contextmanager
@@ -339,14 +346,9 @@ class HotStore:
         return self._writer.last_store_ms
 
     @property
-    def appended_messages(self) -> int:
-        """Messages appended since the store was opened."""
-        return self._writer.messages
-
-    @property
-    def appended_bytes(self) -> int:
-        """Bytes of the records appended since the store was opened."""
-        return self._writer.bytes
+    def appended(self) -> tuple[int, int]:
+        """Messages, and bytes of their records, appended since the store was opened."""
+        return self._writer.messages, self._writer.bytes
 
     @property
     def dispatched_to(self) -> int:
