@@ -1,6 +1,7 @@
 """Messages as JSON objects, without a model for each: to the columns that an Arrow request has or, a few, to objects.
 
-Only what is in order becomes columns here. Anything else, whatever is wrong with it, is for the model of
+What is ordinary, :mod:`service.json_columns` reads without making objects. Only what is in order becomes columns here,
+anything else, whatever is wrong with it, is for the model of
 :mod:`service.api.schemas` to take or to refuse: it says what is wrong, and decides where parsers differ (NaN, numbers
 beyond 64 bits, 8.0 for 8, nesting).
 """
@@ -14,6 +15,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from service.json_columns import SCHEMA, read_columns
 from service.wire import decode_base64
 from tiering.batch import BORN_END_MS, MAX_QUEUES, Message
 from tiering.format.properties import SHARDING_KEY
@@ -28,12 +30,6 @@ MOST_AT_ONCE_BYTES = 1 << 20
 _ROWS_AT_ONCE = 4096
 _FIELDS = frozenset(("body", "body_base64", "keys", "tag", "properties", "born_ms", "queue_id", "sharding_key"))
 _SIMPLE_FIELDS = frozenset(("body", "keys", "tag"))
-_SCHEMA = pa.schema(
-    [
-        ("body", pa.binary()), ("keys", pa.list_(pa.string())), ("tag", pa.string()),
-        ("properties", pa.map_(pa.string(), pa.string())), ("born_ms", pa.int64()), ("queue_id", pa.int32()),
-    ]
-)  # fmt: skip
 
 
 class _OddError(Exception):
@@ -63,10 +59,22 @@ def _message(row: Any, topic: str) -> Message:
 
 
 def table_of_document(document: bytes, queue_of: Callable[[str], int]) -> pa.Table | None:
-    """The messages of ``{"messages": [...]}``; None if they are not in order, or too many to be parsed at once.
+    """The messages of ``{"messages": [...]}``; None if they are not in order.
 
     ``queue_of`` is the queue of a sharding key.
     """
+    table = read_columns(document, is_lines=False)
+    return parsed_document(document, queue_of) if table is None else table
+
+
+def table_of_lines(body: bytes, queue_of: Callable[[str], int]) -> pa.Table | None:
+    """The messages of NDJSON; None if they are not in order."""
+    table = read_columns(body, is_lines=True)
+    return parsed_lines(lines_of(body), queue_of) if table is None else table
+
+
+def parsed_document(document: bytes, queue_of: Callable[[str], int]) -> pa.Table | None:
+    """The same by a parser that makes objects. None also for more than is parsed at once."""
     try:
         found = _parsed(document)
         if type(found) is not dict or tuple(found) != ("messages",):
@@ -76,12 +84,22 @@ def table_of_document(document: bytes, queue_of: Callable[[str], int]) -> pa.Tab
         return None
 
 
-def table_of_lines(lines: Iterable[bytes], queue_of: Callable[[str], int]) -> pa.Table | None:
-    """The messages of NDJSON; None if they are not in order."""
+def parsed_lines(lines: Iterable[bytes], queue_of: Callable[[str], int]) -> pa.Table | None:
+    """The same by a parser that makes objects."""
     try:
         return _table([_batch(rows, queue_of) for rows in _pieces(lines)])
     except _OddError:
         return None
+
+
+def lines_of(body: bytes) -> Iterator[bytes]:
+    """Line by line what is between ends of lines."""
+    start = 0
+    while start < len(body):
+        end = body.find(b"\n", start)
+        end = len(body) if end < 0 else end
+        yield body[start:end]
+        start = end + 1
 
 
 def _pieces(lines: Iterable[bytes]) -> Iterator[list[Any]]:
@@ -109,7 +127,7 @@ def _parsed(text: bytes) -> Any:
 
 def _table(batches: list[pa.RecordBatch]) -> pa.Table:
     """In one piece, without the columns of which no row has a value."""
-    table = pa.Table.from_batches(batches, _SCHEMA).combine_chunks()
+    table = pa.Table.from_batches(batches, SCHEMA).combine_chunks()
     return table.select([name for name in table.column_names if table.column(name).null_count < len(table)])
 
 
@@ -129,9 +147,9 @@ def _batch(rows: Any, queue_of: Callable[[str], int]) -> pa.RecordBatch:
     )  # fmt: skip
     arrays = [
         pa.nulls(len(rows), field.type) if column is None else _array(column, field.type)
-        for field, column in zip(_SCHEMA, columns, strict=True)
+        for field, column in zip(SCHEMA, columns, strict=True)
     ]
-    return pa.record_batch(arrays, _SCHEMA)
+    return pa.record_batch(arrays, SCHEMA)
 
 
 def _given(name: str, kind: type, rows: list[Row], names: set[str]) -> Column:

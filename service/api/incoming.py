@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from service.api.schemas import MessageIn, MessagesIn
 from service.appended_forms import appended_json, appended_stream
 from service.appending import IdempotencyKey
 from service.engine import Engine
-from service.json_rows import messages_of_document, table_of_document, table_of_lines
+from service.json_rows import lines_of, messages_of_document, table_of_document, table_of_lines
 from service.settings import Settings
 from service.wire import ARROW_STREAM, JSON, NDJSON
 from tiering.arrow_batch import ArrowMessages, check_produce_schema
@@ -89,7 +89,7 @@ class Incoming:
         if self.kind == ARROW_STREAM:
             return _of_arrow(body, topic, queue_of, self.settings.serve.max_request_bytes)
         if len(body) >= _FEW_BYTES:
-            table = table_of_lines(_lines(body), queue_of) if self.kind == NDJSON else table_of_document(body, queue_of)
+            table = table_of_lines(body, queue_of) if self.kind == NDJSON else table_of_document(body, queue_of)
             if table is not None:
                 return ArrowMessages(table, topic, queue_of)
         try:
@@ -154,7 +154,7 @@ def _unprocessable(what: str) -> RequestValidationError:
 def _of_lines(body: bytes, topic: str, queue_of: Callable[[str], int]) -> list[Message]:
     """Line by line, so that only messages are kept and not what each was checked with."""
     found = []
-    for number, line in enumerate(_lines(body), 1):
+    for number, line in enumerate(lines_of(body), 1):
         if line.strip():
             try:
                 one = MessageIn.model_validate_json(line)
@@ -164,15 +164,6 @@ def _of_lines(body: bytes, topic: str, queue_of: Callable[[str], int]) -> list[M
     if not found:
         raise RequestValidationError([{"loc": ("body",), "msg": "no message", "type": "missing"}])
     return found
-
-
-def _lines(body: bytes) -> Iterator[bytes]:
-    start = 0
-    while start < len(body):
-        end = body.find(b"\n", start)
-        end = len(body) if end < 0 else end
-        yield body[start:end]
-        start = end + 1
 
 
 def _located(error: ValidationError, *place: str) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from service.appended import Appended, AppendedColumns
+from service.appended_forms import appended_json, appended_rows, results_json
 from tiering.hot.batch_writer import AppendResult
 
 IPV4, IPV6 = bytes([10, 0, 0, 255]) + (10911).to_bytes(4), bytes(range(16)) + (10911).to_bytes(4)
@@ -52,3 +53,21 @@ def test_answers_are_equal_if_all_messages_went_to_the_same_places() -> None:
     assert columns(3) == columns(3) == list(columns(3))
     assert columns(3) != columns(4)
     assert columns(3) != columns(3, IPV6)
+
+
+@pytest.mark.parametrize("host", [IPV4, IPV6])
+@pytest.mark.parametrize("count", [0, 1, 100, 1000])
+def test_an_answer_is_the_same_json_whichever_way_it_is_written(host: bytes, count: int) -> None:
+    for appended in (columns(count, host), columns(2 * count, host)[::2]):
+        assert appended_json(appended) == results_json(appended_rows(appended))
+
+
+def test_an_answer_has_every_digit_of_the_least_and_greatest_numbers() -> None:
+    numbers = np.array([0, 9, 10, 99, 10**9, 10**18, 2**63 - 1] * 3, np.int64)
+    appended = AppendedColumns(numbers, (numbers % 2**31).astype(np.int32), numbers, numbers, [IPV6] * len(numbers))
+    assert appended_json(appended) == results_json(appended_rows(appended))
+
+
+def test_an_answer_about_messages_of_two_openings_has_the_host_of_each() -> None:
+    appended = AppendedColumns.of_rows([*columns(20).rows(), *columns(20, IPV6).rows()])
+    assert appended_json(appended) == results_json(appended_rows(appended))
