@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +24,6 @@ class KeyBatch:
     keys: KeyRows
     topic_ids: NDArray[np.int32]
     """Topic id by the topic number of a row."""
-    _row_of: NDArray[np.int32] = field(init=False, repr=False)
-    _physical: NDArray[np.int64] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        # a search in a field of a record array copies all of it
-        object.__setattr__(self, "_row_of", np.ascontiguousarray(self.keys["row"]))
-        object.__setattr__(self, "_physical", np.ascontiguousarray(self.rows["physical_offset"]))
 
     @classmethod
     def of(cls, data: ByteArray, rows: ScanRows, topic_ids: NDArray[np.int32]) -> KeyBatch:
@@ -42,26 +36,28 @@ class KeyBatch:
 
     def physical_offset(self, key: int) -> int:
         """Physical offset of the message of a key."""
-        return int(self._physical[self._row_of[key]])
+        return int(self.rows["physical_offset"][self.keys["row"][key]])
 
     def store_ms(self, key: int) -> int:
         """Store time of the message of a key."""
-        return int(self.rows["store_ms"][self._row_of[key]])
+        return int(self.rows["store_ms"][self.keys["row"][key]])
 
     def message_end(self, key: int) -> int:
         """The first key of the next message."""
-        return int(np.searchsorted(self._row_of, self._row_of[key], "right"))
+        rows = self.keys["row"]  # bisected: numpy's search in one field of an array copies the field
+        return bisect_right(rows, rows[key], key)
 
     def first_key_from(self, physical_offset: int) -> int:
         """The first key of a message at or above a physical offset; the number of keys if there is none."""
-        return int(np.searchsorted(self._row_of, np.searchsorted(self._physical, physical_offset)))
+        return bisect_left(self.keys["row"], bisect_left(self.rows["physical_offset"], physical_offset))
 
     def fit(self, start: int, room: int) -> int:
         """The greatest end of whole messages from ``start`` with at most ``room`` keys."""
         end = start + room
         if end >= len(self.keys):
             return len(self.keys)
-        return max(start, int(np.searchsorted(self._row_of, self._row_of[end], "left")))
+        rows = self.keys["row"]
+        return bisect_left(rows, rows[end], start, end)
 
     def bounds(self, start: int, end: int) -> TimeBounds:
         """Least and greatest times over the messages of the keys ``[start, end)``, of which there is one."""

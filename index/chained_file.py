@@ -22,6 +22,7 @@ from index.header import (
 )
 from index.kernels.chains import FULL, PENDING_BYTES, link_again, put_items, walk_chain
 from index.layout import LAYOUTS, ItemLayout, Items
+from index.pages_ahead import PagesAhead
 from tiering.errors import CapacityError, InvalidRequestError
 from tiering.flush_guard import FlushGuard
 from tiering.fs import ByteArray, FileSystem, flush_file
@@ -29,8 +30,6 @@ from tiering.libc import populate
 from tiering.types import TimeBounds
 
 _FIRST_GUESS = 64
-#: Bytes of items whose pages are made ready at a time.
-_READY_BYTES = 4 << 20
 
 
 class ChainedIndexFile:
@@ -58,7 +57,7 @@ class ChainedIndexFile:
         self._trailer: Trailer | None = None
         self._is_sealed = False
         self._flushed_items = 0
-        self._ready = items_position(slots)
+        self._pages = PagesAhead(data, items_position(slots))
         self._flush_guard = FlushGuard(str(path))
         self.path = path
         self.layout = layout
@@ -250,7 +249,7 @@ class ChainedIndexFile:
         added = batch.bounds(start, end)
         # Before the items: a reader that finds one must not have skipped the file by its times.
         self.bounds = added if self.bounds is None else self.bounds.union(added)
-        self._make_ready(self.item_count + end - start)
+        self._pages.reach(items_position(self.slots) + self.layout.chained_bytes * (self.item_count + end - start + 1))
         count = put_items(
             self._data.ctypes.data, len(self._data), self.slots, self.items, self.begin_ms,
             self._offsets.ctypes.data, batch.rows.ctypes.data, batch.topic_ids.ctypes.data, batch.keys.ctypes.data,
@@ -260,13 +259,6 @@ class ChainedIndexFile:
             what = "item count is out of bounds" if count == FULL else "batch and file do not fit each other"
             raise CorruptIndexError(f"index file refused a put: {what}", path=str(self.path))
         self.item_count = int(count)
-
-    def _make_ready(self, last: int) -> None:
-        """Have the pages of the items up to number ``last`` there."""
-        end = items_position(self.slots) + self.layout.chained_bytes * (last + 1)
-        if end > self._ready:
-            self._ready, start = min(end + _READY_BYTES, len(self._data)), self._ready
-            populate(self._data, start, self._ready)
 
     def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
         """Compacted-form items with these hashes, newest first; ``hash_high`` None matches any."""

@@ -46,7 +46,7 @@ _QUEUE_ID = row_offset("queue_id")
 
 #: Items written before their slots are linked: by then the slots' cache lines have arrived.
 PENDING = 64
-PENDING_BYTES = PENDING * 24
+PENDING_BYTES = PENDING * 8
 #: Times beyond this are nonsense; cutting them keeps differences inside 64 bits.
 _TIME_LIMIT = 1 << 61
 
@@ -65,24 +65,28 @@ def publish_be32(typing_context, address, value):
 
 
 @called
-def _link(pending: int, count: int, previous_at: int) -> Any:
-    """Make ``count`` complete items the newest of their slots; returns how many slots were empty."""
+def _link(pending: int, count: int, number: int, previous: int, item_bytes: int) -> Any:
+    """Make ``count`` complete items the newest of the slots at the addresses in ``pending``; how many were empty.
+
+    The first one's number and the address of its ``previous`` are given.
+    """
     used = int64(0)
     for place in range(count):
-        entry = pending + 24 * place
-        slot = load_i64(entry)
-        newest = load_be32(slot)
-        if newest <= 0:
-            newest = int64(0)
-            used += 1
-        store_be32(load_i64(entry + 8) + previous_at, newest)
-        publish_be32(slot, load_i64(entry + 16))
+        slot = load_i64(pending + 8 * place)
+        newest = max(load_be32(slot), int64(0))
+        used += newest == 0
+        store_be32(previous, newest)
+        publish_be32(slot, number)
+        previous += item_bytes
+        number += 1
     return used
 
 
 @kernel
 def batch_bounds(rows: int, row_count: int, topic_count: int, keys: int, start: int, end: int, out: int) -> Any:
     """Least and greatest store and born time over the messages of keys ``[start, end)``; checks them."""
+    min_store = min_born = int64(0x7FFFFFFFFFFFFFFF)
+    max_store = max_born = ~int64(0x7FFFFFFFFFFFFFFF)
     for at in range(start, end):
         number = load_i32(keys + at * _KEY_BYTES)
         if number < 0 or number >= row_count or load_i32(keys + at * _KEY_BYTES + 4) < 0:
@@ -93,14 +97,12 @@ def batch_bounds(rows: int, row_count: int, topic_count: int, keys: int, start: 
             return BAD_INPUT
         store = load_i64(row + _STORE_MS)
         born = load_i64(row + _BORN_MS)
-        if at == start or store < load_i64(out):
-            store_i64(out, store)
-        if at == start or store > load_i64(out + 8):
-            store_i64(out + 8, store)
-        if at == start or born < load_i64(out + 16):
-            store_i64(out + 16, born)
-        if at == start or born > load_i64(out + 24):
-            store_i64(out + 24, born)
+        min_store, max_store = min(min_store, store), max(max_store, store)
+        min_born, max_born = min(min_born, born), max(max_born, born)
+    store_i64(out, min_store)
+    store_i64(out + 8, max_store)
+    store_i64(out + 16, min_born)
+    store_i64(out + 24, max_born)
     return 0
 
 
@@ -161,14 +163,12 @@ def put_items(
             store_be32(item + high_at, load_u32(key + 8))
         if store_ms > greatest:
             greatest = store_ms
-        store_i64(pending + 24 * waiting, slot)
-        store_i64(pending + 24 * waiting + 8, item)
-        store_i64(pending + 24 * waiting + 16, count)
+        store_i64(pending + 8 * waiting, slot)
         waiting += 1
-        if waiting == PENDING:
-            used += _link(pending, waiting, previous_at)
+        if waiting == PENDING or at + 1 == end:
+            first = count - waiting + 1
+            used += _link(pending, waiting, first, first_item + item_bytes * first + previous_at, item_bytes)
             waiting = int64(0)
-    used += _link(pending, waiting, previous_at)
     store_be64(file + 12, greatest)
     store_be32(file + 20, load_be32(file + 20) + used)
     store_be32(file + 24, count)

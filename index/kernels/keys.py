@@ -6,6 +6,7 @@ transaction by nothing; keys of one message that are equal in both hashes count 
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tiering.fs import ByteArray
 from tiering.kernels.primitives import (
     called,
     copy,
+    copy_short,
     inlined,
     kernel,
     load_i32,
@@ -29,7 +31,7 @@ from tiering.kernels.primitives import (
     store_u8,
 )
 from tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
-from tiering.kernels.text import java_hash, key_hash, xxh32
+from tiering.kernels.text import java_hash, key_hash, xxh32_begun, xxh32_ended
 
 #: One row a key: the message's row in the batch and both hashes.
 KEY_ROW = np.dtype([("row", "<i4"), ("hash", "<i4"), ("hash_high", "<u4")])
@@ -105,10 +107,16 @@ def _hash_keys(
     data: int, data_bytes: int, rows: int, row_count: int, scratch: int, scratch_bytes: int, table: int,
     out: int, capacity: int, result: int,
 ) -> None:  # fmt: skip
-    """``result``: keys emitted, or -1 if ``out`` is too small, -2 if a row leaves the data; then that row."""
+    """``result``: keys emitted, or -1 if ``out`` is too small, -2 if a row leaves the data; then that row.
+
+    The table is cleared here, when a message first needs it: hardly any does.
+    """
     count = int64(0)
     seed = int64(0)
     topic_length = int64(-1)
+    a, b, c, d = xxh32_begun(scratch, 0)
+    taken = int64(0)
+    is_table_clear = False
     for number in range(row_count):
         row = rows + number * _ROW_BYTES
         if load_i32(row + _SYS_FLAG) & 0xC == 0xC:
@@ -132,6 +140,8 @@ def _hash_keys(
             store_u8(scratch + length, 35)
             topic_length = length
             seed = java_hash(0, scratch, length + 1)
+            a, b, c, d = xxh32_begun(scratch, length + 1)
+            taken = (length + 1) & -16
         first = count
         at = data + load_i32(row + _KEYS_AT)
         end = at + keys_length
@@ -140,8 +150,8 @@ def _hash_keys(
         while True:
             if piece_length > 0:
                 low = key_hash(java_hash(seed, piece, piece_length))
-                copy(scratch + topic_length + 1, piece, piece_length)
-                high = xxh32(scratch, topic_length + 1 + piece_length)
+                copy_short(scratch + topic_length + 1, piece, piece_length)
+                high = xxh32_ended(a, b, c, d, taken, scratch + taken, topic_length + 1 - taken + piece_length)
                 if not _seen(table, out, first, count, low, high):
                     if count == capacity:
                         store_i64(result, -1)
@@ -152,6 +162,10 @@ def _hash_keys(
                     store_i32(target + 8, high)
                     count += 1
                     if count - first == _FEW_KEYS:
+                        if not is_table_clear:
+                            for entry in range(_TABLE_ENTRIES):
+                                store_i32(table + 4 * entry, 0)
+                            is_table_clear = True
                         for earlier in range(first, count):
                             _remember(table, out, first, earlier)
                     elif count - first > _FEW_KEYS:
@@ -165,18 +179,28 @@ def _hash_keys(
     store_i64(result, count)
 
 
+class _Scratch(threading.local):
+    """What one thread hashes with, batch after batch: made anew it would be faulted in anew as well."""
+
+    def __init__(self) -> None:
+        self.text = np.empty(_SCRATCH_BYTES, np.uint8)
+        self.table = np.empty(_TABLE_ENTRIES, np.int32)
+
+
+_SCRATCH = _Scratch()
+
+
 def hash_keys(data: ByteArray, rows: ScanRows) -> KeyRows:
     """Keys of all messages of ``rows``, in row order; :class:`InvalidRequestError` for rows of other data."""
     rows = np.ascontiguousarray(rows)
-    capacity = 4 * len(rows) + 64
-    scratch = np.empty(_SCRATCH_BYTES, np.uint8)
+    capacity = 2 * len(rows) + 64
+    text, table = _SCRATCH.text, _SCRATCH.table
     result = np.zeros(2, np.int64)
     while True:
         out = np.empty(capacity, KEY_ROW)
-        table = np.zeros(_TABLE_ENTRIES, np.int32)  # fresh pages: costs nothing until a message has many keys
         _hash_keys(
-            data.ctypes.data, len(data), rows.ctypes.data, len(rows), scratch.ctypes.data, len(scratch),
-            table.ctypes.data, out.ctypes.data, capacity, result.ctypes.data,
+            data.ctypes.data, len(data), rows.ctypes.data, len(rows), text.ctypes.data, len(text), table.ctypes.data,
+            out.ctypes.data, capacity, result.ctypes.data,
         )  # fmt: skip
         count, row = int(result[0]), int(result[1])
         if count >= 0:

@@ -12,6 +12,7 @@ from numba import int64, uint32
 
 from tiering.kernels.primitives import (
     called,
+    copy_short,
     inlined,
     kernel,
     load_be32,
@@ -30,36 +31,31 @@ CORRUPT = -1
 GROUP = 64
 #: Items of a chain that are collected before any is copied; a longer chain is walked alone.
 ROUNDS = 32
-#: For each chain of a group the number of its next item, later the place of its first one, and how many were collected;
-#: the chains that go on; number, chain and round of each item collected.
-GATHER_SCRATCH_BYTES = GROUP * (24 + 8 * ROUNDS)
+#: Of each chain of a group how many items were collected, later the place of its first one; the chains that go on, each
+#: with the number of its next item; chain, round and number of each item collected.
+GATHER_SCRATCH_BYTES = GROUP * (16 + 8 * ROUNDS)
 #: Items between the step that asks for one and the one that compares it.
 _AHEAD = 16
 _PREVIOUS_BYTES = 4
 
 
 @inlined
-def _copy_words(target, source, length):
-    """Copy a multiple of 4 bytes: the pieces are too short to pay for a call of memcpy."""
-    at = 0
-    while at + 8 <= length:
-        store_i64(target + at, load_i64(source + at))
-        at += 8
-    if at < length:
-        store_i32(target + at, load_i32(source + at))
-
-
-@called
-def _copy_item(target: int, item: int, before: int, after: int) -> None:
+def _copy_item(target, item, before, after):
     """An item without its ``previous``, which has ``before`` bytes in front of it and ``after`` behind."""
-    _copy_words(target, item, before)
-    _copy_words(target + before, item + before + _PREVIOUS_BYTES, after)
+    copy_short(target, item, before)
+    copy_short(target + before, item + before + _PREVIOUS_BYTES, after)
 
 
 @inlined
 def _is_of_slot(low, slot, slots):
     """Whether an item with this hash belongs to the slot; a division of 32 bits takes less than one of 64."""
     return low >= 0 and int64(uint32(low) % uint32(slots)) == slot
+
+
+@inlined
+def _ask_for(item, item_bytes):
+    prefetch(item)
+    prefetch(item + item_bytes - 1)
 
 
 @called
@@ -124,8 +120,8 @@ def gather_slots(
         or first < 0
     ):
         return int64(CORRUPT)
-    alive = scratch + 16 * GROUP
-    log = scratch + 24 * GROUP
+    alive = scratch + 8 * GROUP
+    log = scratch + 16 * GROUP
     slot = first
     target = out
     end = out + out_bytes
@@ -152,54 +148,53 @@ def gather_slots(
             next = load_be32(file + 28 + 8 * (slot + k))
             if next < 0 or next > count:
                 return int64(CORRUPT)
-            prefetch(items + item_bytes * next)
-            prefetch(items + item_bytes * next + item_bytes - 1)
-            store_i64(scratch + 16 * k, next)
-            store_i64(scratch + 16 * k + 8, 0)
-            store_i64(alive + 8 * live, k)
+            _ask_for(items + item_bytes * next, item_bytes)
+            store_i64(scratch + 8 * k, 0)
+            store_i64(alive + 8 * live, k << 32 | next)
             live += next > 0
         logged = log
         round = int64(0)
         while live > 0 and round < ROUNDS:
             going = int64(0)
             for place in range(live):
-                k = load_i64(alive + 8 * place)
-                here = load_i64(scratch + 16 * k)
+                entry = load_i64(alive + 8 * place)
+                k = entry >> 32
+                here = entry & 0xFFFFFFFF
                 next = _previous_of(items + item_bytes * here, here, slot + k, slots, hash_at, previous_at)
                 if next < 0:
                     return int64(CORRUPT)
-                prefetch(items + item_bytes * next)
-                prefetch(items + item_bytes * next + item_bytes - 1)
-                store_i32(logged, here)
-                store_i32(logged + 4, k << 16 | round)
+                _ask_for(items + item_bytes * next, item_bytes)
+                store_i64(logged, k << 48 | round << 32 | here)
                 logged += 8
-                store_i64(scratch + 16 * k, next)
-                store_i64(scratch + 16 * k + 8, round + 1)
-                store_i64(alive + 8 * going, k)
+                store_i64(scratch + 8 * k, round + 1)
+                store_i64(alive + 8 * going, k << 32 | next)
                 going += next > 0
             live = going
             round += 1
+        for place in range(live):  # longer than the rounds: walked alone, from its first item on
+            store_i64(scratch + 8 * (load_i64(alive + 8 * place) >> 32), -1)
         whole = int64(0)
         placed = (target - out) // width
         while whole < group:
-            collected = load_i64(scratch + 16 * whole + 8)
+            collected = load_i64(scratch + 8 * whole)
             start = out + width * placed + shift
-            if load_i64(scratch + 16 * whole) > 0:  # longer than the rounds: walked alone, from its first item on
+            if collected < 0:
                 number = load_be32(file + 28 + 8 * (slot + whole))
                 break
             if out + width * (placed + collected) > end:
                 break  # those before it took its room: it begins anew
             store_be32(table + 8 * (slot + whole - first), start)
             store_be32(table + 8 * (slot + whole - first) + 4, width * collected)
-            store_i64(scratch + 16 * whole, placed)
+            store_i64(scratch + 8 * whole, placed)
             placed += collected
             whole += 1
-        while logged > log:
+        while log < logged:
             logged -= 8
-            k = load_i32(logged + 4) >> 16
+            entry = load_i64(logged)
+            k = entry >> 48
             if k < whole:
-                place = load_i64(scratch + 16 * k) + (load_i32(logged + 4) & 0xFFFF)
-                here = load_i32(logged)
+                place = load_i64(scratch + 8 * k) + (entry >> 32 & 0xFFFF)
+                here = entry & 0xFFFFFFFF
                 store_i32(taken + 4 * place, here)
                 _copy_item(out + width * place, items + item_bytes * here, previous_at, width - previous_at)
         target = out + width * placed
@@ -271,9 +266,7 @@ def compare_slots(
             number = load_i32(numbers)
             numbers += 4
             if place + _AHEAD < stop:
-                coming = items + item_bytes * load_i32(numbers + 4 * _AHEAD - 4)
-                prefetch(coming)
-                prefetch(coming + item_bytes - 1)
+                _ask_for(items + item_bytes * load_i32(numbers + 4 * _AHEAD - 4), item_bytes)
             if number < 1 or number >= above:
                 return -1 - slot
             item = items + item_bytes * number

@@ -5,12 +5,17 @@ numba widens uint32 arithmetic to 64 bits: every value that is rotated, shifted 
 
 from __future__ import annotations
 
-from numba import int32, int64, uint32
+from llvmlite import ir
+from numba import int32, int64, types, uint32
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from tiering.kernels.primitives import called, inlined, load_i64, load_u8, load_u32
 
 #: 0x80 in each of eight bytes: set where text is not ASCII.
 _NOT_ASCII = -9187201950435737472
+#: 31 to the 16th, in 32 bits.
+_POWER_16 = 31**16 % (1 << 32)
 _P1, _P2, _P3, _P4, _P5 = (uint32(prime) for prime in (2654435761, 2246822519, 3266489917, 668265263, 374761393))
 
 
@@ -21,6 +26,26 @@ def _continuation(address, end):
         return int64(-1)
     byte = load_u8(address)
     return byte & 63 if byte & 0xC0 == 0x80 else int64(-1)
+
+
+@intrinsic
+def _hash_of_sixteen(typing_context, address):
+    """Java's hash of sixteen ASCII bytes, multiplied side by side; -1 if one of them is not ASCII."""
+
+    def codegen(context, builder, signature, args):
+        sums = ir.VectorType(ir.IntType(32), 16)
+        text = builder.load(builder.inttoptr(args[0], ir.VectorType(ir.IntType(8), 16).as_pointer()))
+        text.align = 1
+        powers = ir.Constant(sums, [31**place % (1 << 32) for place in range(15, -1, -1)])
+        add = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(sums.element, [sums]), "llvm.vector.reduce.add.v16i32"
+        )
+        value = builder.zext(builder.call(add, [builder.mul(builder.zext(text, sums), powers)]), ir.IntType(64))
+        whole = builder.bitcast(text, ir.IntType(128))
+        others = builder.and_(whole, whole.type(int("80" * 16, 16)))
+        return builder.select(builder.icmp_unsigned("==", others, whole.type(0)), value, value.type(-1))
+
+    return types.int64(types.int64), codegen
 
 
 @inlined
@@ -37,6 +62,12 @@ def java_hash(seed, address, length):
     end = address + length
     value = uint32(seed)
     while address < end:
+        if end - address >= 16:
+            sixteen = _hash_of_sixteen(address)
+            if sixteen >= 0:
+                value = uint32(int64(value) * _POWER_16 + sixteen)
+                address += 16
+                continue
         if end - address >= 8:
             word = load_i64(address)
             if word & _NOT_ASCII == 0:
@@ -120,25 +151,43 @@ def _rotate(value, bits):
     return uint32(uint32(value << uint32(bits)) | (value >> uint32(32 - bits)))
 
 
+@inlined
+def _stripe(sum, address):
+    return uint32(_rotate(sum + uint32(load_u32(address)) * _P2, 13) * _P1)
+
+
 @called
-def xxh32(address, length):
-    """XXH32 with seed 0, unsigned."""
+def xxh32_begun(address, length):
+    """The four sums of XXH32 with seed 0 after the whole 16 bytes of a text's beginning: all but ``length & 15``."""
+    a = uint32(_P1 + _P2)
+    b = uint32(_P2)
+    c = uint32(0)
+    d = uint32(uint32(0) - _P1)
+    end = address + (length & -16)
+    while address < end:
+        a = _stripe(a, address)
+        b = _stripe(b, address + 4)
+        c = _stripe(c, address + 8)
+        d = _stripe(d, address + 12)
+        address += 16
+    return a, b, c, d
+
+
+@called
+def xxh32_ended(a, b, c, d, taken, address, length):
+    """XXH32, unsigned, of a text whose first ``taken`` bytes are in the sums; the ``length`` others lie here."""
     end = address + length
-    if length >= 16:
-        a = uint32(_P1 + _P2)
-        b = uint32(_P2)
-        c = uint32(0)
-        d = uint32(uint32(0) - _P1)
-        while address + 16 <= end:
-            a = uint32(_rotate(a + uint32(load_u32(address)) * _P2, 13) * _P1)
-            b = uint32(_rotate(b + uint32(load_u32(address + 4)) * _P2, 13) * _P1)
-            c = uint32(_rotate(c + uint32(load_u32(address + 8)) * _P2, 13) * _P1)
-            d = uint32(_rotate(d + uint32(load_u32(address + 12)) * _P2, 13) * _P1)
-            address += 16
+    while address + 16 <= end:
+        a = _stripe(a, address)
+        b = _stripe(b, address + 4)
+        c = _stripe(c, address + 8)
+        d = _stripe(d, address + 12)
+        address += 16
+    if taken + length >= 16:
         value = uint32(_rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18))
     else:
         value = uint32(_P5)
-    value = uint32(value + uint32(length))
+    value = uint32(value + uint32(taken + length))
     while address + 4 <= end:
         value = uint32(_rotate(value + uint32(load_u32(address)) * _P3, 17) * _P4)
         address += 4
@@ -151,3 +200,11 @@ def xxh32(address, length):
     value = uint32(value * _P3)
     value = uint32(value ^ (value >> uint32(16)))
     return int64(value)
+
+
+@called
+def xxh32(address, length):
+    """XXH32 with seed 0, unsigned."""
+    a, b, c, d = xxh32_begun(address, length)
+    taken = length & -16
+    return xxh32_ended(a, b, c, d, taken, address + taken, length - taken)

@@ -2,9 +2,12 @@ package tierlog.peer;
 
 import com.alibaba.fastjson2.JSONObject;
 import java.nio.ByteBuffer;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Collections;
 import java.util.Map;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.rocketmq.tieredstore.MessageStoreConfig;
 import org.apache.rocketmq.tieredstore.MessageStoreExecutor;
 import org.apache.rocketmq.tieredstore.common.AppendResult;
@@ -49,8 +52,13 @@ final class IndexRuns {
         return answer;
     }
 
-    /** What {@code index_put} made, into a file in the order of the slots; it may be done again. */
+    /** What {@code index_put} made, into a new file in the order of the slots; it may be done again. */
     Map<String, Object> compact() throws Exception {
+        try (Stream<Path> found = Files.find(folder, 3, (path, is) -> path.getFileName().toString().equals("compacting"))) {
+            for (Path before : found.collect(Collectors.toList())) {
+                Corpus.remove(before); // else its pages are written over, which a file is only made once
+            }
+        }
         long begun = System.nanoTime();
         ByteBuffer made = file.doCompaction();
         long nanos = System.nanoTime() - begun;
