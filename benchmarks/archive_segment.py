@@ -28,8 +28,8 @@ from tiering.archive import upload_segment
 from tiering.clock import SystemClock
 from tiering.cold.local import LocalObjectStore
 from tiering.cold.manifest_store import ManifestStore
+from tiering.cold.segment.pooled import THREADS
 from tiering.cold.segment.reader import SegmentReader
-from tiering.cold.segment.writer import COMPRESSING_THREADS
 from tiering.format.manifest import LogEntry
 from tiering.hot.store import HotStore
 from tiering.options import ColdOptions
@@ -94,14 +94,14 @@ def main() -> None:
             frames = frames_of(manifest, entry)
             raw = sum(map(len, frames))
             ours = partial(archived, hot, folder / "cold", level)
-            theirs = partial(compress, frames, level, COMPRESSING_THREADS)
+            theirs = partial(compress, frames, level, THREADS)
             note = f"{count:,} records, {raw / entry.size_bytes:.2f} : 1"
             for what, clock, target in (
                 (f"archive of a segment, level {level}", time.perf_counter, _TARGET),
                 (f"the same, seconds of processors, level {level}", time.process_time, None),
             ):
                 sides = in_turns(
-                    {"tierlog": partial(rate, raw, ours, clock), f"zstd, {COMPRESSING_THREADS} threads":
+                    {"tierlog": partial(rate, raw, ours, clock), f"zstd, {THREADS} threads":
                      partial(rate, raw, theirs, clock)},
                     given.runs,
                 )  # fmt: skip

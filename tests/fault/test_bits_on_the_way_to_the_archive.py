@@ -22,7 +22,7 @@ from tiering.cold.segment.writer import SegmentWriter
 from tiering.errors import CorruptionError
 from tiering.format.manifest import LogEntry
 from tiering.fs import ByteArray
-from tiering.kernels.frames import Frame, FrameGatherer
+from tiering.kernels.frames import Batch, FrameGatherer
 from tiering.kernels.scan import ScanResult, TopicTable, scan
 from tiering.options import ColdOptions
 
@@ -99,15 +99,14 @@ def test_a_bit_of_the_log_flips_while_its_checksums_are_verified(monkeypatch: py
 @pytest.mark.parametrize("left_out", [set(), LEFT_OUT], ids=["all", "some left out"])
 def test_a_bit_of_a_gathered_frame_flips(monkeypatch: pytest.MonkeyPatch, left_out: set[int], seed: int) -> None:
     gather = FrameGatherer.gather
+    monkeypatch.setattr("tiering.cold.segment.making._BATCH_BYTES", 2048)
     for number in range(300):
         chance = random.Random(1000 * seed + number)
         struck = chance.randrange(5)
 
-        def flipping(
-            self: FrameGatherer, frame: int, *args: int, struck: int = struck, chance: random.Random = chance
-        ) -> Frame:
-            found = gather(self, frame, *args)
-            if frame == struck:
+        def flipping(self: FrameGatherer, *args: Any, struck: int = struck, chance: random.Random = chance) -> Batch:
+            found = gather(self, *args)
+            if found.number == struck:
                 flip(found.data, chance)
             return found
 
@@ -133,7 +132,7 @@ def test_a_bit_of_a_compressed_frame_flips(monkeypatch: pytest.MonkeyPatch, seed
                     flip(piece, self._chance)
                 return piece.tobytes()
 
-        monkeypatch.setattr("tiering.cold.segment.writer.zstandard", SimpleNamespace(ZstdCompressor=Flipping))
+        monkeypatch.setattr("tiering.cold.segment.making.zstandard", SimpleNamespace(ZstdCompressor=Flipping))
         strikes += noticed(lambda: written(scanned(log())))
     assert strikes > 200
 

@@ -44,8 +44,8 @@ def peak_bytes(segment: bytes) -> int:
 
 @pytest.mark.parametrize("queues", [1, 50])
 def test_bytes_held_for_each_further_record(queues: int) -> None:
-    few, many = segment_of(30_000, queues), segment_of(120_000, queues)
-    peak_bytes(few)  # what is allocated once
+    few, many = segment_of(60_000, queues), segment_of(150_000, queues)
+    peak_bytes(few)  # what is allocated once; in flight there is as much of few as of many
     assert (peak_bytes(many) - peak_bytes(few)) / 90_000 < _LIMIT_BYTES_A_RECORD
 
 

@@ -16,11 +16,15 @@ _BYTES = np.frombuffer(random.Random(1).randbytes(70_000), np.uint8)
 _LENGTHS = [*range(200), *range(240, 280), 4095, 4096, 4097, 65_535, 65_536]
 
 
-@pytest.mark.parametrize("can_fold", [True, False])
-def test_it_is_zlibs_for_every_length_and_alignment(monkeypatch: pytest.MonkeyPatch, *, can_fold: bool) -> None:
+@pytest.mark.parametrize("way", ["tables", "lanes", "wide"])
+def test_it_is_zlibs_for_every_length_and_alignment(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    can_fold, is_wide = way != "tables", way == "wide"
     if can_fold and not folding.is_compiled_for_folding():
         pytest.skip("this processor cannot fold")
+    if is_wide and not folding.is_compiled_for_wide_folding():
+        pytest.skip("this processor cannot fold four pairs at once")
     monkeypatch.setattr(folding, "is_compiled_for_folding", lambda: can_fold)
+    monkeypatch.setattr(folding, "is_compiled_for_wide_folding", lambda: is_wide)
     compiled = numba.njit(error_model="numpy")(_continued.py_func)  # which both kernels are
     for length in _LENGTHS:
         for start in (0, 1, 7):
@@ -48,5 +52,6 @@ def test_kernels_fold_only_where_the_processor_that_they_are_for_has_it(monkeypa
     assert not folding.is_compiled_for_folding()
     cache.use_target(cache.BASELINES["x86_64"])
     assert folding.is_compiled_for_folding()
+    assert not folding.is_compiled_for_wide_folding()
     cache.use_target(cache.BASELINES["aarch64"])
     assert not folding.is_compiled_for_folding()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
+
+import xxhash
 
 from tiering.errors import InvalidRequestError
 
@@ -187,7 +188,7 @@ class Content:
     def __init__(self, data: bytes = b"") -> None:
         self.size_bytes = 0
         self.crc32 = 0
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._digest = xxhash.xxh3_128()
         self.add(data)
 
     def add(self, piece: bytes) -> None:

@@ -8,7 +8,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 
-def address_of(array: NDArray[Any]) -> int:
-    """Of a contiguous array's first byte. A sixth of what ``array.ctypes.data`` takes, a microsecond, of which a batch
-    would need some forty."""
+def address_of(array: NDArray[Any] | bytes) -> int:
+    """Of the first byte of a contiguous array, or of some bytes.
+
+    A sixth of what ``array.ctypes.data`` takes, a microsecond, of which a batch would need some forty.
+    """
     return int(pa.py_buffer(array).address)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numba import int64, uint64
 
+from tiering.kernels.addresses import address_of
 from tiering.kernels.folding import can_fold, crc_fold
 from tiering.kernels.primitives import called, kernel, load_i64, load_u8, load_u32
 
@@ -38,6 +39,35 @@ def crc32(tables, address, length):
 def continued_crc32(tables: int, address: int, length: int, crc: int) -> Any:
     """CRC of ``length`` bytes behind others whose CRC is ``crc``; with :data:`CRC_TABLES`."""
     return _continued(tables, address, length, crc)
+
+
+def crc32_of(data: bytes) -> int:
+    """CRC of some bytes."""
+    return int(continued_crc32(CRC_TABLES, address_of(data), len(data), 0))
+
+
+@called
+def _product(left, right):
+    """Of two polynomials modulo that of the CRC, whose bits are reversed: the highest is the coefficient of x^0."""
+    product = int64(0)
+    for bit in range(31, -1, -1):
+        if left >> bit & 1:
+            product ^= right
+        right = right >> 1 ^ (0xEDB88320 if right & 1 else 0)
+    return product
+
+
+@kernel
+def joined_crc32(first: int, second: int, second_bytes: int) -> Any:
+    """CRC of two runs of bytes, one behind the other, of which each one's own is known."""
+    power = int64(1 << 23)  # x^8: what a byte behind them does to the bits before it
+    left = second_bytes
+    while left:
+        if left & 1:
+            first = _product(first, power)
+        power = _product(power, power)
+        left >>= 1
+    return first ^ second
 
 
 @called

@@ -1,8 +1,4 @@
-"""Gathers sorted records into frames, and proves that what is stored is what was read.
-
-Every record has a sum that any one flipped bit changes, because each of its steps is a bijection that takes eight
-bytes in. The sums of records are added up, so that their order does not matter.
-"""
+"""Cuts the sorted records of a segment into frames, gathers them, and proves that what is stored is what was read."""
 
 from __future__ import annotations
 
@@ -12,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiering.errors import ChecksumMismatchError
-from tiering.format.record import FIXED_BYTES_V1, MAGIC_BLANK, MAGIC_FILLER
+from tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER
 from tiering.fs import ByteArray
+from tiering.kernels.addresses import address_of
 from tiering.kernels.primitives import (
     called,
     copy,
@@ -30,6 +27,7 @@ from tiering.kernels.primitives import (
     store_u8,
 )
 from tiering.kernels.sorting import RecordGroups, starts_of
+from tiering.kernels.sums import SUM_MASK, record_sum
 
 #: Consecutive queue offsets of one group inside one frame; ``group`` counts in the sorted order.
 RUN = np.dtype(
@@ -46,50 +44,59 @@ RUN = np.dtype(
         ("max_born_ms", "<i8"),
     ]
 )
-_RUN_BYTES = RUN.itemsize
+#: ``records`` of the order from ``first`` on, the first of them in ``group``; ``cold`` is where they begin in the
+#: decompressed object.
+FRAME = np.dtype([(name, "<i8") for name in ("first", "records", "bytes", "group", "cold")])
+_RUN_BYTES, _FRAME_BYTES = 80, 40  # literals, so that numba's cache, which looks at this file only, notices a change
+assert (RUN.itemsize, FRAME.itemsize) == (_RUN_BYTES, _FRAME_BYTES)
 _AHEAD = 12
 _LINES_AHEAD = 7
 """Cache lines of a record that are asked for ahead."""
-_SUM_MASK = (1 << 64) - 1
 
 
 @called
-def _record_sum(address, length):
-    value = length
-    end = address + length
-    while address + 8 <= end:
-        value = (value ^ load_i64(address)) * -7046029254386353131
-        value ^= (value >> 32) & 0xFFFFFFFF
-        address += 8
-    if address < end:
-        rest = 8 * (end - address)  # the last bytes alone; records are longer than eight
-        value = (value ^ ((load_i64(end - 8) >> (64 - rest)) & ((1 << rest) - 1))) * -7046029254386353131
-        value ^= (value >> 32) & 0xFFFFFFFF
-    return value
+def _size(positions, ordinal, total, length):
+    """Of a record, -1 where what was kept of it cannot be."""
+    if ordinal < 0 or ordinal >= total:
+        return -1
+    position = load_i32(positions + 4 * ordinal)
+    size = load_i32(positions + 4 * ordinal + 4) - position
+    return -1 if position < 0 or size < FIXED_BYTES_V1 or position + size > length else size
 
 
 @kernel
-def _walk(log, limit, out):
-    position = 0
-    count = 0
-    total = 0
-    while limit - position >= 8:
-        size = load_be32(log + position)
-        if load_be32(log + position + 4) == MAGIC_BLANK or size < FIXED_BYTES_V1 or size > limit - position:
-            break
-        total += _record_sum(log + position, size)
-        position += size
-        count += 1
-    store_i64(out, count)
-    store_i64(out + 8, position)
-    store_i64(out + 16, total)
-
-
-def walk(data: ByteArray) -> tuple[int, int, int]:
-    """(records, position after them, sum of them) by their sizes alone: nothing is checked."""
-    out = np.empty(3, np.int64)
-    _walk(data.ctypes.data, len(data), out.ctypes.data)
-    return int(out[0]), int(out[1]), int(out[2])
+def _plan(positions, order, total, length, spans, count, room, frames, capacity):
+    """Cut frames; their number, or -1. A frame ends before the record that would make it larger than ``room``."""
+    planned = 0
+    cold = 0
+    for number in range(count):
+        group = load_i64(spans + 24 * number)
+        i = load_i64(spans + 24 * number + 8)
+        last = load_i64(spans + 24 * number + 16)
+        if i < 0 or last > total:
+            return -1
+        while i < last:
+            if planned == capacity:
+                return -1
+            first = i
+            held = 0
+            while i < last:
+                size = _size(positions, load_i32(order + 4 * i), total, length)
+                if size < 0:
+                    return -1
+                if held > 0 and held + size > room:
+                    break
+                held += size
+                i += 1
+            frame = frames + _FRAME_BYTES * planned
+            store_i64(frame, first)
+            store_i64(frame + 8, i - first)
+            store_i64(frame + 16, held)
+            store_i64(frame + 24, group)
+            store_i64(frame + 32, cold)
+            planned += 1
+            cold += held
+    return planned
 
 
 @called
@@ -102,119 +109,171 @@ def _make_filler(record, size):
         store_u8(record + i, 0)
 
 
+@called
+def _note(run, frame, group, queue_offset, position, size, store_ms, born_ms):
+    """Begin a run."""
+    store_i64(run, frame)
+    store_i64(run + 8, group)
+    store_i64(run + 16, queue_offset)
+    store_i64(run + 24, 1)
+    store_i64(run + 32, position)
+    store_i64(run + 40, size)
+    store_i64(run + 48, store_ms)
+    store_i64(run + 56, store_ms)
+    store_i64(run + 64, born_ms)
+    store_i64(run + 72, born_ms)
+
+
+@called
+def _go_on(run, size, store_ms, born_ms):
+    """Add a record to a run."""
+    store_i64(run + 24, load_i64(run + 24) + 1)
+    store_i64(run + 40, load_i64(run + 40) + size)
+    store_i64(run + 48, min(load_i64(run + 48), store_ms))
+    store_i64(run + 56, max(load_i64(run + 56), store_ms))
+    store_i64(run + 64, min(load_i64(run + 64), born_ms))
+    store_i64(run + 72, max(load_i64(run + 72), born_ms))
+
+
 @kernel
 def _gather(
-    log, length, positions, order, total, first, last, room, out, group, starts, keys, left_out, removed, places,
-    cold_at, frame, runs, info,
+    log, length, positions, order, total, frames, count, number, out, room, starts, groups, keys, left_out, removed,
+    places, runs, most_runs, info,
 ):  # fmt: skip
-    """Copy records until the next does not fit.
+    """Copy the records of ``count`` frames, the first of which has this number, one frame behind the other.
 
-    info: records, bytes, runs, change of the sum by fillers, sum of positions.
+    info: bytes, runs, change of the sum by fillers, sum of positions.
     """
     written = 0
-    count = 0
     run = runs - _RUN_BYTES
-    open_group = -1
-    previous = 0
+    last_run = runs + most_runs * _RUN_BYTES
     change = 0
     mapped = 0
-    for i in range(first, last):
-        if i + _AHEAD < last:
-            ahead = load_i32(order + 4 * (i + _AHEAD))
-            if 0 <= ahead < total:
-                address = log + load_i32(positions + 4 * ahead)
-                for line in range(_LINES_AHEAD):
-                    prefetch(address + 64 * line)
-        ordinal = load_i32(order + 4 * i)
-        if ordinal < 0 or ordinal >= total:
+    for k in range(count):
+        frame = frames + _FRAME_BYTES * k
+        first = load_i64(frame)
+        last = first + load_i64(frame + 8)
+        end = written + load_i64(frame + 16)
+        group = load_i64(frame + 24)
+        cold = load_i64(frame + 32) - written
+        if first < 0 or last > total or first >= last or end > room or group < 0:
             return -1
-        position = load_i32(positions + 4 * ordinal)
-        size = load_i32(positions + 4 * ordinal + 4) - position
-        if position < 0 or size < FIXED_BYTES_V1 or position + size > length:
+        if k > 0 and load_i64(frame + 32) != load_i64(frame + 32 - _FRAME_BYTES) + load_i64(frame + 16 - _FRAME_BYTES):
             return -1
-        if written + size > room:
-            break
-        while load_i64(starts + 8 * (group + 1)) <= i:
-            group += 1
-        record = out + written
-        copy(record, log + position, size)
-        store_i32(places + 4 * ordinal, cold_at + written)
-        mapped += position + cold_at + written
-        is_left_out = load_u8(left_out + group) != 0
-        if not is_left_out:
-            queue_offset = load_be64(record + 20)
-            if load_i64(keys + 8 * group) & 1:
-                queue_offset = -1
-            is_next = (queue_offset == previous + 1 and queue_offset > 0) or queue_offset == previous == -1
-            previous = queue_offset
-            born_ms = load_be64(record + 40)
-            store_ms = load_be64(record + (68 if load_be32(record + 36) & 0x10 else 56))
-            if open_group == group and is_next:
-                store_i64(run + 24, load_i64(run + 24) + 1)
-                store_i64(run + 40, load_i64(run + 40) + size)
-                store_i64(run + 48, min(load_i64(run + 48), store_ms))
-                store_i64(run + 56, max(load_i64(run + 56), store_ms))
-                store_i64(run + 64, min(load_i64(run + 64), born_ms))
-                store_i64(run + 72, max(load_i64(run + 72), born_ms))
-            else:
-                open_group = group
-                run += _RUN_BYTES
-                store_i64(run, frame)
-                store_i64(run + 8, group)
-                store_i64(run + 16, queue_offset)
-                store_i64(run + 24, 1)
-                store_i64(run + 32, written)
-                store_i64(run + 40, size)
-                store_i64(run + 48, store_ms)
-                store_i64(run + 56, store_ms)
-                store_i64(run + 64, born_ms)
-                store_i64(run + 72, born_ms)
-        if is_left_out or (removed != 0 and load_u8(removed + ordinal) != 0):
-            change -= _record_sum(record, size)
-            _make_filler(record, size)
-            change += _record_sum(record, size)
-        written += size
-        count += 1
-    store_i64(info, count)
-    store_i64(info + 8, written)
-    store_i64(info + 16, (run + _RUN_BYTES - runs) // _RUN_BYTES)
-    store_i64(info + 24, change)
-    store_i64(info + 32, mapped)
+        begin = written
+        open_group = -1
+        previous = 0
+        for i in range(first, last):
+            if i + _AHEAD < total:
+                ahead = load_i32(order + 4 * (i + _AHEAD))
+                if 0 <= ahead < total:
+                    address = log + load_i32(positions + 4 * ahead)
+                    for line in range(_LINES_AHEAD):
+                        prefetch(address + 64 * line)
+            ordinal = load_i32(order + 4 * i)
+            size = _size(positions, ordinal, total, length)
+            if size < 0 or written + size > end:
+                return -1
+            while group < groups and load_i64(starts + 8 * (group + 1)) <= i:
+                group += 1
+            if group == groups:
+                return -1
+            position = load_i32(positions + 4 * ordinal)
+            source = log + position
+            record = out + written
+            copy(record, source, size)
+            store_i32(places + 4 * ordinal, cold + written)
+            mapped += position + cold + written
+            is_left_out = load_u8(left_out + group) != 0
+            if not is_left_out:
+                queue_offset = load_be64(source + 20)
+                if load_i64(keys + 8 * group) & 1:
+                    queue_offset = -1
+                is_next = (queue_offset == previous + 1 and queue_offset > 0) or queue_offset == previous == -1
+                previous = queue_offset
+                born_ms = load_be64(source + 40)
+                store_ms = load_be64(source + (68 if load_be32(source + 36) & 0x10 else 56))
+                if open_group == group and is_next:
+                    _go_on(run, size, store_ms, born_ms)
+                else:
+                    open_group = group
+                    run += _RUN_BYTES
+                    if run == last_run:
+                        return -1
+                    _note(run, number + k, group, queue_offset, written - begin, size, store_ms, born_ms)
+            if is_left_out or (removed != 0 and load_u8(removed + ordinal) != 0):
+                change -= record_sum(record, size)
+                _make_filler(record, size)
+                change += record_sum(record, size)
+            written += size
+        if written != end:
+            return -1
+    store_i64(info, written)
+    store_i64(info + 8, (run + _RUN_BYTES - runs) // _RUN_BYTES)
+    store_i64(info + 16, change)
+    store_i64(info + 24, mapped)
     return 0
 
 
 @kernel
-def _inspect(frame, length, base, positions, order, total, first, count, out):
+def _inspect(held, length, base, log_bytes, positions, order, total, first, count, out):
     at = 0
     found = 0
+    if first < 0 or first + count > total:
+        return -1
     for i in range(first, first + count):
         ordinal = load_i32(order + 4 * i)
-        if ordinal < 0 or ordinal >= total or length - at < FIXED_BYTES_V1:
+        size = _size(positions, ordinal, total, log_bytes)
+        if size < 0 or size > length - at or load_be32(held + at) != size:
             return -1
-        position = load_i32(positions + 4 * ordinal)
-        size = load_i32(positions + 4 * ordinal + 4) - position
-        if size < FIXED_BYTES_V1 or size > length - at or load_be32(frame + at) != size:
+        if load_be64(held + at + 28) != base + load_i32(positions + 4 * ordinal):
             return -1
-        if load_be64(frame + at + 28) != base + position:
-            return -1
-        found += _record_sum(frame + at, size)
+        found += record_sum(held + at, size)
         at += size
     store_i64(out, found)
     return 0 if at == length else -1
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Records of one frame: ``data`` holds ``records`` from ``first`` in the order on; ``runs`` lie in it."""
+class Batch:
+    """Some frames, one behind the other in ``data``; ``number`` is the first one's, ``runs`` lie in them.
 
+    ``change`` is what fillers made of the sum of records, ``mapped`` the sum of their positions in log and object.
+    """
+
+    number: int
+    frames: NDArray[np.void]
     data: ByteArray
-    first: int
-    records: int
     runs: NDArray[np.void]
+    change: int
+    mapped: int
+
+    def parts(self) -> list[ByteArray]:
+        """The bytes of each frame."""
+        ends = np.cumsum(self.frames["bytes"]).tolist()
+        return [self.data[end - size : end] for end, size in zip(ends, self.frames["bytes"].tolist(), strict=True)]
+
+
+class FrameRoom:
+    """Memory for one batch after the other; for one thread."""
+
+    def __init__(self) -> None:
+        self._data = np.empty(0, np.uint8)
+        self._runs = np.empty(0, RUN)
+
+    def of(self, size: int) -> tuple[ByteArray, NDArray[np.void]]:
+        """For so many bytes of records, and for their runs."""
+        if len(self._data) < size:
+            self._data = np.empty(size, np.uint8)
+            self._runs = np.empty(size // FIXED_BYTES_V1 + 1, RUN)
+        return self._data, self._runs
 
 
 class FrameGatherer:
-    """Gathers the sorted records of a segment into frames, and looks at them once more when they were compressed."""
+    """Gathers the sorted records of a segment into frames, and looks at them once more when they were compressed.
+
+    Different threads may gather and inspect different frames.
+    """
 
     def __init__(
         self,
@@ -239,65 +298,78 @@ class FrameGatherer:
         self._keys = np.ascontiguousarray(sorted_groups["key"])
         self._left_out = left_out
         self._removed = removed
-        self._cold_at = 0
         self._change = 0
         self._seen = 0
+        self._cold = 0
         self.mapped_sum = 0
-        """Of the positions of all records gathered so far, in the log and in the object."""
-        self._info = np.empty(5, np.int64)
-        self._runs = np.empty(0, RUN)
+        """Of the positions of all records that were taken in, in the log and in the object."""
 
-    def gather(self, frame: int, group: int, first: int, last: int, room: int) -> Frame:
-        """A frame of at most ``room`` bytes, but at least one record, of those in ``[first, last)`` of the order.
+    def plan(self, spans: NDArray[np.int64], room: int) -> NDArray[np.void]:
+        """Frames of at most ``room`` bytes, or of one record.
 
-        ``group`` is that of the first. Raises :class:`ChecksumMismatchError` if what was kept of a record is wrong.
+        A span, whose records share no frame with others, is (group of the first, first, end) in the order.
         """
-        ordinal = int(self._order[first])
-        if 0 <= ordinal < len(self._order):
-            room = max(room, int(self._groups.positions[ordinal + 1]) - int(self._groups.positions[ordinal]))
-        out = np.empty(min(room, len(self._data)), np.uint8)
-        most_runs = min(last - first, len(out) // FIXED_BYTES_V1)
-        if len(self._runs) < most_runs:
-            self._runs = np.empty(most_runs, RUN)
-        runs = self._runs
-        failed = _gather(
-            self._data.ctypes.data, len(self._data), self._groups.positions.ctypes.data, self._order.ctypes.data,
-            len(self._order), first, last, len(out), out.ctypes.data, group, self._starts.ctypes.data,
-            self._keys.ctypes.data, self._left_out.ctypes.data,
-            0 if self._removed is None else self._removed.ctypes.data, self._groups.places.ctypes.data,
-            self._cold_at, frame, runs.ctypes.data, self._info.ctypes.data,
+        spans = np.ascontiguousarray(spans, np.int64)
+        capacity = min(2 * len(self._data) // room + len(spans), len(self._order))  # two of a span exceed ``room``
+        frames = np.empty(capacity, FRAME)
+        planned = _plan(
+            address_of(self._groups.positions), address_of(self._order), len(self._order), len(self._data),
+            address_of(spans), len(spans), room, address_of(frames), capacity,
         )  # fmt: skip
-        records, length, count, change, mapped = self._info.tolist()
-        if failed or not records:
-            raise ChecksumMismatchError("the order of a segment's records was damaged in memory")
-        self._cold_at += length
-        self._change += change
-        self.mapped_sum += mapped
-        return Frame(out[:length], first, records, runs[:count].copy())
+        if planned < 0:
+            raise _damaged()
+        return frames[:planned].copy()
 
-    def inspect(self, frame: Frame, data: bytes) -> int:
-        """The sum of the records that a frame holds once it was compressed and decompressed again; any thread may ask.
+    def gather(self, frames: NDArray[np.void], number: int, room: FrameRoom) -> Batch:
+        """Some of the planned frames, the first of which has this number, in memory that the next batch takes over.
+
+        Raises :class:`ChecksumMismatchError` if what was kept of a record is wrong.
+        """
+        data, runs = room.of(int(frames["bytes"].sum()))
+        info = np.empty(4, np.int64)
+        failed = _gather(
+            address_of(self._data), len(self._data), address_of(self._groups.positions), address_of(self._order),
+            len(self._order), address_of(frames), len(frames), number, address_of(data), len(data),
+            address_of(self._starts), len(self._keys), address_of(self._keys), address_of(self._left_out),
+            0 if self._removed is None else address_of(self._removed), address_of(self._groups.places),
+            address_of(runs), len(runs), address_of(info),
+        )  # fmt: skip
+        if failed:
+            raise _damaged()
+        size, count, change, mapped = info.tolist()
+        return Batch(number, frames, data[:size], runs[:count].copy(), change, mapped)
+
+    def inspect(self, frame: np.void, data: bytes) -> int:
+        """The sum of the records that a frame holds once it was compressed and decompressed again.
 
         Raises :class:`ChecksumMismatchError` if its records are not where they should be.
         """
-        held = np.frombuffer(data, np.uint8)
         out = np.empty(1, np.int64)
-        failed = len(held) != len(frame.data) or _inspect(
-            held.ctypes.data, len(held), self._base, self._groups.positions.ctypes.data, self._order.ctypes.data,
-            len(self._order), frame.first, frame.records, out.ctypes.data,
+        failed = len(data) != frame["bytes"] or _inspect(
+            address_of(data), len(data), self._base, len(self._data), address_of(self._groups.positions),
+            address_of(self._order), len(self._order), int(frame["first"]), int(frame["records"]), address_of(out),
         )  # fmt: skip
         if failed:
             raise ChecksumMismatchError("a frame does not hold the records that it should")
         return int(out[0])
 
-    def seen(self, record_sum: int) -> None:
-        """Take in the sum of a frame's records."""
+    def take_in(self, batch: Batch, record_sum: int) -> None:
+        """Take in a batch, in the order of the frames, with the sum of the records that it holds."""
+        if batch.frames["cold"][0] != self._cold:
+            raise _damaged()
+        self._cold += len(batch.data)
+        self._change += batch.change
         self._seen += record_sum
+        self.mapped_sum += batch.mapped
 
     def compare(self, record_sum: int) -> None:
         """Compare what all frames hold with the sum of the records as they were read.
 
         Raises :class:`ChecksumMismatchError`.
         """
-        if (record_sum + self._change - self._seen) & _SUM_MASK:
+        if (record_sum + self._change - self._seen) & SUM_MASK:
             raise ChecksumMismatchError("the frames of a segment do not hold the records that were read")
+
+
+def _damaged() -> ChecksumMismatchError:
+    return ChecksumMismatchError("the order of a segment's records was damaged in memory")

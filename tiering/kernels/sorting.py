@@ -46,7 +46,7 @@ def _insert(slots, mask, groups, count):
 
 
 @kernel
-def _group(rows, count, first, slots, mask, groups, known, positions, places):
+def _group(rows, count, slots, mask, groups, known, positions, places):
     """Note position and group of each row; a key is topic number << 33 | queue id << 1 | has no queue unit."""
     for i in range(count):
         row = rows + i * _ROW_BYTES
@@ -77,8 +77,8 @@ def _group(rows, count, first, slots, mask, groups, known, positions, places):
         if queue_offset < load_i64(group + 24):
             store_i64(group + 32, 1)
         store_i64(group + 24, queue_offset)
-        store_i32(positions + 4 * (first + i), load_i32(row + _POSITION))
-        store_i32(places + 4 * (first + i), number)
+        store_i32(positions + 4 * i, load_i32(row + _POSITION))
+        store_i32(places + 4 * i, number)
     return known
 
 
@@ -100,27 +100,26 @@ def _queue_offsets(log, positions, ordinals, count, out):
 class RecordGroups:
     """Takes the rows of a segment in the order of the log, and sorts its records."""
 
-    def __init__(self, records: int) -> None:
-        self.positions = np.empty(records + 1, np.int32)
-        """Where each record begins; its end must be put behind the last."""
-        self.places = np.empty(records, np.int32)
-        self._taken = 0
+    def __init__(self) -> None:
+        self.positions = np.empty(0, np.int32)
+        """Where each record begins, and behind them where the last one ends; once they were sorted."""
+        self.places = np.empty(0, np.int32)
+        self._taken: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
         self._known = 0
         self._groups = np.empty(0, GROUP)
         self._slots = np.empty(0, np.int32)
 
     def add(self, rows: ScanRows) -> None:
-        """The next rows; no more in all than were announced."""
-        if self._taken + len(rows) > len(self.places):
-            raise ValueError("more records than were announced")
+        """The next rows."""
         self._make_room(self._known + len(rows))
+        positions, places = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
         self._known = int(
             _group(
-                rows.ctypes.data, len(rows), self._taken, self._slots.ctypes.data, len(self._slots) - 1,
-                self._groups.ctypes.data, self._known, self.positions.ctypes.data, self.places.ctypes.data,
+                rows.ctypes.data, len(rows), self._slots.ctypes.data, len(self._slots) - 1,
+                self._groups.ctypes.data, self._known, positions.ctypes.data, places.ctypes.data,
             )
         )  # fmt: skip
-        self._taken += len(rows)
+        self._taken.append((positions, places))
 
     def _make_room(self, groups: int) -> None:
         if len(self._groups) >= groups:
@@ -132,8 +131,16 @@ class RecordGroups:
         self._slots = np.full(size, -1, np.int32)
         _insert(self._slots.ctypes.data, size - 1, self._groups.ctypes.data, self._known)
 
-    def sort(self, data: ByteArray, topic_rank: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.void]]:
-        """Ordinals in the order of the archive, and the groups in theirs; ``topic_rank`` is indexed by topic number."""
+    def sort(
+        self, data: ByteArray, end: int, topic_rank: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.void]]:
+        """Ordinals in the order of the archive, and the groups in theirs; ``topic_rank`` is indexed by topic number.
+
+        ``end``: of the last record. No rows are added afterwards.
+        """
+        self.positions = np.concatenate([*(positions for positions, _ in self._taken), np.array([end], np.int32)])
+        self.places = np.concatenate([np.empty(0, np.int32), *(places for _, places in self._taken)])
+        self._taken.clear()
         groups = self._groups[: self._known]
         topics, queues, without_unit = parts_of(groups["key"])
         sequence = np.lexsort((without_unit, queues, topic_rank[topics]))

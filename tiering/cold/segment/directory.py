@@ -42,9 +42,9 @@ class DirectoryBuilder:
         self._queue_rows: list[QueueRows] = []
         self._bounds: TimeBounds | None = None
 
-    def add(self, runs: Runs, place: FramePlace) -> None:
-        """The runs of the next frame, and where it lies."""
-        self._frames.append(place)
+    def add(self, runs: Runs, places: Sequence[FramePlace]) -> None:
+        """The runs of the next frames, and where these lie."""
+        self._frames += places
         self._waiting.append(runs)
         self._rows += len(runs)
         if self._rows > DIRECTORY_PAGE_ROWS:

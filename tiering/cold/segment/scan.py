@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tiering.cold.segment.pooled import in_order
 from tiering.errors import CorruptionError
 from tiering.fs import ByteArray
-from tiering.kernels.frames import walk
 from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
 from tiering.kernels.sorting import RecordGroups
+from tiering.kernels.sums import Stretch, stretches, sum_of
 
-_ROWS = 16_384
+_STRETCH_BYTES = 1 << 19
+"""Summed and scanned at a time: the scan finds in the cache what was summed."""
 #: Which of some records, given as the rows of a scan in the order of the log, become fillers.
 Removal = Callable[[ByteArray, ScanRows], NDArray[np.bool_]]
 
@@ -49,30 +53,46 @@ def scan_segment(
     The sum of the records is taken before their checksums are verified, and compared after they were compressed: what
     was verified in between is what is stored.
     """
-    count, end, record_sum = walk(data)
-    groups = RecordGroups(count)
-    removed = None if removal is None else np.zeros(count, np.bool_)
-    taken = position = 0
-    stop = ScanStop.ROWS_FULL
-    while stop is ScanStop.ROWS_FULL:
-        found = scan(data, position, len(data), base_offset, topics, check_crc=True, max_rows=_ROWS)
-        stop = found.stop
-        if stop not in (ScanStop.ROWS_FULL, ScanStop.BLANK):
-            raise _damaged(stop.name.lower(), base_offset + found.position)
-        if found.position > end:
-            break
-        groups.add(found.rows)
-        if removal is not None and removed is not None:
-            removed[taken : taken + len(found.rows)] = removal(data, found.rows)
-        taken, position = taken + len(found.rows), found.position
-    if (taken, position) != (count, end):
-        raise _damaged("it changes while it is read", base_offset + position)
-    groups.positions[count] = end
+    groups = RecordGroups()
+    removed: list[NDArray[np.bool_]] = []
+    end = record_sum = 0
+    work = partial(_scanned, data, base_offset, topics, removal)
+    for part in in_order(work, stretches(data, _STRETCH_BYTES), "tierlog-scan"):
+        groups.add(part.rows)
+        removed.append(part.removed)
+        record_sum += part.record_sum
+        end = part.end
+    last = scan(data, end, len(data), base_offset, topics, check_crc=True, max_rows=1)
+    if last.stop is not ScanStop.BLANK:
+        raise _damaged(last.stop.name.lower(), base_offset + last.position)
     names = [name.encode() for name in topics.names] or [b""]
     rank = np.empty(len(names), np.int64)
     rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    order, sorted_groups = groups.sort(data, rank)
-    return ScannedSegment(data, base_offset, end, topics.names, groups, order, sorted_groups, removed, record_sum)
+    order, sorted_groups = groups.sort(data, end, rank)
+    all_removed = None if removal is None else np.concatenate([np.empty(0, np.bool_), *removed])
+    return ScannedSegment(
+        data, base_offset, end, topics.names, groups, order, sorted_groups, all_removed, record_sum
+    )  # fmt: skip
+
+
+class _Part(NamedTuple):
+    """A stretch of the segment, read."""
+
+    rows: ScanRows
+    end: int
+    record_sum: int
+    removed: NDArray[np.bool_]
+
+
+def _scanned(data: ByteArray, base_offset: int, topics: TopicTable, removal: Removal | None, stretch: Stretch) -> _Part:
+    record_sum = sum_of(data, stretch)
+    found = scan(
+        data, stretch.start, stretch.end, base_offset, topics, check_crc=True, max_rows=stretch.records + 1
+    )  # fmt: skip
+    if found.stop is not ScanStop.END or len(found.rows) != stretch.records:
+        raise _damaged(found.stop.name.lower(), base_offset + found.position)
+    removed = np.empty(0, np.bool_) if removal is None else removal(data, found.rows)
+    return _Part(found.rows, found.position, record_sum, removed)
 
 
 def _damaged(why: str, offset: int) -> CorruptionError:

@@ -1,27 +1,23 @@
 """Lays one scanned log segment out as a sorted segment and yields its bytes piece by piece.
 
-A frame holds part of one queue's run, or several queues' whole runs. What a frame compresses to is decompressed at
-once and compared with what the scan read, so that no byte changes unnoticed between log and object
-(``docs/formats/sorted_segment.md``). Memory: what the scan kept of the records, the offset map, and some twenty frames.
+A frame holds part of one queue's run, or several queues' whole runs; :mod:`tiering.cold.segment.making` makes them.
+Memory: what the scan kept of the records, the offset map, and some megabytes of frames.
 """
 
 from __future__ import annotations
 
-import threading
 import zlib
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice, pairwise
-from typing import TypeVar
+from itertools import pairwise
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
 from tiering.cold.segment.directory import DirectoryBuilder
+from tiering.cold.segment.making import FrameMaker, MadeFrames, batches
+from tiering.cold.segment.pooled import in_order
 from tiering.cold.segment.scan import ScannedSegment
 from tiering.errors import ChecksumMismatchError, CorruptionError
 from tiering.format.queue_rows import QueueRows
@@ -36,26 +32,19 @@ from tiering.format.sorted_segment import (
     SKIPPABLE_OFFSET_MAP,
     VERSION,
     FramePlace,
-    checksum_in_frame,
     decode_map_page,
-    decompress_frame,
     encode_map_page,
     encode_seek_table,
     frame_checksum,
 )
 from tiering.fs import ByteArray
-from tiering.kernels.frames import Frame, FrameGatherer
+from tiering.kernels.checksum import joined_crc32
+from tiering.kernels.frames import FrameGatherer
 from tiering.kernels.sorting import parts_of, starts_of
 from tiering.options import ColdOptions
 from tiering.types import TimeBounds
 
-#: What compresses, and decompresses again, beside whoever gathers frames and takes the pieces.
-COMPRESSING_THREADS = 2
-_FRAMES_A_TASK = 4
-"""Handing a frame to another thread costs a tenth of compressing it."""
 _TAIL_PIECE_BYTES = 1 << 20
-A = TypeVar("A")
-B = TypeVar("B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +80,9 @@ class SegmentWriter:
         topics, _, _ = parts_of(segment.groups["key"])
         self._left_out = np.isin(topic_ids[topics], list(left_out))
         self._size_bytes = 0
-        self._frame_at = 0
         self._crc32 = 0
         self._mapped_sum = 0
         self._seek: list[tuple[int, int, int]] = []
-        self._of_thread = threading.local()
         self._summary: SegmentSummary | None = None
 
     def summary(self) -> SegmentSummary:
@@ -123,48 +110,39 @@ class SegmentWriter:
             queue_rows,
         )  # fmt: skip
 
-    def _account(self, piece: bytes) -> bytes:
+    def _account(self, piece: bytes, crc32: int | None = None) -> bytes:
+        """Count a piece, whose CRC may be known."""
         self._size_bytes += len(piece)
-        self._crc32 = zlib.crc32(piece, self._crc32)
+        self._crc32 = int(joined_crc32(self._crc32, zlib.crc32(piece) if crc32 is None else crc32, len(piece)))
         return piece
 
     def _frames(self, directory: DirectoryBuilder) -> Iterator[bytes]:
-        """Compressed frames, each compared with what was read; further ones are gathered and compressed meanwhile."""
+        """Compressed frames, some at a time, each compared with what was read; further ones are made meanwhile."""
         segment = self._segment
         gatherer = FrameGatherer(
             segment.data, segment.base_offset, segment.records, segment.order, segment.groups, self._left_out,
             segment.removed,
         )  # fmt: skip
-        with ThreadPoolExecutor(COMPRESSING_THREADS, "tierlog-compress") as pool:
-            compressed = in_order(pool, self._compress, batched(self._gathered(gatherer), _FRAMES_A_TASK))
-            # the checksum of the pieces first: what becomes of them from here on is seen below, or by the server
-            accounted = ((frames, [self._account(piece) for piece in pieces]) for frames, pieces in compressed)
-            for frames, pieces in in_order(pool, partial(_inspected, gatherer), accounted):
-                for frame, piece, found in zip(frames, *pieces, strict=True):
-                    gatherer.seen(found)
-                    place = FramePlace(self._frame_at, len(piece), len(frame.data), checksum_in_frame(piece))
-                    directory.add(frame.runs, place)
-                    self._seek.append(place[1:])
-                    self._frame_at += len(piece)
-                    yield piece
+        planned = gatherer.plan(np.array(list(self._spans()), np.int64).reshape(-1, 3), self._options.frame_bytes)
+        maker = FrameMaker(gatherer, self._options.compression_level)
+        for made in in_order(maker.make, batches(planned), "tierlog-compress"):
+            gatherer.take_in(made.batch, made.record_sum)
+            places = self._places(made)
+            directory.add(made.batch.runs, places)
+            self._seek += [place[1:] for place in places]
+            yield self._account(made.piece, made.crc32)
         gatherer.compare(segment.record_sum)
         self._mapped_sum = gatherer.mapped_sum
 
-    def _compress(self, frames: tuple[Frame, ...]) -> tuple[tuple[Frame, ...], list[bytes]]:
-        if not hasattr(self._of_thread, "compressor"):
-            self._of_thread.compressor = zstandard.ZstdCompressor(
-                level=self._options.compression_level, write_checksum=True, write_content_size=True
-            )
-        compressor: zstandard.ZstdCompressor = self._of_thread.compressor
-        return frames, [compressor.compress(frame.data.data) for frame in frames]
-
-    def _gathered(self, gatherer: FrameGatherer) -> Iterator[Frame]:
-        number = 0
-        for group, first, end in self._spans():
-            while first < end:
-                frame = gatherer.gather(number, group, first, end, self._options.frame_bytes)
-                yield frame
-                number, first = number + 1, first + frame.records
+    def _places(self, made: MadeFrames) -> list[FramePlace]:
+        """Where frames lie that come next in the object."""
+        places, position = [], self._size_bytes
+        for length, size, checksum in zip(
+            made.lengths, made.batch.frames["bytes"].tolist(), made.checksums, strict=True
+        ):
+            places.append(FramePlace(position, length, size, checksum))
+            position += length
+        return places
 
     def _spans(self) -> Iterator[tuple[int, int, int]]:
         """What shares frames: (first group, first and last place in the order) of one queue or of small ones together.
@@ -241,39 +219,6 @@ class SegmentWriter:
             "blank_length": blank_length,
             "tail": zstandard.ZstdCompressor().compress(tail).hex() if tail else "",
         }
-
-
-def _inspected(
-    gatherer: FrameGatherer, compressed: tuple[tuple[Frame, ...], list[bytes]]
-) -> tuple[tuple[Frame, ...], tuple[list[bytes], list[int]]]:
-    """Compressed frames that hold their records, with the sums of those; the decompressor compares their checksums."""
-    frames, pieces = compressed
-    sums = []
-    for frame, piece in zip(frames, pieces, strict=True):
-        try:
-            held = decompress_frame(piece, len(frame.data), path="frame", position=frame.first)
-            sums.append(gatherer.inspect(frame, held))
-        except CorruptionError as error:
-            raise ChecksumMismatchError(f"a compressed frame is not what was read: {error}") from error
-    return frames, (pieces, sums)
-
-
-def in_order(pool: Executor, work: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-    """What ``work`` makes of the items, in their order, some of them at the same time."""
-    pending: deque[Future[B]] = deque()
-    for item in items:
-        pending.append(pool.submit(work, item))
-        if len(pending) == COMPRESSING_THREADS:
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
-
-
-def batched(items: Iterable[A], count: int) -> Iterator[tuple[A, ...]]:
-    """The items, so many at a time."""
-    rest = iter(items)
-    while batch := tuple(islice(rest, count)):
-        yield batch
 
 
 def _without_trailing_zeros(data: ByteArray) -> bytes:
