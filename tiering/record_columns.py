@@ -9,13 +9,15 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiering.format.queue_unit import UNIT_DTYPE
 from tiering.format.record import FIXED_BYTES_V1
 from tiering.fs import ByteArray
+from tiering.kernels.addresses import address_of
 from tiering.kernels.checksum import CRC_TABLES
-from tiering.kernels.columns import LAYOUT, take_frame, take_units
+from tiering.kernels.columns import LAYOUT, MOST_TEXTS, take_frame, take_units
 
 #: Least and greatest of what is wanted: queue offset, physical offset, store time, born time.
 Bounds = NDArray[np.int64]
@@ -33,20 +35,22 @@ class RecordColumns:
         """
         most_rows = capacity_bytes // FIXED_BYTES_V1 + 1
         self.most_rows = most_rows if rows is None else min(rows, most_rows)
+        most_texts = MOST_TEXTS * self.most_rows
+        properties = min(most_texts, capacity_bytes // 3) + 2
         sizes = {
-            "message_id": 56 * self.most_rows, "key_ends": capacity_bytes // 2 + 2,
-            "name_ends": capacity_bytes // 3 + 2, "value_ends": capacity_bytes // 3 + 2,
+            "message_id": 56 * self.most_rows, "key_ends": min(most_texts, capacity_bytes // 2) + 2,
+            "name_ends": properties, "value_ends": properties,
         }  # fmt: skip
         self._capacity = capacity_bytes
         self._columns: dict[str, NDArray[Any]] = {
-            name: np.empty(sizes.get(name, capacity_bytes if kind is np.uint8 else self.most_rows + 1), kind)
+            name: _room(sizes.get(name, capacity_bytes if kind is np.uint8 else self.most_rows + 1), np.dtype(kind))
             for name, kind in LAYOUT
             if _is_made(name, names)
         }
         for name, column in self._columns.items():
             if name.endswith("_ends"):
                 column[0] = 0
-        addresses = [self._columns[name].ctypes.data if name in self._columns else 0 for name, _ in LAYOUT]
+        addresses = [address_of(self._columns[name]) if name in self._columns else 0 for name, _ in LAYOUT]
         self._addresses = np.array(addresses, np.int64)
         self._done = np.zeros(3, np.int64)
         self.rows = 0
@@ -104,6 +108,11 @@ class RecordColumns:
     def text(self, name: str) -> ByteArray:
         """The bytes of a column's texts, with room behind them."""
         return self._columns[name]
+
+
+def _room(count: int, kind: np.dtype[Any]) -> NDArray[Any]:
+    """From Arrow's pool, which keeps memory for the next batch: libc gives megabytes back, to be faulted in anew."""
+    return np.frombuffer(pa.allocate_buffer(count * kind.itemsize), kind)
 
 
 def _is_made(name: str, wanted: Collection[str] | None) -> bool:

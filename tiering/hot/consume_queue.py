@@ -48,20 +48,29 @@ class QueueView:
             stop = min(end, base + self.file_units)
             pieces.append(self.files[base][start - base : stop - base])
             start = stop
+        if len(pieces) == 1:  # what is usual; numpy copies rows field by field unless it is told of none
+            return pieces[0].view(f"V{UNIT_BYTES}").copy().view(UNIT_DTYPE)
         return np.concatenate(pieces, dtype=UNIT_DTYPE) if pieces else np.empty(0, UNIT_DTYPE)
 
     def first_at_or_above(self, physical_offset: int) -> int:
         """The first queue offset whose record lies at or above a physical offset; ``next`` if there is none."""
         low, high = self.first, self.next
+        if low < high and not self._is_below(low, physical_offset):  # what is usual: the border lies below the queue,
+            return low
+        if low < high and self._is_below(high - 1, physical_offset):  # or all of it is flushed
+            return high
         while low < high:
             middle = (low + high) // 2
-            base = middle - middle % self.file_units
-            unit = self.files[base][middle - base]
-            if is_prefill(unit) or unit["physical_offset"] < physical_offset:
+            if self._is_below(middle, physical_offset):
                 low = middle + 1
             else:
                 high = middle
         return low
+
+    def _is_below(self, queue_offset: int, physical_offset: int) -> bool:
+        base = queue_offset - queue_offset % self.file_units
+        unit = self.files[base][queue_offset - base]
+        return bool(is_prefill(unit) or unit["physical_offset"] < physical_offset)
 
     def until(self, physical_offset: int) -> QueueView:
         """The queue without the units of records at or above a physical offset."""

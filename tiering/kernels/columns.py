@@ -16,7 +16,8 @@ from tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER, MAGIC_V1, MAGIC_
 from tiering.kernels.checksum import crc32, record_differs
 from tiering.kernels.primitives import (
     called,
-    copy,
+    copy_short,
+    find_byte,
     kernel,
     load_be16,
     load_be32,
@@ -35,7 +36,7 @@ from tiering.kernels.text import is_utf8
 _UNITS_AHEAD = 10
 _LINES_AHEAD = 7
 """Cache lines of a record that are asked for ahead: most records are no longer, and of others the rest follows."""
-_MOST_TEXTS = 64
+MOST_TEXTS = 64
 """Keys, or properties, of one record: each is compared with those before it."""
 _KEYS, _TAGS, _CHECKSUM = 0x5359454B, 0x53474154, 0x2332334352435F5F  # "KEYS", "TAGS", "__CRC32#" read little-endian
 _PRODUCER, _SEQUENCE = 0x544C5F504944, 0x544C5F534551  # "TL_PID", "TL_SEQ" read big-endian
@@ -83,7 +84,7 @@ def _end(out, ends, number):
 def _put(out, ends, number, address, length):
     """Append text ``number`` of the column whose ends are at ``ends`` and whose bytes follow."""
     end = _end(out, ends, number)
-    copy(load_i64(out + ends + 8) + end, address, length)
+    copy_short(load_i64(out + ends + 8) + end, address, length)
     store_i32(load_i64(out + ends) + 4 * (number + 1), end + length)
 
 
@@ -107,11 +108,9 @@ def _put_keys(out, row, address, length):
     end = address + length
     start = address
     while start < end:
-        at = start
-        while at < end and load_u8(at) != 32:
-            at += 1
+        at = find_byte(start, end, 32)
         if at > start and not _is_among(out, _KEY, first, keys, start, at - start):
-            if keys - first == _MOST_TEXTS:
+            if keys - first == MOST_TEXTS:
                 return False
             _put(out, _KEY, keys, start, at - start)
             keys += 1
@@ -150,15 +149,8 @@ def _put_properties(out, row, address, length):
     end = address + length
     start = address
     while start < end:
-        cut = end
-        at = start
-        while at < end:
-            byte = load_u8(at)
-            if byte == 2:
-                break
-            if byte == 1 and cut == end:
-                cut = at
-            at += 1
+        at = find_byte(start, end, 2)
+        cut = find_byte(start, at, 1)
         if start < cut < at - 1:
             name_length = cut - start
             value_length = at - cut - 1
@@ -173,7 +165,7 @@ def _put_properties(out, row, address, length):
                 if wants_tag:
                     _put(out, _TAG, row, cut + 1, value_length)
             elif wants_others and not _is_of_store(start, name_length):
-                if properties - first == _MOST_TEXTS or _is_among(out, _NAME, first, properties, start, name_length):
+                if properties - first == MOST_TEXTS or _is_among(out, _NAME, first, properties, start, name_length):
                     return False
                 _put(out, _NAME, properties, start, name_length)
                 _put(out, _VALUE, properties, cut + 1, value_length)
