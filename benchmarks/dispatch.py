@@ -27,16 +27,22 @@ from tiering.types import Durability
 
 _TARGET = 5_000_000
 _SAMPLES = 100
+_HELD_BY = (
+    "of 0.32 to 0.41 us a message hashing two keys takes 0.17 to 0.19, the scan 0.06 to 0.09 with page faults of the "
+    "log's map, putting the items 0.04 to 0.06, queue units 0.02 to 0.03; one key is hashed in 0.07, see record 0026"
+)
 
 
 def derive(folder: Path, columns: list[ArrowMessages], messages: int) -> tuple[float, float]:
     """Messages a second of processor time, and by the clock."""
     with tempfile.TemporaryDirectory(dir=folder) as inside:
-        engine = opened(Path(inside) / "store", prewritten=False, start=False)
+        # nothing is to be derived before the clock starts, however much is appended
+        engine = opened(Path(inside) / "store", prewritten=False, start=False, max_behind_bytes=1 << 40)
         try:
             _append(engine, columns, messages)
             engine._hot.flush()  # and no more than that
             drained()
+            assert engine._hot.dispatched_to == 0
             begun, begun_cpu = time.perf_counter(), time.thread_time()
             engine._hot.dispatch()
             seconds, cpu_seconds = time.perf_counter() - begun, time.thread_time() - begun_cpu
@@ -84,7 +90,13 @@ def main() -> None:
         derive(folder, columns, arguments.messages // 10)
         found = [derive(folder, columns, arguments.messages) for _ in range(arguments.runs)]
         report.add(
-            Row("dispatch, of one core's time", "messages/s", {"tierlog": [cpu for cpu, _ in found]}, target=_TARGET)
+            Row(
+                "dispatch, of one core's time",
+                "messages/s",
+                {"tierlog": [cpu for cpu, _ in found]},
+                target=_TARGET,
+                held_by=_HELD_BY,
+            )
         )
         report.add(Row("dispatch, by the clock", "messages/s", {"tierlog": [clock for _, clock in found]}))
         accepted, seconds, behind = lag(folder, columns, arguments.lag_messages)
