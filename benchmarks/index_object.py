@@ -82,7 +82,11 @@ def main() -> None:
             peaks.append(run.peak_bytes / given.items)
             sizes.append(run.result.size_bytes / given.items)
     what = f"index object of {given.items:,} items"
-    report.add(Row(what, "items/s a core", {"tierlog": rates}, target=10_000_000))
+    held_by = (
+        "of 160 ns an item zstd takes 31, translating offsets 31 and the filter 13 to 24, which wait for memory,"
+        " sorting slots 13, laying out pages 13, sorting offsets 11 to 17"
+    )
+    report.add(Row(what, "items/s a core", {"tierlog": rates}, target=10_000_000, held_by=held_by))
     report.add(Row(f"{what}, memory", "bytes an item", {"tierlog": peaks}, smaller_is_better=True))
     report.add(Row(f"{what}, size", "bytes an item", {"tierlog": sizes}, smaller_is_better=True))
     report.save()

@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from index.errors import DamagedFilterError
-from index.kernels.filter import add_keys
+from index.kernels.filter import add_items, add_keys
+from index.layout import Items
 from index.object_sections import FILTER, encode_section, open_section
 from tiering.errors import CorruptionError, InvalidRequestError
 from tiering.format.section import HEADER
@@ -93,6 +94,15 @@ class KeyFilter:
         if lows.ndim != 1 or lows.shape != highs.shape:
             raise InvalidRequestError("a key has two hashes")
         add_keys(self._words.ctypes.data, self.blocks, lows.ctypes.data, highs.ctypes.data, len(lows))
+
+    def add_items(self, items: Items) -> None:
+        """Put in the keys of items, contiguous and of a compacted layout with both hashes."""
+        fields = items.dtype.fields
+        assert fields is not None
+        add_items(
+            self._words.ctypes.data, self.blocks, items.ctypes.data, len(items), items.dtype.itemsize,
+            int(fields["hash"][1]), int(fields["hash_high"][1]),
+        )  # fmt: skip
 
     def may_contain(self, hash_low: int, hash_high: int) -> bool:
         """False only if the key was never put in."""

@@ -1,8 +1,8 @@
 """Builds an index object of a compacted file, or of a slot range of one, in bounded memory.
 
-The source is read four times, some 100,000 items at a time: to count keys and segments, to collect the offsets, and,
-slot by slot, to sort, translate and pack. In memory: 8 bytes a distinct record (12 while they are collected), the key
-filter, and a few pieces.
+The source is read four times, some 100,000 items at a time: to count segments, to collect the offsets, slot by slot to
+sort, translate, pack and count keys, and to fill the key filter. In memory: 8 bytes a distinct record (12 and some
+while they are collected), after them the key filter, and a few pieces.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from index.cold_offsets import ColdOffsets, ToCold, count_segments
-from index.errors import CorruptIndexError
+from index.cold_offsets import ColdOffsets, ToCold
+from index.kernels.filter import count_keys
 from index.key_filter import DEFAULT_BITS_PER_KEY, KeyFilter
 from index.layout import ItemLayout, Items
-from index.object_order import PIECE_ITEMS, SlotOrder, highs, keys_of
+from index.object_order import PIECE_ITEMS, SlotOrder
 from index.object_sections import Sections
 from index.object_writer import DEFAULT_PAGE_BYTES, IndexMeta, ObjectShape, ObjectWriter, Target, Written
 from tiering.errors import InvalidRequestError
@@ -127,37 +127,41 @@ def write_index_object(
     )
     if source.bounds is None or not len(order):
         raise InvalidRequestError("an index object is built from a file with items and a trailer")
-    keys, segments = _count(order, meta.segment_bytes)
-    offsets = ColdOffsets.collect(
-        segments, (items["offset"].astype(np.int64) for items in order.whole_slots()), to_cold, meta.segment_bytes
-    )
-    key_filter = KeyFilter.sized(keys, filter_bits) if filter_bits and source.layout.has_hash_high else None
+    offsets = ColdOffsets.collect(order.pieces, to_cold, meta.segment_bytes)
     shape = ObjectShape(
         source.layout, source.slots, source.begin_ms, source.first, source.next, source.bounds, page_bytes
     )
     writer = ObjectWriter(target, shape, meta, slot_from)
+    keys = KeyCount(source.layout)
     for piece in order.sorted():
-        items = piece.items
-        offsets.translate(items)
-        if key_filter is not None:
-            key_filter.add(items["hash"].astype(np.int64), highs(items))
-        writer.add(items, piece.slot_end)
+        offsets.translate(piece.items)
+        keys.add(piece.items)
+        writer.add(piece.items, piece.slot_end)
+    segments = offsets.segments
     del offsets
+    key_filter = None
+    if filter_bits and source.layout.has_hash_high:
+        key_filter = KeyFilter.sized(keys.count, filter_bits)
+        for items in order.pieces():
+            key_filter.add_items(items)
     return writer.finish(slot_end, segments, key_filter)
 
 
-def _count(order: SlotOrder, segment_bytes: int) -> tuple[int, dict[int, int]]:
-    """Distinct keys, and the items that point into each segment."""
-    keys, segments = 0, dict[int, int]()
-    for items in order.whole_slots():
-        physical = items["offset"].astype(np.int64)
-        if physical.min() < 0:
-            raise CorruptIndexError("an index item has a negative offset")
-        count_segments(segments, physical, segment_bytes)
-        found = keys_of(items)
-        found.sort()
-        keys += 1 + int(np.count_nonzero(np.diff(found)))
-    return keys, segments
+class KeyCount:
+    """Counts the distinct keys of items that come in the object's order."""
+
+    def __init__(self, layout: ItemLayout) -> None:
+        fields = layout.compacted.fields
+        assert fields is not None
+        self._at = [int(fields[name][1]) if name in fields else -1 for name in ("hash", "hash_high")]
+        self._last = np.full(2, -1, np.int64)
+        self.count = 0
+
+    def add(self, items: Items) -> None:
+        """The next items; a key may go on from those before."""
+        self.count += count_keys(
+            items.ctypes.data, len(items), items.dtype.itemsize, *self._at, self._last.ctypes.data
+        )  # fmt: skip
 
 
 class _Memory:

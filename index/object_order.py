@@ -63,7 +63,7 @@ class Piece:
 
 
 class SlotOrder:
-    """Reads the items of one slot range of a source; each reading checks that they lie slot by slot."""
+    """Reads the items of one slot range of a source; :meth:`sorted` checks that they lie slot by slot."""
 
     def __init__(self, items: Items, slots: int, slot_from: int, slot_end: int, piece_items: int = PIECE_ITEMS) -> None:
         fields = items.dtype.fields
@@ -79,10 +79,10 @@ class SlotOrder:
     def __len__(self) -> int:
         return max(0, self._end - self._start)
 
-    def whole_slots(self) -> Iterator[Items]:
-        """The items as the source has them; runs of whole slots, views."""
-        for start, end in self._cuts():
-            yield self._items[start:end]
+    def pieces(self) -> Iterator[Items]:
+        """The items as the source has them; views, cut anywhere."""
+        for start in range(self._start, self._end, self._most):
+            yield self._items[start : min(start + self._most, self._end)]
 
     def sorted(self) -> Iterator[Piece]:
         """The items in the object's order, copies; slots that are longer than a piece come in several."""

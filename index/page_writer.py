@@ -7,6 +7,7 @@ In memory are the page that may still grow and the items handed over last.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -18,10 +19,11 @@ from index.cover import crc_of
 from index.header import SLOT_BYTES
 from index.kernels.pages import lay_page, slot_starts
 from index.layout import ItemLayout, Items
-from index.object_order import highs, keys_of
+from index.object_order import keys_of
 from index.object_pages import PAGE_HEAD_BYTES, PAGE_ROW, PageDirectory
 from tiering.errors import InvalidRequestError
 
+_LOW, _HIGH = struct.Struct(">i"), struct.Struct(">I")
 _MAX_SECTION_BYTES = (1 << 32) - 1
 #: docs/decisions/0022-index-files-compared-and-written-fast.md
 _LEVEL = 1
@@ -67,7 +69,7 @@ def plan_pages(
 
 
 class PageWriter:
-    """Pages of an object whose slots begin with ``slot_from``, handed to ``write`` one after the other."""
+    """Pages of an object whose slots begin with ``slot_from``, handed to ``write`` in order, neighbours joined."""
 
     def __init__(
         self, write: Callable[[bytes], None], layout: ItemLayout, slots: int, page_bytes: int, begin_ms: int,
@@ -84,6 +86,7 @@ class PageWriter:
         fields = layout.compacted.fields
         assert fields is not None
         self._hash_at = int(fields["hash"][1])
+        self._high_at = int(fields["hash_high"][1]) if "hash_high" in fields else -1
         self._raw, self._entries = np.empty(page_bytes, np.uint8), np.empty(page_bytes, np.uint8)
         self._rows: list[tuple[int, int, int, int, int]] = []
         self._position = 0
@@ -126,35 +129,42 @@ class PageWriter:
             items.ctypes.data, len(items), width, self._hash_at, self._slots, self._slot, len(starts) - 1,
             starts.ctypes.data,
         )  # fmt: skip
-        held: PageSpan | None = None
-        for span in plan_pages(starts, lambda: _run_starts(items), width, self._page_bytes):
-            if held is not None:
-                self._page(held, starts)
-            held = span
-        if held is not None and at_end:
-            self._page(held, starts)
-        elif held is not None:
+        spans = list(plan_pages(starts, lambda: _run_starts(items), width, self._page_bytes))
+        held = spans.pop() if spans and not at_end else None
+        self._pages(spans, starts)
+        if held is not None:
             self._slot += held.slot
             self._items = items[held.item :]
 
-    def _page(self, span: PageSpan, starts: NDArray[np.int64]) -> None:
-        first_slot, slots = self._slot + span.slot, span.slot_end - span.slot
-        if SLOT_BYTES * slots > len(self._entries):
-            self._entries = np.empty(SLOT_BYTES * slots, np.uint8)
-        length = lay_page(
-            self._items.ctypes.data, self._layout.compacted_bytes, span.item, span.item_end, starts.ctypes.data,
-            span.slot, span.slot_end, first_slot, PAGE_HEAD_BYTES, self._raw.ctypes.data, self._entries.ctypes.data,
-        )  # fmt: skip
-        page = self._compressor.compress(self._raw[:length].data)
-        key = (0, 0)
-        if starts[span.slot + 1] > span.item and span.item_end > span.item:
-            first = self._items[span.item : span.item + 1]
-            key = (int(first["hash"][0]), int(highs(first)[0]))
-        self._rows.append((first_slot, *key, crc_of(np.frombuffer(page, np.uint8)), self._position))
-        self._position += len(page)
+    def _pages(self, spans: list[PageSpan], starts: NDArray[np.int64]) -> None:
+        """Write neighbouring pages at once."""
+        most = SLOT_BYTES * max((span.slot_end - span.slot for span in spans), default=0)
+        if most > len(self._entries):
+            self._entries = np.empty(most, np.uint8)
+        # found once: numpy takes as long to say where an array is as the kernel takes for a tenth of a page
+        items, raw, entries = self._items.ctypes.data, self._raw.ctypes.data, self._entries.ctypes.data
+        first_items, bounds, width = self._items.view(np.uint8).data, starts.ctypes.data, self._layout.compacted_bytes
+        pages = []
+        for span in spans:
+            first_slot = self._slot + span.slot
+            length = lay_page(
+                items, width, span.item, span.item_end, bounds, span.slot, span.slot_end, first_slot, PAGE_HEAD_BYTES,
+                raw, entries,
+            )  # fmt: skip
+            page = self._compressor.compress(self._raw[:length].data)
+            low, high = 0, 0
+            if starts[span.slot + 1] > span.item and span.item_end > span.item:
+                at = width * span.item
+                (low,) = _LOW.unpack_from(first_items, at + self._hash_at)
+                if self._high_at >= 0:
+                    (high,) = _HIGH.unpack_from(first_items, at + self._high_at)
+            self._rows.append((first_slot, low, high, crc_of(np.frombuffer(page, np.uint8)), self._position))
+            self._position += len(page)
+            pages.append(page)
         if self._position > _MAX_SECTION_BYTES:
             raise InvalidRequestError("an index object has at most 4 GiB of pages", hint="cut it by slot range")
-        self._write(page)
+        if pages:
+            self._write(b"".join(pages))
 
 
 def _run_starts(items: Items) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import int64
 
-from tiering.kernels.primitives import called, kernel, load_u32, prefetch, store_i32
+from tiering.kernels.primitives import called, kernel, load_be32, load_i64, load_u32, prefetch, store_i32, store_i64
 
 #: How far ahead of the block being set memory is asked for; blocks lie at random.
 _AHEAD = 16
@@ -18,6 +18,21 @@ def _set(word: int, product: int) -> None:
     store_i32(word, load_u32(word) | (int64(1) << ((product >> 27) & 31)))
 
 
+@called
+def _add(words: int, blocks: int, low: int, high: int) -> None:
+    """Set the bits of a key."""
+    block = words + 32 * (high * blocks >> 32)
+    # The salts, a literal each: numba's cache looks at this file only.
+    _set(block, low * 0x47B6137B)
+    _set(block + 4, low * 0x44974D91)
+    _set(block + 8, low * 0x8824AD5B)
+    _set(block + 12, low * 0xA2B7289D)
+    _set(block + 16, low * 0x705495C7)
+    _set(block + 20, low * 0x2DF1424B)
+    _set(block + 24, low * 0x9EFC4947)
+    _set(block + 28, low * 0x5C6BFB31)
+
+
 @kernel
 def add_keys(words: int, blocks: int, low: int, high: int, count: int) -> Any:
     """Set the bits of ``count`` keys, whose halves are arrays of uint32; ``words`` are 8 little-endian uint32 a block.
@@ -27,15 +42,42 @@ def add_keys(words: int, blocks: int, low: int, high: int, count: int) -> Any:
     for at in range(count):
         if at + _AHEAD < count:
             prefetch(words + 32 * ((load_u32(high + 4 * (at + _AHEAD)) * blocks) >> 32))
-        block = words + 32 * ((load_u32(high + 4 * at) * blocks) >> 32)
-        key = load_u32(low + 4 * at)
-        # The salts, a literal each: numba's cache looks at this file only.
-        _set(block, key * 0x47B6137B)
-        _set(block + 4, key * 0x44974D91)
-        _set(block + 8, key * 0x8824AD5B)
-        _set(block + 12, key * 0xA2B7289D)
-        _set(block + 16, key * 0x705495C7)
-        _set(block + 20, key * 0x2DF1424B)
-        _set(block + 24, key * 0x9EFC4947)
-        _set(block + 28, key * 0x5C6BFB31)
+        _add(words, blocks, load_u32(low + 4 * at), load_u32(high + 4 * at))
     return int64(count)
+
+
+@called
+def _unsigned(address: int) -> Any:
+    return load_be32(address) & 0xFFFFFFFF
+
+
+@kernel
+def add_items(words: int, blocks: int, items: int, count: int, width: int, hash_at: int, high_at: int) -> Any:
+    """The same for the keys of compacted items, whose hashes are at these places."""
+    for at in range(count):
+        item = items + width * at
+        if at + _AHEAD < count:
+            prefetch(words + 32 * (_unsigned(item + width * _AHEAD + high_at) * blocks >> 32))
+        _add(words, blocks, _unsigned(item + hash_at), _unsigned(item + high_at))
+    return int64(count)
+
+
+@kernel
+def count_keys(items: int, count: int, width: int, hash_at: int, high_at: int, last: int) -> Any:
+    """How many of sorted items have another key than the one before; ``last`` (int64 each) has hashes of the last one.
+
+    At the start they are -1; ``high_at`` is -1 where items have no second hash.
+    """
+    low = load_i64(last)
+    high = load_i64(last + 8)
+    found = int64(0)
+    for at in range(count):
+        item = items + width * at
+        here = _unsigned(item + hash_at)
+        other = _unsigned(item + high_at) if high_at >= 0 else int64(0)
+        found += (here != low) | (other != high)
+        low = here
+        high = other
+    store_i64(last, low)
+    store_i64(last + 8, high)
+    return found

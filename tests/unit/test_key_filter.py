@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from index.errors import DamagedFilterError
 from index.key_filter import _TABLE as TABLE
 from index.key_filter import BLOCK_BYTES, KeyFilter, plain_block_and_mask
+from index.layout import TIERLOG
+from index.object_builder import KeyCount
 from index.object_sections import FILTER, encode_section
 from tiering.errors import InvalidRequestError, UnsupportedFormatError
 
@@ -134,3 +136,17 @@ def test_filter_of_no_key_is_refused() -> None:
     for keys, bits in ((0, 16), (1, 0), (1 << 40, 16)):
         with pytest.raises(InvalidRequestError):
             KeyFilter.sized(keys, bits)
+
+
+@given(keys_of)
+def test_keys_of_items_are_those_of_arrays_and_are_counted_across_pieces(keys: list[tuple[int, int]]) -> None:
+    items = np.zeros(len(keys), TIERLOG.compacted)
+    items["hash"], items["hash_high"] = zip(*sorted(keys), strict=True)
+    found, wanted = KeyFilter.sized(len(keys), 10), KeyFilter.sized(len(keys), 10)
+    found.add_items(items)
+    wanted.add(items["hash"], items["hash_high"])
+    assert found.has_same_bits(wanted)
+    count = KeyCount(TIERLOG)
+    for piece in (items[: len(items) // 2], items[len(items) // 2 :]):
+        count.add(piece)
+    assert count.count == len(set(keys))
