@@ -111,6 +111,14 @@ class Report:
         return path
 
 
+def as_installed(**more: str) -> dict[str, str]:
+    """The environment of a process whose start is measured: an installation has compiled modules.
+
+    A workplace that forbids to write them has every module compiled by each start.
+    """
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | more
+
+
 def in_turns(sides: Mapping[str, Side], runs: int = 5, *, warm_ups: int = 1) -> dict[str, list[float]]:
     """Run every side once a turn, after warm-ups that do not count; every other turn begins with the last side."""
     figures: dict[str, list[float]] = {name: [] for name in sides}

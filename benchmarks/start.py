@@ -11,7 +11,6 @@ image takes off its first start.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from benchmarks.harness import Report, Row, in_turns
+from benchmarks.harness import Report, Row, as_installed, in_turns
 from tests.support.real_s3 import free_port
 
 _TIERLOG = (sys.executable, "-m", "service.cli.main")
@@ -30,7 +29,7 @@ _POLL_S = 0.005
 
 def to_its_end(*command: str) -> float:
     begun_s = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=as_installed())
     return time.perf_counter() - begun_s
 
 
@@ -39,9 +38,7 @@ def until_ready(root: Path, **environment: str) -> float:
     port = free_port()
     command = (*_TIERLOG, "serve", "--root", str(root), "--port", str(port))
     begun_s = time.perf_counter()
-    with subprocess.Popen(
-        command, env={**os.environ, **_SETTINGS, **environment}, stderr=subprocess.DEVNULL
-    ) as process:
+    with subprocess.Popen(command, env=as_installed(**_SETTINGS, **environment), stderr=subprocess.DEVNULL) as process:
         try:
             while not _is_ready(f"http://127.0.0.1:{port}/readyz"):
                 if process.poll() is not None:
