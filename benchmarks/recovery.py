@@ -44,8 +44,8 @@ _DERIVING = (
 )
 _STARTING = (
     "a third of it is the start: of 0.65 s some 310 modules of our own take half, numba, numpy and pyarrow a third; of "
-    "the opening, the scan with checksums takes a third, keys that are hashed and put a third, and numba a sixth, which "
-    "imports how it lowers code before it loads its first compiled kernel"
+    "the opening, the scan with checksums takes a third, keys that are hashed and put a third, numba a sixth, which "
+    "imports how to lower code before it loads its first compiled kernel"
 )
 
 
