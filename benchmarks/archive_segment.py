@@ -37,6 +37,11 @@ from tiering.paths import ColdKeys
 from tiering.randomness import SystemRandomness
 
 _TARGET = 0.85
+_HELD_BY = (
+    "seconds of a processor for 1 GiB: zstd 2.1, decompressing each frame again 1.0, gathering 0.5, scanning 0.35, "
+    "sums of what was read and of what is stored 0.5, writing 0.15; so the comparison alone keeps it below 0.7. By the "
+    "clock 0.6 s of scanning and 0.2 s of maps, directory and fsync come before and after the frames."
+)
 
 
 def archived(hot: HotStore, folder: Path, level: int) -> tuple[ManifestStore, LogEntry]:
@@ -105,7 +110,7 @@ def main() -> None:
                      partial(rate, raw, theirs, clock)},
                     given.runs,
                 )  # fmt: skip
-                report.add(Row(what, "MB/s", sides, target, note=note))
+                report.add(Row(what, "MB/s", sides, target, note=note, held_by=_HELD_BY))
         hot.close()
     report.save()
 

@@ -53,6 +53,7 @@ class RecordColumns:
         addresses = [address_of(self._columns[name]) if name in self._columns else 0 for name, _ in LAYOUT]
         self._addresses = np.array(addresses, np.int64)
         self._done = np.zeros(3, np.int64)
+        self._out, self._done_at = address_of(self._addresses), address_of(self._done)
         self.rows = 0
         #: Behind the queue offset of the record or filler of a frame that was passed last.
         self.next_offset = 0
@@ -69,8 +70,8 @@ class RecordColumns:
         if self.added_bytes + end - position > self._capacity:
             raise ValueError(f"{end - position} bytes of records, {self._capacity - self.added_bytes} left")
         take_frame(
-            CRC_TABLES, frame.ctypes.data, position, end, topic.ctypes.data, len(topic), number, bounds.ctypes.data,
-            self._addresses.ctypes.data, self.rows, self.most_rows, self._done.ctypes.data,
+            CRC_TABLES, address_of(frame), position, end, address_of(topic), len(topic), number, address_of(bounds),
+            self._out, self.rows, self.most_rows, self._done_at,
         )  # fmt: skip
         self.rows, stopped, self.next_offset = self._done.tolist()
         self.added_bytes += stopped - position
@@ -87,9 +88,9 @@ class RecordColumns:
         if units.dtype != UNIT_DTYPE or not units.flags.c_contiguous:
             raise ValueError("units are to lie one behind the other, with the bytes of their file")
         take_units(
-            CRC_TABLES, units.ctypes.data, min(len(units), self.most_rows - self.rows), log.ctypes.data, base, len(log),
-            self._capacity - self.added_bytes, topic.ctypes.data, len(topic), number, bounds.ctypes.data,
-            self._addresses.ctypes.data, self.rows, self._done.ctypes.data,
+            CRC_TABLES, address_of(units), min(len(units), self.most_rows - self.rows), address_of(log), base, len(log),
+            self._capacity - self.added_bytes, address_of(topic), len(topic), number, address_of(bounds),
+            self._out, self.rows, self._done_at,
         )  # fmt: skip
         self.rows, taken, added = self._done.tolist()
         self.added_bytes += added
