@@ -11,7 +11,8 @@ compacted file is whole, and the next open removes the sealed one of the same na
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from index.errors import CorruptIndexError
 from index.header import END_MAGIC, MAX_FILE_BYTES, SLOT_BYTES, FileHeader, compacted_bytes
 from index.kernels.slots import compare_slots
 from index.slot_pieces import PIECE_BYTES, SlotPiece, slot_pieces
+from tiering.cold.caching.fetch_pool import FetchPool
 from tiering.errors import InvalidRequestError, StoreError
 from tiering.fs import ByteArray, FileSystem, flush_file
 
@@ -71,23 +73,25 @@ def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: in
         comparison.go_on(piece)
 
     file = fs.open(path)
+    beside = FetchPool(1, "tierlog-compaction")  # nobody waits for it at the interpreter's end
+    taken: Future[None] | None = None
     try:
         file.write_at(0, header)
-        with ThreadPoolExecutor(1, "compaction") as beside:
-            taken = None
-            for piece in slot_pieces(source, piece_bytes):
-                slots_crc, items_crc = crc_of(piece.slots, slots_crc), crc_of(piece.items, items_crc)
-                items_bytes += len(piece.items)
-                if taken is not None:
-                    taken.result()
-                taken = beside.submit(take, piece)
+        for piece in slot_pieces(source, piece_bytes):
+            slots_crc, items_crc = crc_of(piece.slots, slots_crc), crc_of(piece.items, items_crc)
+            items_bytes += len(piece.items)
             if taken is not None:
                 taken.result()
+            taken = beside.submit(partial(take, piece))
+        if taken is not None:
+            taken.result()
         comparison.finish()
         if source.trailer is not None:
             crc = joined_crc(slots_crc, items_crc, items_bytes)
             file.write_at(total, Trailer(source.trailer.cover, source.trailer.bounds, crc).encode())
     finally:
+        if taken is not None:
+            wait([taken])
         file.close()
 
 

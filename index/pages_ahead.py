@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 
+from tiering.cold.caching.fetch_pool import FetchPool
 from tiering.fs import ByteArray
 from tiering.libc import populate
 
 #: Bytes whose pages are made ready at a time.
 WINDOW_BYTES = 4 << 20
 
-#: One for all files; its thread begins with the first window.
-_BESIDE = ThreadPoolExecutor(1, "index-pages")
+#: One for all files; a thread ends with its window, which is long beside its start.
+_BESIDE = FetchPool(1, "tierlog-index-pages")
 
 
 class PagesAhead:
@@ -37,4 +39,4 @@ class PagesAhead:
             self._there = min(end + WINDOW_BYTES, len(self._data))
             populate(self._data, self._asked, self._there)
         self._asked = min(self._there + WINDOW_BYTES, len(self._data))
-        self._coming = _BESIDE.submit(populate, self._data, self._there, self._asked)
+        self._coming = _BESIDE.submit(partial(populate, self._data, self._there, self._asked))

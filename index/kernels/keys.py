@@ -25,6 +25,7 @@ from tiering.kernels.primitives import (
     load_i64,
     load_u8,
     load_u32,
+    prefetch,
     same_bytes,
     store_i32,
     store_i64,
@@ -50,6 +51,8 @@ _FEW_KEYS = 16
 #: More than twice the keys that a 16-bit property length allows, so the table never fills.
 _TABLE_ENTRIES = 1 << 16
 _SCRATCH_BYTES = 2 << 16
+#: How many records ahead keys are asked for: what was scanned a whole batch ago has left the caches.
+_AHEAD = 8
 
 
 @inlined
@@ -119,6 +122,10 @@ def _hash_keys(
     is_table_clear = False
     for number in range(row_count):
         row = rows + number * _ROW_BYTES
+        if number + _AHEAD < row_count:
+            coming = data + load_i32(row + _AHEAD * _ROW_BYTES + _KEYS_AT)
+            prefetch(coming)
+            prefetch(coming + 64)
         if load_i32(row + _SYS_FLAG) & 0xC == 0xC:
             continue
         store_i64(result, -2)
