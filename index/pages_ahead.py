@@ -10,7 +10,7 @@ from tiering.fs import ByteArray
 from tiering.libc import populate
 
 #: Bytes whose pages are made ready at a time.
-WINDOW_BYTES = 4 << 20
+WINDOW_BYTES = 8 << 20
 
 #: One for all files; a thread ends with its window, which is long beside its start.
 _BESIDE = FetchPool(1, "tierlog-index-pages")
