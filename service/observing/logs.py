@@ -81,8 +81,14 @@ class Lines(logging.StreamHandler[TextIO]):
             if not isinstance(record, _RequestRecord):
                 self.flush()
             elif len(self._waiting) == 1:
-                asyncio.get_running_loop().call_soon(self.flush)
+                asyncio.get_running_loop().call_soon(self._end_turn, record)
         except Exception:
+            self.handleError(record)
+
+    def _end_turn(self, record: logging.LogRecord) -> None:
+        try:
+            self.flush()
+        except Exception:  # as in emit: a stream that is gone is nothing that the loop could log
             self.handleError(record)
 
     def flush(self) -> None:

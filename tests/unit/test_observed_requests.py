@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 
 from service.api.app import create_app
 from service.engine import Engine
-from service.observing.logs import TextLines, configure_logs, log_request
+from service.observing.logs import JsonLines, Lines, TextLines, configure_logs, log_request
 from service.observing.requests import is_sane_id, request_ids
 from service.settings import LogSettings, Settings
 from tests.support.crash_fs import CrashFileSystem
@@ -203,9 +203,32 @@ def test_lines_of_requests_wait_for_the_end_of_the_turn_and_all_keep_their_order
     assert world.lines()[1]["number"] == 2
 
 
-def test_a_line_with_half_a_surrogate_pair_is_json_all_the_same(world: World) -> None:
-    logging.getLogger("tierlog").warning("failed at %s", "/a\ud800")
-    assert world.lines()[0]["event"] == "failed at /a\ud800"
+def test_a_line_with_half_a_surrogate_pair_is_json_all_the_same() -> None:
+    record = logging.makeLogRecord({"msg": "failed at %s", "args": ("/a\ud800",)})  # logged, no report could hold it
+    assert json.loads(JsonLines().format(record))["event"] == "failed at /a\ud800"
+
+
+def test_lines_whose_stream_is_gone_reach_nobody_and_harm_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    failed: list[dict[str, Any]] = []
+
+    async def turn() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+        logger = logging.getLogger("test.lines")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(lines)
+        log_request(logger, logging.INFO, "request", {})
+        stream.close()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    try:
+        asyncio.run(turn())
+    finally:
+        logging.getLogger("test.lines").removeHandler(lines)
+    assert failed == []
+    assert "I/O operation on closed file" in capsys.readouterr().err
 
 
 def test_no_two_requests_have_one_new_id() -> None:
