@@ -68,14 +68,7 @@ class ColdOffsets:
             )  # fmt: skip
             if done < 0:
                 raise CorruptIndexError("an index item changed its offset while an object was built of it")
-        starts = np.zeros(len(rows) + 1, np.int64)
-        start = 0
-        for number, end in enumerate(ends.tolist()):
-            distinct = _distinct(found[start:end])
-            kept = int(starts[number])
-            found[kept : kept + len(distinct)] = distinct  # never beyond what was read
-            starts[number + 1] = kept + len(distinct)
-            start = end
+        starts = _packed(found, ends)
         pairs = np.empty((int(starts[-1]), 2), np.uint32)
         pairs[:, 0] = found[: len(pairs)]
         del found
@@ -102,6 +95,19 @@ class ColdOffsets:
         )  # fmt: skip
         if done < 0:
             raise CorruptIndexError("an index item changed its offset while an object was built of it")
+
+
+def _packed(found: NDArray[np.uint32], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Keep the distinct offsets of each segment, one segment behind the other; where each one's begin, and the end."""
+    starts = np.zeros(len(ends) + 1, np.int64)
+    start = 0
+    for number, end in enumerate(ends.tolist()):
+        distinct = _distinct(found[start:end])
+        kept = int(starts[number])
+        found[kept : kept + len(distinct)] = distinct  # never beyond what was read
+        starts[number + 1] = kept + len(distinct)
+        start = end
+    return starts
 
 
 def _field(items: Items) -> tuple[int, int, int, int]:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from index.chained_file import ChainedIndexFile
-from index.cover import TRAILER_BYTES, Trailer, crc_of, joined_crc
+from index.cover import TRAILER_BYTES, Trailer, crc_of
 from index.errors import CorruptIndexError
 from index.header import END_MAGIC, MAX_FILE_BYTES, SLOT_BYTES, FileHeader, compacted_bytes
 from index.kernels.slots import compare_slots
@@ -26,6 +26,7 @@ from index.slot_pieces import PIECE_BYTES, SlotPiece, slot_pieces
 from tiering.cold.caching.fetch_pool import FetchPool
 from tiering.errors import InvalidRequestError, StoreError
 from tiering.fs import ByteArray, FileSystem, flush_file
+from tiering.kernels.checksum import joined_crc32
 
 
 def compact(
@@ -87,7 +88,7 @@ def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: in
             taken.result()
         comparison.finish()
         if source.trailer is not None:
-            crc = joined_crc(slots_crc, items_crc, items_bytes)
+            crc = int(joined_crc32(slots_crc, items_crc, items_bytes))
             file.write_at(total, Trailer(source.trailer.cover, source.trailer.bounds, crc).encode())
     finally:
         if taken is not None:

@@ -44,8 +44,6 @@ TRAILER_MAGIC = b"TLIDXEND"
 _COVER = struct.Struct(">qqiihh")
 _BOUNDS = struct.Struct(">qqqq")
 _U32 = struct.Struct(">I")
-_POLYNOMIAL = 0xEDB88320
-_X_TO_THE_0 = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +114,3 @@ class Trailer:
 def crc_of(data: ByteArray, crc: int = 0) -> int:
     """CRC-32 of an array, continued from ``crc``."""
     return int(continued_crc32(CRC_TABLES, data.ctypes.data, len(data), crc)) if len(data) else crc
-
-
-def joined_crc(first: int, second: int, second_bytes: int) -> int:
-    """CRC-32 of two runs of bytes, the second ``second_bytes`` long, from their CRCs.
-
-    Bytes behind a run multiply its CRC by x^8 each, modulo the CRC's polynomial; the powers are squared up.
-    """
-    power, square, bits = _X_TO_THE_0, _X_TO_THE_0 >> 1, 8 * second_bytes
-    while bits:
-        if bits & 1:
-            power = _times(power, square)
-        square = _times(square, square)
-        bits >>= 1
-    return _times(power, first) ^ second
-
-
-def _times(left: int, right: int) -> int:
-    """Product of two polynomials modulo the CRC's, the highest bit being x^0."""
-    product = 0
-    for bit in range(31, -1, -1):
-        if left >> bit & 1:
-            product ^= right
-        right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
-    return product

@@ -95,14 +95,15 @@ class KeyFilter:
             raise InvalidRequestError("a key has two hashes")
         add_keys(self._words.ctypes.data, self.blocks, lows.ctypes.data, highs.ctypes.data, len(lows))
 
-    def add_items(self, items: Items) -> None:
-        """Put in the keys of items, contiguous and of a compacted layout with both hashes."""
+    def add_items(self, items: Items) -> int:
+        """Put in the keys of items, contiguous and of a compacted layout with both hashes; a sum of the keys."""
         fields = items.dtype.fields
         assert fields is not None
-        add_items(
+        found: int = add_items(
             self._words.ctypes.data, self.blocks, items.ctypes.data, len(items), items.dtype.itemsize,
             int(fields["hash"][1]), int(fields["hash_high"][1]),
         )  # fmt: skip
+        return found
 
     def may_contain(self, hash_low: int, hash_high: int) -> bool:
         """False only if the key was never put in."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from index.cold_offsets import ColdOffsets, ToCold
+from index.errors import CorruptIndexError
 from index.kernels.filter import count_keys
 from index.key_filter import DEFAULT_BITS_PER_KEY, KeyFilter
 from index.layout import ItemLayout, Items
@@ -142,19 +143,20 @@ def write_index_object(
     key_filter = None
     if filter_bits and source.layout.has_hash_high:
         key_filter = KeyFilter.sized(keys.count, filter_bits)
-        for items in order.pieces():
-            key_filter.add_items(items)
+        total = sum(key_filter.add_items(items) for items in order.pieces())
+        if (total - keys.total) % (1 << 64):  # a filter without a key would hide what the pages hold
+            raise CorruptIndexError("an index item changed its key while an object was built of it")
     return writer.finish(slot_end, segments, key_filter)
 
 
 class KeyCount:
-    """Counts the distinct keys of items that come in the object's order."""
+    """Counts the distinct keys of items that come in the object's order, and sums up those of all items."""
 
     def __init__(self, layout: ItemLayout) -> None:
         fields = layout.compacted.fields
         assert fields is not None
         self._at = [int(fields[name][1]) if name in fields else -1 for name in ("hash", "hash_high")]
-        self._last = np.full(2, -1, np.int64)
+        self._last = np.array([-1, -1, 0], np.int64)
         self.count = 0
 
     def add(self, items: Items) -> None:
@@ -162,6 +164,11 @@ class KeyCount:
         self.count += count_keys(
             items.ctypes.data, len(items), items.dtype.itemsize, *self._at, self._last.ctypes.data
         )  # fmt: skip
+
+    @property
+    def total(self) -> int:
+        """As :meth:`KeyFilter.add_items` sums the same items up, whatever their order."""
+        return int(self._last[2])
 
 
 class _Memory:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from index.cover import crc_of, joined_crc
+from index.cover import crc_of
 from index.key_filter import KeyFilter
 from index.layout import ItemLayout, Items
 from index.object_pages import PageDirectory
@@ -31,6 +31,7 @@ from index.object_sections import (
 )
 from index.page_writer import PageWriter
 from tiering.format.section import SectionRef
+from tiering.kernels.checksum import joined_crc32
 from tiering.types import TimeBounds
 
 DEFAULT_PAGE_BYTES = 64 << 10
@@ -175,7 +176,7 @@ class _SectionWriter:
         length = self.position
         head = encode_section(PAGES, b"", length - SECTION_HEAD_BYTES)
         self._target.write_at(0, head)
-        self.crc = joined_crc(zlib.crc32(head), self.crc, length - SECTION_HEAD_BYTES)
+        self.crc = int(joined_crc32(zlib.crc32(head), self.crc, length - SECTION_HEAD_BYTES))
         self.sections[PAGES] = SectionRef(0, length, length, self.crc)
 
     def section(self, name: str, table: bytes) -> None:

@@ -2,7 +2,7 @@
 
 ``index.object_pages`` has the format and reads it.
 
-In memory are the page that may still grow and the items handed over last.
+In memory are the page that may still grow, the items handed over last and, compressed, their pages.
 """
 
 from __future__ import annotations

@@ -39,4 +39,7 @@ class PagesAhead:
             self._there = min(end + WINDOW_BYTES, len(self._data))
             populate(self._data, self._asked, self._there)
         self._asked = min(self._there + WINDOW_BYTES, len(self._data))
-        self._coming = _BESIDE.submit(partial(populate, self._data, self._there, self._asked))
+        try:
+            self._coming = _BESIDE.submit(partial(populate, self._data, self._there, self._asked))
+        except RuntimeError:  # no thread is to be had: the kernel finds each page when it is written
+            self._coming = None

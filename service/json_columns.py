@@ -31,6 +31,8 @@ SCHEMA = pa.schema(
     ]
 )  # fmt: skip
 _FIELD_NAMES, _DOCUMENT_NAME = address_of(FIELD_NAMES), address_of(DOCUMENT_NAME)
+#: Offsets are of 32 bits.
+_MOST_BYTES = (1 << 31) - 1
 #: Texts end in it, and the kernel writes so many bytes at once.
 _SLACK_BYTES = 8
 
@@ -41,7 +43,7 @@ def read_columns(text: bytes, *, is_lines: bool) -> pa.Table | None:
     Whoever gets None has to look himself: nothing is said about what is in the text, or wrong with it. A column of
     which no message has a value is left out.
     """
-    if not _is_utf8(text):
+    if len(text) > _MOST_BYTES or not _is_utf8(text):
         return None
     size = len(text)
     most_rows = min(text.count(b"{"), size // LEAST_ROW_BYTES) + 1

@@ -51,25 +51,38 @@ def _unsigned(address: int) -> Any:
     return load_be32(address) & 0xFFFFFFFF
 
 
+@called
+def _mixed(low: int, high: int) -> Any:
+    """Another number for each key; sums of them tell two sets of keys apart, whatever order they come in."""
+    value = (high << 32 | low) * -7046029254386353131
+    return value ^ (value >> 29)
+
+
 @kernel
 def add_items(words: int, blocks: int, items: int, count: int, width: int, hash_at: int, high_at: int) -> Any:
-    """The same for the keys of compacted items, whose hashes are at these places."""
+    """The same for the keys of compacted items, whose hashes are at these places; returns the sum of the keys."""
+    total = int64(0)
     for at in range(count):
         item = items + width * at
         if at + _AHEAD < count:
             prefetch(words + 32 * (_unsigned(item + width * _AHEAD + high_at) * blocks >> 32))
-        _add(words, blocks, _unsigned(item + hash_at), _unsigned(item + high_at))
-    return int64(count)
+        low = _unsigned(item + hash_at)
+        high = _unsigned(item + high_at)
+        _add(words, blocks, low, high)
+        total += _mixed(low, high)
+    return total
 
 
 @kernel
 def count_keys(items: int, count: int, width: int, hash_at: int, high_at: int, last: int) -> Any:
-    """How many of sorted items have another key than the one before; ``last`` (int64 each) has hashes of the last one.
+    """How many of sorted items have another key than the one before.
 
-    At the start they are -1; ``high_at`` is -1 where items have no second hash.
+    ``last`` (int64 each) has the hashes of the last one, -1 at the start, and the sum of the keys of all items so far.
+    ``high_at`` is -1 where items have no second hash.
     """
     low = load_i64(last)
     high = load_i64(last + 8)
+    total = load_i64(last + 16)
     found = int64(0)
     for at in range(count):
         item = items + width * at
@@ -78,6 +91,8 @@ def count_keys(items: int, count: int, width: int, hash_at: int, high_at: int, l
         found += (here != low) | (other != high)
         low = here
         high = other
+        total += _mixed(here, other)
     store_i64(last, low)
     store_i64(last + 8, high)
+    store_i64(last + 16, total)
     return found

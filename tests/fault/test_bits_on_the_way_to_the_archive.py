@@ -114,6 +114,23 @@ def test_a_bit_of_a_gathered_frame_flips(monkeypatch: pytest.MonkeyPatch, left_o
         assert noticed(lambda: written(scanned(log()), left_out), left_out), number
 
 
+@pytest.mark.parametrize("left_out", [set(), LEFT_OUT], ids=["all", "some left out"])
+def test_a_bit_of_a_planned_frame_s_group_flips(monkeypatch: pytest.MonkeyPatch, left_out: set[int]) -> None:
+    plan = FrameGatherer.plan
+    strikes = 0
+    for bit in (*range(6), 12, 30, 31, 40, 62, 63):
+        for place in range(4):
+
+            def flipping(self: FrameGatherer, *args: Any, bit: int = bit, place: int = place) -> np.ndarray[Any, Any]:
+                frames = plan(self, *args)
+                frames["group"].view(np.uint64)[place] ^= np.uint64(1 << bit)
+                return frames
+
+            monkeypatch.setattr(FrameGatherer, "plan", flipping)
+            strikes += noticed(lambda: written(scanned(log()), left_out), left_out)
+    assert strikes > 24
+
+
 def test_a_bit_of_a_compressed_frame_flips(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     strikes = 0
     for number in range(300):

@@ -16,6 +16,7 @@ from index.compacted_file import CompactedIndexFile
 from index.errors import CorruptIndexError
 from index.export import export_object
 from index.index_object import IndexObjectReader
+from index.key_filter import KeyFilter
 from index.layout import ROCKETMQ, TIERLOG, ItemLayout
 from index.object_builder import IndexMeta, IndexObject, build_index_object
 from index.object_order import SlotOrder, plain_order
@@ -228,6 +229,23 @@ def test_layout_without_a_second_hash_has_no_filter() -> None:
     reader = IndexObjectReader(Counted(made).fetch, made.sections, layouts={LEAST.number: LEAST})
     assert reader.key_filter() is None
     assert reader.lookup(1, 99)["offset"].tolist() == offsets_of(source, (1, 0))
+
+
+@pytest.mark.parametrize("piece_items", [1, 3, 1000])
+@pytest.mark.parametrize("name", ["hash", "hash_high"])
+def test_a_key_that_changes_before_it_is_in_the_filter_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, name: str, piece_items: int
+) -> None:
+    source = source_of([(low, low * 77) for low in range(40)], 7)
+    sized = KeyFilter.sized
+
+    def changing(keys: int, bits_per_key: int) -> KeyFilter:
+        source.items[name][23] ^= 1 << 30
+        return sized(keys, bits_per_key)
+
+    monkeypatch.setattr(KeyFilter, "sized", changing)
+    with pytest.raises(CorruptIndexError, match="changed its key"):
+        build_index_object(source, mirrored, IndexMeta("s", SEGMENT, {}), piece_items=piece_items)
 
 
 @pytest.mark.parametrize("piece_items", [1, 2, 1000])

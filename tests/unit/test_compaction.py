@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from index.batch import KeyBatch
 from index.chained_file import ChainedIndexFile
 from index.compactor import Comparison, compact
-from index.cover import TRAILER_BYTES, joined_crc
+from index.cover import TRAILER_BYTES
 from index.errors import CorruptIndexError
 from index.header import FileHeader, items_position
 from index.kernels.keys import KEY_ROW
@@ -230,11 +230,6 @@ def test_comparison_of_arbitrary_bytes_never_crashes(
 
 
 # ---- checksum and memory
-
-
-@given(st.binary(max_size=200), st.binary(max_size=200))
-def test_joined_checksum_is_that_of_the_joined_bytes(left: bytes, right: bytes) -> None:
-    assert joined_crc(zlib.crc32(left), zlib.crc32(right), len(right)) == zlib.crc32(left + right)
 
 
 def test_memory_does_not_grow_with_the_items(tmp_path: Path) -> None:

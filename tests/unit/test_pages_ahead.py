@@ -53,3 +53,14 @@ def test_a_failure_of_the_thread_beside_is_the_writers(monkeypatch: pytest.Monke
     pages.reach(WINDOW_BYTES + 1)
     with pytest.raises(OSError, match="no memory"):
         pages.reach(2 * WINDOW_BYTES + 2)
+
+
+def test_without_a_thread_to_be_had_puts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(work: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(pages_ahead._BESIDE, "submit", refuses)
+    data = np.zeros(4 * WINDOW_BYTES, np.uint8)
+    pages = PagesAhead(data, 0)
+    for end in (1, WINDOW_BYTES + 1, len(data)):
+        pages.reach(end)

@@ -176,23 +176,22 @@ def _gather(
                 return -1
             while group < groups and load_i64(starts + 8 * (group + 1)) <= i:
                 group += 1
-            if group == groups:
+            if group >= groups or load_i64(starts + 8 * group) > i:
                 return -1
             position = load_i32(positions + 4 * ordinal)
-            source = log + position
-            record = out + written
-            copy(record, source, size)
+            record = out + written  # all else is read of the copy, which is compared later
+            copy(record, log + position, size)
             store_i32(places + 4 * ordinal, cold + written)
             mapped += position + cold + written
             is_left_out = load_u8(left_out + group) != 0
             if not is_left_out:
-                queue_offset = load_be64(source + 20)
+                queue_offset = load_be64(record + 20)
                 if load_i64(keys + 8 * group) & 1:
                     queue_offset = -1
                 is_next = (queue_offset == previous + 1 and queue_offset > 0) or queue_offset == previous == -1
                 previous = queue_offset
-                born_ms = load_be64(source + 40)
-                store_ms = load_be64(source + (68 if load_be32(source + 36) & 0x10 else 56))
+                born_ms = load_be64(record + 40)
+                store_ms = load_be64(record + (68 if load_be32(record + 36) & 0x10 else 56))
                 if open_group == group and is_next:
                     _go_on(run, size, store_ms, born_ms)
                 else:
