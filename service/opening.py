@@ -299,7 +299,7 @@ def _open_local(
     if settings.index.classic and not read_only:
         classic = ClassicIndex.open(
             fs, paths, around.clock, slots=settings.index.classic_slots, items=settings.index.classic_items,
-            log_begin=hot.log.begin, before_change=partial(mark_in_use, fs, paths),
+            log_begin=hot.log.begin, before_change=partial(mark_in_use, fs, paths), flush_log=hot.flush_seen,
         )  # fmt: skip
     # what is recovered in memory only is not kept
     seal_full = (lambda: None) if read_only else index.seal_full

@@ -95,8 +95,9 @@ class Producer:
     def _append(self, durability: Durability) -> None:
         try:
             found = self._engine.append(self._pending, durability)
-        finally:
-            self._is_due = self._is_closed or len(self._pending) > 0
+        finally:  # after a failure what waits may not have been taken
+            enough = len(self._pending) >= BATCH_MESSAGES or self._pending.text_bytes >= BATCH_BYTES
+            self._is_due = self._is_closed or enough
         if self._appended is not None and len(found):
             self._appended(found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -298,6 +299,8 @@ def _end_if_threads_hang() -> None:
     ]
     for thread in hanging:
         thread.join(0.5)
+    for handler in logging.getLogger().handlers:  # of the last turn of an event loop some lines may wait
+        handler.flush()
     if any(thread.is_alive() for thread in hanging):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -8,6 +8,7 @@ the files that speak of them.
 * Killed while a file is written: its flushed items stand, header and slots are made of them again, and the log is read
   from there, to the item. Nothing is flushed but items, because a flush of the slots would write all of them each time.
 * Killed between a flush and its note: the note before stands.
+* The note speaks of records that were not flushed yet, as readers may see them: the log is flushed first.
 * Killed while files below the border are removed: their names went first.
 * The log lost records that files speak of, another program removed or changed a file, or the settings changed: what
   does not fit goes, and is derived again, at worst from the whole hot log. So it is when the index is switched on for
@@ -59,6 +60,9 @@ class ClassicIndex:
         self._flush_guard = FlushGuard()
         self._progress = Progress(slots, items, (), Position(0))
         self._position = Position(0)
+        self._flush_log: Callable[[int], object] = lambda upto: None
+        #: Below it lies every record that an item may speak of.
+        self._taken_to = 0
         self._full: tuple[ClassicIndexFile, ...] = ()
         self._current: ClassicIndexFile | None = None
         #: Both of them for readers; replaced as a whole at every change.
@@ -81,14 +85,17 @@ class ClassicIndex:
         items: int,
         log_begin: int,
         before_change: Callable[[int], object] = lambda durable_ms: None,
+        flush_log: Callable[[int], object] = lambda upto: None,
     ) -> ClassicIndex:
         """Open after any stop, before the store recovers; drops every file that is not known to be whole.
 
         ``before_change`` is told :meth:`durable_ms` before the file that was being written is touched, or any dropped.
-        The dispatcher goes on from :meth:`next_offset`; if that lies above the recovered end of the log, call
-        :meth:`restart` before the first dispatch.
+        ``flush_log`` makes the log durable up to an offset before a note speaks of it. The dispatcher goes on from
+        :meth:`next_offset`; if that lies above the recovered end of the log, call :meth:`restart` before the first
+        dispatch.
         """
         index = cls(fs, paths, clock, slots=slots, items=items)
+        index._flush_log = flush_log
         fs.make_dirs(paths.index)
         path = paths.classic_index_json
         progress = Progress.decode(fs.read(path)) if fs.exists(path) else None
@@ -193,6 +200,7 @@ class ClassicIndex:
         physical = np.ascontiguousarray(records.rows["physical_offset"])
         rows = np.ascontiguousarray(records.rows[np.searchsorted(physical, self._position.next) :])
         keys = hash_classic_items(records.data, rows)
+        self._taken_to = records.end
         at = 0
         if len(rows) and rows["physical_offset"][0] == self._position.next:
             at = self._position.keys
@@ -226,6 +234,7 @@ class ClassicIndex:
         return file
 
     def _finish_file(self, file: ClassicIndexFile) -> None:
+        self._flush_log(self._taken_to)
         with self._flush_guard.flushing():
             file.flush()
         names = (*self._progress.files, file.path.name)
@@ -242,6 +251,7 @@ class ClassicIndex:
         """Make durable how far the index is, so that the next open goes on from there; cheap when nothing changed."""
         with self._lock:
             self._flush_guard.check()
+            self._flush_log(self._taken_to)
             file = self._current
             written = WrittenFile(None, 0, 0, 0, self._position)
             if file is not None and file.item_count:

@@ -74,7 +74,7 @@ class StatsOut(BaseModel):
     log_end: int = _COUNT
     flushed_to: int = _COUNT
     dispatched_to: int = _COUNT
-    dispatch_lag_bytes: int = Field(ge=0, description="flushed, and not seen by queues and index")
+    dispatch_lag_bytes: int = Field(ge=0, description="to be seen by readers, and not by queues and index yet")
     dispatch_lag_ms: int = Field(ge=0, description="age of the oldest record of these")
     recover_from: int = _COUNT
     archived_to: int | None

@@ -73,6 +73,8 @@ class Lines(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._waiting: list[str] = []
+        #: The event loop that will write them.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a line."""
@@ -80,12 +82,14 @@ class Lines(logging.StreamHandler[TextIO]):
             self._waiting.append(self.format(record) + self.terminator)
             if not isinstance(record, _RequestRecord):
                 self.flush()
-            elif len(self._waiting) == 1:
-                asyncio.get_running_loop().call_soon(self._end_turn, record)
+            elif (loop := asyncio.get_running_loop()) is not self._loop:
+                loop.call_soon(self._end_turn, record)
+                self._loop = loop
         except Exception:
             self.handleError(record)
 
     def _end_turn(self, record: logging.LogRecord) -> None:
+        self._loop = None
         try:
             self.flush()
         except Exception:  # as in emit: a stream that is gone is nothing that the loop could log

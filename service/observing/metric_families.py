@@ -90,7 +90,7 @@ _STORE = (
     _gauge("tierlog_dispatched_to_bytes", "Physical offset below which all is derived.", stat="dispatched_to"),
     _gauge("tierlog_recover_from_bytes", "Physical offset at which recovery would begin.", stat="recover_from"),
     _gauge(
-        "tierlog_dispatch_lag_bytes", "Flushed bytes of log that queues and index have not seen.",
+        "tierlog_dispatch_lag_bytes", "Bytes of log to be seen that queues and index have not.",
         "Consumers and queries wait for it. Is the processor busy, or the disk full?", stat="dispatch_lag_bytes",
     ),
     _gauge(
@@ -98,7 +98,7 @@ _STORE = (
         "As for the bytes.", stat="dispatch_lag_ms", divisor=1000,
     ),
     _gauge(
-        "tierlog_index_behind_bytes", "Flushed bytes of log whose keys are in no index yet.",
+        "tierlog_index_behind_bytes", "Bytes of log to be seen whose keys are in no index yet.",
         "Growing: the index cannot be written, see `tierlog_index_failing`.", stat="index_behind_bytes",
     ),
     _gauge(

@@ -101,6 +101,22 @@ def test_written_commit_of_a_group_makes_durable_what_it_is_about(fs: CrashFileS
     assert again.groups.committed("billing").offsets == {("orders", own, 0): 2}
 
 
+def test_written_classic_index_knows_no_record_that_a_power_cut_takes_back(fs: CrashFileSystem) -> None:
+    engine = opened(fs, Visibility.WRITTEN)
+    engine.append([Message("orders", b"full", [f"a{number}" for number in range(37)])])
+    engine.append([Message("orders", b"cut", [f"b{number}" for number in range(6)])], Durability.ASYNC)
+    engine._hot.dispatch()  # the second one's first keys are the last that the file has room for
+    again = opened(fs.crash(1, lose_everything=True), Visibility.WRITTEN)
+    assert again._classic is not None
+    keys = [f"c{number}" for number in range(6)]
+    physical_offset = again._hot.log.end
+    again.append([Message("orders", b"new", keys)])
+    again._hot.dispatch()
+    for key in keys:
+        assert again._classic.query("orders", key, 64, 0, 1 << 60).offsets == [physical_offset]
+    assert again.check() == []
+
+
 def test_written_archive_holds_flushed_bytes_only(fs: CrashFileSystem) -> None:
     engine = opened(fs, Visibility.WRITTEN)
     append(engine, *(f"{number:04}" for number in range(100)))

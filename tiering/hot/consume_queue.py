@@ -57,7 +57,7 @@ class QueueView:
         low, high = self.first, self.next
         if low < high and not self._is_below(low, physical_offset):  # what is usual: the border lies below the queue,
             return low
-        if low < high and self._is_below(high - 1, physical_offset):  # or all of it is flushed
+        if low < high and self._is_below(high - 1, physical_offset):  # or all of the queue lies below it
             return high
         while low < high:
             middle = (low + high) // 2

@@ -210,8 +210,8 @@ class HotStore:
             return self.log.flush(upto)
 
     def flush_seen(self, upto: int | None = None) -> None:
-        """Make durable what readers may have seen, or what of it lies below ``upto``; most often it is already."""
-        seen = self.log.visible if upto is None else upto
+        """Make durable what readers may have seen (nothing while the store recovers), or that below ``upto``."""
+        seen = self.log.visible if upto is None else min(upto, self.log.visible)
         if seen > self.log.flushed:
             self.flush(seen)
 
