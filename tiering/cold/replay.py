@@ -6,14 +6,11 @@ up to 8 MiB, and further ones are on their way while one is read, with the direc
 follow. What is on its way or waits stays below twice the next window, 16 MiB and the budget that all replays
 share; so who stops early has cost about twice what was read.
 
-Frames of a window are decompressed ahead too (``frames_ahead``), on the same budget.
-
 Nothing is fetched ahead where the budget is 0: each frame is asked for when it is wanted.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -21,7 +18,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tiering.cold.caching.fetch_pool import FetchPool, done_here
-from tiering.cold.frames_ahead import GROUP_FRAMES, frames_ahead
 from tiering.cold.reading import ArchiveReader
 from tiering.cold.segment.reader import FRAME_COLUMNS, QueueRuns, SegmentReader, item_at
 from tiering.errors import StoreError
@@ -36,8 +32,6 @@ _MAX_AHEAD_BYTES = 2 * _MAX_WINDOW_BYTES
 _MAX_WINDOWS = 8
 _LAYOUTS_AHEAD = 3
 _MAX_TOGETHER_BYTES = 1 << 20
-#: Of a run: which frame it is in, and what a piece of it is made of.
-_PIECE_COLUMNS = ["frame_position", "first_queue_offset", "records", "position", "bytes"]
 
 
 class ReadAheadBudget:
@@ -204,29 +198,17 @@ class QueueReplay:
             layout = window.layout
             frame, last = b"", -1
             try:
-                runs = layout.runs[window.first : window.end]
-                with contextlib.closing(self._frames(window, runs, window.data.result())) as frames:
-                    for start, first, records, position, size in runs[_PIECE_COLUMNS].tolist():
-                        if start != last:
-                            frame, last = next(frames), start
-                        yield Piece(frame, position, position + size, first + records - 1)
+                data = window.data.result()
+                runs = layout.runs[window.first : window.end].tolist()
+                for start, length, raw_bytes, checksum, first, records, position, size in runs:
+                    if start != last:
+                        self._fill()
+                        piece = data[start - window.start_byte : start + length - window.start_byte]
+                        frame = layout.segment.decode_frame(FramePlace(start, length, raw_bytes, checksum), piece)
+                        last = start
+                    yield Piece(frame, position, position + size, first + records - 1)
             finally:
                 self._budget.give(window.size_bytes)
-
-    def _frames(self, window: _Window, runs: QueueRuns, data: bytes) -> Generator[bytes]:
-        """Each frame of a window once."""
-
-        def decode(place: FramePlace) -> bytes:
-            begin = place.position - window.start_byte
-            return window.layout.segment.decode_frame(place, data[begin : begin + place.length])
-
-        places = [FramePlace(*columns) for columns in dict.fromkeys(runs[list(FRAME_COLUMNS)].tolist())]
-        frames = frames_ahead(places, decode, self._pool, self._budget.take, self._budget.give)
-        with contextlib.closing(frames):
-            for number, frame in enumerate(frames):
-                if number % GROUP_FRAMES == 0:
-                    self._fill()
-                yield frame
 
     # windows
 
