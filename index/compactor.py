@@ -11,6 +11,7 @@ compacted file is whole, and the next open removes the sealed one of the same na
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
@@ -22,11 +23,14 @@ from index.cover import TRAILER_BYTES, Trailer, crc_of
 from index.errors import CorruptIndexError
 from index.header import END_MAGIC, MAX_FILE_BYTES, SLOT_BYTES, FileHeader, compacted_bytes
 from index.kernels.slots import compare_slots
-from index.slot_pieces import PIECE_BYTES, SlotPiece, slot_pieces
+from index.slot_pieces import PIECE_BYTES, PIECES_HELD, SlotPiece, slot_pieces
 from tiering.cold.caching.fetch_pool import FetchPool
 from tiering.errors import InvalidRequestError, StoreError
 from tiering.fs import ByteArray, FileSystem, flush_file
 from tiering.kernels.checksum import joined_crc32
+
+#: A thread that waits this long for its next piece ends with the compaction; to start one for each takes longer.
+_LINGER_S = 0.05
 
 
 def compact(
@@ -56,7 +60,7 @@ def compact(
 
 
 def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: int) -> None:
-    """Lay a source out in a file, whose pieces are written and compared beside the walk that gathers the next one."""
+    """Lay a source out in a file: while a piece is gathered, the one before is written and that before it compared."""
     total = compacted_bytes(source.layout, source.slots, source.item_count)
     if total > MAX_FILE_BYTES:
         raise CorruptIndexError("compacted index file would not fit 32-bit positions", path=str(source.path))
@@ -66,33 +70,37 @@ def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: in
     comparison = Comparison(source, fs.map_read(path))
     slots_crc, items_crc, items_bytes = crc_of(np.frombuffer(header, np.uint8)), 0, 0
 
-    def take(piece: SlotPiece) -> None:
+    def write(piece: SlotPiece) -> None:
+        nonlocal slots_crc, items_crc, items_bytes
+        slots_crc, items_crc = crc_of(piece.slots, slots_crc), crc_of(piece.items, items_crc)
+        items_bytes += len(piece.items)
         if len(piece.items):
             file.write_at(piece.items_position, piece.items)
         if len(piece.slots):
             file.write_at(piece.slots_position, piece.slots)
+
+    def compare(piece: SlotPiece, written: Future[None]) -> None:
+        written.result()
         comparison.go_on(piece)
 
     file = fs.open(path)
-    beside = FetchPool(1, "tierlog-compaction")  # nobody waits for it at the interpreter's end
-    taken: Future[None] | None = None
+    # nobody waits for these threads at the interpreter's end
+    writing, comparing = (FetchPool(1, "tierlog-compaction", linger_s=_LINGER_S) for _ in range(2))
+    under_way: deque[Future[None]] = deque()
     try:
         file.write_at(0, header)
         for piece in slot_pieces(source, piece_bytes):
-            slots_crc, items_crc = crc_of(piece.slots, slots_crc), crc_of(piece.items, items_crc)
-            items_bytes += len(piece.items)
-            if taken is not None:
-                taken.result()
-            taken = beside.submit(partial(take, piece))
-        if taken is not None:
+            under_way.append(comparing.submit(partial(compare, piece, writing.submit(partial(write, piece)))))
+            if len(under_way) == PIECES_HELD:
+                under_way.popleft().result()
+        for taken in under_way:
             taken.result()
         comparison.finish()
         if source.trailer is not None:
             crc = int(joined_crc32(slots_crc, items_crc, items_bytes))
             file.write_at(total, Trailer(source.trailer.cover, source.trailer.bounds, crc).encode())
     finally:
-        if taken is not None:
-            wait([taken])
+        wait(under_way)
         file.close()
 
 

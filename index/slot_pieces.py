@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,11 +18,13 @@ from tiering.errors import InvalidRequestError
 from tiering.fs import ByteArray
 
 #: Bytes of items, and at most of slots too, that are laid out at a time.
-PIECE_BYTES = 512 << 10
+PIECE_BYTES = 1 << 20
+#: Pieces whose arrays are in memory: one is gathered while those before it are still read.
+PIECES_HELD = 3
 
 
 class SlotPiece(NamedTuple):
-    """Slots and items that follow those of the piece before; its arrays are used again for the next but one."""
+    """Slots and items that follow those of the piece before; its arrays are used again ``PIECES_HELD`` pieces later."""
 
     slots_position: int
     """Where the slots lie in the compacted file."""
@@ -44,19 +47,19 @@ def slot_pieces(source: ChainedIndexFile, piece_bytes: int = PIECE_BYTES) -> Ite
     start = items_position(source.slots)
     state = np.array([0, 0, start, start], np.int64)
     scratch = np.empty(GATHER_SCRATCH_BYTES, np.uint8)
-    buffers = [
+    buffers = deque(
         (
             np.empty(min(source.slots, piece_bytes // SLOT_BYTES), SLOT_ENTRY),
             np.empty(piece_bytes, np.uint8),
             np.empty(piece_bytes // source.layout.compacted_bytes, np.int32),
         )
-        for _ in range(2)
-    ]
+        for _ in range(PIECES_HELD)
+    )
     offsets = source.layout.kernel_offsets
     end = start + source.layout.compacted_bytes * source.item_count
     while state[0] < source.slots:
         slot, position = int(state[0]), int(state[3])
-        buffers.reverse()
+        buffers.rotate()
         table, items, numbers = buffers[0]
         written = gather_slots(
             source.data.ctypes.data, len(source.data), source.slots, source.item_count, offsets.ctypes.data,

@@ -6,6 +6,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,10 @@ from index.kernels.slots import GROUP, ROUNDS
 from index.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout
 from index.plain import PlainChainedFile
 from index.slot_pieces import slot_pieces
+from tests.support.faulty_fs import FaultyFileSystem
 from tests.support.index_puts import T
 from tests.support.item_layouts import EVERY
+from tiering.errors import DiskFailedError
 from tiering.fs import ByteArray, LocalFileSystem
 from tiering.kernels.scan import SCAN_ROW
 
@@ -130,6 +133,44 @@ def test_damaged_source_is_refused(tmp_path: Path, damage: str) -> None:
         compact(FS, file, tmp_path / "g", tmp_path / "tmp")
     assert not (tmp_path / "g").exists()
     assert not list((tmp_path / "tmp").iterdir())
+
+
+# ---- a disk that fails while several pieces are under way
+
+
+class OneWriteFails(FaultyFileSystem):
+    """Refuses one write of the file that is being made, counted from the header's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(FS)
+        self.left = number
+
+    def fault(self, operation: str, path: Path) -> Any:
+        if operation == "write_at":
+            self.left -= 1
+            if self.left == 0:
+                self.refuse("write_at", times=1)
+        return super().fault(operation, path)
+
+
+def test_a_write_that_fails_in_any_piece_ends_the_compaction_and_leaves_nothing(tmp_path: Path) -> None:
+    file = hashed(tmp_path / "f", TIERLOG, uneven_hashes(), SLOTS)
+    file.seal(10_000)
+    piece_bytes, number = ROUNDS * TIERLOG.compacted_bytes, 0
+    while True:
+        number += 1
+        fs = OneWriteFails(number)
+        try:
+            compact(fs, file, tmp_path / "g", tmp_path / "tmp", piece_bytes=piece_bytes)
+        except DiskFailedError:
+            assert not (tmp_path / "g").exists()
+            assert not list((tmp_path / "tmp").iterdir())
+        else:
+            break
+    assert fs.left > 0
+    assert number > 10  # header, slots and items of several pieces, trailer
+    compact(FS, file, tmp_path / "wanted", tmp_path / "tmp")
+    assert (tmp_path / "g").read_bytes() == (tmp_path / "wanted").read_bytes()
 
 
 # ---- the comparison does not depend on what it compares
