@@ -26,8 +26,13 @@ def answered_batch(messages: Sequence[Json]) -> pa.RecordBatch:
 
 def messages_stream(messages: Sequence[StoredMessage], beside: Json) -> bytes:
     """An answer as an IPC stream; what stands beside the messages is JSON in the schema's metadata."""
-    schema = MESSAGE_SCHEMA.with_metadata({name: json.dumps(value) for name, value in beside.items()})
+    return batch_stream(message_batch(messages), beside)
+
+
+def batch_stream(batch: pa.RecordBatch, beside: Json) -> bytes:
+    """The same of messages that are columns already."""
+    described = batch.replace_schema_metadata({name: json.dumps(value) for name, value in beside.items()})
     sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(message_batch(messages, schema))
+    with pa.ipc.new_stream(sink, described.schema) as writer:
+        writer.write_batch(described)
     return sink.getvalue()

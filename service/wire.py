@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tiering.batch import Message
     from tiering.message import StoredMessage
     from tiering.pull_result import PullResult
+    from tiering.pulled_batch import PulledBatch
 
 Json = dict[str, Any]
 
@@ -82,7 +83,7 @@ def pull_json(result: PullResult) -> Json:
     return {**beside_pull(result), "messages": [message_json(message) for message in result.messages]}
 
 
-def beside_pull(result: PullResult) -> Json:
+def beside_pull(result: PullResult | PulledBatch) -> Json:
     """What stands beside the messages of a pull."""
     return {
         "status": result.status.value,

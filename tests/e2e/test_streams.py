@@ -123,6 +123,40 @@ def test_a_pull_comes_as_ndjson_and_as_arrow(filled: Flow) -> None:
     assert json.loads(table.schema.metadata[b"next_offset"]) == expected["next_offset"]
 
 
+@pytest.mark.parametrize("tag", ["", "&tag=*", "&tag=nobody"])
+def test_pulls_as_arrow_and_as_json_have_the_same_messages_through_both_tiers(filled: Flow, tag: str) -> None:
+    def pulled(accept: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        found, offset = [], 0
+        while True:
+            path = f"/v1/topics/t/queues/0/messages?offset={offset}&limit=30{tag}"
+            status, _, content = filled.ask("GET", path, accept=accept)
+            assert status == 200
+            if accept == JSON:
+                beside = json.loads(content)
+                rows = [{**one, "body": one["body"].encode()} for one in beside.pop("messages")]
+            else:
+                table = pa.ipc.open_stream(content).read_all()
+                rows = [{**row, "properties": dict(row["properties"])} for row in table.to_pylist()]
+                beside = {name.decode(): json.loads(value) for name, value in table.schema.metadata.items()}
+            found += rows
+            if beside["status"] == "NO_NEW_MESSAGE":
+                return found, beside
+            assert beside["next_offset"] > offset
+            offset = beside["next_offset"]
+
+    columns, end = pulled(ARROW_STREAM)
+    objects, expected_end = pulled(JSON)
+    assert end == expected_end
+    assert [row["message_id"] for row in columns] == [row["message_id"] for row in objects]
+    shared = set(columns[0]) & set(objects[0]) if columns else set()
+    assert [{name: row[name] for name in shared} for row in columns] == [
+        {name: row[name] for name in shared} for row in objects
+    ]
+    if tag != "&tag=nobody":
+        assert {row["tier"] for row in columns} == {"hot", "cold"}
+        assert len(shared) > 10
+
+
 def sent(filled: Flow, kind: str) -> list[dict[str, Any]]:
     """What is sent of a query whose second page fails."""
     asked = 0

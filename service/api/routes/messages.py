@@ -22,6 +22,7 @@ from service.api.limits import lane_of
 from service.api.negotiation import wanted_form
 from service.api.parameters import MessageId, QueueId, StoreId, TopicName, any_store
 from service.api.schemas import MessageOut, OffsetByTimeIn, OffsetByTimeOut, PullIn, PullOut, QueryIn, QueryOut
+from service.arrow_rows import batch_stream
 from service.following import FollowedQuery
 from service.wire import (
     ARROW_STREAM,
@@ -37,6 +38,7 @@ from service.wire import (
 from tiering.errors import InvalidRequestError, MessageNotFoundError
 from tiering.message import StoredMessage
 from tiering.pull_result import PullResult
+from tiering.pulled_batch import PulledBatch
 from tiering.types import PullStatus
 
 router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"], dependencies=[any_store])
@@ -124,10 +126,14 @@ async def pull(
     form = wanted_form(request, (JSON, NDJSON, ARROW_STREAM))
     run = lane_of(request).run
 
-    def read() -> PullResult:
+    def read() -> PullResult | PulledBatch:
+        if form == ARROW_STREAM and asked.tag is None:
+            return engine.pull_batch(topic, queue_id, asked.offset, asked.limit)  # without an object for each message
         return engine.pull(topic, queue_id, asked.offset, asked.limit, asked.tag)
 
-    def answer(result: PullResult) -> Response:
+    def answer(result: PullResult | PulledBatch) -> Response:
+        if isinstance(result, PulledBatch):
+            return Response(batch_stream(result.messages, beside_pull(result)), media_type=form)
         if form == JSON:
             return JSONResponse(pull_json(result))
         return Response(whole(result.messages, beside_pull(result), form), media_type=form)
@@ -141,7 +147,7 @@ async def pull(
             await _wait(arrival, asked.wait_ms / 1000, request, stopping)
         check_now(request, Scope.READ, topic)
         result = await run(read)
-    return await run(partial(answer, result)) if result.messages else answer(result)
+    return await run(partial(answer, result)) if len(result.messages) else answer(result)
 
 
 @router.get(
