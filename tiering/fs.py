@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
-import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +21,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tiering import byte_lock
 from tiering.errors import DiskFailedError, DiskFullError, NotFoundError, StoreError, StoreLockedError
 from tiering.libc import Mapping, punch_hole, sync_mapped
 
@@ -31,8 +29,6 @@ ByteArray = NDArray[np.uint8]
 
 _ZEROS = bytes(1 << 20)
 _PREWRITE_STEP = 16 << 20
-#: struct flock: type, whence, start, length, pid.
-_FLOCK = struct.Struct("hhqqi4x")
 
 
 class File(Protocol):
@@ -339,26 +335,15 @@ class LocalFileSystem:
 
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[None]:
-        """Lock byte 0 of the file, as RocketMQ does, so that the two exclude each other.
-
-        The lock belongs to the open file, not to the process: a second opener in this process meets it too, and
-        somebody who merely reads the file cannot drop it.
-        """
+        """Hold the lock of :mod:`tiering.byte_lock`."""
         with contextlib.ExitStack() as held:
             with _DiskErrors(path):  # not around the yield: what fails there is not this file
                 fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
                 held.callback(os.close, fd)
-                try:
-                    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
-                except (BlockingIOError, PermissionError):
-                    holder = os.pread(fd, 200, 0).decode("utf-8", "replace").partition("\n")[2].strip()
-                    raise StoreLockedError(
-                        f"another process holds the store: {holder or 'unknown holder'}",
-                        path=str(path),
-                        hint="stop it, or use --url to talk to it",
-                    ) from None
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, f"lock\npid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+                holder = byte_lock.take(fd)
+                if holder is not None:
+                    said, hint = f"another process holds the store: {holder}", "stop it, or use --url to talk to it"
+                    raise StoreLockedError(said, path=str(path), hint=hint)
             yield
 
     def is_locked(self, path: Path) -> bool:
@@ -369,11 +354,9 @@ class LocalFileSystem:
             except FileNotFoundError:
                 return False
             try:
-                found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+                return byte_lock.is_taken(fd)
             finally:
                 os.close(fd)
-        kind: int = _FLOCK.unpack(found)[0]
-        return kind != fcntl.F_UNLCK
 
     def free_bytes(self, path: Path) -> int:
         """Space an unprivileged writer may still take."""
