@@ -24,7 +24,7 @@ from index.errors import CorruptIndexError
 from index.header import END_MAGIC, MAX_FILE_BYTES, SLOT_BYTES, FileHeader, compacted_bytes
 from index.kernels.slots import compare_slots
 from index.slot_pieces import PIECE_BYTES, PIECES_HELD, SlotPiece, slot_pieces
-from tiering.cold.caching.fetch_pool import FetchPool
+from tiering.cold.caching.fetch_pool import FetchPool, done_here
 from tiering.errors import InvalidRequestError, StoreError
 from tiering.fs import ByteArray, FileSystem, flush_file
 from tiering.kernels.checksum import joined_crc32
@@ -87,10 +87,12 @@ def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: in
     # nobody waits for these threads at the interpreter's end
     writing, comparing = (FetchPool(1, "tierlog-compaction", linger_s=_LINGER_S) for _ in range(2))
     under_way: deque[Future[None]] = deque()
+    written = done_here(partial(file.write_at, 0, header))
     try:
-        file.write_at(0, header)
+        written.result()
         for piece in slot_pieces(source, piece_bytes):
-            under_way.append(comparing.submit(partial(compare, piece, writing.submit(partial(write, piece)))))
+            written = writing.submit(partial(write, piece))
+            under_way.append(comparing.submit(partial(compare, piece, written)))
             if len(under_way) == PIECES_HELD:
                 under_way.popleft().result()
         for taken in under_way:
@@ -100,7 +102,7 @@ def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: in
             crc = int(joined_crc32(slots_crc, items_crc, items_bytes))
             file.write_at(total, Trailer(source.trailer.cover, source.trailer.bounds, crc).encode())
     finally:
-        wait(under_way)
+        wait([written, *under_way])  # also where no thread was to be had for the comparison
         file.close()
 
 

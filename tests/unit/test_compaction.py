@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,38 @@ def test_a_write_that_fails_in_any_piece_ends_the_compaction_and_leaves_nothing(
     assert number > 10  # header, slots and items of several pieces, trailer
     compact(FS, file, tmp_path / "wanted", tmp_path / "tmp")
     assert (tmp_path / "g").read_bytes() == (tmp_path / "wanted").read_bytes()
+
+
+def test_the_file_is_not_closed_under_a_write_where_no_thread_is_to_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = hashed(tmp_path / "f", TIERLOG, uneven_hashes(), SLOTS)
+    file.seal(10_000)
+    fs = FaultyFileSystem(FS)
+    header = fs.hold("write_at", "*/compact-g")
+    begun: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def starts_one(thread: threading.Thread) -> None:
+        if thread.name == "tierlog-compaction":
+            if begun:
+                raise RuntimeError("can't start new thread")
+            begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starts_one)
+    caller = ThreadPoolExecutor(1)
+    failing = caller.submit(compact, fs, file, tmp_path / "g", tmp_path / "tmp")
+    header.wait_until_reached()
+    piece = fs.hold("write_at", "*/compact-g")
+    header.release()
+    piece.wait_until_reached()
+    with pytest.raises(TimeoutError):
+        failing.result(0.2)
+    piece.release()
+    with pytest.raises(RuntimeError, match="thread"):
+        failing.result(60)
+    caller.shutdown()
 
 
 # ---- the comparison does not depend on what it compares
