@@ -10,9 +10,10 @@ from functools import partial
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.queue_place import queue_rows_from
 from tiering.cold.reloading import despite_deletion, items_despite_deletion
-from tiering.cold.replay import Piece, QueueReplay
+from tiering.cold.replay import QueueReplay
 from tiering.cold.replays import Replays
 from tiering.cold.segment.reader import SegmentReader
+from tiering.cold.segment.stretches import Piece
 from tiering.erasing.tombstones import Erasures
 from tiering.errors import StoreError
 from tiering.format.filler import Filler
@@ -89,7 +90,7 @@ class ColdQueue:
     def messages_in(self, piece: Piece, head: Head, offset: int) -> Generator[tuple[int, StoredMessage | None]]:
         """What of :meth:`messages` is left in a piece, of which each is passed once the next is asked for."""
         present_from_ms = self.present_from_ms(head)
-        while piece.position < piece.end:
+        while not piece.is_read:
             item = piece.item()
             if item.queue_offset >= offset:
                 yield item.queue_offset, self.shown(item, present_from_ms)

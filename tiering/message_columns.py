@@ -65,6 +65,13 @@ class MessageColumns:
         number, name = self._topic(topic)
         return self._columns.add(frame, position, end, name, number, bounds)
 
+    def add_runs(
+        self, data: ByteArray, runs: NDArray[np.int64], run: int, position: int, topic: str, bounds: Bounds
+    ) -> tuple[int, int]:
+        """As :meth:`RecordColumns.add_runs`: the run and the position of a record that is to be decoded plainly."""
+        number, name = self._topic(topic)
+        return self._columns.add_runs(data, runs, run, position, name, number, bounds)
+
     def add_units(self, units: NDArray[np.void], log: ByteArray, base: int, topic: str, bounds: Bounds) -> int:
         """As :meth:`RecordColumns.add_units`: how many there are before one that is to be decoded plainly."""
         number, name = self._topic(topic)

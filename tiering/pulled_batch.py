@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiering.cold.replay import Piece
+from tiering.cold.segment.stretches import Piece
 from tiering.cold_queue import ColdQueue
 from tiering.erasing.tombstones import Erasures
 from tiering.errors import StoreError
@@ -91,16 +91,17 @@ class BatchCollector:
         with contextlib.closing(queue.pieces(head, extent.offset)) as pieces:
             try:
                 for piece in pieces:
-                    size = piece.end - piece.position
-                    if columns.room_bytes < size and next_offset == extent.offset:
-                        columns = self._columns(Tier.COLD, max(BATCH_BYTES, size))
-                    if columns.room_bytes < size or columns.rows == self._limit:
-                        break
-                    try:
-                        self._add(columns, queue, piece, present)
-                    finally:
-                        next_offset = piece.next_offset
-                    if piece.position < piece.end:
+                    while not piece.is_read:
+                        size = piece.run_bytes
+                        if columns.room_bytes < size and next_offset == extent.offset:
+                            columns = self._columns(Tier.COLD, max(BATCH_BYTES, size))
+                        if columns.room_bytes < size or columns.rows == self._limit or columns.is_full:
+                            break
+                        try:
+                            self._add(columns, queue, piece, present)
+                        finally:
+                            next_offset = piece.next_offset
+                    if not piece.is_read:
                         break
             except StoreError:
                 if next_offset == extent.offset:
@@ -108,14 +109,20 @@ class BatchCollector:
         return self._answer(columns, next_offset, extent)
 
     def _add(self, columns: MessageColumns, queue: ColdQueue, piece: Piece, present: Bounds) -> None:
-        """Read a piece on, as far as the batch has room for rows."""
-        frame, is_open = np.frombuffer(piece.frame, np.uint8), not queue.erased.end_of(queue.topic)
+        """Read a piece on, as far as the batch has room for rows, and for a whole run of records."""
+        is_open = not queue.erased.end_of(queue.topic)
         offset, from_ms = int(present[0, 0]), int(present[2, 0])
-        while piece.position < piece.end and columns.rows < self._limit and not columns.is_full:
+        while (
+            not piece.is_read
+            and piece.run_bytes <= columns.room_bytes
+            and columns.rows < self._limit
+            and not columns.is_full
+        ):
             if is_open:
-                stopped = columns.add(frame, piece.position, piece.end, queue.topic, present)
-                if stopped > piece.position:
-                    piece.position, piece.next_offset = stopped, max(piece.next_offset, columns.next_offset)
+                before = piece.run, piece.position
+                piece.go_to(*columns.add_runs(piece.data, piece.runs, *before, queue.topic, present))
+                piece.next_offset = max(piece.next_offset, columns.next_offset)
+                if (piece.run, piece.position) != before:
                     continue
             item = piece.item()
             message = queue.shown(item, from_ms) if item.queue_offset >= offset else None

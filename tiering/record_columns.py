@@ -17,7 +17,7 @@ from tiering.format.record import FIXED_BYTES_V1
 from tiering.fs import ByteArray
 from tiering.kernels.addresses import address_of
 from tiering.kernels.checksum import CRC_TABLES
-from tiering.kernels.columns import LAYOUT, MOST_TEXTS, take_frame, take_units
+from tiering.kernels.columns import LAYOUT, MOST_TEXTS, take_frame, take_runs, take_units
 
 #: Least and greatest of what is wanted: queue offset, physical offset, store time, born time.
 Bounds = NDArray[np.int64]
@@ -52,7 +52,7 @@ class RecordColumns:
                 column[0] = 0
         addresses = [address_of(self._columns[name]) if name in self._columns else 0 for name, _ in LAYOUT]
         self._addresses = np.array(addresses, np.int64)
-        self._done = np.zeros(3, np.int64)
+        self._done = np.zeros(5, np.int64)
         self._out, self._done_at = address_of(self._addresses), address_of(self._done)
         self.rows = 0
         #: Behind the queue offset of the record or filler of a frame that was passed last.
@@ -73,9 +73,30 @@ class RecordColumns:
             CRC_TABLES, address_of(frame), position, end, address_of(topic), len(topic), number, address_of(bounds),
             self._out, self.rows, self.most_rows, self._done_at,
         )  # fmt: skip
-        self.rows, stopped, self.next_offset = self._done.tolist()
+        self.rows, stopped, self.next_offset, *_ = self._done.tolist()
         self.added_bytes += stopped - position
         return int(stopped)
+
+    def add_runs(
+        self, data: ByteArray, runs: NDArray[np.int64], run: int, position: int, topic: ByteArray, number: int,
+        bounds: Bounds,
+    ) -> tuple[int, int]:  # fmt: skip
+        """As :meth:`add`, of ``runs`` from ``position`` in the run of this number on; ``data`` is frames in a row.
+
+        A run is begin, end, and begin and end of its frame in ``data``. Returns the run and the position where it
+        stopped, which is also before a run that is larger than what is left of ``capacity_bytes``, or that lies outside
+        its frame; with the last run taken, the run is ``len(runs)``.
+        """
+        if runs.dtype != np.int64 or runs.ndim != 2 or runs.shape[1] != 4 or not runs.flags.c_contiguous or run < 0:
+            raise ValueError("a run is four numbers of 8 bytes")
+        take_runs(
+            CRC_TABLES, address_of(data), len(data), address_of(runs), len(runs), run, position,
+            self._capacity - self.added_bytes, address_of(topic), len(topic), number, address_of(bounds),
+            self._out, self.rows, self.most_rows, self._done_at,
+        )  # fmt: skip
+        self.rows, position, self.next_offset, run, added = self._done.tolist()
+        self.added_bytes += added
+        return run, position
 
     def add_units(
         self, units: NDArray[np.void], log: ByteArray, base: int, topic: ByteArray, number: int, bounds: Bounds
@@ -92,7 +113,7 @@ class RecordColumns:
             self._capacity - self.added_bytes, address_of(topic), len(topic), number, address_of(bounds),
             self._out, self.rows, self._done_at,
         )  # fmt: skip
-        self.rows, taken, added = self._done.tolist()
+        self.rows, taken, added, *_ = self._done.tolist()
         self.added_bytes += added
         return int(taken)
 

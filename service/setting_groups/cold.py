@@ -71,8 +71,9 @@ class ColdSettings(S3Settings):
         default=64 << 20,
         ge=0,
         description=(
-            "Bytes of memory for what is fetched ahead of consumers that replay archived queues in order, all of them "
-            "together, 16 MiB for one at most; 0 = nothing is fetched ahead, and a replay waits for each request."
+            "Bytes of memory for what is fetched ahead of consumers that replay archived queues in order, and "
+            "decompressed for them, all of them together, 17 MiB for one at most; 0 = nothing is fetched ahead, and a "
+            "replay waits for each request."
         ),
     )
     retention_ms: int = Field(

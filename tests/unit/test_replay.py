@@ -12,6 +12,7 @@ from index.query import Query
 from service.cold_engine import ColdEngine
 from service.engine import Engine
 from tests.support.crash_fs import CrashFileSystem
+from tests.support.damage import flipped, overwrite
 from tests.support.engines import tiny_settings
 from tests.support.faulty_store import FaultyObjectStore
 from tests.support.hot_stores import ROOT
@@ -22,7 +23,8 @@ from tiering.cold.metered import Meter, MeteredObjectStore
 from tiering.cold.replay import ReadAheadBudget
 from tiering.cold.replays import Replays
 from tiering.cold.segment.reader import SegmentReader
-from tiering.errors import ObjectStoreUnavailableError
+from tiering.errors import ObjectStoreUnavailableError, StoreError
+from tiering.format.sorted_segment import FramePlace
 from tiering.pull_result import PullResult
 from tiering.types import PullStatus
 
@@ -281,6 +283,84 @@ def test_many_replays_stay_within_their_bytes_and_their_number(archive: World) -
     settle()
     assert 0 < most <= limit + 8192, "one frame that is wanted now is fetched whatever the others hold"
     assert len(engine._fetcher()._replays._idle) <= 64
+
+
+def offsets_until_it_fails(engine: ColdEngine, limit: int, *, as_batches: bool) -> tuple[list[int], str]:
+    """Queue offsets that pulls give up to the first that fails, and how that does."""
+    found: list[int] = []
+    try:
+        offset = 0
+        while True:
+            if as_batches:
+                batch = engine.pull_batch("orders", 0, offset, limit, ["queue_offset"])
+                got, after = batch.messages.column(0).to_pylist(), batch.next_offset
+            else:
+                page = engine.pull("orders", 0, offset, limit)
+                got, after = offsets_in(page), page.next_offset
+            if not got:
+                return found, ""
+            found += got
+            offset = after
+    except StoreError as error:
+        return found, f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_damaged_frame_among_others_is_reported_where_it_is_reached(seed: int) -> None:
+    chance, world = random.Random(seed), World()
+    manifest = world.node._manifest
+    assert manifest is not None
+    entries = list(manifest.log_entries(manifest.reader(), manifest.refresh()))
+    entry = entries[chance.randrange(8)]
+    places = [row.place for row in SegmentReader(manifest.reader(), entry).directory_rows("orders", 0)]
+    place = places[chance.randrange(1, len(places))]
+    objects = world.bucket.inner
+    assert isinstance(objects, MemoryObjectStore)
+    position = place.position + chance.randrange(place.length)
+    overwrite(objects, entry.key, flipped(objects._objects[entry.key][0], position, chance.randrange(8)))
+    alone = offsets_until_it_fails(world.reader(cold__read_ahead_bytes=0), 1000, as_batches=False)
+    assert alone[0] == list(range(len(alone[0])))
+    assert "frame" in alone[1]
+    for limit in (1, 7, 1000):
+        for as_batches in (False, True):
+            assert offsets_until_it_fails(world.reader(), limit, as_batches=as_batches) == alone
+    settle()
+
+
+def test_frames_that_are_there_together_are_decompressed_together(
+    archive: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    alone = SegmentReader.decode_frame
+
+    def counted(self: SegmentReader, place: FramePlace, data: bytes) -> bytes:
+        nonlocal asked
+        asked += 1
+        return alone(self, place, data)
+
+    monkeypatch.setattr(SegmentReader, "decode_frame", counted)
+    frames = sum(1 for _ in frames_of(archive, queue=0))
+    assert len(replay(archive.reader(), 7)) == PER_QUEUE
+    assert asked < frames / 4
+    asked = 0
+    assert len(replay(archive.reader(cold__read_ahead_bytes=0), 7)) == PER_QUEUE
+    assert asked >= frames
+
+
+def test_memory_of_frames_that_are_decompressed_together_counts_and_is_given_back(archive: World) -> None:
+    engine = archive.reader()
+    replays = engine._fetcher()._replays
+    offset = 0
+    for _ in range(3):
+        offset = engine.pull("orders", 0, offset, 30).next_offset
+    settle()
+    (kept,) = replays._idle.values()
+    assert kept._piece is not None
+    waiting = sum(window.size_bytes for window in kept._windows)
+    assert replays.budget.used_bytes - waiting >= len(kept._piece.data) > 4096
+    kept.drop()
+    settle()
+    assert replays.budget.used_bytes == 0
 
 
 def test_a_budget_counts_what_is_taken_and_given() -> None:

@@ -4,7 +4,8 @@ A queue's frames lie side by side in each object, so a stretch of them is one ra
 window is one frame, through the caches, as a point read is. Whoever asks for more is taken to go on: windows double
 up to 8 MiB, and further ones are on their way while one is read, with the directories of the segments that
 follow. What is on its way or waits stays below twice the next window, 16 MiB and the budget that all replays
-share; so who stops early has cost about twice what was read.
+share; so who stops early has cost about twice what was read. Frames are decompressed a megabyte at a time, in memory
+of the same budget, or one by one where nothing is left of it.
 
 Nothing is fetched ahead where the budget is 0: each frame is asked for when it is wanted.
 """
@@ -17,13 +18,13 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+import numpy as np
+
 from tiering.cold.caching.fetch_pool import FetchPool, done_here
 from tiering.cold.reading import ArchiveReader
-from tiering.cold.segment.reader import FRAME_COLUMNS, QueueRuns, SegmentReader, item_at
-from tiering.errors import StoreError
-from tiering.format.filler import Filler
+from tiering.cold.segment.reader import SegmentReader
+from tiering.cold.segment.stretches import Piece, QueueFrames
 from tiering.format.manifest import LogEntry
-from tiering.format.record import Record
 from tiering.format.sorted_segment import FramePlace
 
 _FIRST_WINDOW_BYTES = 64 << 10
@@ -63,34 +64,29 @@ class ReadAheadBudget:
 
 @dataclass(slots=True)
 class _Layout:
-    """Where the records of the queue lie in one segment; ``next_run`` is the first run that no window has."""
+    """Where the records of the queue lie in one segment; ``next_frame`` is the first that no window has."""
 
     segment: SegmentReader
     key: str
-    runs: QueueRuns
-    next_run: int = 0
+    frames: QueueFrames
+    next_frame: int = 0
 
     @property
     def is_used_up(self) -> bool:
-        return self.next_run == len(self.runs)
+        return self.next_frame == len(self.frames)
 
     @property
     def bytes_left(self) -> int:
         """Of frames that no window has."""
         if self.is_used_up:
             return 0
-        last = self.place(-1)
-        return last.position + last.length - self.place(self.next_run).position
-
-    def place(self, run: int) -> FramePlace:
-        """Where the frame of a run lies."""
-        position, length, raw_bytes, checksum = (int(self.runs[run][name]) for name in FRAME_COLUMNS)
-        return FramePlace(position, length, raw_bytes, checksum)
+        start, end = self.frames.bytes_between(self.next_frame, len(self.frames))
+        return end - start
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A stretch of frames of one segment, on its way: runs ``[first, end)`` of the layout lie in it."""
+    """Frames ``[first, end)`` of a layout, which are neighbours, on their way."""
 
     layout: _Layout
     first: int
@@ -102,35 +98,6 @@ class _Window:
     @property
     def size_bytes(self) -> int:
         return self.end_byte - self.start_byte
-
-
-@dataclass(slots=True)
-class Piece:
-    """Records and fillers of one queue, one behind the other in ``frame[position:end]``.
-
-    Whoever reads it moves ``position`` on behind what was read, and ``next_offset`` with it: there a pull goes on.
-    """
-
-    frame: bytes
-    position: int
-    end: int
-    last_offset: int
-    next_offset: int = 0
-    is_damaged: bool = False
-
-    def item(self) -> Record | Filler:
-        """What comes next."""
-        try:
-            return item_at(self.frame, self.position)
-        except StoreError:
-            self.is_damaged = True
-            raise
-
-    def go_behind(self, item: Record | Filler, offset: int) -> None:
-        """Pass what came next, which matters to who reads from ``offset`` on if it is not below that."""
-        if item.queue_offset >= offset:
-            self.next_offset = item.queue_offset + 1
-        self.position += item.size
 
 
 class QueueReplay:
@@ -172,7 +139,7 @@ class QueueReplay:
         """Go on where it was left: a piece that was not read to its end comes again."""
         self._fill()
         while True:
-            if self._piece is None or self._piece.position >= self._piece.end:
+            if self._piece is None or self._piece.is_read:
                 self._piece = next(self._pieces, None)
             if self._piece is None:
                 return
@@ -194,21 +161,21 @@ class QueueReplay:
         self._pieces.close()
 
     def _in_order(self) -> Generator[Piece]:
-        while (window := self._next_window()) is not None:
-            layout = window.layout
-            frame, last = b"", -1
-            try:
-                data = window.data.result()
-                runs = layout.runs[window.first : window.end].tolist()
-                for start, length, raw_bytes, checksum, first, records, position, size in runs:
-                    if start != last:
+        room = np.empty(0, np.uint8)
+        try:
+            while (window := self._next_window()) is not None:
+                try:
+                    data, frames = window.data.result(), window.layout.frames
+                    wanted = frames.room_for(window.first, window.end)
+                    if wanted > len(room) and self._budget.take(wanted - len(room)):
+                        room = np.empty(wanted, np.uint8)
+                    for piece in frames.pieces(window.first, window.end, data, room):
+                        yield piece
                         self._fill()
-                        piece = data[start - window.start_byte : start + length - window.start_byte]
-                        frame = layout.segment.decode_frame(FramePlace(start, length, raw_bytes, checksum), piece)
-                        last = start
-                    yield Piece(frame, position, position + size, first + records - 1)
-            finally:
-                self._budget.give(window.size_bytes)
+                finally:
+                    self._budget.give(window.size_bytes)
+        finally:
+            self._budget.give(len(room))
 
     # windows
 
@@ -234,35 +201,20 @@ class QueueReplay:
         layout = self._layout(may_wait=is_wanted_now)
         if layout is None:
             return False
-        first = layout.next_run
-        end, start_byte, end_byte = self._stretch(layout, self._window_bytes if self._is_ahead else 0)
+        first, frames = layout.next_frame, layout.frames
+        end = frames.neighbours(first, self._window_bytes if self._is_ahead else 0)
+        start_byte, end_byte = frames.bytes_between(first, end)
         if not self._budget.take(end_byte - start_byte):
             if not is_wanted_now:
                 return False
-            end, start_byte, end_byte = self._stretch(layout, 0)
+            end = first + 1
+            start_byte, end_byte = frames.bytes_between(first, end)
             self._budget.give(start_byte - end_byte)  # one frame that is wanted now is fetched whatever others hold
-        layout.next_run = end
-        data = self._fetch(layout, layout.place(first), start_byte, end_byte, is_wanted_now=is_wanted_now)
+        layout.next_frame = end
+        data = self._fetch(layout, frames.place(first), start_byte, end_byte, is_wanted_now=is_wanted_now)
         self._windows.append(_Window(layout, first, end, start_byte, end_byte, data))
         self._ahead_bytes += end_byte - start_byte
         return True
-
-    @staticmethod
-    def _stretch(layout: _Layout, limit_bytes: int) -> tuple[int, int, int]:
-        """The run behind neighbouring frames of about ``limit_bytes``, one at least, and their bytes in the object."""
-        starts, lengths = layout.runs["frame_position"], layout.runs["frame_length"]
-        run = layout.next_run
-        start_byte = last = int(starts[run])
-        end_byte = start_byte + int(lengths[run])
-        while run < len(layout.runs):
-            start = int(starts[run])
-            if start != last:
-                end = start + int(lengths[run])
-                if start != end_byte or end - start_byte > limit_bytes:
-                    break
-                last, end_byte = start, end
-            run += 1
-        return run, start_byte, end_byte
 
     def _fetch(self, layout: _Layout, first: FramePlace, start: int, end: int, *, is_wanted_now: bool) -> Future[bytes]:
         def fetch() -> bytes:
@@ -321,4 +273,4 @@ class QueueReplay:
         segment = SegmentReader(reader, entry)
         runs = segment.queue_runs(self._topic, self._queue_id)
         runs = runs[runs["first_queue_offset"] + runs["records"] > self._offset]
-        return _Layout(segment, entry.key, runs)
+        return _Layout(segment, entry.key, QueueFrames(segment, runs))

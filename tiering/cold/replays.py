@@ -11,6 +11,8 @@ from tiering.cold.replay import QueueReplay, ReadAheadBudget
 
 _MAX_IDLE = 64
 _THREADS = 8
+_LINGER_S = 0.1
+"""About what a window takes to be read: the next finds a thread that need not be started."""
 
 #: Topic id, queue id and the offset to go on at.
 ReplayKey = tuple[int, int, int]
@@ -24,7 +26,7 @@ class Replays:
 
     def __init__(self, limit_bytes: int) -> None:
         self.budget = ReadAheadBudget(limit_bytes)
-        self.pool = FetchPool(_THREADS)
+        self.pool = FetchPool(_THREADS, linger_s=_LINGER_S)
         self._lock = threading.Lock()
         self._version = 0
         self._idle: OrderedDict[ReplayKey, QueueReplay] = OrderedDict()

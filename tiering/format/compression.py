@@ -29,6 +29,20 @@ def decompress(
         raise ChecksumMismatchError(f"{what} does not decompress: {error}", path=path, position=position) from error
 
 
+def decompress_neighbours(data: memoryview, out: memoryview) -> int:
+    """The content of frames that follow each other, by one call for all of them; how many bytes they hold.
+
+    ``out`` has room for one byte more, as zstd may call the last frame done before its checksum was read. Memory is
+    taken for what headers say, so the caller has looked at them. Raises :class:`ChecksumMismatchError` if one is
+    damaged, of which a look at each of them says more.
+    """
+    try:
+        with _decompressor().stream_reader(data, read_across_frames=True) as reader:
+            return reader.readinto(out)
+    except zstandard.ZstdError as error:
+        raise ChecksumMismatchError(f"frames do not decompress: {error}") from error
+
+
 def _decompressor() -> zstandard.ZstdDecompressor:
     """This thread's own, as two threads must not use one; a new one costs a third of decompressing 64 KiB."""
     if not hasattr(_OF_THREAD, "decompressor"):

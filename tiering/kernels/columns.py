@@ -33,6 +33,7 @@ from tiering.kernels.primitives import (
 )
 from tiering.kernels.text import is_utf8
 
+_RUN_BYTES = 32
 _UNITS_AHEAD = 10
 _LINES_AHEAD = 7
 """Cache lines of a record that are asked for ahead: most records are no longer, and of others the rest follows."""
@@ -271,15 +272,13 @@ def _take_record(tables, at, size, topic, topic_length, number, bounds, out, row
     return row + 1
 
 
-@kernel
-def take_frame(tables, frame, position, end, topic, topic_length, number, bounds, out, row, last_row, done):
-    """Append what lies in ``frame[position:end]`` up to the first record that is not for this.
-
-    done: row, position, offset in the queue behind the last record or filler.
-    """
-    next_offset = 0
+@called
+def _take_between(
+    tables, data, position, end, topic, topic_length, number, bounds, out, row, last_row, next_offset, done
+):  # fmt: skip
+    """What :func:`take_frame` says, with the next offset where nothing is passed."""
     while end - position >= FIXED_BYTES_V1 and row < last_row:
-        at = frame + position
+        at = data + position
         size = load_be32(at)
         if size < FIXED_BYTES_V1 or size > end - position:
             break
@@ -297,6 +296,55 @@ def take_frame(tables, frame, position, end, topic, topic_length, number, bounds
     store_i64(done, row)
     store_i64(done + 8, position)
     store_i64(done + 16, next_offset)
+
+
+@kernel
+def take_frame(tables, frame, position, end, topic, topic_length, number, bounds, out, row, last_row, done):
+    """Append what lies in ``frame[position:end]`` up to the first record that is not for this.
+
+    done: row, position, offset in the queue behind the last record or filler.
+    """
+    _take_between(tables, frame, position, end, topic, topic_length, number, bounds, out, row, last_row, 0, done)
+
+
+@kernel
+def take_runs(
+    tables, data, length, runs, count, run, position, room, topic, topic_length, number, bounds, out, row, last_row,
+    done,
+):  # fmt: skip
+    """Append what lies in runs of frames, from a position in one of them on.
+
+    A run is (begin, end, begin of its frame, end of its frame) in ``data``, and no record is followed outside of it.
+    Stops at the first record that is not for this, and before a run of which more is left than ``room`` bytes.
+
+    done: row, position, offset in the queue behind the last record or filler, run, bytes. Where all runs were taken,
+    the run is ``count``.
+    """
+    added = 0
+    store_i64(done, row)
+    store_i64(done + 16, 0)
+    while run < count:
+        place = runs + _RUN_BYTES * run
+        end = load_i64(place + 8)
+        if not 0 <= load_i64(place + 16) <= position <= end <= load_i64(place + 24) <= length:
+            break
+        if end - position > room - added:
+            break
+        _take_between(
+            tables, data, position, end, topic, topic_length, number, bounds, out, load_i64(done), last_row,
+            load_i64(done + 16), done,
+        )  # fmt: skip
+        stopped = load_i64(done + 8)
+        added += stopped - position
+        position = stopped
+        if position < end:
+            break
+        run += 1
+        if run < count:
+            position = load_i64(runs + _RUN_BYTES * run)
+    store_i64(done + 8, position)
+    store_i64(done + 24, run)
+    store_i64(done + 32, added)
 
 
 @kernel

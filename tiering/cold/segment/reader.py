@@ -164,11 +164,11 @@ class SegmentReader:
         for page in head.pages:
             if _page_place(page, "last") < low or _page_place(page, "first") > high:
                 continue
-            wanted = pc.field("topic") == topic
-            wanted &= pc.field("first_queue_offset") >= 0
+            table = self._directory_page(page)
+            wanted = pc.and_(pc.equal(table["topic"], topic), pc.greater_equal(table["first_queue_offset"], 0))
             if queue_id is not None:
-                wanted &= pc.field("queue_id") == queue_id
-            yield self._directory_page(page).filter(wanted)
+                wanted = pc.and_(wanted, pc.equal(table["queue_id"], queue_id))
+            yield table.filter(wanted)
 
     def _directory_page(self, page: PageRef) -> pa.Table:
         start = self._entry.sections["directory"].position + page.position
