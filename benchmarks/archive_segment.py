@@ -58,7 +58,7 @@ def frames_of(manifest: ManifestStore, entry: LogEntry) -> list[bytes]:
     """What its frames decompress to."""
     segment = SegmentReader(manifest.reader(scan=True), entry)
     table = segment.seek_table()
-    return list(segment.frames([table.place(number) for number in range(len(table.checksums))]))
+    return list(segment.frames(table.places()))
 
 
 def compress(frames: list[bytes], level: int, threads: int) -> None:

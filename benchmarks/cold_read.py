@@ -77,7 +77,7 @@ class Archive:
     def read_frames(self) -> None:
         """Frames of the segment, fetched in large requests and checked."""
         segment = SegmentReader(self._manifest(self._opened()).reader(scan=True), self._entry)
-        for _ in segment.frames([self._table.place(number) for number in range(len(self._table.checksums))]):
+        for _ in segment.frames(self._table.places()):
             pass
 
     def pull(self) -> None:

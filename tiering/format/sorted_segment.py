@@ -87,6 +87,12 @@ class SeekTable:
         raw_bytes = int(self.decompressed[number + 1] - self.decompressed[number])
         return FramePlace(start, end - start, raw_bytes, int(self.checksums[number]))
 
+    def places(self) -> list[FramePlace]:
+        """Where all of them lie."""
+        lengths, raw_bytes = np.diff(self.compressed), np.diff(self.decompressed)
+        columns = self.compressed[:-1], lengths, raw_bytes, self.checksums
+        return list(map(FramePlace, *(column.tolist() for column in columns)))
+
     def frame_of(self, position: int) -> int:
         """The frame that holds a decompressed position."""
         if not 0 <= position < self.decompressed[-1]:

@@ -263,8 +263,7 @@ class SegmentReader:
     def raw_items(self) -> Iterator[tuple[int, memoryview]]:
         """Every record and filler as it is stored, in cold order, with its position in the log segment."""
         segment_bytes = self._entry.segment_bytes
-        table = self.seek_table()
-        for frame in self.frames([table.place(number) for number in range(len(table.checksums))]):
+        for frame in self.frames(self.seek_table().places()):
             at = 0
             while at < len(frame):
                 size, offset = _SIZE_AND_OFFSET.unpack_from(frame, at)
@@ -279,8 +278,7 @@ class SegmentReader:
 
         Yields an ``ITEM`` for each of them. Raises :class:`TornRecordError` for what does not fit the segment.
         """
-        table = self.seek_table()
-        for frame in self.frames([table.place(number) for number in range(len(table.checksums))]):
+        for frame in self.frames(self.seek_table().places()):
             try:
                 yield place_items(frame, self._entry.base, out)
             except TornRecordError as error:
