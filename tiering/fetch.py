@@ -35,6 +35,7 @@ from tiering.tag_filter import TagFilter
 from tiering.types import Boundary, PullStatus, Tier
 
 _HEAD_AGE_S = 2.0
+_MOST_RANGES = 10_000
 T = TypeVar("T")
 
 
@@ -55,6 +56,8 @@ class Fetcher:
         self._manifest = manifest
         self._firsts = FirstOffsets(manifest) if manifest else None
         self._replays = Replays(manifest.options.read_ahead_bytes if manifest else 0)
+        #: First and next offsets of queues, as versions of the head say: pulls that follow each other ask alike.
+        self._ranges: dict[tuple[int, int, int], tuple[int, int]] = {}
         #: What the archive declares that no queue has.
         self.gaps = DeclaredGaps(manifest)
 
@@ -251,8 +254,7 @@ class Fetcher:
 
     def _pull_cold_only(self, topic: str, queue_id: int, offset: int, collector: Collector[T]) -> T:
         head, state = self._archived_topic(topic, queue_id, offset)
-        end = self._archived_end(head, state, queue_id, offset)
-        first = _or_zero(lambda: self._archived_first(head, state, queue_id, end))
+        first, end = self._pulled_range(head, state, queue_id, offset)
         edge = edge_of(offset, first, end, self.gaps.end_of_gap(head, state.topic_id, queue_id, offset))
         if edge is not None:
             return collector.nothing(*edge)
@@ -299,6 +301,23 @@ class Fetcher:
         assert self._manifest is not None
         first = first_archived(self._manifest, head, head.archived_to, state.topic_id, state.name, queue_id)
         return end if first is None else max(first, state.begin(queue_id))
+
+    def _pulled_range(self, head: Head, state: TopicState, queue_id: int, offset: int) -> tuple[int, int]:
+        """First and next offset for a pull from ``offset``, the first 0 if it cannot be learnt."""
+        key = head.version, state.topic_id, queue_id
+        known = self._ranges.get(key)
+        if known is not None:
+            return known
+        end = self._archived_end(head, state, queue_id, offset)
+        try:
+            first = self._archived_first(head, state, queue_id, end)
+        except StoreError:
+            return 0, end  # what can be read of the queue is pulled all the same
+        if first < end:  # of a queue without messages, the end depends on who asks
+            if len(self._ranges) >= _MOST_RANGES:
+                self._ranges.clear()
+            self._ranges[key] = first, end
+        return first, end
 
     def _archived_range(self, head: Head, state: TopicState, queue_id: int) -> tuple[int, int]:
         end = self._archived_end(head, state, queue_id)

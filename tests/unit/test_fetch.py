@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from index.query import Query
@@ -89,6 +91,52 @@ def test_statuses(store: Store, tier: str) -> None:
     assert at(end + 1000) == (PullStatus.OFFSET_TOO_LARGE, end, 0, end, [])
     assert at(-1) == (PullStatus.OFFSET_TOO_SMALL, 0, 0, end, [])
     assert at(-1000)[0] is PullStatus.OFFSET_TOO_SMALL
+
+
+class Looks:
+    """Counts how often the archive is asked where a queue begins, and fails if told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.fails = False
+        look = Fetcher._archived_first
+
+        def counted(*given: Any) -> int:
+            self.count += 1
+            if self.fails:
+                raise ObjectStoreUnavailableError("down")
+            return look(*given)
+
+        monkeypatch.setattr(Fetcher, "_archived_first", counted)
+
+
+def test_where_an_archived_queue_begins_and_ends_is_looked_up_once_for_each_version_of_the_head(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Looks(monkeypatch)
+    store.archive()
+    reader = store.cold_only()
+    for offset in (0, COUNT - 3, COUNT, COUNT + 1, -1):
+        found = reader.pull("orders", 0, offset, 1)
+        assert (found.min_offset, found.max_offset) == (0, COUNT)
+    assert looks.count == 1
+    store.more(20)
+    store.archive()
+    found = reader.pull("orders", 0, COUNT, 10)
+    assert (found.status, found.min_offset, found.max_offset) == (PullStatus.FOUND, 0, COUNT + 20)
+    assert looks.count == 2
+
+
+def test_a_beginning_that_could_not_be_learnt_is_asked_for_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks(monkeypatch)
+    store.archive()
+    reader = store.cold_only()
+    looks.fails = True
+    assert reader.pull("orders", 0, 0, 1).status is PullStatus.FOUND
+    looks.fails = False
+    for _ in range(2):
+        assert reader.pull("orders", 0, 0, 1).min_offset == 0
+    assert looks.count == 2
 
 
 def test_the_border_in_the_middle(store: Store) -> None:
