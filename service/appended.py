@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,10 @@ class Appended(NamedTuple):
     queue_id: int
     queue_offset: int
     store_ms: int
+
+
+#: Of its four values as a tuple, in two thirds of the time.
+_NEW_APPENDED = cast(Callable[[Iterable[Any]], Appended], partial(tuple.__new__, Appended))
 
 
 @dataclass(slots=True, eq=False)
@@ -88,13 +93,15 @@ class AppendedColumns(Sequence[Appended]):
 
     def __iter__(self) -> Iterator[Appended]:
         columns = (self.queue_id, self.queue_offset, self.store_ms)
-        return map(Appended, self._ids(), *(column.tolist() for column in columns))
+        rows = zip(self._ids(), *(column.tolist() for column in columns), strict=True)
+        return map(_NEW_APPENDED, rows)  # for many that wait, this is most of what their answers take
 
     def _ids(self) -> Iterable[str]:
         if len(set(self.store_host)) > 1:
             return map(encode_message_id, self.store_host, self.physical_offset.tolist())
         start = encode_message_id(self.store_host[0], 0)[:-16] if self.store_host else ""
-        return [f"{start}{physical_offset:016X}" for physical_offset in self.physical_offset.tolist()]
+        digits = self.physical_offset.astype(">i8").tobytes().hex(" ", 8).upper()
+        return [start + sixteen for sixteen in digits.split()]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

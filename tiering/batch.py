@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Protocol, TypeGuard
 
 import numpy as np
@@ -292,9 +293,7 @@ def check_property_bytes(count: int, place: int) -> None:
 def _starts(values: Sequence[bytes] | Sequence[str]) -> NDArray[np.int64]:
     if values and values[0] == values[-1] and values.count(values[0]) == len(values):  # as tags often are
         return np.arange(len(values) + 1, dtype=np.int64) * len(values[0])
-    starts = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=starts[1:])
-    return starts
+    return np.fromiter(accumulate(map(len, values), initial=0), np.int64, len(values) + 1)
 
 
 def _encode(text: str) -> bytes:

@@ -90,10 +90,8 @@ class BatchWriter:
             return self._append_lone(batch, sizes[0])
         topics = [self._topics.create(name) for name in batch.topics]
         result = self._place(batch, topics)
-        sizes = np.asarray(sizes)
-        self._write(batch, sizes, result)
+        self.bytes += self._write(batch, np.asarray(sizes), result)
         self.messages += len(batch)
-        self.bytes += int(sizes.sum())
         return result
 
     def _append_lone(self, message: LoneMessage, size: int) -> AppendResult:
@@ -148,13 +146,16 @@ class BatchWriter:
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
         return AppendResult(np.empty(count, np.int64), queue_id, queue_offset, self.last_store_ms)
 
-    def _write(self, batch: MessageBatch, sizes: NDArray[np.int64], result: AppendResult) -> None:
-        ends = np.cumsum(sizes)
+    def _write(self, batch: MessageBatch, sizes: NDArray[np.int64], result: AppendResult) -> int:
+        """Returns the bytes of all records."""
+        ends = sizes.cumsum()
+        total = int(ends[-1]) if len(batch) else 0
         first = 0
         while first < len(batch):
             before = int(ends[first - 1]) if first else 0
             room = self._log.room()
-            last = int(np.searchsorted(ends, before + min(room, _PIECE_BYTES), side="right"))
+            most = before + min(room, _PIECE_BYTES)
+            last = len(batch) if total <= most else int(ends.searchsorted(most, side="right"))
             if last == first and sizes[first] <= room:
                 last += 1
             if last == first:
@@ -166,9 +167,12 @@ class BatchWriter:
                 store_host=self._store_host, queue_id=result.queue_id, queue_offset=result.queue_offset,
                 checksum=self._record_checksum,
             )  # fmt: skip
-            result.physical_offset[first:last] = self._log.end + ends[first:last] - sizes[first:last] - before
+            places = result.physical_offset[first:last]
+            np.subtract(ends[first:last], sizes[first:last], out=places)
+            places += self._log.end - before
             self._log.write(out)
             first = last
+        return total
 
     def _buffer_of(self, size: int) -> ByteArray:
         if size > len(self._buffer):

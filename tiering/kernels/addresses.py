@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import py_buffer
 
 
 def address_of(array: NDArray[Any] | bytes) -> int:
@@ -13,4 +13,5 @@ def address_of(array: NDArray[Any] | bytes) -> int:
 
     A sixth of what ``array.ctypes.data`` takes, a microsecond, of which a batch would need some forty.
     """
-    return int(pa.py_buffer(array).address)
+    address: int = py_buffer(array).address
+    return address
