@@ -1,7 +1,7 @@
 """A producer for asyncio: each message is answered where it went, and all that wait share one append and its flush.
 
-While a batch is appended on a thread of the producer's own, the next one collects. Killed at any time: what was
-answered is as durable as asked for, what was not may be there or not.
+A batch is appended on the loop itself while the disk is quick, on a thread of the producer's own while it is not.
+Killed at any time: what was answered is as durable as asked for, what was not may be there or not.
 """
 
 from __future__ import annotations
@@ -25,10 +25,17 @@ from tiering.types import Durability
 
 #: Bytes of bodies and keys that collect at most; further senders wait.
 MAX_PENDING_BYTES = 16 << 20
-#: An append that takes longer would hold up everything else on the loop for too long.
-_SHORT_S = 0.000_5
-#: A slow append is forgotten after about 30 short ones.
+#: What an append may hold up everything else on the loop for.
+MAX_BLOCKING_S = 0.000_5
+#: Processor time that a message may take beyond that: a thread would keep the loop from the interpreter as long.
+_MESSAGE_S = 0.000_005
+#: More are too much for the loop at once, whatever the disk does.
+_MOST_ON_LOOP = 256
+_MOST_BYTES_ON_LOOP = 256 << 10
+#: An append twice as long as it may be is forgotten after 7 short ones, one of a second after about 70.
 _FADING = 0.9
+#: Turns of the loop in which those may still come who were in the batch before: who awaits through other tasks is late.
+_MOST_TURNS = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -52,9 +59,14 @@ class _Batch:
 class AsyncProducer:
     """Sends to one open store, which it does not close, from the event loop that it was made on.
 
-    A batch holds whatever is sent while the one before is on its way, so nobody waits for company, and many senders
-    share an fdatasync. A batch of one, sent while nothing else waits, is appended on the loop itself, which saves it
-    two changes of threads, as long as that is short: while the disk is slow, it goes to the thread too.
+    A batch holds whatever is sent while the one before is on its way, so many senders share an fdatasync. No timer
+    waits for company: who was answered may send again first, and while fewer have come than were in the batch before,
+    the loop goes round three times more at most.
+
+    An append on the loop saves two changes of threads, which are longer than a quick flush, and holds up all else there
+    meanwhile. So the loop appends, 256 messages at most, only while appends were short of late; one slow flush moves
+    them to the thread, where the loop waits for none, and they come back when flushes have been quick for a while. It
+    begins on the thread, as nobody knows the disk.
     """
 
     def __init__(
@@ -63,9 +75,15 @@ class AsyncProducer:
         durability: Durability = Durability.FLUSHED,
         *,
         max_pending_bytes: int = MAX_PENDING_BYTES,
+        max_blocking_s: float = MAX_BLOCKING_S,
         clock: Clock | None = None,
     ) -> None:
-        """``max_pending_bytes`` of bodies and keys collect at most, and one message more."""
+        """``max_pending_bytes`` of bodies and keys collect at most, and one message more.
+
+        ``max_blocking_s`` is what recent appends have taken, but for 5 us a message, while the loop appends: about as
+        long are others on it held up, and once for as long as the first slow flush takes. 0: never, at the price of a
+        lower rate.
+        """
         self._engine = engine
         self._durability = durability
         self._most_bytes = max_pending_bytes
@@ -77,7 +95,9 @@ class AsyncProducer:
         self._is_closed = False
         self._room: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
-        self._slow_s = 0.0
+        self._most_s = max_blocking_s
+        self._slow_s = 2 * max_blocking_s
+        self._company = self._turns = 0
         self._work: SimpleQueue[_Batch | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -119,25 +139,36 @@ class AsyncProducer:
             if self._idle is not None and not self._idle.done():
                 self._idle.set_result(None)
             return
+        if len(batch.senders) < self._company and self._turns < _MOST_TURNS:
+            self._turns += 1
+            self._loop.call_soon(self._begin)
+            return
+        self._company, self._turns = len(batch.senders), 0
         self._next = _Batch(self._engine.pending_messages())
         while self._room:
             waiting = self._room.popleft()
             if not waiting.done():
                 waiting.set_result(None)
-        is_short = self._slow_s < _SHORT_S and self._durability is not Durability.ARCHIVED
-        if len(batch.senders) == 1 and is_short:
+        if self._may_block(batch):
             self._end(batch, self._append(batch))
         else:
             self._begin_thread()
             self._work.put(batch)
+
+    def _may_block(self, batch: _Batch) -> bool:
+        return (
+            self._slow_s < self._most_s
+            and len(batch.senders) <= _MOST_ON_LOOP
+            and batch.pending.text_bytes <= _MOST_BYTES_ON_LOOP
+            and self._durability is not Durability.ARCHIVED
+        )
 
     def _end(self, batch: _Batch, found: AppendedColumns | Exception) -> None:
         if isinstance(found, Exception):
             batch.refuse(found)
         else:
             batch.answer(found)
-        # those who were answered take their turn first, so that what they send next is in one batch
-        self._loop.call_soon(self._loop.call_soon, self._begin)
+        self._loop.call_soon(self._begin)  # after those who were answered, so that what they send next is in one batch
 
     def _append(self, batch: _Batch) -> AppendedColumns | Exception:
         begun_s = self._clock.monotonic_s()
@@ -146,7 +177,8 @@ class AsyncProducer:
         except Exception as error:  # the senders', of whatever kind
             return error
         finally:
-            self._slow_s = max(self._clock.monotonic_s() - begun_s, self._slow_s * _FADING)
+            waited_s = self._clock.monotonic_s() - begun_s - len(batch.senders) * _MESSAGE_S
+            self._slow_s = max(waited_s, self._slow_s * _FADING)
 
     def _begin_thread(self) -> None:
         if self._thread is None:

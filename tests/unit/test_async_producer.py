@@ -60,8 +60,8 @@ def test_what_was_answered_survives_a_power_cut(together: int) -> None:
     async def story() -> None:
         fs = CrashFileSystem()
         engine = opened(fs)
-        producer = AsyncProducer(engine)
-        for first in range(0, 21, together):
+        producer = AsyncProducer(engine, max_blocking_s=1e6)  # on the thread at first, on the loop then
+        for first in range(0, (QUICK_APPENDS + 5) * together, together):
             await asyncio.gather(*(producer.send("orders", b"%d" % (first + n), queue_id=0) for n in range(together)))
             again = opened(fs.crash(first, lose_everything=True))
             assert bodies(again) == [b"%d" % number for number in range(first + together)]
@@ -121,24 +121,134 @@ class SlowFlushes(FaultyFileSystem):
             self.clock.advance(self.flush_ms)
 
 
-def test_a_lone_sender_is_served_on_the_loop_only_while_flushes_are_short() -> None:
+QUICK_APPENDS = 7
+"""So many are short before the loop takes over from the thread."""
+
+
+async def send_together(producer: AsyncProducer, count: int, body: bytes = b"x") -> None:
+    await asyncio.gather(*(producer.send("orders", body) for _ in range(count)))
+
+
+async def appending_on_the_loop(engine: Engine) -> AsyncProducer:
+    producer = AsyncProducer(engine, max_blocking_s=1e6)
+    for _ in range(QUICK_APPENDS):
+        await producer.send("warm-up", b"x")
+    return producer
+
+
+@pytest.mark.parametrize("together", [1, 64])
+def test_one_slow_flush_moves_appends_off_the_loop_until_flushes_are_quick_again(together: int) -> None:
     async def story() -> None:
         clock = ManualClock()
         fs = SlowFlushes(clock)
-        engine = Engine.open(ROOT, settings=tiny_settings(), fs=fs, clock=clock)
-        here = threading.current_thread().name
+        engine = Engine.open(ROOT, settings=tiny_settings(hot__segment_bytes=1 << 20), fs=fs, clock=clock)
+        here, apart = threading.current_thread().name, "tierlog-producer"
+        await asyncio.to_thread(engine.create_topic, "orders", 4)
+        fs.threads.clear()
         async with AsyncProducer(engine, clock=clock) as producer:
-            await producer.send("orders", b"x")
+            for _ in range(QUICK_APPENDS + 2):
+                await send_together(producer, together)
+            assert fs.threads == [apart] * QUICK_APPENDS + [here] * 2, "an unknown disk holds nobody up"
             fs.threads.clear()
-            await producer.send("orders", b"short")
             fs.flush_ms = 10
-            await producer.send("orders", b"slow, which nobody could know")
-            await producer.send("orders", b"slow")
+            for _ in range(3):
+                await send_together(producer, together)
+            assert fs.threads == [here, apart, apart], "the first slow one was known to nobody"
             fs.flush_ms = 0
-            assert fs.threads == [here, here, "tierlog-producer"]
+            fs.threads.clear()
             for _ in range(100):
-                await producer.send("orders", b"short again")
-            assert fs.threads[-1] == here
+                await send_together(producer, together)
+            back = fs.threads.index(here)
+            assert back > QUICK_APPENDS, "some quick ones may be luck"
+            assert set(fs.threads[back:]) == {here}
+        engine.close()
+
+    run(story())
+
+
+def test_a_producer_that_may_not_hold_up_the_loop_never_does() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        fs = SlowFlushes(clock)
+        engine = Engine.open(ROOT, settings=tiny_settings(hot__segment_bytes=1 << 20), fs=fs, clock=clock)
+        fs.threads.clear()
+        async with AsyncProducer(engine, max_blocking_s=0, clock=clock) as producer:
+            for _ in range(30):
+                await producer.send("orders", b"x")
+        assert set(fs.threads) == {"tierlog-producer"}
+        engine.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize(("count", "body"), [(257, b"x"), (2, bytes(200_000))])
+def test_a_batch_that_is_much_work_holds_nobody_up(count: int, body: bytes) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        fs = SlowFlushes(clock)
+        engine = Engine.open(ROOT, settings=tiny_settings(hot__segment_bytes=1 << 20), fs=fs, clock=clock)
+        async with AsyncProducer(engine, clock=clock) as producer:
+            for _ in range(QUICK_APPENDS + 1):
+                await producer.send("orders", b"x")
+            assert fs.threads[-1] == threading.current_thread().name
+            await send_together(producer, count, body)
+            assert fs.threads[-1] == "tierlog-producer"
+        engine.close()
+
+    run(story())
+
+
+async def sends_itself(producer: AsyncProducer) -> None:
+    await producer.send("orders", b"x")
+
+
+async def sends_through_a_task(producer: AsyncProducer) -> None:
+    await asyncio.create_task(producer.send("orders", b"x"))
+
+
+async def sends_through_two_tasks(producer: AsyncProducer) -> None:
+    await asyncio.gather(producer.send("orders", b"x"))
+
+
+@pytest.mark.parametrize("max_blocking_s", [0, 1e6])
+def test_who_was_answered_joins_the_next_batch_without_a_timer(
+    max_blocking_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = 20
+
+    async def story() -> None:
+        engine = opened()
+        producer = AsyncProducer(engine, max_blocking_s=max_blocking_s)
+        await producer.send("orders", b"x")
+
+        async def send(one: Any) -> None:
+            for _ in range(rounds):
+                await one(producer)
+
+        before = engine._hot.log.flushes
+        ways = [sends_itself, sends_through_a_task, sends_through_two_tasks]
+        with monkeypatch.context() as patched:
+            patched.delattr(asyncio.BaseEventLoop, "call_later")
+            patched.delattr(asyncio.BaseEventLoop, "call_at")
+            await asyncio.gather(*(send(ways[number % 3]) for number in range(30)))
+        # at first nobody knows how many they are
+        assert engine._hot.log.flushes - before <= rounds + 2
+        await producer.close()
+        engine.close()
+
+    run(story())
+
+
+def test_company_that_has_left_is_not_waited_for() -> None:
+    async def story() -> None:
+        engine = opened()
+        producer = await appending_on_the_loop(engine)
+        await send_together(producer, 50)
+        assert not producer._is_busy or producer._turns < 3
+        found = [asyncio.create_task(producer.send("orders", b"%d" % number)) for number in range(2)]
+        await turns(6)
+        assert all(task.done() for task in found), "no more than a few turns of the loop"
+        await producer.close()
         engine.close()
 
     run(story())
@@ -159,17 +269,35 @@ def test_what_is_wrong_with_a_message_is_its_senders_alone() -> None:
     run(story())
 
 
-def test_a_failed_batch_reaches_all_its_senders() -> None:
+@pytest.mark.parametrize("max_blocking_s", [0, 1e6])
+def test_a_failed_batch_reaches_all_its_senders_and_nobody_else(max_blocking_s: float) -> None:
     async def story() -> None:
         fs = FaultyFileSystem(CrashFileSystem())
         engine = opened(fs)
-        async with AsyncProducer(engine) as producer:
-            await producer.send("orders", b"before")
+        async with AsyncProducer(engine, max_blocking_s=max_blocking_s) as producer:
+            for _ in range(QUICK_APPENDS):
+                await producer.send("orders", b"before")
             fs.refuse("flush", LOG)
             found = await asyncio.gather(*(producer.send("orders", b"x") for _ in range(20)), return_exceptions=True)
             assert all(isinstance(one, ReadOnlyError) for one in found)
             with pytest.raises(ReadOnlyError):
                 await producer.send("orders", b"after")
+        engine.close()
+
+    run(story())
+
+
+def test_a_sender_that_is_cancelled_before_its_batch_begins_takes_nobody_with_it() -> None:
+    async def story() -> None:
+        engine = opened()
+        producer = await appending_on_the_loop(engine)
+        tasks = [asyncio.create_task(producer.send("orders", b"%d" % n, queue_id=0)) for n in range(3)]
+        asyncio.get_running_loop().call_soon(tasks[1].cancel)  # once they have sent, and before anybody is answered
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in found] == [Appended, asyncio.CancelledError, Appended]
+        assert [await producer.send("orders", b"3", queue_id=0)], "the producer goes on"
+        assert set(bodies(engine)) >= {b"0", b"2", b"3"}
+        await producer.close()
         engine.close()
 
     run(story())
