@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import uvloop
+
 from benchmarks.append import opened
 from benchmarks.corpus import hex_keys
 from benchmarks.harness import Report, Row, drained, in_turns
@@ -68,7 +70,8 @@ def tasks(engine: Engine, count: int, messages: int) -> float:
             return messages // count * count / (time.perf_counter() - begun)
 
     drained()
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())
 
 
 def threads(count: int, messages: int, append: Callable[[Message], object]) -> float:

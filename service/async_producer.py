@@ -32,8 +32,8 @@ _MESSAGE_S = 0.000_005
 #: More are too much for the loop at once, whatever the disk does.
 _MOST_ON_LOOP = 256
 _MOST_BYTES_ON_LOOP = 256 << 10
-#: An append twice as long as it may be is forgotten after 7 short ones, one of a second after about 70.
-_FADING = 0.9
+#: So many in a row have to be quick before the loop appends: one may be luck.
+_QUICK_APPENDS = 8
 #: Turns of the loop in which those may still come who were in the batch before: who awaits through other tasks is late.
 _MOST_TURNS = 3
 
@@ -64,9 +64,9 @@ class AsyncProducer:
     the loop goes round three times more at most.
 
     An append on the loop saves two changes of threads, which are longer than a quick flush, and holds up all else there
-    meanwhile. So the loop appends, 256 messages at most, only while appends were short of late; one slow flush moves
-    them to the thread, where the loop waits for none, and they come back when flushes have been quick for a while. It
-    begins on the thread, as nobody knows the disk.
+    meanwhile. So the loop appends, 256 messages at most, only while the last eight appends were quick; one slow flush
+    moves them to the thread, where the loop waits for none, until eight in a row were quick again. It begins on the
+    thread, as nobody knows the disk.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class AsyncProducer:
     ) -> None:
         """``max_pending_bytes`` of bodies and keys collect at most, and one message more.
 
-        ``max_blocking_s`` is what recent appends have taken, but for 5 us a message, while the loop appends: about as
-        long are others on it held up, and once for as long as the first slow flush takes. 0: never, at the price of a
-        lower rate.
+        ``max_blocking_s`` and 5 us a message are what a quick append takes at most: so long are others on the loop held
+        up by appends there, and by at most one in nine for as long as a slow flush takes. 0: never by any, at the price
+        of a lower rate.
         """
         self._engine = engine
         self._durability = durability
@@ -96,7 +96,7 @@ class AsyncProducer:
         self._room: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
         self._most_s = max_blocking_s
-        self._slow_s = 2 * max_blocking_s
+        self._quick = 0
         self._company = self._turns = 0
         self._work: SimpleQueue[_Batch | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -157,7 +157,7 @@ class AsyncProducer:
 
     def _may_block(self, batch: _Batch) -> bool:
         return (
-            self._slow_s < self._most_s
+            self._quick >= _QUICK_APPENDS
             and len(batch.senders) <= _MOST_ON_LOOP
             and batch.pending.text_bytes <= _MOST_BYTES_ON_LOOP
             and self._durability is not Durability.ARCHIVED
@@ -177,8 +177,9 @@ class AsyncProducer:
         except Exception as error:  # the senders', of whatever kind
             return error
         finally:
-            waited_s = self._clock.monotonic_s() - begun_s - len(batch.senders) * _MESSAGE_S
-            self._slow_s = max(waited_s, self._slow_s * _FADING)
+            taken_s = self._clock.monotonic_s() - begun_s
+            is_quick = self._most_s > 0 and taken_s <= self._most_s + len(batch.senders) * _MESSAGE_S
+            self._quick = self._quick + 1 if is_quick else 0
 
     def _begin_thread(self) -> None:
         if self._thread is None:
