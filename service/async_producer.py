@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import TracebackType
@@ -89,6 +90,8 @@ class AsyncProducer:
         self._most_bytes = max_pending_bytes
         self._clock = clock or SystemClock()
         self._loop = asyncio.get_running_loop()
+        #: A batch is many senders', and belongs to the trace of none.
+        self._nobodys = Context()
         self._next = _Batch(engine.pending_messages())
         #: Something is appended, or will be at the next turn of the loop.
         self._is_busy = False
@@ -128,7 +131,7 @@ class AsyncProducer:
         batch.senders.append(sender)
         if not self._is_busy:
             self._is_busy = True
-            self._loop.call_soon(self._begin)
+            self._loop.call_soon(self._begin, context=self._nobodys)
         return await sender
 
     def _begin(self) -> None:
@@ -141,7 +144,7 @@ class AsyncProducer:
             return
         if len(batch.senders) < self._company and self._turns < _MOST_TURNS:
             self._turns += 1
-            self._loop.call_soon(self._begin)
+            self._loop.call_soon(self._begin, context=self._nobodys)
             return
         self._company, self._turns = len(batch.senders), 0
         self._next = _Batch(self._engine.pending_messages())
@@ -168,7 +171,8 @@ class AsyncProducer:
             batch.refuse(found)
         else:
             batch.answer(found)
-        self._loop.call_soon(self._begin)  # after those who were answered, so that what they send next is in one batch
+        # after those who were answered, so that what they send next is in one batch
+        self._loop.call_soon(self._begin, context=self._nobodys)
 
     def _append(self, batch: _Batch) -> AppendedColumns | Exception:
         begun_s = self._clock.monotonic_s()
@@ -190,7 +194,7 @@ class AsyncProducer:
         while (batch := self._work.get()) is not None:
             found = self._append(batch)
             try:
-                self._loop.call_soon_threadsafe(self._end, batch, found)
+                self._loop.call_soon_threadsafe(self._end, batch, found, context=self._nobodys)
             except RuntimeError:  # the loop was closed before this producer, and nobody waits any more
                 return
 
