@@ -15,8 +15,7 @@ from service.engine import Engine
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.engines import tiny_settings
 from tests.support.faulty_fs import FaultyFileSystem
-from tests.unit.test_producer import ROOT, bodies, opened
-from tiering.clock import ManualClock
+from tests.unit.test_producer import bodies, opened
 from tiering.errors import ClosedError, InvalidRequestError, ReadOnlyError
 from tiering.fs import LocalFileSystem
 from tiering.types import Durability
