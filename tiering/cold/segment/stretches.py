@@ -20,7 +20,7 @@ from tiering.format.record import Record
 from tiering.format.sorted_segment import FramePlace
 from tiering.kernels.frame_headers import leading_frames
 
-#: What the frames of a stretch hold together at most, if it is not one frame alone: what a second-level cache holds.
+#: What the frames of a stretch hold together at most, if it is not one frame alone: more was no faster.
 STRETCH_BYTES = 1 << 20
 
 
