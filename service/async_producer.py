@@ -131,8 +131,11 @@ class AsyncProducer:
         batch.senders.append(sender)
         if not self._is_busy:
             self._is_busy = True
-            self._loop.call_soon(self._begin, context=self._nobodys)
+            self._begin_soon()
         return await sender
+
+    def _begin_soon(self) -> None:
+        self._loop.call_soon(self._begin, context=self._nobodys)
 
     def _begin(self) -> None:
         """Append what has collected, or rest."""
@@ -144,7 +147,7 @@ class AsyncProducer:
             return
         if len(batch.senders) < self._company and self._turns < _MOST_TURNS:
             self._turns += 1
-            self._loop.call_soon(self._begin, context=self._nobodys)
+            self._begin_soon()
             return
         self._company, self._turns = len(batch.senders), 0
         self._next = _Batch(self._engine.pending_messages())
@@ -172,7 +175,7 @@ class AsyncProducer:
         else:
             batch.answer(found)
         # after those who were answered, so that what they send next is in one batch
-        self._loop.call_soon(self._begin, context=self._nobodys)
+        self._begin_soon()
 
     def _append(self, batch: _Batch) -> AppendedColumns | Exception:
         begun_s = self._clock.monotonic_s()
