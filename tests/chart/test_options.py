@@ -17,7 +17,10 @@ _BASE: Json = {
     "tokens": {"existingSecret": "own-tokens"},
     "tls": {"existingSecret": "certificates"},
     "ingress": {"enabled": True, "hosts": ["logs.example.com"]},
-    "networkPolicy": {"enabled": True},
+    "networkPolicy": {
+        "clients": [{"podSelector": {"matchLabels": {"app": "shop"}}}],
+        "storeClients": [{"podSelector": {}}],
+    },
     "jobs": {name: {"enabled": True} for name in ("merge", "verify", "expire", "rebuild")},
     "monitoring": {name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboard")},
 }
@@ -28,6 +31,10 @@ _SUMS = r"(StatefulSet|Deployment)/.*checksum/config$"
 _SECRETS = r"(StatefulSet|Deployment)/.*checksum/secrets$"
 _TOML = r"ConfigMap/tl-tierlog\.data\.(stores|queriers)\.toml"
 _ENV = r".*\.env\["
+_WITHOUT_TLS = [
+    _TOML, _SUMS, r".*volumes\[tls\]", r".*volumeMounts\[tls\]", r".*[pP]robe.*scheme", rf".*{_ENV}TIERLOG_",
+    rf"{_TEST}{_ENV}FRONT", r"ServiceMonitor/",
+]  # fmt: skip
 #: Value, what it is set to (with what else is needed), and where renderings may then differ: all of these do.
 _EFFECTS: dict[str, tuple[object, list[str]] | tuple[object, list[str], Json]] = {
     "image.repository": ("r.example.com/tierlog", [f"{_STORE}.*image", f"{_QUERIER}.*image", f"{_TEST}.*image"]),
@@ -44,7 +51,10 @@ _EFFECTS: dict[str, tuple[object, list[str]] | tuple[object, list[str], Json]] =
         [r"Service/.*port", r".*containerPort", r".*containers.*\.args", rf"{_STORE}{_ENV}", rf"{_TEST}{_ENV}"],
     ),
     "cold.url": ("s3://logs/test", [rf"{_STORE}.*\.args", rf"{_QUERIER}.*\.args", rf"{_JOB}.*\.args"]),
-    "cold.endpoint": ("http://minio:9000", [_TOML, _SUMS, rf"{_JOB}{_ENV}TIERLOG_S3_ENDPOINT"]),
+    "cold.endpoint": (
+        "http://minio:9000",
+        [_TOML, _SUMS, rf"{_JOB}{_ENV}TIERLOG_S3_ENDPOINT", r"NetworkPolicy/.*egress"],
+    ),
     "cold.region": ("eu-central-1", [rf"{kind}{_ENV}" for kind in (_STORE, _QUERIER, _JOB)]),
     "cold.existingSecret": ("others", [_SECRETS, rf"{_JOB}{_ENV}AWS", rf"{_STORE}{_ENV}AWS", rf"{_QUERIER}{_ENV}AWS"]),
     "cold.accessKeyIdKey": ("id", [rf"{kind}{_ENV}AWS_ACCESS_KEY_ID" for kind in (_STORE, _QUERIER, _JOB)]),
@@ -52,10 +62,14 @@ _EFFECTS: dict[str, tuple[object, list[str]] | tuple[object, list[str], Json]] =
     "cold.sessionTokenKey": ("token", [rf"{kind}{_ENV}AWS_SESSION_TOKEN" for kind in (_STORE, _QUERIER, _JOB)]),
     "cold.roleAnnotations": (
         {"role": "arn"},
-        [r"ServiceAccount/.*annotations\.role", rf".*{_ENV}AWS_", _SECRETS],
+        [r"ServiceAccount/.*annotations\.role", rf".*{_ENV}AWS_", _SECRETS, r"NetworkPolicy/.*egress"],
         {"cold": {"existingSecret": ""}},
     ),
-    "cold.ambient": (True, [rf".*{_ENV}AWS_", _SECRETS], {"cold": {"existingSecret": ""}}),
+    "cold.ambient": (
+        True,
+        [rf".*{_ENV}AWS_", _SECRETS, r"NetworkPolicy/.*egress"],
+        {"cold": {"existingSecret": ""}},
+    ),
     "cold.existingClaim": (
         "archive",
         [r"StatefulSet/.*archive", r".*"],  # without queriers and jobs: a store of its own
@@ -110,12 +124,16 @@ _EFFECTS: dict[str, tuple[object, list[str]] | tuple[object, list[str], Json]] =
     ),
     "tokens.metricsKey": ("m", [r"ServiceMonitor/.*credentials\.key"]),
     "tokens.testKey": ("t", [rf"{_TEST}{_ENV}TIERLOG_TOKEN_FILE", rf"{_TEST}.*items"]),
-    "tls.existingSecret": (
-        "",
-        [
-            _TOML, _SUMS, r".*volumes\[tls\]", r".*volumeMounts\[tls\]", r".*[pP]robe.*scheme", rf".*{_ENV}TIERLOG_",
-            rf"{_TEST}{_ENV}FRONT", r"ServiceMonitor/",
-        ],
+    "tokens.adminKey": (
+        "a",
+        [r"Secret/tl-tierlog-tokens\.data\.a$", r".*"],  # without a secret of the user's: there is one of the chart
+        {"tokens": {"existingSecret": ""}},
+    ),
+    "tls.existingSecret": ("", _WITHOUT_TLS, {"tls": {"tokensOverHttp": True}}),
+    "tls.tokensOverHttp": (
+        True,
+        [rf"{kind}{_ENV}TIERLOG_TOKEN_OVER_HTTP" for kind in (_STORE, _QUERIER)] + _WITHOUT_TLS,
+        {"tls": {"existingSecret": ""}},
     ),
     "tls.clientCaKey": (
         "clients.crt",
@@ -128,6 +146,7 @@ _EFFECTS: dict[str, tuple[object, list[str]] | tuple[object, list[str], Json]] =
     "ingress.annotations": ({"a": "b"}, [r"Ingress/.*annotations"]),
     "ingress.hosts": (["other.example.com"], [r"Ingress/.*host"]),
     "ingress.tlsSecret": ("logs-tls", [r"Ingress/.*tls"]),
+    "tmpSize": ("1Gi", [rf"{kind}.*volumes\[tmp\].*sizeLimit" for kind in (_STORE, _QUERIER, _TEST)]),
     "networkPolicy.enabled": (False, [r"NetworkPolicy/"]),
     "networkPolicy.clients": ([{"podSelector": {"matchLabels": {"a": "b"}}}], [r"NetworkPolicy/.*-querier.*ingress"]),
     "networkPolicy.storeClients": ([{"namespaceSelector": {}}], [r"NetworkPolicy/.*-store.*ingress"]),

@@ -66,7 +66,12 @@ _REFUSED: list[tuple[Json, str]] = [
     ),
     ({"ingress": {"enabled": True}}, "An Ingress without a name"),
     ({"tls": {"clientCaKey": "ca.crt"}}, "tls.clientCaKey is a key of the secret"),
-    ({"tokens": {"nodeKey": "admin-token"}}, "have to be four different ones"),
+    ({"tokens": {"nodeKey": "admin-token"}}, "have to be five different ones"),
+    ({"cold": _S3, "stores": {"replicas": 2}}, "without TLS anybody on the way could read the tokens"),
+    ({"cold": _S3, "queriers": {"enabled": True}}, "without TLS anybody on the way could read the tokens"),
+    ({"ingress": {"enabled": True, "hosts": ["a.example.com"]}}, "lets in the pods of this namespace alone"),
+    ({"service": {"type": "LoadBalancer"}}, "lets in the pods of this namespace alone"),
+    ({"monitoring": {"serviceMonitor": {"enabled": True}}}, "name it in networkPolicy.storeClients"),
 ]
 #: What the schema alone refuses, and where.
 _MISTYPED: list[tuple[Json, str]] = [

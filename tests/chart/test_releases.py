@@ -65,7 +65,7 @@ def test_no_label_of_a_pod_or_a_selector_has_a_version_in_it(chart: Chart) -> No
 
 def test_tokens_are_drawn_anew_and_known_by_their_hash_alone(chart: Chart) -> None:
     first, second = (chart.render(release=name).tokens() for name in ("blue", "green"))
-    names = {"admin-token", "node-token", "metrics-token"}
+    names = {"admin-token", "node-token", "metrics-token", "test-token"}
     assert {first[name] for name in names} & {second[name] for name in names} == set()
     for tokens in (first, second):
         read_toml(tokens["tokens.toml"], "the chart's tokens")
@@ -76,6 +76,8 @@ def test_tokens_are_drawn_anew_and_known_by_their_hash_alone(chart: Chart) -> No
             assert tokens[name] not in tokens["tokens.toml"]
         assert known["node"]["scopes"] == ["read"]
         assert known["metrics"]["topics"] == []
+        assert known["test"]["scopes"] == ["produce", "read"]
+        assert known["test"]["topics"] == ["helm-test-*"]
 
 
 def test_a_pod_sees_the_keys_of_the_tokens_secret_that_it_needs(chart: Chart) -> None:
@@ -89,7 +91,7 @@ def test_a_pod_sees_the_keys_of_the_tokens_secret_that_it_needs(chart: Chart) ->
     assert seen == {
         "StatefulSet": ["tokens.toml", "node-token"],
         "Deployment": ["tokens.toml", "node-token"],
-        "Pod": ["admin-token"],
+        "Pod": ["test-token"],
     }
 
 
@@ -101,6 +103,27 @@ def test_stores_share_a_prefix_and_each_has_its_own_id_and_address(chart: Chart)
     assert env["TIERLOG_CLUSTER_ADDRESS"]["value"] == "http://$(POD_NAME).tl-tierlog-nodes.logs.svc:8080"
     order = [each["name"] for each in container["env"]]
     assert order.index("POD_NAME") < order.index("TIERLOG_CLUSTER_ADDRESS"), "else it is not replaced"
+
+
+def _open_ports(rendered: Rendered, component: str) -> set[int]:
+    """Ports to which a component may go beyond this release's own pods and DNS."""
+    rules = rendered.one("NetworkPolicy", f"-{component}")["spec"]["egress"]
+    return {port["port"] for rule in rules for port in rule["ports"]} - {53, "http"}
+
+
+def test_stores_reach_their_bucket_and_what_takes_their_traces_and_nothing_else(chart: Chart) -> None:
+    """The policy is on unless told otherwise, so it has to let through what the other values ask for."""
+    assert _open_ports(chart.render(), "store") == set()
+    bucket: Json = {"cold": {"url": "s3://logs/prod", "existingSecret": "keys"}}
+    for endpoint, port in (
+        ("", 443), ("https://s3.example.com", 443), ("http://minio", 80), ("http://minio:9000", 9000),
+        ("https://[2001:db8::1]:8443", 8443), ("https://[2001:db8::1]", 443),
+    ):  # fmt: skip
+        assert _open_ports(chart.render({"cold": {**bucket["cold"], "endpoint": endpoint}}), "store") == {port}
+    traced = chart.render({**bucket, "stores": {"settings": {"tracing": {"endpoint": "http://otel.svc:4318"}}}})
+    assert _open_ports(traced, "store") == {443, 4318}
+    assert _open_ports(traced, "job") == {443}
+    assert _open_ports(chart.render({"cold": {"url": "s3://logs", "ambient": True}}), "store") == {443, 80}
 
 
 def test_a_store_without_an_archive_is_in_no_cluster(chart: Chart) -> None:

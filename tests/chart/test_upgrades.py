@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import http.server
 import json
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,6 +142,22 @@ def test_tokens_that_were_drawn_are_kept_and_no_pod_is_started_again(cluster: _C
     second = cluster.render()
     assert second.tokens() == first.tokens()
     assert _digest(second) == _digest(first)
+
+
+def test_a_secret_of_an_older_chart_gets_the_token_that_it_lacks(cluster: _Cluster) -> None:
+    first = cluster.render()
+    old = first.one("Secret", "-tokens")
+    del old["data"]["test-token"]
+    entries = first.tokens()["tokens.toml"].split("[[token]]")
+    kept = "[[token]]".join(each for each in entries if 'name = "test"' not in each)
+    old["data"]["tokens.toml"] = base64.b64encode(kept.encode()).decode()
+    cluster.install(first)
+    upgraded = cluster.render().tokens()
+    known = {each["name"]: each for each in tomllib.loads(upgraded["tokens.toml"])["token"]}
+    assert known["test"]["sha256"] == hashlib.sha256(upgraded["test-token"].encode()).hexdigest()
+    assert upgraded["tokens.toml"].startswith(kept)
+    for name in ("admin-token", "node-token", "metrics-token"):
+        assert upgraded[name] == first.tokens()[name]
 
 
 def test_without_its_secret_a_release_gets_new_tokens(cluster: _Cluster) -> None:

@@ -65,7 +65,10 @@ securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* (list root file): what a process needs to ask a service with the token in a file of the tokens' secret. */}}
+{{/*
+(list root file plain): what a process needs to ask a service with the token in a file of the tokens' secret; `plain`:
+over plain HTTP too, where there is no TLS.
+*/}}
 {{- define "tierlog.clientEnv" -}}
 {{- $values := (index . 0).Values -}}
 - name: TIERLOG_TOKEN_FILE
@@ -79,7 +82,7 @@ securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 - name: TIERLOG_CLIENT_KEY
   value: /etc/tierlog/tls/tls.key
 {{- end }}
-{{- else }}
+{{- else if index . 2 }}
 - name: TIERLOG_TOKEN_OVER_HTTP
   value: "1"
 {{- end }}
@@ -138,5 +141,5 @@ lifecycle:
   secret: {secretName: {{ . }}, defaultMode: 288}
 {{- end }}
 - name: tmp
-  emptyDir: {}
+  emptyDir: {sizeLimit: {{ $root.Values.tmpSize }}}
 {{- end }}

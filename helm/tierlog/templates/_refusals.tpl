@@ -109,9 +109,21 @@ would happen, and what to do. Included by the first manifest, so that nothing is
 {{- if and $v.tls.clientCaKey (not $v.tls.existingSecret) -}}
 {{- $refusals = append $refusals "tls.clientCaKey is a key of the secret that tls.existingSecret names, and none is named." -}}
 {{- end -}}
-{{- $keys := list $v.tokens.fileKey $v.tokens.nodeKey $v.tokens.metricsKey $v.tokens.testKey -}}
-{{- if and (not $v.tokens.existingSecret) (ne (len ($keys | uniq)) 4) -}}
-{{- $refusals = append $refusals "The keys of the tokens' secret have to be four different ones: tokens.fileKey, nodeKey, metricsKey and testKey." -}}
+{{- $keys := list $v.tokens.fileKey $v.tokens.nodeKey $v.tokens.metricsKey $v.tokens.testKey $v.tokens.adminKey -}}
+{{- if and (not $v.tokens.existingSecret) (ne (len ($keys | uniq)) 5) -}}
+{{- $refusals = append $refusals "The keys of the tokens' secret have to be five different ones: tokens.fileKey, nodeKey, metricsKey, testKey and adminKey." -}}
+{{- end -}}
+{{- if and (or (gt (int $v.stores.replicas) 1) $v.queriers.enabled) (not $v.tls.existingSecret) (not $v.tls.tokensOverHttp) -}}
+{{- $refusals = append $refusals "Stores and queriers send requests on to each other, and without TLS anybody on the way could read the tokens in them: set tls.existingSecret, or tls.tokensOverHttp where nobody else is on the network or a mesh encrypts." -}}
+{{- end -}}
+{{- if $v.networkPolicy.enabled -}}
+{{- $fromOutside := or $v.ingress.enabled (ne $v.service.type "ClusterIP") -}}
+{{- if and $fromOutside (eq (toJson $v.networkPolicy.clients) (toJson (list (dict "podSelector" dict)))) -}}
+{{- $refusals = append $refusals "Requests come from outside, and networkPolicy.clients lets in the pods of this namespace alone: name the Ingress controller, or the addresses that may come, there, or set networkPolicy.enabled to false." -}}
+{{- end -}}
+{{- if and $v.monitoring.serviceMonitor.enabled (not $v.networkPolicy.storeClients) -}}
+{{- $refusals = append $refusals "monitoring.serviceMonitor has Prometheus come to the stores, and nobody but pods of this release may: name it in networkPolicy.storeClients, or set networkPolicy.enabled to false." -}}
+{{- end -}}
 {{- end -}}
 
 {{- if $refusals -}}
