@@ -354,11 +354,11 @@ _STORE, _SENDER = STORE.lower().encode(), SENDER.lower().encode()
 
 
 def _check_token(scope: Scope, address: ServiceAddress) -> None:
-    """A token that came encrypted does not go on readable, unless the operator says that it may."""
-    is_secret = scope["scheme"] == "https" and any(name == b"authorization" for name, _ in scope["headers"])
+    """A token does not go on readable, however it came here, unless the operator says that it may."""
+    is_secret = any(name == b"authorization" for name, _ in scope["headers"])
     if is_secret and not address.is_private and not ServiceAccess.of().is_token_for_all:
         raise UnavailableError(
-            f"a token that came encrypted is not sent on over plain HTTP to {address}",
+            f"a token is not sent on over plain HTTP to {address}, where anybody on the way can read it",
             hint=f"give the stores https addresses, or set {TOKEN_OVER_HTTP}=1 in a network that you trust",
         )
 

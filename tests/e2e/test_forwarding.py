@@ -240,6 +240,19 @@ def test_the_callers_token_decides_at_the_store_that_answers(tmp_path: Path) -> 
         assert len(b.ask("GET", path, headers=root).json()["messages"]) == 1
 
 
+def test_a_token_does_not_go_on_readable_whichever_way_it_came(tmp_path: Path) -> None:
+    """The other node is on another machine and without TLS. Nothing is asked there: the address is nobody's."""
+    with nodes(tmp_path) as made:
+        made.homes["orders"], made.places["store-b"] = "store-b", "http://192.0.2.1:8080"
+        a = made.add("store-a", access=AccessSettings(tokens=line("root", "produce,read,admin", "*")))
+        headers = {"Authorization": f"Bearer {token('root')}"}
+        body = {"messages": [{"body": "x"}]}
+        answer = a.ask("POST", "/v1/topics/orders/messages", body, headers=headers)
+    assert answer.status_code == 503
+    assert answer.json()["detail"].startswith("a token is not sent on over plain HTTP to http://192.0.2.1:8080")
+    assert "TIERLOG_TOKEN_OVER_HTTP=1" in answer.json()["hint"]
+
+
 def test_a_page_of_this_nodes_own_origin_may_change_what_another_has(a: Node, topic: str) -> None:
     path, body = f"/v1/topics/{topic}/messages", {"messages": [{"body": "x"}]}
     assert a.ask("POST", path, body, headers={"Origin": a.url}).status_code == 200
