@@ -16,6 +16,8 @@ SEED ?=
 SOAK_MINUTES ?= 30
 # What `make image` calls its result, and what it builds: runtime or spark.
 IMAGE ?= tierlog:latest
+# Which index of known holes `make audit` asks: pypi or osv.
+ADVISORIES ?= pypi
 TARGET ?= runtime
 
 VENV := .venv
@@ -67,12 +69,12 @@ PYTEST_SPARK := $(BIN)/python -m pytest -n 0
 # What PYTEST_ARGS name may all belong to the other of the two runs.
 OR_NONE := $(if $(PYTEST_ARGS),|| test $$? = 5)
 
-.PHONY: help venv run image spark-demo spark-pack test test-all test-k8s test-arm64 check fmt bench soak lock clean
+.PHONY: help venv run image spark-demo spark-pack test test-all test-k8s test-arm64 check fmt bench soak sbom audit lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  WORKERS=4  SOAK_MINUTES=5  BENCH=benchmarks/name.py  IMAGE=name:tag"
+	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  WORKERS=4  SOAK_MINUTES=5  BENCH=benchmarks/name.py  IMAGE=name:tag  ADVISORIES=osv"
 
 run: $(VENV)/runtime.stamp ## start the service on a store of its own in .tierlog/, with a sample loaded
 	@$(BIN)/python -m service.demo $(RUN_ARGS)
@@ -151,6 +153,23 @@ soak: $(VENV)/dev.stamp ## everything at once for SOAK_MINUTES, with kills: no w
 image: ## build the container image IMAGE with docker, podman or buildah (docs/containers.md)
 	@TARGET=$(TARGET) docker/build.sh $(IMAGE)
 
+# The libraries of the service, of its image and of Spark's, each with the hashes that pip demands.
+SHIPPED := runtime image spark
+sbom: $(VENV)/audit.stamp ## write what is shipped, as CycloneDX documents, to dist/sbom
+	@mkdir -p dist/sbom
+	@for name in $(SHIPPED); do \
+	  echo "sbom: dist/sbom/$$name.cdx.json"; \
+	  $(BIN)/python -W ignore::UserWarning -m cyclonedx_py requirements requirements/$$name.txt --pyproject pyproject.toml \
+	    --output-reproducible --output-file dist/sbom/$$name.cdx.json; \
+	done
+
+audit: $(VENV)/audit.stamp ## ask ADVISORIES (pypi or osv) whether holes are known in what is shipped; needs the internet
+	@for name in $(SHIPPED); do \
+	  echo "audit: requirements/$$name.txt"; \
+	  $(BIN)/python -m pip_audit --require-hashes --disable-pip --progress-spinner off \
+	    --vulnerability-service $(ADVISORIES) --requirement requirements/$$name.txt; \
+	done
+
 lock: $(VENV)/dev.stamp ## pin again: requirements/*.txt from pyproject.toml (takes minutes)
 	@compile="env -u PIP_FIND_LINKS -u PIP_INDEX_URL -u PIP_EXTRA_INDEX_URL $(BIN)/pip-compile --quiet \
 	  --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
@@ -161,6 +180,8 @@ lock: $(VENV)/dev.stamp ## pin again: requirements/*.txt from pyproject.toml (ta
 	$$compile --build-deps-for wheel --extra dev --extra tracing -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml; \
 	echo "lock: requirements/image.txt"; \
 	$$compile --build-deps-for wheel --extra tracing -c requirements/dev.txt -o requirements/image.txt pyproject.toml; \
+	echo "lock: requirements/audit.txt"; \
+	$$compile --extra audit -c requirements/dev.txt -o requirements/audit.txt pyproject.toml; \
 	echo "lock: requirements/spark.txt"; \
 	$$compile --build-deps-for wheel --extra spark -c requirements/dev.txt -o requirements/spark.txt pyproject.toml; \
 	echo "lock: requirements/bench.txt"; \
@@ -197,6 +218,11 @@ $(VENV)/dev.stamp: requirements/dev.txt requirements/runtime.txt pyproject.toml 
 $(VENV)/bench.stamp: requirements/bench.txt $(VENV)/dev.stamp
 	@echo "set-up: what benchmarks measure beside tierlog (requirements/bench.txt)"
 	@$(INSTALL) -r requirements/bench.txt
+	@touch $@
+
+$(VENV)/audit.stamp: requirements/audit.txt $(VENV)/dev.stamp
+	@echo "set-up: what lists and questions the libraries that are shipped (requirements/audit.txt)"
+	@$(INSTALL) -r requirements/audit.txt
 	@touch $@
 
 # pyspark ships as source only; it is built with the setuptools of dev.txt.
