@@ -2,9 +2,9 @@
 
 Every call here may be repeated: reads by nature, an append because its messages carry a producer id and sequence
 numbers. So a connection that breaks, a restart of the service and an answer that asks for patience are waited out
-within bounds. A token comes from the environment alone (``TIERLOG_TOKEN``, on a cluster
-``spark.executorEnv.TIERLOG_TOKEN``, or ``TIERLOG_TOKEN_FILE`` for a mounted secret), because options end in Spark's
-event log; see :class:`ServiceAccess` for what else the environment says.
+within bounds. A token comes from a file that ``TIERLOG_TOKEN_FILE`` names, or from ``TIERLOG_TOKEN``, and never from an
+option or a configuration value of Spark, which end in its event log, its page and the arguments of its processes; see
+:class:`ServiceAccess` for what else the environment says.
 """
 
 from __future__ import annotations
