@@ -78,7 +78,12 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
     logs = [BrokerLog.find(Path(root)) for root in arguments.rocketmq]
     stores = [NewStore(url, store_id, log.segment_bytes, sizes) for store_id, log in zip(ids, logs, strict=True)]
     done = [_log(context, store, log) for store, log in zip(stores, logs, strict=True)]
-    return done[0] if len(done) == 1 else {"stores": done, "messages": sum(_number(each["messages"]) for each in done)}
+    if len(done) == 1:
+        return done[0]
+    return {
+        "stores": done,
+        **{name: sum(_number(each.get(name, 0)) for each in done) for name in ("messages", "findings")},
+    }
 
 
 def _number(value: object) -> int:
@@ -118,7 +123,7 @@ def _log(context: JobContext, store: NewStore, log: BrokerLog) -> Summary:
     with following(context.spark, context.clock, context.progress, f"ingest {context.randomness.token_hex(4)}"):
         plan = LogPlan.of(log, [_sound(found) for found in run_tasks(context.spark, survey, log.segments)])
         if (made := _made_before(store, plan.fingerprint)) is not None:
-            return _summary(context, store, made, began_s, is_new=False)
+            return {**_summary(context, store, made, began_s, is_new=False), **_cut_off(plan)}
         topics = plan.new_topics()
         outcomes = run_tasks(context.spark, ArchiveTask.run, plan.tasks(store))
     parts = [each for each in outcomes if isinstance(each, BuiltPart)]
@@ -128,7 +133,18 @@ def _log(context: JobContext, store: NewStore, log: BrokerLog) -> Summary:
     head = publish(
         store, parts, topics, context.randomness, volume_id=plan.fingerprint, log_begin=plan.begin, groups=plan.groups
     )
-    return _summary(context, store, head, began_s, is_new=True)
+    return {**_summary(context, store, head, began_s, is_new=True), **_cut_off(plan)}
+
+
+def _cut_off(plan: LogPlan) -> Summary:
+    """What is said of messages behind damage, which the archive lacks as the broker would after its own recovery."""
+    if not plan.cut_off:
+        return {}
+    print(
+        f"ingest: the log is damaged at {plan.end}: {plan.cut_off} whole messages behind the damage are not archived",
+        file=sys.stderr,
+    )
+    return {"log_end": plan.end, "cut_off": plan.cut_off, "findings": plan.cut_off}
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 from pipeline.new_store.commit import NewTopics
 from pipeline.new_store.part import BuiltPart, NewStore, PartBuilder, QueueRun
 from tiering.errors import CorruptionError, InvalidRequestError, NotFoundError, StoreError
-from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
+from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, decode_record
 from tiering.format.store_state import CommittedOffset, GroupRecord
 from tiering.fs import ByteArray, LocalFileSystem
 from tiering.group_offsets import validate_group
@@ -34,6 +34,7 @@ from tiering.paths import StorePaths
 from tiering.randomness import SystemRandomness
 from tiering.rocketmq.adopt import adopt, is_broker_store
 from tiering.rocketmq.config_files import read_consumer_offsets
+from tiering.rocketmq.queue_files import broker_queues
 
 _PIECE_BYTES = 1 << 20
 
@@ -58,6 +59,8 @@ class Survey:
     is_begun: bool
     """Whether anything stands at its beginning, whole or not."""
     records: int
+    newest_ms: int
+    """The greatest store time of a record; 0 without one."""
     checksum: int
     """CRC-32 of the records."""
     topics: tuple[str, ...]
@@ -68,6 +71,7 @@ class Survey:
 class BrokerLog:
     """The files of a broker's directory, and what only its other files tell."""
 
+    root: str
     segment_bytes: int
     segments: tuple[BrokerSegment, ...]
     topics: tuple[Topic, ...]
@@ -103,7 +107,31 @@ class BrokerLog:
                 raise CorruptionError("a segment is missing after this one", path=str(paths.segment(lower)))
         segments = tuple(BrokerSegment(str(paths.segment(base).absolute()), base) for base in bases)
         topics = TopicRegistry(fs, paths, 1, read_only=True, foreign=True).all()
-        return cls(size, segments, tuple(topics), _groups(disk, paths))
+        return cls(str(root), size, segments, tuple(topics), _groups(disk, paths))
+
+    def cut_off(self, end: int, newest_ms: int) -> int:
+        """How many whole records that queues lead to lie behind the ``end`` of a log whose newest is of ``newest_ms``.
+
+        What an earlier recovery of the broker cut off lies there too, with units that lead to it; it is older than what
+        the broker has appended since.
+        """
+        disk = LocalFileSystem()
+        data = {segment.base: disk.map_read(Path(segment.path)) for segment in self.segments}
+        found = 0
+        for queue in broker_queues(disk, StorePaths(Path(self.root))):
+            for _, units in queue.files(disk):
+                for at, size in units[units["physical_offset"] >= end][["physical_offset", "size"]].tolist():
+                    base = at - at % self.segment_bytes
+                    with contextlib.suppress(CorruptionError):
+                        if base in data:
+                            record = decode_record(data[base].data, at - base, physical_offset=at)
+                            is_led_to = (record.topic, record.queue_id, record.size) == (
+                                queue.topic,
+                                queue.queue_id,
+                                size,
+                            )
+                            found += is_led_to and record.store_ms >= newest_ms
+        return found
 
 
 def _groups(fs: LocalFileSystem, paths: StorePaths) -> dict[str, dict[tuple[str, int], int]]:
@@ -121,7 +149,7 @@ def survey(segment: BrokerSegment) -> Survey:
     data = LocalFileSystem().map_read(Path(segment.path))
     names: list[str] = []
     runs: dict[tuple[str, int], list[QueueRun]] = {}
-    table, position, records, stop = TopicTable(names), 0, 0, ScanStop.ROWS_FULL
+    table, position, records, newest_ms, stop = TopicTable(names), 0, 0, 0, ScanStop.ROWS_FULL
     while stop in (ScanStop.ROWS_FULL, ScanStop.UNKNOWN_TOPIC):
         found = scan(data, position, len(data), segment.base, table, check_crc=True, check_torn=True)
         rows, position, stop = found.rows, found.position, found.stop
@@ -133,9 +161,10 @@ def survey(segment: BrokerSegment) -> Survey:
                 stop = ScanStop.INVALID
             table = TopicTable(names)
         records += len(rows)
+        newest_ms = max(newest_ms, int(rows["store_ms"].max(initial=0)))
         _follow(runs, names, rows[in_queues(rows)], segment)
     return Survey(
-        segment, position, stop is ScanStop.BLANK, bool(data[:BLANK_BYTES].any()), records,
+        segment, position, stop is ScanStop.BLANK, bool(data[:BLANK_BYTES].any()), records, newest_ms,
         zlib.crc32(data[:position].data), tuple(names), tuple(run for queue in runs.values() for run in queue),
     )  # fmt: skip
 
@@ -176,6 +205,10 @@ class LogPlan:
     begin: int
     topics: tuple[Topic, ...]
     groups: tuple[GroupRecord, ...]
+    end: int
+    """Physical offset of the log's end."""
+    cut_off: int
+    """Whole messages behind the end that the broker's queues lead to: damage has cut them off."""
     fingerprint: str
     """Equal for equal logs: by it an archive is known to be of this one."""
 
@@ -210,7 +243,9 @@ class LogPlan:
             GroupRecord(name, 0, tuple(CommittedOffset(*queue, offset) for queue, offset in sorted(offsets.items())))
             for name, offsets in sorted(log.groups.items())
         )
-        return cls(tuple(kept), begin, tuple(topics), groups, f"rocketmq-{digest.hexdigest()}")
+        log_end = begin if end is None else end.segment.base + end.end
+        lost = log.cut_off(log_end, max((each.newest_ms for each in kept), default=0)) if end is not None else 0
+        return cls(tuple(kept), begin, tuple(topics), groups, log_end, lost, f"rocketmq-{digest.hexdigest()}")
 
     @property
     def records(self) -> int:

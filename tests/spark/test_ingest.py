@@ -13,7 +13,7 @@ import pytest
 from index.from_archive import IndexSizes
 from index.query import Query
 from pipeline.following import following
-from pipeline.job import DONE, FAILED, WRONG_USE
+from pipeline.job import DONE, FAILED, FINDINGS, WRONG_USE
 from pipeline.jobs.ingest import main
 from pipeline.new_store.part import NewStore
 from tests.support.golden import expected, unpack
@@ -41,7 +41,7 @@ class Ingest:
         assert main(["--cold", self.cold, "--store", store, *argv]) == code
         captured = self._capfd.readouterr()
         self.error = captured.err
-        return json.loads(captured.out.splitlines()[-1]) if code == DONE else {}
+        return json.loads(captured.out.splitlines()[-1]) if code in (DONE, FINDINGS) else {}
 
     def store(self, store_id: str = "history") -> NewStore:
         return NewStore(self.cold, store_id, 262_144, IndexSizes(500, 600))
@@ -90,6 +90,18 @@ def test_several_logs_become_a_store_each_and_an_id_that_is_taken_is_refused(ing
     ingest("--rocketmq", roots[1], *SIZES, code=FAILED)
     assert "store 'history' has an archive here already" in ingest.error
     assert ingest.objects() == before
+
+
+@pytest.mark.slow
+def test_messages_that_damage_cut_off_are_counted_and_the_job_does_not_end_well(ingest: Ingest, tmp_path: Path) -> None:
+    """The broker was halted and its log has a flipped byte; its queues lead on to seven of the messages behind that."""
+    root, messages = unpack("crashed-flip", tmp_path / "broker"), expected("crashed-flip")["messages"]
+    sound = str(unpack("upgrade/5.5.0", tmp_path / "sound"))
+    first = ingest("--rocketmq", str(root), *SIZES, code=FINDINGS)
+    assert (first["messages"], first["cut_off"], first["findings"]) == (len(messages), 7, 7)
+    assert f"damaged at {first['log_end']}: 7 whole messages behind the damage are not archived" in ingest.error
+    again = ingest("--rocketmq", str(root), "--rocketmq", sound, "--store", "other", *SIZES, code=FINDINGS)
+    assert ([each["already_there"] for each in again["stores"]], again["findings"]) == ([True, False], 7)
 
 
 @pytest.mark.slow
