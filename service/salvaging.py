@@ -1,39 +1,50 @@
-"""Appends again, to the volume that took a store over, what the fenced one had acknowledged but never archived.
+"""Appends again, to the volume that took a store over, what the fenced one had acknowledged but the archive lacks.
 
-The old directory is only read. Where its log and the archive part is found by comparing bytes: at the first record
-that the archive lacks or has differently. What follows is appended in the order of the log, each message with the
-property ``TL_SALVAGED``: the old volume and the physical offset there.
+The old directory is only read. What the archive lacks of its log is found by comparing the two
+(:mod:`tiering.old_log`): all from where they part, and below that what was not to be archived, which a volume that was
+made from the archive never had. It is appended in the order of the log, each message with the property
+``TL_SALVAGED``: the old volume and the physical offset there.
 
 Run again, it appends nothing twice: before the first message of a queue is appended, the end of that queue on the new
 volume is committed as the offset of a consumer group of its own, and every run looks through the queue from there for
-what earlier ones have appended. Cut off anywhere, the next run goes on.
+what earlier ones have appended. Cut off anywhere, the next run goes on. Of two copies of a volume both may have a
+message at an offset, so what a mark leads to is compared as well; and a message that left no room for its mark is known
+by what it holds alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.opening import Surroundings, open_parts
+from service.opening import StoreParts, Surroundings, open_parts
+from service.wire import Json, body_bytes
 from tiering.batch import Message
-from tiering.checks.store import segment_rows
 from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.segment.reader import SegmentReader
 from tiering.erasing.known import KnownErasures
+from tiering.erasing.receipt import ReceiptStore
 from tiering.erasing.tombstones import Erasures
-from tiering.errors import InvalidRequestError, NotFoundError, StoreLockedError, StoreMismatchError
-from tiering.format.filler import is_filler
+from tiering.errors import (
+    CorruptionError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    NotFoundError,
+    StoreLockedError,
+    StoreMismatchError,
+)
 from tiering.format.manifest import Head, Tombstone
-from tiering.format.record import decode_record
+from tiering.format.record import BLANK_BYTES, MAX_PROPERTIES_BYTES, Record
 from tiering.format.store_state import StoreState
-from tiering.hot.commit_log import Segment
 from tiering.hot.identity import StoreIdentity
-from tiering.hot.store import HotStore
 from tiering.message import StoredMessage
+from tiering.old_log import OldLog, Parting
 from tiering.paths import StorePaths
 from tiering.types import Durability, PullStatus, Tier
 
@@ -46,16 +57,35 @@ _BATCH_BYTES = 1 << 20
 _PAGE = 1_000
 #: The largest offset that a service can be asked for, which no queue ever reaches: asking there reads nothing.
 _BEYOND = (1 << 53) - 1
+#: A mark, a record checksum and longer hosts together take less: a message with so much room gets its mark.
+_ADDED_BYTES = 128
 
 #: Topic and queue id; all queues are the store's own.
 _Queue = tuple[str, int]
+#: A volume, a physical offset there, and the digest of the message.
+_Mark = tuple[str, int, bytes]
 
 Progress = Callable[[int, int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class NotSaved:
+    """What lies at physical offsets ``[offset, next)`` of the old log and could not be appended; why."""
+
+    offset: int
+    next: int
+    topic: str | None
+    """None where nothing could be read."""
+    reason: str
+
+
 @dataclass(slots=True)
 class SalvageReport:
-    """What a run found in the old log and did; ``skipped`` were there already, are erased, or are in no queue."""
+    """What a run found in the old log and did.
+
+    ``from_offset`` is where the log and the archive part, ``read`` counts messages that the archive lacks, from there
+    on and below; of these, ``skipped`` were there already, are erased, or are in no queue.
+    """
 
     store_id: str
     volume_id: str
@@ -63,12 +93,14 @@ class SalvageReport:
     read: int = 0
     appended: int = 0
     skipped: int = 0
+    not_saved: list[NotSaved] = field(default_factory=list)
 
 
 def salvage(old_root: Path, around: Surroundings, target: Writer, progress: Progress) -> SalvageReport:
     """Append what only the fenced volume at ``old_root`` holds; ``progress`` is told bytes of its log.
 
-    Raises :class:`InvalidRequestError` for a directory without a store of ours or one that still owns the archive,
+    One message that cannot be appended does not keep the others: the report names it. Raises
+    :class:`InvalidRequestError` for a directory without a store of ours or one that still owns the archive,
     :class:`StoreLockedError` for one in use, :class:`StoreMismatchError` if ``target`` is another store or not the
     volume that may write, the object store's error if the archive cannot be asked.
     """
@@ -82,20 +114,26 @@ def salvage(old_root: Path, around: Surroundings, target: Writer, progress: Prog
         head = parts.manifest.refresh()
         _check(parts.identity, head, target, old_root)
         target.only_store(parts.identity.store_id)
-        if head.volume_id == parts.identity.volume_id:  # a copy: what its twin has not archived yet may be common
+        is_copy = head.volume_id == parts.identity.volume_id
+        if is_copy:  # what its twin has not archived yet may be common
             target.archive(until_ms=None, everything=True, drop_hot=False, progress=None)
             head = parts.manifest.refresh()
         state = parts.manifest.state(parts.manifest.reader(), head)
+        log = OldLog(parts.hot, parts.manifest, head, _Removed(parts.manifest, head, parts.known, state))
+        parting = log.parting()
+        report = SalvageReport(parts.identity.store_id, parts.identity.volume_id, parting.parted_from)
         fenced = [takeover.volume_id for takeover in state.takeovers]  # none if the state was lost and written anew
-        is_last = parts.identity.volume_id in (head.volume_id, *fenced[-1:])
-        start = first_not_archived(parts.hot, parts.manifest, head)
-        report = SalvageReport(parts.identity.store_id, parts.identity.volume_id, start)
-        queues = {topic.name: topic.queues for topic in parts.hot.topics.all()}
-        run = _Run(target, report, queues, _erased(parts.known, state), look_everywhere=not is_last)
-        end = parts.hot.log.end
-        for batch in _batches(_messages(parts.hot, parts.identity.store_id, start)):
+        is_last = is_copy or parts.identity.volume_id in fenced[-1:]
+        erased = _erased(parts.known, state)
+        run = _Run(target, report, parts, erased, parting, is_copy=is_copy, look_everywhere=not is_last)
+        # a twin has all that is common in its own log
+        begin, end = parting.common_to if is_copy else parts.hot.log.begin, parts.hot.log.end
+        for batch in _batches(_messages(log.lacking(parting, from_offset=begin), parts.identity.store_id)):
             run.append(batch)
-            progress(batch[-1].record.physical_offset + batch[-1].record.size - start, end - start)
+            progress(batch[-1].record.physical_offset + batch[-1].record.size - begin, end - begin)
+        report.not_saved += [
+            NotSaved(damaged.first, damaged.next, None, "the old log is damaged here") for damaged in log.damaged
+        ]
         return report
     finally:
         parts.resources.close()
@@ -109,6 +147,31 @@ def _erased(known: KnownErasures, state: StoreState) -> Erasures:
         if topic.deleted_below
     )
     return Erasures((*known.current().tombstones, *deleted))
+
+
+class _Removed:
+    """Whether a record that was archived has been removed since: receipts tell of erasures that are long done."""
+
+    def __init__(self, manifest: ManifestStore, head: Head, known: KnownErasures, state: StoreState) -> None:
+        self._manifest = manifest
+        names = {topic.topic_id: topic.name for topic in state.topics}
+        self._expired = {names.get(topic_id): below_ms for topic_id, below_ms in head.expired}
+        self._known = _erased(known, state)
+        self._done: Erasures | None = None
+
+    def __call__(self, record: Record) -> bool:
+        """Whether any erasure, deletion or expiry is for the record."""
+        if self._known.hides(record) or record.store_ms < self._expired.get(record.topic, -1):
+            return True
+        if self._done is None:
+            self._done = Erasures(self._receipts())
+        return self._done.hides(record)
+
+    def _receipts(self) -> Iterator[Tombstone]:
+        receipts = ReceiptStore(self._manifest.objects, self._manifest.keys)
+        for name in list(receipts.ids()):
+            with contextlib.suppress(CorruptionError):  # what nobody can prove to be erased comes back
+                yield receipts.load(name).tombstone
 
 
 def _check(identity: StoreIdentity, head: Head, target: Writer, old_root: Path) -> None:
@@ -131,53 +194,8 @@ def _check(identity: StoreIdentity, head: Head, target: Writer, old_root: Path) 
         )
 
 
-def first_not_archived(hot: HotStore, manifest: ManifestStore, head: Head) -> int:
-    """Where an old log and the archive part: below, both hold the same bytes, above, they differ or one has none.
-
-    A removed record counts as archived: what was erased must not come back. Logs that have parted never meet again,
-    so only a few segments are compared.
-    """
-    segments = hot.log.segments()
-    low, high = 0, len(segments)
-    parted: int | None = None
-    while low < high:
-        middle = (low + high) // 2
-        found = _parts_in(hot, manifest, head, segments[middle])
-        if found is None:
-            low = middle + 1
-        else:
-            parted, high = found, middle
-    return hot.log.end if parted is None else parted
-
-
-def _parts_in(hot: HotStore, manifest: ManifestStore, head: Head, segment: Segment) -> int | None:
-    """The first physical offset of a segment's records that the archive lacks, None if it has, or had, them all."""
-    if segment.end <= head.cold_min:
-        return None
-    rows = segment_rows(hot, segment, hot.log.end)
-    end = int(rows[-1]["physical_offset"] + rows[-1]["size"]) if len(rows) else segment.base_offset
-    reader = manifest.reader()
-    entry = manifest.log_entry(reader, head, segment.base_offset)
-    if entry is None:
-        return segment.base_offset if len(rows) else None
-    archived = SegmentReader(reader, entry)
-    differs = (
-        position
-        for position, item in archived.raw_items()
-        if not is_filler(item) and bytes(item) != bytes(segment.data[position : position + len(item)])
-    )
-    parted = segment.base_offset + min([archived.blank_position, *differs])
-    return parted if parted < end else None
-
-
-def _messages(hot: HotStore, store_id: str, start: int) -> Iterator[StoredMessage]:
-    for segment in hot.log.segments():
-        if segment.end <= start:
-            continue
-        for row in segment_rows(hot, segment, hot.log.end):
-            if row["physical_offset"] >= start:
-                record = decode_record(segment.data.data, int(row["position"]))
-                yield StoredMessage(record, store_id, Tier.HOT)
+def _messages(records: Iterable[Record], store_id: str) -> Iterator[StoredMessage]:
+    return (StoredMessage(record, store_id, Tier.HOT) for record in records)
 
 
 def _batches(messages: Iterable[StoredMessage]) -> Iterator[list[StoredMessage]]:
@@ -193,6 +211,42 @@ def _batches(messages: Iterable[StoredMessage]) -> Iterator[list[StoredMessage]]
         yield batch
 
 
+def _digest(body: bytes, born_ms: int, keys: list[str], tag: str, properties: Mapping[str, str]) -> bytes:
+    """What a message is known by, whichever volume it lies on."""
+    own = sorted((name, value) for name, value in properties.items() if name != PROPERTY)
+    found = hashlib.blake2b(json.dumps([born_ms, keys, tag, own]).encode(), digest_size=16)
+    found.update(body)
+    return found.digest()
+
+
+def _digest_here(message: StoredMessage) -> bytes:
+    body, _ = message.readable_body()
+    return _digest(body, message.record.born_ms, message.keys, message.tag, message.properties)
+
+
+def _digest_there(message: Json) -> bytes:
+    return _digest(
+        body_bytes(message), message["born_ms"], message["keys"], message["tag"], message["properties"]
+    )  # fmt: skip
+
+
+def _marks(properties: Mapping[str, str]) -> list[tuple[str, int]]:
+    """Volumes that a message was salvaged from, and where it lay; what is no mark is passed over."""
+    parts = [mark.partition(":") for mark in properties.get(PROPERTY, "").split()]
+    return [(volume_id, int(offset)) for volume_id, _, offset in parts if offset.isdecimal()]
+
+
+@dataclass(slots=True)
+class _There:
+    """What a queue of the new volume holds of earlier salvages."""
+
+    start: int
+    """The queue was looked through from here on."""
+    marked: set[_Mark] = field(default_factory=set)
+    unmarked: Counter[bytes] = field(default_factory=Counter)
+    """Messages without a mark, by digest: any of them may be one that had no room for it."""
+
+
 class _Run:
     """One run's view of the new volume."""
 
@@ -200,88 +254,223 @@ class _Run:
         self,
         target: Writer,
         report: SalvageReport,
-        queues: Mapping[str, int],
+        parts: StoreParts,
         erased: Erasures,
+        parting: Parting,
         *,
+        is_copy: bool,
         look_everywhere: bool,
     ) -> None:
-        """``queues``: how many each of the old volume's topics has.
+        """``is_copy``: the new volume went on from the same beginning, so it may hold a message in its own place.
 
         ``look_everywhere``: marks may be lost with a volume in between, though what they mark was archived.
         """
         self._target = target
         self._report = report
+        self._hot = parts.hot
+        self._erased = erased
+        self._parting = parting
+        self._is_copy = is_copy
         self._look_everywhere = look_everywhere
         self._group = f"{PROPERTY}-{report.volume_id}"
-        self._marks: dict[_Queue, int] = {}
-        self._there: dict[_Queue, set[int]] = {}
-        self._queues = queues
-        self._erased = erased
+        self._begins: dict[_Queue, int] = {}
+        self._there: dict[_Queue, _There] = {}
+        #: Of messages without room for a mark: how many were found or appended.
+        self._settled: Counter[tuple[_Queue, bytes]] = Counter()
+        #: Why topics of the old volume cannot be on the new one; None where they can.
+        self._topics: dict[str, str | None] = {}
         with contextlib.suppress(NotFoundError):
-            marks = target.committed_offsets(self._group)
-            self._marks = {
+            begins = target.committed_offsets(self._group)
+            self._begins = {
                 (topic, queue_id): offset
-                for (topic, store_id, queue_id), offset in marks.items()
+                for (topic, store_id, queue_id), offset in begins.items()
                 if store_id == report.store_id
             }
 
     def append(self, batch: list[StoredMessage]) -> None:
         """Append those of a batch that are not there yet, topic by topic, each queue in its order."""
-        self._report.read += len(batch)
+        report = self._report
+        before = report.appended + len(report.not_saved)
+        report.read += len(batch)
         in_queues = [
             message for message in batch if message.record.has_queue_unit and not self._erased.hides(message.record)
         ]
-        self._look({(message.record.topic, message.record.queue_id) for message in in_queues})
+        possible = [message for message in in_queues if self._has_topic(message)]
+        self._look(possible)
+        in_place = self._in_place(possible)
         wanted = [
             message
-            for message in in_queues
-            if message.record.physical_offset not in self._there[message.record.topic, message.record.queue_id]
+            for message in possible
+            if message.record.physical_offset not in in_place and not self._is_there(message)
         ]
         wanted.sort(key=lambda message: message.record.topic)  # stable
         for _, group in groupby(wanted, key=lambda message: message.record.topic):
-            self._target.append([self._again(message) for message in group], Durability.FLUSHED)
-        self._report.appended += len(wanted)
-        self._report.skipped += len(batch) - len(wanted)
+            self._append(list(group))
+        report.skipped += len(batch) - (report.appended + len(report.not_saved) - before)
 
-    def _look(self, queues: set[_Queue]) -> None:
-        """Learn what earlier runs appended to queues met for the first time, and mark where this one begins."""
-        new = sorted(queues - self._there.keys())
-        for topic in sorted({topic for topic, _ in new}):
+    # what is there
+
+    def _has_topic(self, message: StoredMessage) -> bool:
+        """Whether the new volume has the topic with all its queues; made if it lacks it."""
+        topic = message.record.topic
+        if topic not in self._topics:
+            queues = self._hot.topics.of_log(topic).queues
             there = self._target.queues_of(topic)
-            if there is None or there < self._queues[topic]:
-                self._target.create_topic(topic, self._queues[topic])
-        for queue in new:
-            start = 0 if self._look_everywhere else self._marks.get(queue)
-            self._there[queue] = set() if start is None else set(self._salvaged(queue, start))
-        unmarked = {queue: self._end(queue) for queue in new if queue not in self._marks}
+            self._topics[topic] = None
+            if there is None or there < queues:
+                try:
+                    self._target.create_topic(topic, queues)
+                except InvalidRequestError as error:
+                    self._topics[topic] = error.message
+        reason = self._topics[topic]
+        if reason is not None:
+            self._not_saved(message, reason)
+        return reason is None
+
+    def _look(self, messages: list[StoredMessage]) -> None:
+        """Learn what earlier runs appended to the queues of these, and mark where this one begins.
+
+        A message that was salvaged before to the volume that is salvaged now may have come here from the first one.
+        """
+        starts: dict[_Queue, int] = {}
+        for message in messages:
+            queue = _queue_of(message)
+            starts[queue] = min(self._start(message), starts.get(queue, _BEYOND))
+        for queue, start in sorted(starts.items()):
+            known = self._there.get(queue)
+            if known is None or start < known.start:
+                self._there[queue] = self._looked(queue, start)
+        unmarked = {queue: self._end(queue) for queue in sorted(starts) if queue not in self._begins}
         if unmarked:
             store_id = self._report.store_id
-            marks = {(topic, store_id, queue_id): end for (topic, queue_id), end in unmarked.items()}
-            self._target.commit_offsets(self._group, marks)
-            self._marks.update(unmarked)
+            begins = {(topic, store_id, queue_id): end for (topic, queue_id), end in unmarked.items()}
+            self._target.commit_offsets(self._group, begins)
+            self._begins.update(unmarked)
 
     def _end(self, queue: _Queue) -> int:
         end: int = self._target.pull(*queue, _BEYOND, 1)["max_offset"]
         return end
 
-    def _salvaged(self, queue: _Queue, offset: int) -> Iterator[int]:
-        """Old physical offsets of the messages in a queue that earlier runs appended."""
-        while True:
-            page = self._target.pull(*queue, offset, _PAGE)
-            for message in page["messages"]:
-                for mark in message["properties"].get(PROPERTY, "").split():
-                    volume_id, _, old = mark.partition(":")
-                    if volume_id == self._report.volume_id:
-                        yield int(old)
+    def _start(self, message: StoredMessage) -> int:
+        """The offset in its queue from which on a message may be there already."""
+        queue = _queue_of(message)
+        if self._look_everywhere or _marks(message.properties):
+            return 0
+        begin = self._begins.get(queue, _BEYOND)
+        return min(begin, self._unmarked_from(queue)) if self._is_tight(message.record) else begin
+
+    def _unmarked_from(self, queue: _Queue) -> int:
+        """The offset in a queue from which on a message without a mark may be a salvaged one."""
+        if self._is_copy:
+            return self._begins.get(queue, _BEYOND)
+        topic, queue_id = queue
+        return self._hot.next_offset(self._hot.topics.of_log(topic), queue_id)
+
+    def _looked(self, queue: _Queue, start: int) -> _There:
+        """What a queue holds from ``start`` on."""
+        found, unmarked_from = _There(start), self._unmarked_from(queue)
+        for message in self._pulled(queue, start):
+            marks = _marks(message["properties"])
+            if marks or message["queue_offset"] >= unmarked_from:
+                digest = _digest_there(message)
+                found.marked.update((*mark, digest) for mark in marks)
+                if not marks:
+                    found.unmarked[digest] += 1
+        return found
+
+    def _pulled(self, queue: _Queue, offset: int, end: int = _BEYOND) -> Iterator[Json]:
+        """Messages of the new volume's queue with offsets ``[offset, end)``."""
+        while offset < end:
+            page = self._target.pull(*queue, offset, min(_PAGE, end - offset))
+            yield from (message for message in page["messages"] if message["queue_offset"] < end)
             if page["status"] in (PullStatus.NO_NEW_MESSAGE.value, PullStatus.OFFSET_TOO_LARGE.value):
                 return
             offset = page["next_offset"]
 
-    def _again(self, message: StoredMessage) -> Message:
-        """The message as its client sent it, with where it comes from; that of an earlier salvage stays."""
+    def _is_there(self, message: StoredMessage) -> bool:
+        """Whether an earlier run has appended a message, or salvaged it from another volume."""
+        queue, digest = _queue_of(message), _digest_here(message)
+        there = self._there[queue]
+        origins = [*_marks(message.properties), (self._report.volume_id, message.record.physical_offset)]
+        if any((*origin, digest) in there.marked for origin in origins):
+            return True
+        settled = queue, digest
+        if not self._is_tight(message.record) or there.unmarked[digest] <= self._settled[settled]:
+            return False
+        self._settled[settled] += 1
+        return True
+
+    def _is_tight(self, record: Record) -> bool:
+        """Whether a record may have no room for a mark."""
+        room = self._hot.log.segment_bytes - BLANK_BYTES - record.size
+        return min(room, MAX_PROPERTIES_BYTES - len(record.properties_text)) < _ADDED_BYTES
+
+    def _in_place(self, messages: list[StoredMessage]) -> set[int]:
+        """Physical offsets of messages that a twin may have too, and has, where they are here."""
+        if not self._is_copy:
+            return set()
+        unsure = [each for each in messages if each.record.physical_offset < self._parting.parted_from]
+        unsure.sort(key=_queue_of)
+        found: set[int] = set()
+        for queue, group in groupby(unsure, key=_queue_of):
+            mine = {each.record.physical_offset: each for each in group}
+            offsets = [each.record.queue_offset for each in mine.values()]
+            for there in self._pulled(queue, min(offsets), max(offsets) + 1):
+                here = mine.get(there["physical_offset"])
+                if here is not None and _digest_here(here) == _digest_there(there):
+                    found.add(there["physical_offset"])
+        return found
+
+    # appending
+
+    def _append(self, messages: list[StoredMessage]) -> None:
+        """Append messages of one topic; where the new volume refuses them, as few at a time as it takes."""
+        try:
+            self._target.append([self._marked(message) for message in messages], Durability.FLUSHED)
+        except InvalidRequestError as error:
+            if len(messages) == 1:
+                self._append_refused(messages[0], error)
+                return
+            half = len(messages) // 2
+            self._append(messages[:half])
+            self._append(messages[half:])
+        else:
+            self._report.appended += len(messages)
+
+    def _append_refused(self, message: StoredMessage, refused: InvalidRequestError) -> None:
+        """Append a message without its mark if that was too much; it is known by what it holds then."""
+        if not (isinstance(refused, MessageTooLargeError) and self._is_tight(message.record)):
+            self._not_saved(message, refused.message)
+            return
+        try:
+            self._target.append([self._plain(message)], Durability.FLUSHED)
+        except InvalidRequestError as error:
+            self._not_saved(message, error.message)
+            return
+        queue, digest = _queue_of(message), _digest_here(message)
+        self._there[queue].unmarked[digest] += 1
+        self._settled[queue, digest] += 1
+        self._report.appended += 1
+
+    def _not_saved(self, message: StoredMessage, reason: str) -> None:
         record = message.record
-        origin = f"{self._report.volume_id}:{record.physical_offset}"
-        properties = message.properties
-        properties[PROPERTY] = f"{properties[PROPERTY]} {origin}" if PROPERTY in properties else origin
+        end = record.physical_offset + record.size
+        self._report.not_saved.append(NotSaved(record.physical_offset, end, record.topic, reason))
+
+    def _marked(self, message: StoredMessage) -> Message:
+        """The message as its client sent it, with where it comes from; that of an earlier salvage stays."""
+        plain = self._plain(message)
+        marks = [plain.properties[PROPERTY]] if PROPERTY in plain.properties else []
+        marks.append(f"{self._report.volume_id}:{message.record.physical_offset}")
+        return replace(plain, properties={**plain.properties, PROPERTY: " ".join(marks)})
+
+    def _plain(self, message: StoredMessage) -> Message:
+        record = message.record
         body, _ = message.readable_body()
-        return Message(record.topic, body, message.keys, message.tag, properties, record.born_ms, record.queue_id)
+        return Message(
+            record.topic, body, message.keys, message.tag, message.properties, record.born_ms, record.queue_id
+        )  # fmt: skip
+
+
+def _queue_of(message: StoredMessage) -> _Queue:
+    return message.record.topic, message.record.queue_id

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
 from service.cli.documents import print_document
-from service.cli.errors import DONE
+from service.cli.errors import DONE, NOTHING, say
 from service.cli.look import Look
 from service.cli.stopping import run_stoppable, stop_flag, stopping_at
 from service.cli.targets import open_writer, settings_of
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print a summary; stopped, or run again, it appends nothing twice."""
+    """Print a summary, findings if anything could not be saved; stopped, or run again, it appends nothing twice."""
     from service.opening import Surroundings
     from service.salvaging import salvage
     from tiering.clock import SystemClock
@@ -50,4 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress = stopping_at(move, stop)
         report = run_stoppable(lambda: salvage(old_root, around, target, progress), stop)
     print_document(asdict(report), Look.of(arguments))
-    return DONE
+    if not report.not_saved:
+        return DONE
+    say(f"{len(report.not_saved)} places of the old log could not be saved; keep it, and see not_saved")
+    return NOTHING

@@ -88,6 +88,12 @@ def test_a_second_run_appends_nothing(world: RestoreWorld) -> None:
     assert all_numbers(new) == [*range(60), *range(100, 110)]
 
 
+def keep_out(engine: Engine, topic: str) -> None:
+    engine.create_topic(topic, 2)
+    topics = engine._hot.topics
+    topics.set_options(topics.get(topic), archive=False, cold_retention_ms=None, hold=False)
+
+
 class Breaking(LocalWriter):
     """A target that fails before or after one of its calls."""
 
@@ -217,20 +223,22 @@ def test_a_copy_that_lost_the_race_gives_what_only_it_holds(world: RestoreWorld)
     assert run(world, "copy", owner).appended == 0
 
 
-def test_messages_that_are_not_archived_on_purpose_do_not_come_back(world: RestoreWorld) -> None:
-    """A filler in the archive counts as the message that was there."""
+def test_messages_that_are_not_archived_on_purpose_come_back_from_the_only_disk_that_has_them(
+    world: RestoreWorld,
+) -> None:
     old = world.open("a")
-    topics = old._hot.topics
-    old.create_topic("secret", 1)
-    topics.set_options(topics.get("secret"), archive=False, cold_retention_ms=None, hold=False)
+    keep_out(old, "secret")
     for at in range(0, 40, 4):
         send(old, "orders", at, at + 4)
         send(old, "secret", at, at + 4)
     old.archive(everything=True)
     old.close()
     new = world.open("b", restore=True)
+    assert all_numbers(new, "secret") == []
     report = run(world, "a", new)
-    assert (report.read, report.appended) == (0, 0)
+    assert (report.read, report.appended) == (40, 40)
+    assert all_numbers(new, "secret") == all_numbers(new) == list(range(40))
+    assert run(world, "a", new).appended == 0
 
 
 def test_erased_messages_do_not_come_back(world: RestoreWorld) -> None:
