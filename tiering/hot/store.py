@@ -16,7 +16,7 @@ from tiering.batch import MessageBatch
 from tiering.clock import Clock
 from tiering.errors import ClosedError, CorruptionError, ReadOnlyError, StoreError
 from tiering.format.checkpoint import Checkpoint
-from tiering.format.record import decode_record
+from tiering.format.record import BLANK_BYTES, MAGIC_BLANK, decode_record
 from tiering.fs import FileSystem, replace_file
 from tiering.hot.batch_writer import AppendResult, BatchWriter
 from tiering.hot.commit_log import CommitLog, PutBack, Segment
@@ -335,8 +335,9 @@ class HotStore:
         return max(view.next if view else 0, topic.floor(queue_id))
 
     def first_store_ms(self, segment: Segment) -> int | None:
-        """Store time of a segment's first record, None while it has none."""
-        if segment.base_offset >= self.log.end:
+        """Store time of a segment's first record, None while it has none; one that was rolled may never get any."""
+        magic = int.from_bytes(bytes(segment.data[4:BLANK_BYTES]), "big", signed=True)
+        if segment.base_offset >= self.log.end or magic == MAGIC_BLANK:
             return None
         return decode_record(segment.data.data, 0, physical_offset=segment.base_offset).store_ms
 
