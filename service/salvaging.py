@@ -119,12 +119,12 @@ def salvage(old_root: Path, around: Surroundings, target: Writer, progress: Prog
             target.archive(until_ms=None, everything=True, drop_hot=False, progress=None)
             head = parts.manifest.refresh()
         state = parts.manifest.state(parts.manifest.reader(), head)
-        log = OldLog(parts.hot, parts.manifest, head, _Removed(parts.manifest, head, parts.known, state))
+        erased = _Erased(parts.manifest, parts.known, state)
+        log = OldLog(parts.hot, parts.manifest, head, _Removed(erased, head, state))
         parting = log.parting()
         report = SalvageReport(parts.identity.store_id, parts.identity.volume_id, parting.parted_from)
         fenced = [takeover.volume_id for takeover in state.takeovers]  # none if the state was lost and written anew
         is_last = is_copy or parts.identity.volume_id in fenced[-1:]
-        erased = _erased(parts.known, state)
         run = _Run(target, report, parts, erased, parting, is_copy=is_copy, look_everywhere=not is_last)
         # a twin has all that is common in its own log
         begin, end = parting.common_to if is_copy else parts.hot.log.begin, parts.hot.log.end
@@ -139,39 +139,49 @@ def salvage(old_root: Path, around: Surroundings, target: Writer, progress: Prog
         parts.resources.close()
 
 
-def _erased(known: KnownErasures, state: StoreState) -> Erasures:
-    """What must not come back: erasures still open, and topics that were deleted here or after the takeover."""
-    deleted = (
-        Tombstone("", topic.name, None, "", None, None, topic.deleted_below)
-        for topic in state.topics
-        if topic.deleted_below
-    )
-    return Erasures((*known.current().tombstones, *deleted))
+class _Erased:
+    """What must not come back: erasures that are known, and topics that were deleted here or after the takeover."""
 
-
-class _Removed:
-    """Whether a record that was archived has been removed since: receipts tell of erasures that are long done."""
-
-    def __init__(self, manifest: ManifestStore, head: Head, known: KnownErasures, state: StoreState) -> None:
+    def __init__(self, manifest: ManifestStore, known: KnownErasures, state: StoreState) -> None:
+        deleted = (
+            Tombstone("", topic.name, None, "", None, None, topic.deleted_below)
+            for topic in state.topics
+            if topic.deleted_below
+        )
         self._manifest = manifest
-        names = {topic.topic_id: topic.name for topic in state.topics}
-        self._expired = {names.get(topic_id): below_ms for topic_id, below_ms in head.expired}
-        self._known = _erased(known, state)
-        self._done: Erasures | None = None
+        self._open = Erasures((*known.current().tombstones, *deleted))
+        self._ever: Erasures | None = None
 
-    def __call__(self, record: Record) -> bool:
-        """Whether any erasure, deletion or expiry is for the record."""
-        if self._known.hides(record) or record.store_ms < self._expired.get(record.topic, -1):
+    def hides(self, record: Record) -> bool:
+        """Whether a deletion, or an erasure that is still open, is for the record."""
+        return self._open.hides(record)
+
+    def ever_hid(self, record: Record) -> bool:
+        """The same of every erasure that there was: receipts tell of those that are long done, and are all read."""
+        if self._open.hides(record):
             return True
-        if self._done is None:
-            self._done = Erasures(self._receipts())
-        return self._done.hides(record)
+        if self._ever is None:
+            self._ever = Erasures(self._receipts())
+        return self._ever.hides(record)
 
     def _receipts(self) -> Iterator[Tombstone]:
         receipts = ReceiptStore(self._manifest.objects, self._manifest.keys)
         for name in list(receipts.ids()):
             with contextlib.suppress(CorruptionError):  # what nobody can prove to be erased comes back
                 yield receipts.load(name).tombstone
+
+
+class _Removed:
+    """Whether a record that was archived may have become a filler since."""
+
+    def __init__(self, erased: _Erased, head: Head, state: StoreState) -> None:
+        names = {topic.topic_id: topic.name for topic in state.topics}
+        self._expired = {names.get(topic_id): below_ms for topic_id, below_ms in head.expired}
+        self._erased = erased
+
+    def __call__(self, record: Record) -> bool:
+        """Whether any erasure, deletion or expiry is for the record."""
+        return record.store_ms < self._expired.get(record.topic, -1) or self._erased.ever_hid(record)
 
 
 def _check(identity: StoreIdentity, head: Head, target: Writer, old_root: Path) -> None:
@@ -255,7 +265,7 @@ class _Run:
         target: Writer,
         report: SalvageReport,
         parts: StoreParts,
-        erased: Erasures,
+        erased: _Erased,
         parting: Parting,
         *,
         is_copy: bool,
@@ -286,6 +296,8 @@ class _Run:
                 for (topic, store_id, queue_id), offset in begins.items()
                 if store_id == report.store_id
             }
+        #: There may have been an earlier run.
+        self._is_again = look_everywhere or bool(self._begins)
 
     def append(self, batch: list[StoredMessage]) -> None:
         """Append those of a batch that are not there yet, topic by topic, each queue in its order."""
@@ -301,7 +313,9 @@ class _Run:
         wanted = [
             message
             for message in possible
-            if message.record.physical_offset not in in_place and not self._is_there(message)
+            if not (
+                message.record.physical_offset in in_place or self._is_there(message) or self._was_erased_here(message)
+            )
         ]
         wanted.sort(key=lambda message: message.record.topic)  # stable
         for _, group in groupby(wanted, key=lambda message: message.record.topic):
@@ -399,6 +413,11 @@ class _Run:
             return False
         self._settled[settled] += 1
         return True
+
+    def _was_erased_here(self, message: StoredMessage) -> bool:
+        """Whether a message may have been salvaged before, and is erased since with the mark that it had."""
+        may_be = self._is_again or _marks(message.properties)
+        return bool(may_be) and self._erased.ever_hid(message.record)
 
     def _is_tight(self, record: Record) -> bool:
         """Whether a record may have no room for a mark."""

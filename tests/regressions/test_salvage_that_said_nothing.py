@@ -272,6 +272,22 @@ def test_what_was_salvaged_to_a_volume_that_was_lost_is_there_once_in_any_order(
     assert (run(world, "a", third).appended, run(world, "b", third).appended) == (0, 0)
 
 
+def test_what_was_salvaged_and_then_erased_is_not_salvaged_again(world: RestoreWorld) -> None:
+    """Its mark went with it."""
+    old = begun(world)
+    send(old, "orders", 40, 60)
+    old.close()
+    new = world.open("b", restore=True)
+    run(world, "a", new)
+    new.removal.erase(Query("orders", "key-50"))
+    new.archive(everything=True)
+    while new.removal.round():
+        pass
+    assert world.head().tombstones == ()
+    assert run(world, "a", new).appended == 0
+    assert all_numbers(new) == [number for number in range(60) if number != 50]
+
+
 # at a full record
 
 
