@@ -18,7 +18,15 @@ def test_what_was_acknowledged_as_archived_is_there_once_whoever_took_over() -> 
     done: Counter[str] = Counter()
     for seed in (5, 14):  # a writer that appends through a takeover, and a restore that sleeps through another
         done.update(simulate_tails(seed).counts)
-    for what in ("appends archived", "appends refused", "restored", "rounds", "promised by tails", "fences"):
+    for what in (
+        "appends archived",
+        "appends refused",
+        "restored",
+        "rounds",
+        "promised by tails",
+        "fences",
+        "salvaged",
+    ):
         assert done[what], what
 
 

@@ -10,7 +10,10 @@ import service.archiving
 import service.opening
 import tiering.cold.manifest_store
 import tiering.tails.writer
+from service.cli.local import LocalWriter
 from service.engine import Engine
+from service.opening import Surroundings
+from service.salvaging import salvage
 from tests.support.crash_fs import CrashFileSystem
 from tests.support.restore_world import read_all
 from tests.support.simulation.ledger import BrokenPromiseError
@@ -53,32 +56,54 @@ def simulate_tails(seed: int, *, show: Callable[[str], object] | None = None) ->
             scheduler.run(START_MS + _STORMY_MS + _CALM_MS)
         finally:
             scheduler.end()
+    read_again = _read_again(server, ledger, world)
     counts = dict(world.counts)
     counts |= {"promised": len(ledger.promised), "promised by tails": ledger.promised_by_tails}
-    counts |= {"fences": ledger.fences, "read again": _read_again(server, ledger)}
+    counts |= {"fences": ledger.fences, "read again": read_again}
     return Outcome(seed, trace.digest, scheduler.steps, ledger.heads, counts)
 
 
-def _read_again(server: Server, ledger: TailLedger) -> int:
-    """All disks are lost, a last volume is made from the bucket alone, and its queues are read as a consumer does."""
+def _read_again(server: Server, ledger: TailLedger, world: TailWorld) -> int:
+    """All disks are lost, a last volume is made from the bucket alone, and its queues are read as a consumer does.
+
+    Then the disks turn up, whatever the log of each ends in, and are salvaged into it.
+    """
     engine = Engine.open(
         ROOT, settings=SETTINGS, cold_url=COLD_URL, store_id=STORE_ID, clock=ManualClock(), fs=CrashFileSystem(),
         randomness=SeededRandomness(1), restore=True, objects=server.objects,
     )  # fmt: skip
     try:
-        found = [
-            number_of(message.record.body)
-            for topic in engine.topics()
-            for queue in topic.queues
-            for message in read_all(engine, topic.name, queue.queue_id)
-        ]
+        found = _numbers(engine)
+        durable: set[int] = set()
+        for fs, acknowledged in zip(world.disks, world.durable, strict=True):
+            if acknowledged:  # else it may be of a restore that was never done
+                durable |= acknowledged
+                around = Surroundings(
+                    SETTINGS.unsized(), ManualClock(), fs.after_kill(), SeededRandomness(2), server.objects
+                )  # fmt: skip
+                for run in range(2):
+                    report = salvage(ROOT, around, LocalWriter(engine), lambda done, of: None)
+                    world.counts["salvaged"] = world.counts.get("salvaged", 0) + report.appended
+                    if report.not_saved or (run and report.appended):
+                        raise BrokenPromiseError(f"run {run} of salvage: {report}")
+        salvaged = _numbers(engine)
     finally:
         engine.close()
     for true, what in (
-        (len(set(found)) == len(found), "a message is read twice"),
+        (len(set(salvaged)) == len(salvaged), "a message is read twice"),
         (ledger.promised <= set(found), f"{sorted(ledger.promised - set(found))} were acknowledged and cannot be read"),
         (ledger.published.keys() <= set(found), "what was published cannot be read"),
+        (durable <= set(salvaged), f"{sorted(durable - set(salvaged))} were acknowledged, and salvage left them"),
     ):
         if not true:
             raise BrokenPromiseError(what)
     return len(found)
+
+
+def _numbers(engine: Engine) -> list[int]:
+    return [
+        number_of(message.record.body)
+        for topic in engine.topics()
+        for queue in topic.queues
+        for message in read_all(engine, topic.name, queue.queue_id)
+    ]

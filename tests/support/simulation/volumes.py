@@ -57,23 +57,27 @@ class TailWorld(World):
         super().__init__(scheduler, server, weather)
         self.ledger = ledger
         self.sent = 0
-        self.volumes = 0
+        #: Of each volume, as it is now.
+        self.disks: list[CrashFileSystem] = []
+        #: Numbers of messages that were acknowledged as flushed or archived, by disk.
+        self.durable: list[set[int]] = []
 
 
 def open_volume(world: TailWorld, *, restore: bool = False, after_ms: int = 0) -> None:
     """Begin a process on a disk of its own."""
-    world.volumes += 1
-    _begin(world, CrashFileSystem(seed=world.volumes), restore=restore, after_ms=after_ms)
+    world.disks.append(CrashFileSystem(seed=len(world.disks) + 1))
+    world.durable.append(set())
+    _begin(world, len(world.disks) - 1, restore=restore, after_ms=after_ms)
 
 
-def _begin(world: TailWorld, fs: CrashFileSystem, *, restore: bool, after_ms: int = 0) -> None:
+def _begin(world: TailWorld, disk: int, *, restore: bool, after_ms: int = 0) -> None:
     process = world.process("restore" if restore else "volume")
-    volume = VolumeProcess(world, fs, process, restore=restore)
+    volume = VolumeProcess(world, disk, process, restore=restore)
 
     def again() -> None:
         cut = world.chance.random() < 0.5  # the power of the whole machine, or only the process
-        after = volume.fs.crash(world.chance.getrandbits(30)) if cut else volume.fs.after_kill()
-        _begin(world, after, restore=restore)
+        world.disks[disk] = volume.fs.crash(world.chance.getrandbits(30)) if cut else volume.fs.after_kill()
+        _begin(world, disk, restore=restore)
 
     world.scheduler.spawn(process.name, process, volume.run, after_ms=after_ms)
     world.when_killed(process, again, after_ms=after_ms)
@@ -82,11 +86,12 @@ def _begin(world: TailWorld, fs: CrashFileSystem, *, restore: bool, after_ms: in
 class VolumeProcess:
     """An engine, whoever appends to it, and its rounds."""
 
-    def __init__(self, world: TailWorld, fs: CrashFileSystem, process: Process, *, restore: bool) -> None:
+    def __init__(self, world: TailWorld, disk: int, process: Process, *, restore: bool) -> None:
         self._world, self._process, self._restore = world, process, restore
         self._clock, self._chance = world.clock(), world.chance
         self._client = world.client(process)
-        self.fs = fs
+        self.fs = world.disks[disk]
+        self._durable = world.durable[disk]
 
     def run(self) -> None:
         """Open, then work for ever."""
@@ -163,6 +168,8 @@ class VolumeProcess:
             world.count("appends unknown")
         else:
             world.count(f"appends {level.value}")
+            if level is not Durability.ASYNC:
+                self._durable.update(numbers)
             if level is Durability.ARCHIVED:
                 world.ledger.acknowledged(numbers)
 
