@@ -176,6 +176,37 @@ def test_what_the_bucket_acknowledged_outlives_the_ssd(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_the_new_service_refuses_is_named_by_salvage_and_all_else_comes_over_http(tmp_path: Path) -> None:
+    """One message fills a segment, so that a mark has no room; another is larger than the new service takes."""
+    cold, old, new, config = (tmp_path / name for name in ("cold", "old", "new", "config.toml"))
+    full, large = "f" * (65_536 - 8 - 91 - len("full")), "l" * (65_536 - 8 - 91 - len("large") - 200)
+    with served(old, cold) as (_, url):
+        produce(url, "orders", 0, 10)
+        call(url, "/v1/admin/archive", {"all": True})
+        produce(url, "orders", 10, 20)
+        for topic, body in (("full", full), ("large", large + "."), ("large", large)):
+            call(url, f"/v1/topics/{topic}/messages", {"messages": [{"body": body, "queue_id": 0}]})
+        produce(url, "orders", 20, 30)
+    config.write_text(f"[hot]\nmax_body_bytes = {len(large)}\n")
+    with served(new, cold, "--restore", "--config", str(config)) as (_, url):
+        for appended in (21, 0):
+            done = tierlog("salvage", str(old), "--url", url)
+            report = json.loads(done.stdout)
+            assert (done.returncode, report["appended"]) == (1, appended), done.stderr
+            assert {each["topic"] for each in report["not_saved"]} == {"full", "large"}
+            assert all("over the limit" in each["reason"] for each in report["not_saved"])
+            assert "not_saved" in done.stderr
+        assert sorted(consumed(url, "orders")) == bodies("orders", range(30))
+        assert consumed(url, "large") == [large]
+    with served(new, cold) as (_, url):
+        for appended in (2, 0):
+            done = tierlog("salvage", str(old), "--url", url)
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["appended"] == appended
+        assert (consumed(url, "full"), consumed(url, "large")) == ([full], [large, large + "."])
+
+
+@pytest.mark.slow
 def test_nothing_to_restore_makes_nothing(tmp_path: Path) -> None:
     root, cold = tmp_path / "ssd", tmp_path / "cold"
     for flags, says in (
