@@ -15,7 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from service.arrow_rows import messages_stream
+from service.arrow_rows import messages_stream, taken
 from service.wire import ARROW_STREAM, NDJSON, PARQUET, Json, message_json, ndjson_line
 from tiering.message import StoredMessage
 from tiering.message_batch import MESSAGE_SCHEMA, message_batch
@@ -77,13 +77,13 @@ class _ArrowForm:
     def page(self, messages: Sequence[StoredMessage]) -> bytes:
         if messages:
             self._writer.write_batch(message_batch(messages))
-        return _taken(self._sink)
+        return taken(self._sink)
 
     def end(self, beside: Json) -> bytes:
         metadata = {name: json.dumps(value) for name, value in beside.items()}
         self._writer.write_batch(message_batch(()), custom_metadata=metadata)
         self._writer.close()
-        return _taken(self._sink)
+        return taken(self._sink)
 
     def failed(self, problem: Json) -> bytes | None:
         return None
@@ -147,10 +147,3 @@ class _Outlet(io.RawIOBase):
         found = b"".join(self._pieces)
         self._pieces.clear()
         return found
-
-
-def _taken(sink: io.BytesIO) -> bytes:
-    found = sink.getvalue()
-    sink.seek(0)
-    sink.truncate()
-    return found

@@ -1,31 +1,55 @@
-"""Where messages went, as an answer: JSON or an Arrow stream, out of columns."""
+"""Where messages went, as an answer: JSON or an Arrow stream, out of columns, a piece at a time."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
 from service.appended import AppendedColumns
-from service.wire import Json
+from service.arrow_rows import taken
+from service.wire import ARROW_STREAM, Json
 from tiering.kernels.addresses import address_of
 from tiering.kernels.json_results import MOST_BYTES, PIECES, write_results
 
 _PIECES = address_of(PIECES)
 #: Fewer are written as fast as objects.
 _MANY = 16
+#: Messages in a piece of an answer, which is about a megabyte of JSON.
+PIECE_ROWS = 8192
 _SCHEMA = pa.schema(
     [("message_id", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64()), ("store_ms", pa.int64())]
 )
 
 
-def appended_json(results: AppendedColumns) -> bytes:
-    """``{"results": [...]}``, in the order of the request."""
+def appended_pieces(results: AppendedColumns, media_type: str) -> Iterator[bytes]:
+    """The answer, in the order of the request: ``{"results": [...]}``, or the same as an Arrow IPC stream.
+
+    Pieces of :data:`PIECE_ROWS` are made as they are asked for; what fits one is one.
+    """
+    if len(results) <= PIECE_ROWS:
+        slices = iter((results,))
+    else:
+        slices = (results[start : start + PIECE_ROWS] for start in range(0, len(results), PIECE_ROWS))
+    return _arrow_pieces(slices) if media_type == ARROW_STREAM else _json_pieces(slices)
+
+
+def _json_pieces(slices: Iterator[AppendedColumns]) -> Iterator[bytes]:
+    piece = b'{"results":[' + _rows_json(next(slices))
+    for rows in slices:
+        yield piece
+        piece = b"," + _rows_json(rows)
+    yield piece + b"]}"
+
+
+def _rows_json(results: AppendedColumns) -> bytes:
+    """The objects with commas between them."""
     hosts = set(results.store_host)
     if len(results) < _MANY or len(hosts) != 1:
-        return results_json(appended_rows(results))
+        return orjson.dumps(appended_rows(results))[1:-1]
     host = np.frombuffer(hosts.pop().hex().upper().encode(), np.uint8)
     columns = [
         np.ascontiguousarray(column, kind)
@@ -38,11 +62,28 @@ def appended_json(results: AppendedColumns) -> bytes:
     ]
     out = np.empty(len(results) * (MOST_BYTES + len(host)), np.uint8)
     size = write_results(len(results), _PIECES, address_of(host), len(host), *map(address_of, columns), address_of(out))
-    return b'{"results":[%b]}' % out[: size - 1].tobytes()
+    return out[: size - 1].tobytes()
+
+
+def _arrow_pieces(slices: Iterator[AppendedColumns]) -> Iterator[bytes]:
+    sink = io.BytesIO()
+    writer = pa.ipc.new_stream(sink, _SCHEMA)
+    _write_batch(writer, next(slices))
+    for rows in slices:
+        yield taken(sink)
+        _write_batch(writer, rows)
+    writer.close()
+    yield taken(sink)
+
+
+def _write_batch(writer: pa.RecordBatchStreamWriter, results: AppendedColumns) -> None:
+    columns = [results.message_ids(), results.queue_id, results.queue_offset, results.store_ms]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=True)]
+    writer.write_batch(pa.record_batch(arrays, _SCHEMA))
 
 
 def results_json(rows: list[Json]) -> bytes:
-    """The same of some of the :func:`appended_rows`."""
+    """The JSON form of some of the :func:`appended_rows`."""
     return orjson.dumps({"results": rows})
 
 
@@ -55,13 +96,3 @@ def appended_rows(results: AppendedColumns) -> list[Json]:
             results.message_ids().to_pylist(), *(column.tolist() for column in columns), strict=True
         )
     ]
-
-
-def appended_stream(results: AppendedColumns) -> bytes:
-    """The same as an Arrow IPC stream."""
-    columns = [results.message_ids(), results.queue_id, results.queue_offset, results.store_ms]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=True)]
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
-        writer.write_batch(pa.record_batch(arrays, _SCHEMA))
-    return sink.getvalue()

@@ -36,3 +36,11 @@ def batch_stream(batch: pa.RecordBatch, beside: Json) -> bytes:
     with pa.ipc.new_stream(sink, described.schema) as writer:
         writer.write_batch(described)
     return sink.getvalue()
+
+
+def taken(sink: io.BytesIO) -> bytes:
+    """What was written since the last time."""
+    found = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return found

@@ -49,6 +49,8 @@ class _Patience(_Connection):
         self._send_s = limits.send_timeout_ms / 1000
         self._stalled: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        #: What came of a body after its request was answered.
+        self._unread_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuse one connection too many, and give the others a time for the head of their first request."""
@@ -68,13 +70,22 @@ class _Patience(_Connection):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """A head that comes piece by piece has the time of one; the application sees to the time of a body."""
+        """A head that comes piece by piece has the time of one; the application sees to the time of a body.
+
+        Of a body that was not read for its answer, the rest is thrown away: it has the time of a head too, and may be
+        as long as the longest body. A client that sends first sees its answer so, and the connection lasts.
+        """
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
             self._stop_waiting()
-        elif self._head_timer is None and self._is_idle():
-            self._await_head()
+            self._unread_bytes = 0
+        elif self._is_idle():
+            self._unread_bytes += len(data)
+            if self._unread_bytes > self._limits.max_request_bytes:
+                self._close()
+            elif self._head_timer is None:
+                self._await_head()
 
     def pause_writing(self) -> None:
         """The client is behind: from now on it has a time to take something."""

@@ -38,8 +38,13 @@ class BodyMemory:
 
     def give_back(self, share: Share) -> None:
         """Take all that a share holds; who waits for room gets it."""
-        self.used_bytes -= share.held_bytes
-        share.held_bytes = 0
+        self.leave(share, 0)
+
+    def leave(self, share: Share, size_bytes: int) -> None:
+        """Take what a share holds beyond that."""
+        given_back = max(0, share.held_bytes - size_bytes)
+        self.used_bytes -= given_back
+        share.held_bytes -= given_back
         self._serve()
 
     async def take(self, share: Share, size_bytes: int) -> None:

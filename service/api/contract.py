@@ -7,10 +7,13 @@ is added here: whatever has arguments can be given a bad one, whatever has a bod
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
+from service.api.lane_route import LaneRoute
 from service.api.schemas import MessagesIn
 from service.cluster.meant_store import STORE_ID
 from service.wire import ARROW_STREAM, NDJSON, PARQUET
@@ -171,13 +174,19 @@ def describe(app: FastAPI, *, access: bool) -> None:
     def openapi() -> Json:
         with making:  # the framework fails where two of the first requests make it at the same time
             if app.openapi_schema is None:
-                app.openapi_schema = _completed(made(), access=access)
+                # the framework does not know what it does not read
+                routes = (route for route in app.routes if isinstance(route, LaneRoute))
+                bodies: list[type[BaseModel]] = [
+                    MessagesIn,
+                    *(route.sent.model for route in routes if route.sent is not None),
+                ]
+                app.openapi_schema = _completed(made(), bodies, access=access)
             return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # the framework's own way to extend the document
 
 
-def _completed(document: Json, *, access: bool) -> Json:
+def _completed(document: Json, bodies: Sequence[type[BaseModel]], *, access: bool) -> Json:
     document["info"]["description"] = _DESCRIPTION
     document["info"]["license"] = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
     document["servers"] = [{"url": "/", "description": "the service that this document comes from"}]
@@ -187,9 +196,9 @@ def _completed(document: Json, *, access: bool) -> Json:
     for name in ("HTTPValidationError", "ValidationError"):  # the framework's form of a problem
         schemas.pop(name, None)
     schemas["Problem"] = _PROBLEM
-    # the framework does not know what the route reads by itself
-    messages = MessagesIn.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas.update(messages.pop("$defs"), MessagesIn=messages)
+    for model in bodies:
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schema.pop("$defs", {}), **{model.__name__: schema})
     components["schemas"] = schemas = dict(sorted(schemas.items()))
     components["headers"] = {"RequestId": _REQUEST_ID}
     components["responses"] = {name: _failure(status, text) for status, (name, text) in _FAILURES.items()}

@@ -126,7 +126,7 @@ async def _validation_error(request: Request, error: Any) -> JSONResponse:
 def validation_error(error: Any) -> JSONResponse:
     """400 for an argument of the URL, 422 for a body that is not what it should be."""
     found = error.errors()
-    detail = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in found[:5])
+    detail = "; ".join(f"{'.'.join(str(part)[:100] for part in one['loc'])}: {one['msg'][:300]}" for one in found[:5])
     if any(one["loc"][:1] == ("body",) for one in found):
         return problem(422, "unprocessable body", detail, hint="/openapi.json describes the body")
     return problem(400, "bad argument", detail, uri=_BAD_ARGUMENT, hint="/openapi.json lists the arguments")

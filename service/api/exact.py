@@ -9,7 +9,6 @@ from inspect import isclass
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from fastapi.dependencies.models import Dependant
-from fastapi.params import Body
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.datastructures import Headers
@@ -33,10 +32,8 @@ class Call:
     @classmethod
     def of(cls, route: APIRoute) -> Call:
         """Read from the route itself: making the whole document takes too long for a first request to wait for it."""
-        described = (route.openapi_extra or {}).get("requestBody", {}).get("content")
-        body = None if route.body_field is None else route.body_field.field_info
-        forms = described or ([body.media_type] if isinstance(body, Body) else ())
-        return cls(frozenset(_arguments(route.dependant)), tuple(forms))
+        described = (route.openapi_extra or {}).get("requestBody", {}).get("content", ())
+        return cls(frozenset(_arguments(route.dependant)), tuple(described))
 
 
 def _arguments(dependant: Dependant) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from service.api.parameters import MAX_OFFSET, Store, Topic, Whole
 from service.groups import DEFAULT_SESSION_MS, MAX_SESSION_MS, MAX_TOPICS, MIN_SESSION_MS
@@ -18,7 +18,7 @@ class _Strict(BaseModel):
 class JoinIn(_Strict):
     """Who wants to read what; a topic that does not exist yet has no queues until it does."""
 
-    topics: list[Topic] = Field(min_length=1, max_length=MAX_TOPICS)
+    topics: Annotated[list[Topic], FailFast()] = Field(min_length=1, max_length=MAX_TOPICS)
     session_timeout_ms: Whole = Field(
         default=DEFAULT_SESSION_MS,
         ge=MIN_SESSION_MS,
@@ -43,7 +43,7 @@ class OffsetsIn(_Strict):
 
     member_id: str | None = None
     generation: Annotated[Whole, Field(ge=0, le=MAX_OFFSET)] | None = None
-    offsets: list[OffsetIn] = Field(min_length=1, max_length=10_000)
+    offsets: Annotated[list[OffsetIn], FailFast()] = Field(min_length=1, max_length=10_000)
     reset: bool = Field(default=False, description="allow offsets below the committed ones")
 
 

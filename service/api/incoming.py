@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import count
+from typing import Protocol, TypeVar
 
+import pyarrow as pa
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from service.api.first_error import Values, parsed, refusal, validated
+from service.api.lanes import Lane
+from service.api.limits import Body
 from service.api.schemas import MessageIn, MessagesIn
-from service.appended_forms import appended_json, appended_stream
+from service.appended_forms import PIECE_ROWS, appended_pieces
 from service.appending import IdempotencyKey
 from service.engine import Engine
+from service.json_columns import rows_at_most
 from service.json_rows import lines_of, messages_of_document, table_of_document, table_of_lines
 from service.settings import Settings
 from service.wire import ARROW_STREAM, JSON, NDJSON
 from tiering.arrow_batch import ArrowMessages, check_produce_schema
 from tiering.batch import ANY_QUEUE, Message
 from tiering.errors import InvalidRequestError, MessageTooLargeError, TopicNotFoundError
-from tiering.format.arrow_stream import read_stream
+from tiering.format.arrow_stream import measure_stream, read_stream
 from tiering.format.hashing import java_hash
 from tiering.format.properties import SHARDING_KEY
 from tiering.types import Durability
 
-#: What a message in an Arrow stream takes at least, so that rows of nothing do not fill the memory.
-_LEAST_MESSAGE_BYTES = 16
+T = TypeVar("T", covariant=True)
+
+#: What a message takes while it is appended, beside its bytes: as columns, and as an object where columns are not
+#: enough. What one takes of an answer of many, and a record batch of a stream.
+_MESSAGE_BYTES, _RESULT_BYTES, _BATCH_BYTES = 512, 40, 4096
 #: JSON that is shorter is taken apart message by message: columns of a few are not worth their making.
 _FEW_BYTES = 8 << 10
+#: Of a body whose messages are counted where it arrives, and of one of whose kind most take no more memory than so many
+#: times their bytes.
+_COUNTED_BYTES, _LIKELY_BYTES, _ARROW_WEIGHT = 64 << 10, 1 << 20, 6
+#: Documents of more values are given to the model message by message.
+_FEW_VALUES = 4096
+#: Of a document, its list and its messages, in which there are maps of properties.
+_LEVELS = 3
+_HEAD = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"messages"[ \t\r\n]*:[ \t\r\n]*\[')
+_TAIL = re.compile(rb"[ \t\r\n]*\}[ \t\r\n]*")
+_BLANKS = re.compile(rb"[ \t\r\n]*")
 
 #: The request body for OpenAPI.
 BODY = {
@@ -63,41 +85,138 @@ def body_kind(content_type: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """The body of one append."""
+    """The messages of one append."""
 
-    body: bytes
     kind: str
     topic: str
     engine: Engine
     settings: Settings
     parsing: threading.Semaphore
-    """Held while the body is taken apart."""
+    """Held while a body is taken apart."""
 
-    def append(self, durability: Durability, key: IdempotencyKey | None, form: str) -> bytes:
-        """Append the messages and make the answer. On a thread: it takes time.
+    async def append(
+        self, body: Body, lane: Lane, durability: Durability, key: IdempotencyKey | None, form: str
+    ) -> Response:
+        """Append the messages and answer where they went.
 
-        What cannot be a message is answered with 413 or 422.
+        All that takes time is done on threads of the lane. What the messages take beside the body is held first, or
+        :class:`OverloadedError` raised. What cannot be a message is answered with 413 or 422.
         """
-        with self.parsing:
-            messages = self._messages()
-        results = self.engine.append(messages, durability, key)
-        return appended_stream(results) if form == ARROW_STREAM else appended_json(results)
+        content = await body.read()
+        await body.hold(self._likely_bytes(content))
+        done = await lane.run(partial(self._append, content, body.held_bytes, durability, key, form))
+        if isinstance(done, int):
+            await body.hold(done)
+            done = await lane.run(partial(self._append, content, body.held_bytes, durability, key, form))
+            assert not isinstance(done, int), "what a body takes is told by the body alone"
+        if done.rest is not None:  # which waits for the client, with nothing more than where each message went
+            del content
+            body.let_go(done.held_bytes)
+        return _AppendedResponse(done, lane, form)
 
-    def _messages(self) -> Sequence[Message]:
-        body, topic = self.body, self.topic
-        queue_of = queue_chooser(self.engine, self.settings, topic)
+    def _append(
+        self, content: bytes, held_bytes: int, durability: Durability, key: IdempotencyKey | None, form: str
+    ) -> _Appended | int:
+        """On a thread. If that takes more than ``held_bytes``, nothing is done but to tell how many."""
+        needed_bytes = self._needed_bytes(content)
+        if needed_bytes > held_bytes:
+            return needed_bytes
+        with self.parsing:
+            messages = self._messages(content)
+        results = self.engine.append(messages, durability, key)
+        pieces = appended_pieces(results, form)
+        first = next(pieces)
+        return _Appended(first, pieces if len(results) > PIECE_ROWS else None, len(results) * _RESULT_BYTES)
+
+    def _likely_bytes(self, content: bytes) -> int:
+        """What is enough for most bodies, found at once: one that takes more goes to a thread and back to hold it."""
+        if self.kind != ARROW_STREAM:
+            return bytes_of_json(content) if len(content) <= _COUNTED_BYTES else 0
+        return _ARROW_WEIGHT * len(content) if len(content) <= _LIKELY_BYTES else 0
+
+    def _needed_bytes(self, content: bytes) -> int:
+        """Memory that the messages take together with the body: a few bytes can be many messages."""
+        if self.kind != ARROW_STREAM:
+            return bytes_of_json(content)
+        size = self._taken(measure_stream, content)
+        return len(content) + 2 * size.bytes + size.rows * _MESSAGE_BYTES + size.batches * _BATCH_BYTES
+
+    def _messages(self, content: bytes) -> Sequence[Message]:
+        topic, queue_of = self.topic, queue_chooser(self.engine, self.settings, self.topic)
+        most = self.settings.serve.max_request_messages
         if self.kind == ARROW_STREAM:
-            return _of_arrow(body, topic, queue_of, self.settings.serve.max_request_bytes)
-        if len(body) >= _FEW_BYTES:
-            table = table_of_lines(body, queue_of) if self.kind == NDJSON else table_of_document(body, queue_of)
+            table = self._taken(read_stream, content)
+            if not len(table):
+                raise refusal("no message")
+            return ArrowMessages(table, topic, queue_of)
+        is_lines = self.kind == NDJSON
+        if len(content) >= _FEW_BYTES:
+            table = table_of_lines(content, queue_of) if is_lines else table_of_document(content, queue_of)
             if table is not None:
+                check_count(len(table), most)
                 return ArrowMessages(table, topic, queue_of)
+        models = models_of_lines(content, most) if is_lines else models_of_document(content, most)
+        found = [message_of(one, topic, queue_of) for one in models]
+        if not found:
+            raise refusal("no message")
+        return found
+
+    def _taken(self, read: _Reading[T], content: bytes) -> T:
+        limits = self.settings.serve
         try:
-            if self.kind == NDJSON:
-                return _of_lines(body, topic, queue_of)
-            return [message_of(one, topic, queue_of) for one in MessagesIn.model_validate_json(body).messages]
-        except ValidationError as error:
-            raise RequestValidationError(_located(error)) from error
+            return read(
+                content, check_produce_schema, max_bytes=limits.max_request_bytes, max_rows=limits.max_request_messages
+            )
+        except MessageTooLargeError as error:
+            hint = "serve.max_request_bytes and serve.max_request_messages are the limits"
+            raise MessageTooLargeError(error.message, hint=hint) from error
+        except InvalidRequestError as error:
+            raise refusal(str(error)) from error
+
+
+class _Reading(Protocol[T]):
+    """Either function that looks at an Arrow stream."""
+
+    def __call__(
+        self, stream: bytes, check_schema: Callable[[pa.Schema], None], *, max_bytes: int, max_rows: int
+    ) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Appended:
+    """The first piece of an answer, and the others if it has any."""
+
+    first: bytes
+    rest: Iterator[bytes] | None
+    held_bytes: int
+    """Memory that the others take until they are made."""
+
+
+class _AppendedResponse(Response):
+    """Pieces are made on threads of the lane, each when the one before it was taken."""
+
+    def __init__(self, appended: _Appended, lane: Lane, form: str) -> None:
+        super().__init__(appended.first, media_type=form)
+        self._rest, self._lane = appended.rest, lane
+        if self._rest is not None:
+            del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all of it."""
+        if self._rest is None:
+            await super().__call__(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        piece: bytes | None = bytes(self.body)
+        while piece is not None:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            piece = await self._lane.run(partial(next, self._rest, None))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def bytes_of_json(content: bytes) -> int:
+    """Memory that the messages of JSON or NDJSON take together with the body."""
+    return 2 * len(content) + rows_at_most(content) * _MESSAGE_BYTES
 
 
 def queue_chooser(engine: Engine, settings: Settings, topic: str) -> Callable[[str], int]:
@@ -115,63 +234,76 @@ def queue_chooser(engine: Engine, settings: Settings, topic: str) -> Callable[[s
     return queue_of
 
 
-def few_messages(body: bytes, topic: str) -> list[Message] | None:
-    """The messages of a short JSON body, here and now; None if the body is refused, or one has a sharding key."""
+def few_messages(body: bytes, topic: str, most: int) -> list[Message] | None:
+    """The messages of a short JSON body; None if the body is refused, or one has a sharding key."""
     found = messages_of_document(body, topic)
-    if found is not None:
-        return found
-    try:
-        rows = MessagesIn.model_validate_json(body).messages
-    except ValidationError:
-        return None
-    if any(one.sharding_key is not None for one in rows):  # whose queue takes asking
-        return None
-    return [message_of(one, topic, _no_queue) for one in rows]
+    if found is None:
+        try:
+            rows = validated(MessagesIn, body, levels=_LEVELS).messages
+        except RequestValidationError:
+            return None
+        if any(one.sharding_key is not None for one in rows):  # whose queue takes asking
+            return None
+        found = [message_of(one, topic, _no_queue) for one in rows]
+    return found if len(found) <= most else None
 
 
 def _no_queue(sharding_key: str) -> int:
     raise AssertionError(sharding_key)
 
 
-def _of_arrow(body: bytes, topic: str, queue_of: Callable[[str], int], max_bytes: int) -> Sequence[Message]:
-    max_rows = max_bytes // _LEAST_MESSAGE_BYTES
-    try:
-        table = read_stream(body, check_produce_schema, max_bytes=max_bytes, max_rows=max_rows)
-        messages = ArrowMessages(table, topic, queue_of)
-    except MessageTooLargeError:
-        raise
-    except InvalidRequestError as error:
-        raise _unprocessable(str(error)) from error
-    if not len(messages):
-        raise _unprocessable("no message")
-    return messages
+def models_of_document(document: bytes, most: int) -> Iterator[MessageIn]:
+    """Message by message what the model makes of a document; ends at the first that is refused, which it names.
+
+    Raises :class:`MessageTooLargeError` for more than ``most``, :class:`RequestValidationError`.
+    """
+    values = Values(document)
+    if values.are_few(_FEW_VALUES):  # the model knows all that can be wrong with what stands around messages
+        found = validated(MessagesIn, document, levels=_LEVELS).messages
+        check_count(len(found), most)
+        yield from found
+        return
+    head = _HEAD.match(document)
+    if head is None:
+        raise refusal('Invalid JSON: it does not begin with {"messages": [')
+    at = head.end()
+    for number in count():
+        at = _past_blanks(document, at)
+        place = ("messages", number)
+        end = values.end_of(at, *place, levels=1)
+        if end == at:
+            raise refusal("Invalid JSON: expected a message", *place)
+        check_count(number + 1, most)
+        yield parsed(MessageIn, document[at:end], *place)
+        at = _past_blanks(document, end) + 1
+        if document[at - 1 : at] != b",":
+            break
+    if document[at - 1 : at] != b"]" or not _TAIL.fullmatch(document, at):
+        raise refusal("Invalid JSON: it does not end with ]} behind the last message")
 
 
-def _unprocessable(what: str) -> RequestValidationError:
-    return RequestValidationError([{"loc": ("body",), "msg": what, "type": "value_error"}])
-
-
-def _of_lines(body: bytes, topic: str, queue_of: Callable[[str], int]) -> list[Message]:
-    """Line by line, so that only messages are kept and not what each was checked with."""
-    found = []
+def models_of_lines(body: bytes, most: int) -> Iterator[MessageIn]:
+    """The same of NDJSON."""
+    found = 0
     for number, line in enumerate(lines_of(body), 1):
         if line.strip():
-            try:
-                one = MessageIn.model_validate_json(line)
-            except ValidationError as error:
-                raise RequestValidationError(_located(error, f"line {number}")) from error
-            found.append(message_of(one, topic, queue_of))
-    if not found:
-        raise RequestValidationError([{"loc": ("body",), "msg": "no message", "type": "missing"}])
-    return found
+            found += 1
+            check_count(found, most)
+            yield validated(MessageIn, line, f"line {number}", levels=1)
 
 
-def _located(error: ValidationError, *place: str) -> list[dict[str, Any]]:
-    """The errors as the framework's own, which say that the body is at fault."""
-    return [
-        {"loc": ("body", *place, *one["loc"]), "msg": one["msg"], "type": one["type"]}
-        for one in error.errors(include_url=False, include_input=False, include_context=False)
-    ]
+def check_count(messages: int, most: int) -> None:
+    """Raise :class:`MessageTooLargeError` for more messages in a request than the setting allows."""
+    if messages > most:
+        raise MessageTooLargeError(
+            f"the request has more than {most} messages",
+            hint="send smaller batches; serve.max_request_messages is the limit",
+        )
+
+
+def _past_blanks(document: bytes, at: int) -> int:
+    found = _BLANKS.match(document, at)
+    return at if found is None else found.end()
 
 
 def message_of(one: MessageIn, topic: str, queue_of: Callable[[str], int]) -> Message:

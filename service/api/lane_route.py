@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api.exact import ExactRequests
 from service.api.lanes import Lane
+from service.api.sent import Sent
 
 _LANE: ContextVar[Lane] = ContextVar("tierlog_lane")
 
@@ -20,11 +21,17 @@ _LANE: ContextVar[Lane] = ContextVar("tierlog_lane")
 class LaneRoute(APIRoute):
     """For ``APIRouter(route_class=LaneRoute)``: what is not ``async`` is run by :meth:`Lane.run`.
 
-    The framework would run it on threads that all kinds of requests share.
+    The framework would run it on threads that all kinds of requests share. It would also read a body and take it apart
+    on the event loop, before anybody asks for the caller's rights: so a route has none but by :class:`Sent`.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **others: Any) -> None:
         super().__init__(path, endpoint if inspect.iscoroutinefunction(endpoint) else _on_lane(endpoint), **others)
+        assert self.body_field is None, f"{path} has a body that the framework reads"
+        #: What the body has to be; None for routes without one, and for those that read it themselves.
+        self.sent = next((one.call for one in self.dependant.dependencies if isinstance(one.call, Sent)), None)
+        if self.sent is not None:
+            self.openapi_extra = {"requestBody": self.sent.described}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, if it is as the document says."""

@@ -52,8 +52,8 @@ class Lane:
         self._pool, self._gate = pool, gate
         self._most, self._setting = most, setting
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
-        #: Whether its requests bring messages, and so large bodies; whether there is a body that any of them may have.
-        self.takes_messages, self.takes_bodies = name == "append", name != "always"
+        #: Whether its requests bring messages, and so large bodies.
+        self.takes_messages = name == "append"
         #: Requests that are being answered or wait for it.
         self.under_way = 0
 

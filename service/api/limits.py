@@ -17,8 +17,7 @@ from service.setting_groups.serve import ServeSettings
 from service.wire import JSON, NDJSON
 from tiering.errors import OverloadedError
 
-#: Of a body that is no messages: the framework takes it apart on the event loop, where everybody waits for it. The
-#: largest there is, a commit of 10,000 offsets, fits.
+#: Of a body that is no messages: the largest there is, a commit of 10,000 offsets, fits.
 _MOST_SMALL_BYTES = 4 << 20
 #: Bytes of memory for a byte of a body: a message is many objects while JSON is taken apart.
 _JSON_WEIGHT, _OTHER_WEIGHT = 8, 2
@@ -66,83 +65,76 @@ class _GoneError(Exception):
     """The client went away before its body was there."""
 
 
-class Bodies:
-    """ASGI middleware: reads a request's body, whole and decoded, within the limits, and hands it on in one piece.
+class Body:
+    """The body of one request, which is read when it is asked for, whole and decoded, and not before."""
 
-    413 for one that is or decodes to too much, 415 for an unknown encoding, 422 for one that cannot be decoded, 408 for
-    one that takes too long, 429 if there is no room for it in memory. Nothing was done then.
-
-    A body that no call asks for is not read where anybody may ask: it would take the room of those who have a token.
-    """
-
-    def __init__(self, app: ASGIApp, settings: ServeSettings, memory: BodyMemory) -> None:
-        self._app = app
-        self._memory = memory
-        self._max_bytes = settings.max_request_bytes
+    def __init__(self, scope: Scope, receive: Receive, share: Share, settings: ServeSettings) -> None:
+        self._scope, self._receive, self._share = scope, receive, share
+        lane: Lane = scope["tierlog.lane"]
+        most = settings.max_request_bytes
+        self._max_bytes = most if lane.takes_messages else min(most, _MOST_SMALL_BYTES)
         self._receive_s = settings.receive_timeout_ms / 1000
+        self._found: bytes | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of several the first
-        has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-        if not has_body or not scope["tierlog.lane"].takes_bodies:
-            await self._app(scope, receive, send)
-            return
-        with self._memory.share() as share:
-            try:
-                body = await self._body(scope, headers, receive, share)
-            except _GoneError:
-                return
-            except _RefusedError as refused:
-                await refused.answer(scope, receive, send)
-                return
-            except OverloadedError as error:
-                await store_error(Request(scope), error)(scope, receive, send)
-                return
-            await self._app(scope, _once(body, receive), send)
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the request holds for its body and what is made of it."""
+        return self._share.held_bytes
 
-    async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, share: Share) -> bytes:
+    async def hold(self, size_bytes: int) -> None:
+        """Hold so much at least; :class:`OverloadedError` if there is no room for too long."""
+        if size_bytes > self._share.held_bytes:
+            await self._share.memory.take(self._share, size_bytes - self._share.held_bytes)
+
+    def let_go(self, held_bytes: int) -> None:
+        """Forget the bytes, and hold no more than that from now on."""
+        self._found = b""
+        self._share.memory.leave(self._share, held_bytes)
+
+    async def read(self) -> bytes:
+        """The bytes, empty without a body; what is over a bound, or does not come, is answered by :class:`Bodies`."""
+        if self._found is None:
+            headers: dict[bytes, bytes] = dict(reversed(self._scope["headers"]))  # of several the first
+            has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+            self._found = await self._read(headers) if has_body else b""
+        return self._found
+
+    async def _read(self, headers: dict[bytes, bytes]) -> bytes:
         announced = headers.get(b"content-length", b"")
         announced_bytes = int(announced) if announced.isdigit() else 0
-        lane: Lane = scope["tierlog.lane"]
-        max_bytes = self._max_bytes if lane.takes_messages else min(self._max_bytes, _MOST_SMALL_BYTES)
-        if announced_bytes > max_bytes:
-            raise _too_large(max_bytes)
+        if announced_bytes > self._max_bytes:
+            raise _too_large(self._max_bytes)
         weight = _weight(headers)
         decoder = _decoder(headers)
         if decoder is None and announced_bytes:
-            await self._memory.take(share, announced_bytes * weight)
+            await self.hold(announced_bytes * weight)
         found: list[bytes] = []
         size = arrived = 0
         left_s = self._receive_s
         clock = asyncio.get_running_loop().time
         # the server says so of a body that came with its head: a timer takes longer than all else here
-        is_here = scope.get("tierlog.is_whole", False)
+        is_here = self._scope.get("tierlog.is_whole", False)
         more = True
         while more:
             if is_here:
-                message = await receive()
+                message = await self._receive()
             else:
                 began_s = clock()
-                message = await self._receive(receive, left_s)
+                message = await self._next_message(left_s)
                 left_s -= clock() - began_s
             if message["type"] == "http.disconnect":
                 raise _GoneError
             more = message.get("more_body", False)
             data: bytes = message.get("body", b"")
             arrived += len(data)
-            if arrived > max_bytes:
-                raise _too_large(max_bytes)
+            if arrived > self._max_bytes:
+                raise _too_large(self._max_bytes)
             steps = iter((data,)) if decoder is None else decoder.feed(data)
-            while (piece := await _next(scope, steps, is_here=decoder is None)) is not None:
+            while (piece := await _next(self._scope, steps, is_here=decoder is None)) is not None:
                 size += len(piece)
-                if size > max_bytes:
-                    raise _too_large(max_bytes)
-                if size * weight > share.held_bytes:
-                    await self._memory.take(share, size * weight - share.held_bytes)
+                if size > self._max_bytes:
+                    raise _too_large(self._max_bytes)
+                await self.hold(size * weight)
                 found.append(piece)
         if decoder is not None:
             try:
@@ -151,10 +143,10 @@ class Bodies:
                 raise _undecodable(error) from error
         return b"".join(found)
 
-    async def _receive(self, receive: Receive, left_s: float) -> Message:
+    async def _next_message(self, left_s: float) -> Message:
         try:
             async with asyncio.timeout(max(0.0, left_s)):
-                return await receive()
+                return await self._receive()
         except TimeoutError as error:
             answer = problem(
                 408, "request timeout", f"the request body was not there after {self._receive_s:g} s",
@@ -162,6 +154,42 @@ class Bodies:
             )  # fmt: skip
             answer.headers["Connection"] = "close"
             raise _RefusedError(answer) from error
+
+
+def body_of(request: Request) -> Body:
+    """The body of a request."""
+    body: Body = request.scope["tierlog.body"]
+    return body
+
+
+class Bodies:
+    """ASGI middleware: gives each request its :class:`Body`, within the limits, and the memory that it holds.
+
+    413 for one that is or decodes to too much, 415 for an unknown encoding, 422 for one that cannot be decoded, 408 for
+    one that takes too long, 429 if there is no room for it in memory. Nothing was done then.
+
+    Who answers asks for the body, once the caller has the right to send it: one that nobody asks for takes no room, and
+    the server throws it away as it comes.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings, memory: BodyMemory) -> None:
+        self._app = app
+        self._memory = memory
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with self._memory.share() as share:
+            scope["tierlog.body"] = Body(scope, receive, share, self._settings)
+            try:
+                await self._app(scope, receive, send)
+            except _GoneError:
+                return
+            except _RefusedError as refused:
+                await refused.answer(scope, receive, send)
 
 
 def _too_large(max_bytes: int) -> _RefusedError:
@@ -202,15 +230,3 @@ async def _next(scope: Scope, steps: Iterator[bytes], *, is_here: bool) -> bytes
         return await lane.run(lambda: next(steps, None))
     except ValueError as error:
         raise _undecodable(error) from error
-
-
-def _once(body: bytes, receive: Receive) -> Receive:
-    """What the application receives: the body, then what comes from the client after it."""
-    left: list[bytes] = [body]
-
-    async def given() -> Message:
-        if left:
-            return {"type": "http.request", "body": left.pop(), "more_body": False}
-        return await receive()
-
-    return given

@@ -8,13 +8,14 @@ from functools import partial
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.access import caller as access
 from service.api.errors import store_error, validation_error
 from service.api.gathering import Gathering
-from service.api.incoming import Incoming, few_messages
+from service.api.incoming import Incoming, bytes_of_json, few_messages
 from service.api.lanes import Lanes
+from service.api.limits import Body
 from service.engine import Engine
 from service.settings import Settings
 from service.wire import ARROW_STREAM, JSON, NDJSON
@@ -22,7 +23,7 @@ from tiering.batch import TOPIC_PATTERN
 from tiering.errors import StoreError
 from tiering.types import Durability
 
-#: Of a body that is taken apart on the event loop.
+#: Of a body that is gathered with others.
 _MOST_BYTES = 4 << 10
 _PATH = re.compile(f"/v1/topics/({TOPIC_PATTERN})/messages")
 _QUERIES = {
@@ -30,8 +31,9 @@ _QUERIES = {
     b"durability=flushed": Durability.FLUSHED,
     b"durability=async": Durability.ASYNC,
 }
+_JSON = JSON.encode()
 _KINDS = {kind.encode(): kind for kind in (JSON, NDJSON, ARROW_STREAM)}
-_FORMS = {b"*/*": JSON, JSON.encode(): JSON, ARROW_STREAM.encode(): ARROW_STREAM}
+_FORMS = {b"*/*": JSON, _JSON: JSON, ARROW_STREAM.encode(): ARROW_STREAM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,18 @@ class _Route:
 
 
 _ROUTE = _Route()
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """JSON; the framework's own takes as long as the rest of a request."""
+
+    content: bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"%d" % len(self.content)), (b"content-type", _JSON)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self.content, "more_body": False})
 
 
 class PlainAppends:
@@ -65,29 +79,24 @@ class PlainAppends:
             await self._app(scope, receive, send)
             return
         topic, durability, kind, form = plain
-        message = await receive()
-        body: bytes = message.get("body", b"")
-        is_small = kind == form == JSON and len(body) <= _MOST_BYTES
-        few = few_messages(body, topic) if is_small else None
-        if message["type"] != "http.request" or message.get("more_body", False) or (is_small and few is None):
-            await self._app(scope, _again(message, receive), send)
-            return
         scope["route"] = _ROUTE
+        body: Body = scope["tierlog.body"]
         try:
-            if few is not None:
-                answer = await self._gathering.append(topic, durability, few)
+            content = await body.read()
+            if kind == form == JSON and len(content) <= _MOST_BYTES:
+                await body.hold(bytes_of_json(content))
+                read = partial(few_messages, content, topic, self._settings.serve.max_request_messages)
+                answer = await self._gathering.append(topic, durability, content.count(b"{"), read)
+                response: ASGIApp | None = None if answer is None else _Answer(answer)
             else:
-                incoming = Incoming(body, kind, topic, self._engine, self._settings, self._lanes.parsing)
-                answer = await self._lanes.append.run(partial(incoming.append, durability, None, form))
+                del content  # of which nobody but the body may keep anything
+                incoming = Incoming(kind, topic, self._engine, self._settings, self._lanes.parsing)
+                response = await incoming.append(body, self._lanes.append, durability, None, form)
         except StoreError as error:
-            await store_error(Request(scope), error)(scope, receive, send)
-            return
+            response = store_error(Request(scope), error)
         except RequestValidationError as error:
-            await validation_error(error)(scope, receive, send)
-            return
-        headers = [(b"content-length", b"%d" % len(answer)), (b"content-type", form.encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": answer, "more_body": False})
+            response = validation_error(error)
+        await (response or self._app)(scope, receive, send)
 
     def _plain(self, scope: Scope) -> tuple[str, Durability, str, str] | None:
         """Topic, durability, form of the messages and form of the answer."""
@@ -111,13 +120,3 @@ class PlainAppends:
             elif name == b"idempotency-key":
                 return None
         return None if kind is None else (topic, durability, kind, form or JSON)
-
-
-def _again(message: Message, receive: Receive) -> Receive:
-    """What was received already, then the rest."""
-    left = [message]
-
-    async def given() -> Message:
-        return left.pop() if left else await receive()
-
-    return given

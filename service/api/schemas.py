@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, WithJsonSchema, model_validator
 
 from index.query import DEFAULT_LIMIT, MAX_LIMIT
 from service.api.coverage_schemas import CoverageOut, EstimateOut
@@ -26,6 +26,7 @@ _OFFSET = Field(ge=0)
 _Tag = Annotated[str, WithJsonSchema({"type": "string", "pattern": whole(f"{_NO_SEPARATOR}*")})]
 _Properties = Annotated[
     dict[str, str],
+    FailFast(),
     WithJsonSchema(
         {
             "type": "object",
@@ -84,7 +85,7 @@ class MessageIn(_Strict):
 
     body: str | None = Field(default=None, json_schema_extra=_at_least_a_byte, description="UTF-8 text")
     body_base64: str | None = Field(default=None, json_schema_extra=_base64, description="any bytes")
-    keys: list[Key] = Field(default=[], description="found by each of them")
+    keys: Annotated[list[Key], FailFast()] = Field(default=[], description="found by each of them")
     tag: _Tag = Field(default="", description="readers of a queue may ask for it")
     properties: _Properties = Field(default={}, description="names and values, neither empty")
     born_ms: Annotated[Whole, Field(ge=0, lt=BORN_END_MS)] | None = Field(
@@ -121,7 +122,7 @@ class MessagesIn(_Strict):
 
     model_config = ConfigDict(strict=True)
 
-    messages: list[MessageIn] = Field(min_length=1)
+    messages: Annotated[list[MessageIn], FailFast()] = Field(min_length=1)
 
 
 def _key(schema: dict[str, Any]) -> None:

@@ -18,12 +18,21 @@ class FlowSettings(SettingGroup):
             "is decoded, while it is decoded."
         ),
     )
+    max_request_messages: int = Field(
+        default=1_000_000,
+        ge=1,
+        le=100_000_000,
+        description=(
+            "Messages in one request; more are refused with 413. However short, each counts 512 bytes against "
+            "`serve.body_memory_bytes` until it is appended."
+        ),
+    )
     body_memory_bytes: int = Field(
         default=512 << 20,
         ge=1 << 20,
         description=(
             "Bytes of memory for the bodies of all requests together, with what is made of them: a body of JSON or "
-            "NDJSON counts eight times. A request that does not fit waits for `serve.wait_ms` and then gets 429; a "
+            "NDJSON counts eight times, or 512 bytes a message if that is more. A request that does not fit waits for `serve.wait_ms` and then gets 429; a "
             "larger one than all of this is let in when it is alone."
         ),
     )

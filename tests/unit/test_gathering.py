@@ -41,20 +41,28 @@ class _Log:
         return AppendedColumns(100 * offsets, zeros.astype(np.int32), offsets, zeros, [bytes(8)] * len(messages))
 
 
-def _offsets(answer: bytes | BaseException) -> list[int]:
+#: Of one request.
+_Answer = bytes | BaseException | None
+
+
+def _offsets(answer: _Answer) -> list[int]:
     assert isinstance(answer, bytes)
     return [one["queue_offset"] for one in json.loads(answer)["results"]]
 
 
-def _run(log: _Log, requests: Sequence[Sequence[bytes]], timeout_ms: int = 30_000) -> list[bytes | BaseException]:
+def _run(log: _Log, requests: Sequence[Sequence[bytes]], timeout_ms: int = 30_000) -> list[_Answer]:
     """The answers to a first request and, while that is being appended, all the others."""
 
-    async def ask() -> list[bytes | BaseException]:
+    async def ask() -> list[_Answer]:
         gathering = Gathering(log.append, Lanes(ServeSettings(request_timeout_ms=timeout_ms)).append)
 
-        def send(bodies: Sequence[bytes]) -> Awaitable[bytes]:
+        def send(bodies: Sequence[bytes]) -> Awaitable[bytes | None]:
             messages = [Message("orders", body) for body in bodies]
-            return asyncio.ensure_future(gathering.append("orders", Durability.ASYNC, messages))
+            return asyncio.ensure_future(
+                gathering.append(
+                    "orders", Durability.ASYNC, len(messages), lambda: None if b"odd" in bodies else messages
+                )
+            )
 
         first = send(requests[0])
         await asyncio.to_thread(log.begun.wait, 30)
@@ -80,6 +88,13 @@ def test_a_message_that_is_refused_takes_nobody_with_it() -> None:
     answers = _run(log, [[b"a"], [b"b"], [b"c", b"bad"], [b"d"]])
     assert isinstance(answers[2], InvalidRequestError)
     assert [_offsets(answers[place]) for place in (0, 1, 3)] == [[0], [1], [2]]
+
+
+def test_a_body_that_is_not_for_this_is_left_and_the_others_go_on() -> None:
+    log = _Log()
+    answers = _run(log, [[b"first"], [b"odd"], [b"a"], [b"odd"], [b"b"]])
+    assert log.batches == [[b"first"], [b"a", b"b"]]
+    assert [None if answer is None else _offsets(answer) for answer in answers] == [[0], None, [1], None, [2]]
 
 
 def test_what_may_have_been_written_is_not_appended_again() -> None:
@@ -109,7 +124,7 @@ def test_an_application_that_was_cut_off_gathers_again(count: int) -> None:
 
     async def cut_off() -> None:
         tasks = [
-            asyncio.ensure_future(gathering.append("orders", Durability.ASYNC, [Message("orders", b"a")]))
+            asyncio.ensure_future(gathering.append("orders", Durability.ASYNC, 1, lambda: [Message("orders", b"a")]))
             for _ in range(count)
         ]
         await asyncio.to_thread(log.begun.wait, 30)
@@ -118,5 +133,5 @@ def test_an_application_that_was_cut_off_gathers_again(count: int) -> None:
 
     asyncio.run(cut_off())
     log.may_go_on.set()
-    answer = asyncio.run(gathering.append("orders", Durability.ASYNC, [Message("orders", b"b")]))
+    answer = asyncio.run(gathering.append("orders", Durability.ASYNC, 1, lambda: [Message("orders", b"b")]))
     assert len(_offsets(answer)) == 1

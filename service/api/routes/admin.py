@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from index.query import Query
@@ -24,6 +24,7 @@ from service.api.contract import may_answer
 from service.api.deps import TheAudit, TheCaller, TheEngine
 from service.api.lane_route import LaneRoute
 from service.api.parameters import ReceiptId, any_store
+from service.api.sent import sent, to_all, to_some
 from service.wire import report_json
 from tiering.errors import InvalidRequestError, NotFoundError
 
@@ -32,10 +33,12 @@ router = APIRouter(route_class=LaneRoute, prefix="/v1/admin", tags=["admin"], de
 
 @router.post("/archive", operation_id="archive_now", response_model=ArchiveReportOut, responses=may_answer(409, 507))
 def archive(
-    caller: TheCaller, engine: TheEngine, audit: TheAudit, wanted: Annotated[ArchiveIn | None, Body()] = None
+    caller: TheCaller,
+    engine: TheEngine,
+    audit: TheAudit,
+    wanted: Annotated[ArchiveIn | None, sent(ArchiveIn, to_all(Scope.ADMIN), is_needed=False)],
 ) -> JSONResponse:
     """Roll, seal and publish now; answered when published. ``drop_hot`` then removes the hot copies."""
-    caller.check_everywhere(Scope.ADMIN)
     wanted = wanted or ArchiveIn()
     if wanted.all and wanted.until is not None:
         raise InvalidRequestError("give either until or all")
@@ -55,10 +58,12 @@ def flush(caller: TheCaller, engine: TheEngine, audit: TheAudit) -> JSONResponse
 
 @router.post("/check", operation_id="check_now", response_model=CheckReportOut)
 def check(
-    caller: TheCaller, engine: TheEngine, audit: TheAudit, wanted: Annotated[CheckIn | None, Body()] = None
+    caller: TheCaller,
+    engine: TheEngine,
+    audit: TheAudit,
+    wanted: Annotated[CheckIn | None, sent(CheckIn, to_all(Scope.ADMIN), is_needed=False)],
 ) -> JSONResponse:
     """Verify the invariants; an empty list of findings is what everybody wants."""
-    caller.check_everywhere(Scope.ADMIN)
     wanted = wanted or CheckIn()
     with audit(caller, wanted, must=False):
         report = engine.check_report(deep=wanted.deep)
@@ -71,7 +76,12 @@ def check(
     response_model=ReceiptOut | ErasePlanOut,
     responses=may_answer(404, 409, 507),
 )
-def erase(caller: TheCaller, engine: TheEngine, audit: TheAudit, wanted: EraseIn) -> JSONResponse:
+def erase(
+    caller: TheCaller,
+    engine: TheEngine,
+    audit: TheAudit,
+    wanted: Annotated[EraseIn, sent(EraseIn, to_some(Scope.ADMIN))],
+) -> JSONResponse:
     """Hide messages for ever, at once; their archived copies are overwritten in the background.
 
     The answer is the receipt, which `GET /v1/admin/receipts/{id}` gives again as the work goes on. 409 for a topic on

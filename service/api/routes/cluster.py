@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
@@ -13,6 +14,7 @@ from service.api.contract import may_answer
 from service.api.deps import OwnStore, TheAudit, TheCaller, TheCluster
 from service.api.lane_route import LaneRoute
 from service.api.parameters import MemberStore, TopicName, any_store
+from service.api.sent import sent, to_topic
 from service.cluster.describing import change_cluster, cluster_json, home_json, taken_out
 from service.cluster.view import ClusterView
 from tiering.hot.identity import validate_known_store_id
@@ -43,13 +45,17 @@ def home(topic: TopicName, caller: TheCaller, own: OwnStore, view: TheCluster) -
 
 @router.put("/topics/{topic}", operation_id="route_topic", response_model=ClusterOut, responses=may_answer(404, 409))
 def route(
-    topic: TopicName, wanted: RouteIn, caller: TheCaller, own: OwnStore, view: TheCluster, audit: TheAudit
+    topic: TopicName,
+    wanted: Annotated[RouteIn, sent(RouteIn, to_topic(Scope.ADMIN))],
+    caller: TheCaller,
+    own: OwnStore,
+    view: TheCluster,
+    audit: TheAudit,
 ) -> JSONResponse:
     """Send new messages of a topic to one store from now on; what was written before stays where it is.
 
     Other nodes know it within `cluster.refresh_ms`. 404 for a store that is not in the cluster.
     """
-    caller.check(Scope.ADMIN, topic)
     store_id = validate_known_store_id(wanted.store_id)
     with audit(caller, wanted):
         change_cluster(view, lambda table: table.route(topic, store_id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
@@ -25,6 +25,7 @@ from service.api.group_schemas import (
 )
 from service.api.lane_route import LaneRoute
 from service.api.parameters import GroupName, MemberId, any_store
+from service.api.sent import sent, to_some
 from service.engine import Engine
 from service.group_shapes import Membership
 from tiering.errors import ForbiddenError, InvalidRequestError, NotFoundError
@@ -82,7 +83,9 @@ def remove(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONRespon
 @router.post(
     "/{group}/members", operation_id="join_group", response_model=MembershipOut, responses=may_answer(409, 507)
 )
-def join(group: GroupName, wanted: JoinIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+def join(
+    group: GroupName, wanted: Annotated[JoinIn, sent(JoinIn, to_some(Scope.READ))], caller: TheCaller, engine: TheEngine
+) -> JSONResponse:
     """Become a member. Every member's share of the queues changes: the others learn it by their next heartbeat.
 
     A group is made by its first member. Without a committed offset, begin where you want: at the queue's
@@ -132,7 +135,12 @@ def committed(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONRes
     response_model=OffsetsOut,
     responses=may_answer(404, 409, 507),
 )
-def commit(group: GroupName, wanted: OffsetsIn, caller: TheCaller, engine: TheEngine) -> JSONResponse:
+def commit(
+    group: GroupName,
+    wanted: Annotated[OffsetsIn, sent(OffsetsIn, to_some(Scope.READ))],
+    caller: TheCaller,
+    engine: TheEngine,
+) -> JSONResponse:
     """Commit offsets, durable when answered; the answer has all offsets of the group.
 
     409 for a generation that has passed, for a queue assigned to another member, and without a member while there

@@ -12,7 +12,7 @@ from service.api.contract import ARROW_SCHEMA, may_answer
 from service.api.deps import TheCaller, TheEngine, TheSettings
 from service.api.incoming import BODY, Incoming, body_kind
 from service.api.lane_route import LaneRoute
-from service.api.limits import lane_of
+from service.api.limits import body_of, lane_of
 from service.api.negotiation import wanted_form
 from service.api.parameters import TopicName, any_store, whole
 from service.api.schemas import AppendedListOut
@@ -56,6 +56,5 @@ async def produce(
     validate_topic(topic)
     key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key)
     kind = body_kind(request.headers.get("content-type", JSON))
-    incoming = Incoming(await request.body(), kind, topic, engine, settings, request.app.state.lanes.parsing)
-    answer = await lane_of(request).run(lambda: incoming.append(durability, key, form))
-    return Response(answer, media_type=form)
+    incoming = Incoming(kind, topic, engine, settings, request.app.state.lanes.parsing)
+    return await incoming.append(body_of(request), lane_of(request), durability, key, form)

@@ -14,6 +14,7 @@ from service.api.deps import TheAudit, TheCaller, TheEngine, TheReader
 from service.api.lane_route import LaneRoute
 from service.api.parameters import TopicName, any_store
 from service.api.schemas import DeleteTopicIn, HoldIn, TopicIn, TopicOut
+from service.api.sent import sent, to_topic
 from service.api.store_schemas import FileListOut, QuerierStatsOut, StatsOut, TopicListOut
 from service.engine import Engine
 from service.removal import TopicChanges
@@ -49,9 +50,14 @@ def topic(topic: TopicName, caller: TheCaller, engine: TheReader) -> JSONRespons
     response_description="changed, or as it was",
     responses={201: {"model": TopicOut, "description": "made"}, **may_answer(409, 507)},
 )
-def create(topic: TopicName, wanted: TopicIn, caller: TheCaller, engine: TheEngine, audit: TheAudit) -> JSONResponse:
+def create(
+    topic: TopicName,
+    wanted: Annotated[TopicIn, sent(TopicIn, to_topic(Scope.ADMIN))],
+    caller: TheCaller,
+    engine: TheEngine,
+    audit: TheAudit,
+) -> JSONResponse:
     """Make a topic (201), or change one (200): more queues, its options. Fewer queues is a conflict."""
-    caller.check(Scope.ADMIN, topic)
     try:
         queues = len(engine.topic(validate_topic(topic)).queues)
         status = 200
@@ -77,9 +83,14 @@ def _change(engine: Engine, topic: str, wanted: TopicIn, queues: int) -> None:
 @router.put(
     "/topics/{topic}/hold", operation_id="hold_topic", response_model=TopicOut, responses=may_answer(404, 409, 507)
 )
-def hold(topic: TopicName, wanted: HoldIn, caller: TheCaller, engine: TheEngine, audit: TheAudit) -> JSONResponse:
+def hold(
+    topic: TopicName,
+    wanted: Annotated[HoldIn, sent(HoldIn, to_topic(Scope.ADMIN))],
+    caller: TheCaller,
+    engine: TheEngine,
+    audit: TheAudit,
+) -> JSONResponse:
     """Put a topic on hold: until that ends, nothing of it is erased or expires."""
-    caller.check(Scope.ADMIN, topic)
     validate_topic(topic)
     with audit(caller, wanted):
         engine.removal.configure(topic, hold=wanted.hold)
