@@ -32,8 +32,8 @@ class FlowSettings(SettingGroup):
         ge=1 << 20,
         description=(
             "Bytes of memory for the bodies of all requests together, with what is made of them: a body of JSON or "
-            "NDJSON counts eight times, or 512 bytes a message if that is more. A request that does not fit waits for `serve.wait_ms` and then gets 429; a "
-            "larger one than all of this is let in when it is alone."
+            "NDJSON counts eight times, or 512 bytes a message if that is more. A request that does not fit waits for "
+            "`serve.wait_ms` and then gets 429; a larger one than all of this is let in when it is alone."
         ),
     )
     wait_ms: int = Field(
