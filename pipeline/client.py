@@ -231,7 +231,7 @@ class ServiceClient:
 def _parsed(content: bytes) -> Json | None:
     try:
         document = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from tiering.errors import InvalidRequestError, StoreError, UnavailableError
 
 _PREFIX = "urn:tierlog:problem:"
+#: Characters of each text that another service answered with: it stands in our own answer and log.
+_MOST_TEXT = 4096
 _REFUSED = {400, 404, 405, 413, 415, 422}
 _LATER = {429, 502, 503, 504}
 
@@ -44,8 +46,8 @@ def answered_error(status: int, problem: Mapping[str, object]) -> StoreError:
         kind = InvalidRequestError if status in _REFUSED else UnavailableError if status in _LATER else StoreError
     path, position, hint = problem.get("path"), problem.get("position"), problem.get("hint")
     return kind(
-        str(problem.get("detail") or problem.get("title") or f"status {status}"),
-        path=path if isinstance(path, str) else None,
+        str(problem.get("detail") or problem.get("title") or f"status {status}")[:_MOST_TEXT],
+        path=path[:_MOST_TEXT] if isinstance(path, str) else None,
         position=position if isinstance(position, int) else None,
-        hint=hint if isinstance(hint, str) else None,
+        hint=hint[:_MOST_TEXT] if isinstance(hint, str) else None,
     )

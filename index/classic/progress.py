@@ -103,7 +103,7 @@ class Progress:
                     _position(written),
                 ),
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
 

@@ -67,5 +67,5 @@ class ExportPlan:
                 request[name] = tuple(request[name])
             heads = {store_id: base64.b64decode(head) for store_id, head in value["heads"].items()}
             return cls(ExportRequest(**request), value["table"], heads)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptionError("this is not the plan of an export", path=path) from error

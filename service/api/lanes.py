@@ -27,6 +27,7 @@ T = TypeVar("T")
 _PARSED_AT_ONCE = 2
 #: How long a thread stays after its last work.
 _LINGER_S = 2.0
+_MOST_ARGUMENTS = 64
 _TRUE = {"1", "on", "t", "true", "y", "yes"}
 
 
@@ -168,6 +169,8 @@ class Lanes:
             return self.read
         if method == "POST":
             return self.append
+        if query.count(b"&") > _MOST_ARGUMENTS:  # no call has as many: it will be refused
+            return self.read
         asked = parse_qs(query.decode("latin-1"))
         if asked.get("all", [""])[-1].lower() in _TRUE:
             return self.stream

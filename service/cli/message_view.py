@@ -64,7 +64,7 @@ def _body_lines(row: Json) -> list[str]:
     if body is None:
         return [f"base64: {row.get('body_base64')}"]
     if body[:1] in ("{", "["):
-        with suppress(ValueError):  # else it is shown as it is
+        with suppress(ValueError, RecursionError):  # else it is shown as it is
             body = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
     return [printable(line.replace("\t", "    ").rstrip("\r")) for line in body.split("\n")]
 

@@ -209,7 +209,7 @@ class RemoteTarget:
             ) from error
         try:
             document: Any = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             raise UnavailableError(f"{self._address} answered {answer.status} without JSON; is it tierlog?")

@@ -14,9 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from index.hot_tier import HotPage
-from index.query import Coverage, Failure, StoreCoverage, TierCoverage
+from index.query import MAX_LIMIT, Coverage, Failure, StoreCoverage, TierCoverage
 from service.wire import Json, message_json
 from tiering.errors import CorruptionError, StoreError
+from tiering.format.arrow_stream import read_stream
 from tiering.format.manifest import tombstone_from_json
 from tiering.format.record import decode_record, encode_record
 from tiering.message import StoredMessage
@@ -41,14 +42,21 @@ def hot_stream(page: HotPage) -> bytes:
 
 
 def read_hot_stream(data: bytes) -> HotPage:
-    """The page that :func:`hot_stream` made; :class:`CorruptionError` for anything else."""
+    """The page that :func:`hot_stream` made; :class:`CorruptionError` for anything else.
+
+    It was not compressed: what decodes to more than the answer is refused before it is decoded.
+    """
     try:
-        with pa.ipc.open_stream(data) as reader:
-            beside = json.loads((reader.schema.metadata or {})[b"hot"])
-            records = [record for batch in reader for record in batch.column("record").to_pylist()]
-        return _page(beside, records)
-    except (pa.ArrowException, StoreError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+        table = read_stream(data, _check_schema, max_bytes=len(data), max_rows=MAX_LIMIT)
+        beside = json.loads((table.schema.metadata or {})[b"hot"])
+        return _page(beside, table.column("record").to_pylist())
+    except (StoreError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptionError(f"the answer is not one about a hot tier: {type(error).__name__}: {error}") from error
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    if schema.field("record").type != pa.binary():
+        raise CorruptionError("a record is no bytes")
 
 
 def _beside(page: HotPage) -> Json:

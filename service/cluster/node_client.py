@@ -123,6 +123,6 @@ def _refusal(address: str, status: int, body: bytes) -> StoreError:
 def _parsed(body: bytes) -> Json | None:
     try:
         document: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

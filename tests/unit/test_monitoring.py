@@ -156,7 +156,8 @@ def test_promtool_finds_nothing_to_say_about_a_scrape_after_every_kind_of_traffi
     engine.groups.commit("billing", {("orders", engine.store_id, 0): 0})
     client.post("/v1/admin/erase", json={"topic": "orders", "key": "k"})
     client.get("/nowhere")
-    client.post("/v1/topics/orders/messages", content=b"x" * (tiny_settings().serve.max_request_bytes + 1))
+    too_large = b"x" * (tiny_settings().serve.max_request_bytes + 1)
+    client.post("/v1/topics/orders/messages", content=too_large, headers={"Content-Type": "application/json"})
     text = client.get("/metrics").text
     run(promtool, "check", "metrics", text=text)
     shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}

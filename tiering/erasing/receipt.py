@@ -108,7 +108,7 @@ class Receipt:
                     for row in value["rewritten"]
                 ),
             )  # fmt: skip
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise CorruptionError(f"the receipt is damaged ({error})", path=path) from error
 
 
