@@ -82,8 +82,9 @@ def read_columns(text: bytes, *, is_lines: bool) -> pa.Table | None:
 
 def rows_at_most(text: bytes) -> int:
     """No fewer than the messages in the text, told by its braces; also of text that is none."""
-    # whoever counts keeps the interpreter
-    braces = sum(text.count(b"{", start, start + _COUNTED_BYTES) for start in range(0, len(text), _COUNTED_BYTES))
+    braces = text.count(b"{", 0, _COUNTED_BYTES)
+    for start in range(_COUNTED_BYTES, len(text), _COUNTED_BYTES):  # whoever counts keeps the interpreter
+        braces += text.count(b"{", start, start + _COUNTED_BYTES)
     return min(braces, len(text) // LEAST_ROW_BYTES) + 1
 
 

@@ -134,7 +134,8 @@ class Body:
                 size += len(piece)
                 if size > self._max_bytes:
                     raise _too_large(self._max_bytes)
-                await self.hold(size * weight)
+                if size * weight > self._share.held_bytes:
+                    await self.hold(size * weight)
                 found.append(piece)
         if decoder is not None:
             try:

@@ -84,7 +84,8 @@ class PlainAppends:
         try:
             content = await body.read()
             if kind == form == JSON and len(content) <= _MOST_BYTES:
-                await body.hold(bytes_of_json(content))
+                if (needed_bytes := bytes_of_json(content)) > body.held_bytes:
+                    await body.hold(needed_bytes)
                 read = partial(few_messages, content, topic, self._settings.serve.max_request_messages)
                 answer = await self._gathering.append(topic, durability, content.count(b"{"), read)
                 response: ASGIApp | None = None if answer is None else _Answer(answer)
