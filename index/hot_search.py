@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -14,9 +15,9 @@ from index.local_index import LocalIndex
 from index.query import Query, TierCoverage
 from index.work import ALL_TIME, Fate, SearchContext, Work
 from tiering.erasing.tombstones import Erasures
-from tiering.errors import UnavailableError
+from tiering.errors import CorruptionError, StoreError, UnavailableError
 from tiering.format.record import SysFlag
-from tiering.hot.consume_queue import QueueView
+from tiering.hot.shown_queue import ShownQueue
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
 from tiering.message import StoredMessage
@@ -25,8 +26,8 @@ from tiering.types import Order, Tier, TimeAxis, TimeRange
 _STEP = 256
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
-_OFFSET_AT, _BORN_MS_AT = 28, 40
-"""Where a record says its physical offset and its born time (``tiering.format.record``)."""
+_BORN_MS_AT = 40
+"""Where a record says its born time (``tiering.format.record``)."""
 
 
 class HotSearch:
@@ -65,7 +66,9 @@ class HotSearch:
         """A store time that everything below the border is at or before; None if that is not known."""
         if self._snapshot.border >= self._snapshot.end or not self._snapshot.times_rise:
             return None
-        return self._store_ms(self._snapshot.border)
+        with contextlib.suppress(CorruptionError):
+            return self._snapshot.record(self._snapshot.border).store_ms
+        return None
 
     def _undispatched(self, context: SearchContext) -> Iterator[Work]:
         self._snapshot.require_dispatched()
@@ -93,25 +96,31 @@ class HotSearch:
 
     def _by_time(self, query: Query, within: TimeRange) -> Iterator[Work]:
         topic = self._hot.topics.get(query.topic)
-        for view in self._hot.queue_views(topic).values():
-            first, last = view.first_at_or_above(self._snapshot.border), view.until(self._snapshot.end).next
-            if self._rises_on(query.axis):
-                first = self._by_store_time(view, first, last, within.from_ms)
-                last = self._by_store_time(view, first, last, within.to_ms)
-            if first >= last:
-                continue
-            if query.axis is TimeAxis.BORN:
-                run = partial(self._by_born_time, _offsets(view, first, last), query, within)
-                yield self._work(ALL_TIME, "commitlog", run)
-            else:
-                yield self._stretch(view, first, last, min(_STEP, query.limit + 1), query)
+        for queue in self._hot.shown_queues(self._snapshot, topic).values():
+            try:
+                yield from self._of_queue(queue, query, within)
+            except CorruptionError as error:
+                yield self._work(ALL_TIME, "commitlog", partial(_fail, error))
 
-    def _stretch(self, view: QueueView, first: int, last: int, step: int, query: Query) -> Work:
-        """The messages ``[first, last)`` of a queue: it yields those next in the order, the rest as another stretch."""
-        bounds = ALL_TIME  # where times may step back, all have to be read anyway
+    def _of_queue(self, queue: ShownQueue, query: Query, within: TimeRange) -> Iterator[Work]:
+        first, last = queue.first, queue.next
         if self._rises_on(query.axis):
-            ends = _offsets(view, first, first + 1) + _offsets(view, last - 1, last)
-            bounds = self._store_ms(ends[0]), self._store_ms(ends[1])
+            first = self._by_store_time(queue, first, last, within.from_ms)
+            last = self._by_store_time(queue, first, last, within.to_ms)
+        if first >= last:
+            return
+        if query.axis is TimeAxis.BORN:
+            run = partial(self._by_born_time, queue, first, last, query, within)
+            yield self._work(ALL_TIME, "commitlog", run)
+        else:
+            yield self._stretch(queue, first, last, min(_STEP, query.limit + 1), query)
+
+    def _stretch(self, queue: ShownQueue, first: int, last: int, step: int, query: Query) -> Work:
+        """The messages ``[first, last)`` of a queue: it yields those next in the order, the rest as another stretch."""
+        bounds = ALL_TIME  # where times may step back, or an end cannot be read, all have to be read anyway
+        if self._rises_on(query.axis):
+            with contextlib.suppress(CorruptionError):
+                bounds = self._store_ms(queue, first), self._store_ms(queue, last - 1)
 
         def run(context: SearchContext) -> Iterator[StoredMessage | Work]:
             if query.order is Order.NEWEST:
@@ -121,23 +130,26 @@ class HotSearch:
                 cut = min(last, first + step)
                 chunk, rest = (first, cut), (cut, last)
             if rest[0] < rest[1]:  # first of all, so that one bad record does not hide it
-                yield self._stretch(view, *rest, min(_STEP, 2 * step), query)
-            yield from self._messages(_offsets(view, *chunk), query, context)
+                yield self._stretch(queue, *rest, min(_STEP, 2 * step), query)
+            units, failures = queue.checked(*chunk)
+            places = units["physical_offset"].tolist()
+            good = [place for offset, place in enumerate(places, chunk[0]) if offset not in failures]
+            yield from self._messages(good, query, context)
+            yield from _fail_if_any(failures)
 
         return self._work(bounds, "commitlog", run)
 
     def _by_born_time(
-        self, offsets: list[int], query: Query, within: TimeRange, context: SearchContext
+        self, queue: ShownQueue, first: int, last: int, query: Query, within: TimeRange, context: SearchContext
     ) -> Iterator[Work]:
-        """Messages in groups by born time, which is read off each record without decoding it.
-
-        What is not where a record should be is read in any case, and fails there.
-        """
-        born_ms, is_record = self._born_ms(np.array(offsets, np.int64))
-        places = np.array(offsets, np.int64)
-        if not is_record.all():
-            yield self._work(ALL_TIME, "commitlog", partial(self._messages, places[~is_record].tolist(), query))
-        wanted = is_record & (born_ms >= within.from_ms) & (born_ms < within.to_ms)
+        """Messages in groups by born time, which is read off each record without decoding it."""
+        units, failures = queue.checked(first, last, with_sums=True)
+        places = units["physical_offset"].astype(np.int64)
+        if failures:
+            places = np.delete(places, [offset - first for offset in failures])
+            yield self._work(ALL_TIME, "commitlog", partial(_fail, failures[min(failures)]))
+        born_ms = self._born_ms(places)
+        wanted = (born_ms >= within.from_ms) & (born_ms < within.to_ms)
         born_ms, places = born_ms[wanted], places[wanted]
         order = np.lexsort((places, born_ms))
         step = min(_STEP, query.limit + 1)
@@ -146,39 +158,37 @@ class HotSearch:
                 bounds = int(born_ms[chosen[0]]), int(born_ms[chosen[-1]])
                 yield self._work(bounds, "commitlog", partial(self._messages, places[chosen].tolist(), query))
 
-    def _born_ms(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Born times by physical offset, and whether the record there says that it is the one at this offset."""
-        born_ms, is_record = np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
+    def _born_ms(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Born times of the records at physical offsets."""
+        born_ms = np.zeros(len(offsets), np.int64)
         bases = offsets - offsets % self._snapshot.segment_bytes
         for base in np.unique(bases).tolist():
             mine = np.flatnonzero(bases == base)
             data = np.frombuffer(self._snapshot.segments[base].data, np.uint8)
-            mine = mine[offsets[mine] - base + _BORN_MS_AT + 8 <= len(data)]
             position = (offsets[mine] - base)[:, None] + np.arange(8)
-            is_record[mine] = data[position + _OFFSET_AT].view(">i8")[:, 0] == offsets[mine]
             born_ms[mine] = data[position + _BORN_MS_AT].view(">i8")[:, 0]
-        return born_ms, is_record
+        return born_ms
 
     def _rises_on(self, axis: TimeAxis) -> bool:
         """Whether the times of a queue's messages never step back."""
         return axis is TimeAxis.STORE and self._snapshot.times_rise
 
-    def _by_store_time(self, view: QueueView, first: int, last: int, time_ms: int) -> int:
-        return self._bisect(view, first, last, lambda offset: self._store_ms(offset) < time_ms)
-
-    @staticmethod
-    def _bisect(view: QueueView, first: int, last: int, is_before: Callable[[int], bool]) -> int:
-        """The first queue offset in ``[first, last)`` whose record is not before the place looked for."""
+    def _by_store_time(self, queue: ShownQueue, first: int, last: int, time_ms: int) -> int:
+        """The first queue offset in ``[first, last)`` of a message stored at or after a time."""
         while first < last:
             middle = (first + last) // 2
-            if is_before(_offsets(view, middle, middle + 1)[0]):
+            if self._store_ms(queue, middle) < time_ms:
                 first = middle + 1
             else:
                 last = middle
         return first
 
-    def _store_ms(self, physical_offset: int) -> int:
-        """A record's store time without decoding the rest of it."""
+    def _store_ms(self, queue: ShownQueue, offset: int) -> int:
+        """A message's store time without decoding the rest of it."""
+        units, failures = queue.checked(offset, offset + 1, with_sums=True)
+        if failures:
+            raise failures[offset]
+        physical_offset = int(units["physical_offset"][0])
         segment = self._snapshot.segments[physical_offset - physical_offset % self._snapshot.segment_bytes]
         head = bytes(segment.data[physical_offset - segment.base_offset :][:76])
         wide = _I32.unpack_from(head, 36)[0] & SysFlag.BORN_HOST_V6
@@ -209,6 +219,13 @@ class HotSearch:
                 yield message
 
 
-def _offsets(view: QueueView, first: int, last: int) -> list[int]:
-    offsets: list[int] = view.units(first, last)["physical_offset"].tolist()
-    return offsets
+def _fail(error: Exception, context: SearchContext) -> Iterator[Work]:
+    """A piece of which nothing can be read."""
+    raise error
+    yield  # an iterator, as every piece is
+
+
+def _fail_if_any(failures: dict[int, StoreError]) -> Iterator[StoredMessage]:
+    if failures:
+        raise failures[min(failures)]
+    yield from ()

@@ -12,7 +12,8 @@ from tiering.erasing.tombstones import Erasures
 from tiering.errors import BadMagicError, TopicNotFoundError, TornRecordError
 from tiering.format.queue_unit import UNIT_DTYPE
 from tiering.format.record import Record
-from tiering.hot.consume_queue import QueueView, UnitArray
+from tiering.hot.consume_queue import UnitArray
+from tiering.hot.shown_queue import ShownQueue
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
 from tiering.hot.time_search import offset_by_time
@@ -32,7 +33,7 @@ class HotQueue:
     topic_id: int
     queue_id: int
     snapshot: HotSnapshot
-    view: QueueView | None
+    shown: ShownQueue | None
     first: int
     end: int
     begin: int
@@ -47,61 +48,98 @@ class HotQueue:
         begin = found.begin(queue_id)
         floor = found.floor(queue_id)  # read first: it then counts no message that the snapshot lacks
         with hot.snapshot() as snapshot:
-            view = hot.queues.view(found.topic_id, queue_id)
-            if view is None:
+            shown = hot.shown_queue(snapshot, found, queue_id)
+            if shown is None:
                 first = end = max(floor, begin)
-                yield cls(topic, found.topic_id, queue_id, snapshot, None, first, end, begin)
             else:
-                shown = view.until(snapshot.end)
-                first = max(shown.first_at_or_above(snapshot.border), begin)
+                first = max(shown.first, begin)
                 # a floor may count units above what is shown: who is sent there has skipped them
-                end = max(shown.next, floor) if shown.next == view.next else shown.next
-                yield cls(topic, found.topic_id, queue_id, snapshot, shown, first, max(end, begin), begin)
+                end = max(shown.next if shown.ends_early else max(shown.next, floor), begin)
+            yield cls(topic, found.topic_id, queue_id, snapshot, shown, first, end, begin)
 
-    def messages(self, offset: int, wanted: TagFilter | None, erased: Erasures, store_id: str) -> Messages:
-        """Offsets from ``offset`` on with the message there; None where it is erased or its tag is ruled out."""
-        while self.view is not None and offset < self.view.next:
-            for unit in self.view.units(offset, offset + _STEP):
-                if wanted is not None and int(unit["tag_hash"]) not in wanted.hashes:
+    def messages(
+        self, offset: int, limit: int, wanted: TagFilter | None, erased: Erasures, store_id: str
+    ) -> Messages:  # fmt: skip
+        """Offsets from ``offset`` on with the message there; None where it is erased or its tag is ruled out.
+
+        Units are looked at in stretches, the first of them ``limit`` long.
+        """
+        step = min(_STEP, limit) if wanted is None else _STEP
+        while self.shown is not None and offset < self.shown.next:
+            units, failures = self.shown.checked(offset, offset + step)
+            hashes = units["tag_hash"].tolist()
+            for at, physical_offset in enumerate(units["physical_offset"].tolist()):
+                if offset in failures:
+                    raise failures[offset]
+                if wanted is not None and self.shown.tags_are_compared and hashes[at] not in wanted.hashes:
                     yield offset, None
                 else:
-                    record = self.snapshot.record(int(unit["physical_offset"]))
+                    record = self.snapshot.record(physical_offset)
                     yield offset, None if erased.hides(record) else StoredMessage(record, store_id, Tier.HOT)
                 offset += 1
 
+    def raw_units(self, start: int, end: int) -> UnitArray:
+        """Units of the offsets ``[start, end)``, as far as there are any, for who compares them with their records."""
+        return self.shown.raw_units(start, end) if self.shown is not None else np.empty(0, UNIT_DTYPE)
+
     def units(self, start: int, end: int) -> UnitArray:
-        """Units of the offsets ``[start, end)``, as far as there are any."""
-        return self.view.units(start, end) if self.view is not None else np.empty(0, UNIT_DTYPE)
+        """The same units, each compared; raises as :meth:`record` does."""
+        return self.shown.units(start, end) if self.shown is not None else np.empty(0, UNIT_DTYPE)
+
+    def offset_in_log(self, offset: int) -> int:
+        """The queue offset that the record at an offset has; -1 if its own may be another, as in a broker's log."""
+        return offset if self.shown is not None and self.shown.offsets_are_compared else -1
+
+    def record(self, offset: int) -> Record:
+        """The record of an offset that there is a unit of."""
+        assert self.shown is not None
+        return self.shown.record(offset)
 
     def decided_by_time(self, time_ms: int, boundary: Boundary) -> int | None:
         """The answer, if the hot messages decide it: a message below them might be nearer otherwise."""
-        if self.view is None or self.first >= self.view.next:
+        if self.shown is None or self.first >= self.shown.next:
             return None
         if not self.snapshot.times_rise:
             if boundary is Boundary.LOWER:
                 return None
             found = self.by_time(time_ms, boundary)
             return found if found >= self.first else None
-        (unit,) = self.view.units(self.first, self.first + 1)
-        first_ms = self.snapshot.record(int(unit["physical_offset"])).store_ms
+        first_ms = self.shown.record(self.first).store_ms
         if first_ms > time_ms or (first_ms == time_ms and boundary is Boundary.LOWER):
             return None
         return self.by_time(time_ms, boundary)
 
     def by_time(self, time_ms: int, boundary: Boundary) -> int:
         """The offset that belongs to a store time, of the hot messages alone."""
-        if self.view is None:
+        if self.shown is None:
             return self.first if boundary is Boundary.LOWER else 0
-        return offset_by_time(self.view, self.snapshot, time_ms, boundary)
+        return offset_by_time(self.shown, time_ms, boundary)
 
 
 def hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | None:
-    """The record that begins at a physical offset, if a queue leads to it: a body may hold what looks like one."""
+    """The record that begins at a physical offset, if a queue leads to it: a body may hold what looks like one.
+
+    Raises :class:`CorruptionError` for a damaged one that a queue leads to.
+    """
     try:
         record = snapshot.record(offset)
     except (BadMagicError, TornRecordError):
+        if _is_in_a_queue(hot, offset):
+            raise
         return None
     topic = hot.topics.find(record.topic)
-    view = topic and hot.queues.view(topic.topic_id, record.queue_id)
-    units = view.units(record.queue_offset, record.queue_offset + 1) if view else ()
-    return record if any(unit["physical_offset"] == offset for unit in units) else None
+    queue = topic and hot.shown_queue(snapshot, topic, record.queue_id)
+    at = record.queue_offset
+    if not queue or not queue.first <= at < queue.next:
+        return None
+    return record if queue.units(at, at + 1)["physical_offset"][0] == offset else None
+
+
+def _is_in_a_queue(hot: HotStore, offset: int) -> bool:
+    """Whether a unit of any queue says that its record begins at a physical offset."""
+    for topic in hot.topics.listed():
+        for view in hot.queue_views(topic).values():
+            at = view.first_at_or_above(offset)
+            if (view.units(at, at + 1)["physical_offset"] == offset).any():
+                return True
+    return False

@@ -72,10 +72,18 @@ class MessageColumns:
         number, name = self._topic(topic)
         return self._columns.add_runs(data, runs, run, position, name, number, bounds)
 
-    def add_units(self, units: NDArray[np.void], log: ByteArray, base: int, topic: str, bounds: Bounds) -> int:
+    def add_units(
+        self,
+        units: NDArray[np.void],
+        log: ByteArray,
+        base: int,
+        topic: str,
+        bounds: Bounds,
+        place: tuple[int, int] | None = None,
+    ) -> int:
         """As :meth:`RecordColumns.add_units`: how many there are before one that is to be decoded plainly."""
         number, name = self._topic(topic)
-        return self._columns.add_units(units, log, base, name, number, bounds)
+        return self._columns.add_units(units, log, base, name, number, bounds, place)
 
     def add_plain(self, message: StoredMessage) -> None:
         """Add a message that was decoded plainly behind all that was added so far."""

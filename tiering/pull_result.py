@@ -95,7 +95,7 @@ class MessageCollector:
 
     def from_hot(self, queue: HotQueue, erased: Erasures, extent: Extent) -> PullResult:
         """What the log has; what a unit's tag hash rules out is not read."""
-        messages = queue.messages(extent.offset, self._wanted, erased, self._store_id)
+        messages = queue.messages(extent.offset, self._limit, self._wanted, erased, self._store_id)
         return collect(messages, self._limit, self._wanted, extent)
 
     def from_cold(self, queue: ColdQueue, head: Head, extent: Extent) -> PullResult:

@@ -60,8 +60,10 @@ class BatchCollector:
         return PulledBatch(status, next_offset, min_offset, max_offset, message_batch([], self._schema))
 
     def from_hot(self, queue: HotQueue, erased: Erasures, extent: Extent) -> PulledBatch:
-        """What the log has."""
-        units, room_bytes = _fitting(queue.units(extent.offset, extent.offset + self._limit))
+        """What the log has. Units are compared with their records as these are read; one that differs is read alone."""
+        units, room_bytes = _fitting(queue.raw_units(extent.offset, extent.offset + self._limit))
+        if room_bytes > BATCH_BYTES:  # one record that is so large, or a unit that only says so
+            units, room_bytes = _fitting(queue.units(extent.offset, extent.offset + 1))
         columns, snapshot, taken = self._columns(Tier.HOT, room_bytes), queue.snapshot, 0
         offsets = units["physical_offset"].astype(np.int64)
         try:
@@ -72,9 +74,12 @@ class BatchCollector:
                     )
                     if is_open and segment is not None:
                         run = units[taken:end]
-                        taken += columns.add_units(run, segment.data, segment.base_offset, queue.topic, _EVERYTHING)
+                        place = queue.queue_id, queue.offset_in_log(extent.offset + taken)
+                        taken += columns.add_units(
+                            run, segment.data, segment.base_offset, queue.topic, _EVERYTHING, place
+                        )
                     if taken < end:
-                        record = snapshot.record(int(offsets[taken]))
+                        record = queue.record(extent.offset + taken)
                         if not erased.hides(record):
                             columns.add_plain(StoredMessage(record, self._store_id, Tier.HOT))
                         taken += 1

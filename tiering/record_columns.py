@@ -99,10 +99,19 @@ class RecordColumns:
         return run, position
 
     def add_units(
-        self, units: NDArray[np.void], log: ByteArray, base: int, topic: ByteArray, number: int, bounds: Bounds
+        self,
+        units: NDArray[np.void],
+        log: ByteArray,
+        base: int,
+        topic: ByteArray,
+        number: int,
+        bounds: Bounds,
+        place: tuple[int, int] | None = None,
     ) -> int:
         """Add the records that queue units lead to in the segment ``log``, which begins at the offset ``base``.
 
+        ``place``, queue id and the first unit's offset in it, is compared with each record, and so is the unit's size;
+        an offset of -1 is not.
         Returns how many units were taken: the record of the next one is to be looked at by the plain codec, or has no
         room here.
         """
@@ -111,7 +120,7 @@ class RecordColumns:
         take_units(
             CRC_TABLES, address_of(units), min(len(units), self.most_rows - self.rows), address_of(log), base, len(log),
             self._capacity - self.added_bytes, address_of(topic), len(topic), number, address_of(bounds),
-            self._out, self.rows, self._done_at,
+            *((-1, -1) if place is None else place), self._out, self.rows, self._done_at,
         )  # fmt: skip
         self.rows, taken, added, *_ = self._done.tolist()
         self.added_bytes += added

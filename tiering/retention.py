@@ -23,18 +23,22 @@ def safe_border(hot: HotStore, head: Head | None) -> int:
 
 
 def held_border(hot: HotStore, *, has_archive: bool) -> int:
-    """The border that must not be passed because of topics on hold whose hot copies are the only ones."""
+    """The border that must not be passed because of topics on hold whose hot copies are the only ones.
+
+    Raises :class:`CorruptionError` where a queue does not tell: nothing is removed then.
+    """
     border = hot.log.last_base
     for topic in hot.topics.all():
         only_copies_below = topic.archived_from if has_archive and topic.archive else border
         if not topic.hold or only_copies_below <= hot.border:
             continue
-        for queue_id, view in hot.queue_views(topic).items():
-            first = max(view.first_at_or_above(hot.border), topic.begin(queue_id))  # what was deleted is not kept
-            for unit in view.units(first, first + 1):
-                offset = int(unit["physical_offset"])
-                if offset < only_copies_below:
-                    border = min(border, offset - offset % hot.log.segment_bytes)
+        with hot.snapshot() as snapshot:
+            for queue_id, queue in hot.shown_queues(snapshot, topic).items():
+                first = max(queue.first, topic.begin(queue_id))  # what was deleted is not kept
+                for unit in queue.units(first, first + 1):
+                    offset = int(unit["physical_offset"])
+                    if offset < only_copies_below:
+                        border = min(border, offset - offset % hot.log.segment_bytes)
     return border
 
 

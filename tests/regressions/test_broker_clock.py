@@ -68,12 +68,12 @@ def test_one_message_at_its_own_instant(engine: Engine, records: list[Record]) -
 def test_offset_of_a_time(engine: Engine, records: list[Record]) -> None:
     hot = engine._hot
     with hot.snapshot() as snapshot:
-        view = hot.queue_views(hot.topics.get("a"))[0]
+        queue = hot.shown_queues(snapshot, hot.topics.get("a"))[0]
         for time_ms in (records[0].store_ms - 9_000_000, *(each.store_ms for each in records[::37]), NOW_MS * 2):
             after = [each.queue_offset for each in records if each.store_ms >= time_ms]
             before = [each.queue_offset for each in records if each.store_ms <= time_ms]
-            assert offset_by_time(view, snapshot, time_ms, Boundary.LOWER) == min(after, default=len(records))
-            assert offset_by_time(view, snapshot, time_ms, Boundary.UPPER) == max(before, default=0)
+            assert offset_by_time(queue, time_ms, Boundary.LOWER) == min(after, default=len(records))
+            assert offset_by_time(queue, time_ms, Boundary.UPPER) == max(before, default=0)
 
 
 def test_offset_of_a_time_before_the_first_message_though_a_later_one_is_as_old(

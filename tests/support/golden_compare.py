@@ -23,7 +23,7 @@ from tiering.format.properties import indexed_keys
 from tiering.format.queue_unit import UNIT_BYTES
 from tiering.format.record import BLANK, Record, decode_record
 from tiering.fs import LocalFileSystem
-from tiering.hot.consume_queue import QueueView
+from tiering.hot.shown_queue import ShownQueue
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.time_search import offset_by_time
 from tiering.kernels.scan import ScanStop, TopicTable, scan
@@ -153,10 +153,9 @@ class _Opened:
 
     # queues
 
-    def _view(self, snapshot: HotSnapshot, topic: str, queue_id: int) -> QueueView | None:
+    def _queue(self, snapshot: HotSnapshot, topic: str, queue_id: int) -> ShownQueue | None:
         found = self._hot.topics.find(topic)
-        view = None if found is None else self._hot.queue_views(found).get(queue_id)
-        return None if view is None else view.until(snapshot.end)
+        return None if found is None else self._hot.shown_queue(snapshot, found, queue_id)
 
     def queues(self) -> None:
         listed = set()
@@ -166,8 +165,8 @@ class _Opened:
                 listed.add(name)
                 edges = queue["minOffset"], queue["maxOffset"]
                 self._found.check("queues", name, edges, self._fetcher.offsets(*name))
-                view = self._view(snapshot, *name)
-                units = [] if view is None else view.units(view.first_at_or_above(snapshot.border), view.next).tolist()
+                shown = self._queue(snapshot, *name)
+                units = [] if shown is None else shown.units(shown.first, shown.next).tolist()
                 for place in range(max(len(units), len(queue["entries"]))):
                     theirs = tuple(queue["entries"][place]) if place < len(queue["entries"]) else None
                     ours = units[place] if place < len(units) else None
@@ -216,9 +215,9 @@ class _Opened:
         with self._hot.snapshot() as snapshot:
             for asked in self._wanted["offsetByTime"]:
                 what = tuple(asked[name] for name in ("topic", "queueId", "timestamp", "boundary"))
-                view = self._view(snapshot, asked["topic"], asked["queueId"])
+                queue = self._queue(snapshot, asked["topic"], asked["queueId"])
                 boundary = Boundary[asked["boundary"]]
-                ours = None if view is None else offset_by_time(view, snapshot, asked["timestamp"], boundary)
+                ours = None if queue is None else offset_by_time(queue, asked["timestamp"], boundary)
                 self._found.check("offsetByTime", what, asked["offset"], ours)
 
     # looking up

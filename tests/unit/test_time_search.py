@@ -15,7 +15,7 @@ from tiering.types import Boundary
 
 def find(hot: HotStore, time_ms: int, boundary: Boundary) -> int:
     with hot.snapshot() as snapshot:
-        return offset_by_time(hot.queue_views(hot.topics.get("a"))[0], snapshot, time_ms, boundary)
+        return offset_by_time(hot.shown_queues(snapshot, hot.topics.get("a"))[0], time_ms, boundary)
 
 
 def filled(world: HotWorld, runs: list[tuple[int, int]], body: bytes = b"x") -> tuple[HotStore, list[int]]:

@@ -157,6 +157,11 @@ class CommitLog:
         found: Segment = self._segments[offset - offset % self.segment_bytes]
         return found
 
+    def segment_at(self, offset: int) -> Segment | None:
+        """The same, or None outside the log."""
+        found: Segment | None = self._segments.get(offset - offset % self.segment_bytes)
+        return found
+
     def add_first_segment(self) -> None:
         """As :meth:`add_segment`, but a large one's zeros are left to :meth:`write_zeros`: a new log opens at once."""
         if self.segment_bytes > _UNFLUSHED_ZEROS * len(_ZEROS):

@@ -7,20 +7,22 @@ up to the checkpoint; what lies above is written again from the log when the sto
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiering.errors import CorruptionError, StoreMismatchError
 from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, is_prefill
-from tiering.fs import FileSystem, flush_file
+from tiering.fs import ByteArray, FileSystem, flush_file
+from tiering.hot.commit_log import CommitLog
 from tiering.hot.dispatch import LogRange
 from tiering.hot.foreign_queue import place_foreign
 from tiering.hot.tag_code import SCHEDULE_TOPIC, tag_codes
 from tiering.hot.topics import Topic, TopicRegistry
-from tiering.kernels.queue_units import QueueRun, SortedUnits, sort_into_queues
+from tiering.kernels.queue_units import QueueRun, SortedUnits, UnitComparison, sort_into_queues
 from tiering.kernels.scan import ScanRows
 from tiering.paths import StorePaths, base_offset_name, parse_base_offset
 
@@ -38,6 +40,8 @@ class QueueView:
     file_units: int
     first: int
     next: int
+    #: By border: the first offset of a record at or above it, once somebody has found and compared it.
+    firsts: dict[int, int] = field(default_factory=dict)
 
     def units(self, start: int, end: int) -> UnitArray:
         """Units of queue offsets ``[start, end)``, cut to what exists; a copy, with the bytes of the file."""
@@ -84,6 +88,15 @@ class _Queue:
         self.files = files
         self.next = next_offset
         self.dirty: set[int] = set()
+        self.firsts: dict[int, int] = {}
+
+
+def units_of(topic: str, data: ByteArray, rows: ScanRows) -> UnitArray:
+    """The units of scanned records of one topic; the rows' positions count from ``data``."""
+    units = np.empty(len(rows), UNIT_DTYPE)
+    units["physical_offset"], units["size"] = rows["physical_offset"], rows["size"]
+    units["tag_hash"] = tag_codes(topic, data, rows)
+    return units
 
 
 def _consecutive(name: str, queue: _Queue, rows: ScanRows) -> tuple[ScanRows, int]:
@@ -109,7 +122,7 @@ class ConsumeQueues:
         self, fs: FileSystem, paths: StorePaths, file_units: int, topics: TopicRegistry, *, foreign: bool = False
     ) -> None:
         """``foreign``: queue offsets in the log may jump and repeat, see :func:`place_foreign`."""
-        self._foreign = foreign
+        self.is_foreign = foreign
         self._fs = fs
         self._paths = paths
         self._file_units = file_units
@@ -117,6 +130,7 @@ class ConsumeQueues:
         self._queues: dict[QueueKey, _Queue] = {}
         self._lock = threading.Lock()
         self._position = 0
+        self._is_uncertain = False
         #: Store time of the last record taken in; 0 before the first.
         self.last_store_ms = 0
         #: Whether no store time of a foreign log stepped back; in ours none does.
@@ -124,13 +138,17 @@ class ConsumeQueues:
 
     # opening
 
-    def load(self, durable_offset: int) -> None:
-        """Take units of records below ``durable_offset`` as they are; everything above is derived again."""
+    def load(self, durable_offset: int, log: CommitLog) -> None:
+        """Take units of records below ``durable_offset`` as they are; everything above is derived again.
+
+        Where a queue ends is told by its last unit that leads to its record, or by its floor. What is damaged before
+        that is derived again when it is read.
+        """
         for topic in self._topics.all():
             folder = self._paths.consumequeue / topic.name
             for name in self._fs.list_dir(folder):
                 if name.isdigit() and int(name) < MOST_QUEUES:
-                    self._queues[topic.topic_id, int(name)] = self._load_queue(topic, int(name), durable_offset)
+                    self._queues[topic.topic_id, int(name)] = self._load_queue(topic, int(name), durable_offset, log)
                     self._topics.ensure_queues(topic, int(name) + 1)
         self._position = durable_offset
 
@@ -139,7 +157,7 @@ class ConsumeQueues:
         self._queues.clear()
         self._position = log_begin
 
-    def _load_queue(self, topic: Topic, queue_id: int, durable_offset: int) -> _Queue:
+    def _load_queue(self, topic: Topic, queue_id: int, durable_offset: int, log: CommitLog) -> _Queue:
         folder = self._paths.queue(topic.name, queue_id)
         files: dict[int, UnitArray] = {}
         damaged: list[int] = []
@@ -148,7 +166,7 @@ class ConsumeQueues:
             if byte_offset is None:
                 continue
             size = self._fs.size(folder / name)
-            if size % UNIT_BYTES or not size:  # cut short, or never given its length; its records are in the log
+            if size < self._file_units * UNIT_BYTES:  # cut short; its records are in the log
                 damaged.append(byte_offset // UNIT_BYTES)
                 continue
             if size != self._file_units * UNIT_BYTES:
@@ -159,19 +177,42 @@ class ConsumeQueues:
             damaged and bases and min(damaged) < bases[-1]
         ):
             return _Queue({}, 0)  # only the end may be missing
-        for base in reversed(bases):
+        if not bases:
+            return _Queue({}, 0)
+        last, is_certain = self._last_durable(topic, queue_id, files, durable_offset, log)
+        floor = min(topic.floors.get(queue_id, 0), bases[-1] + self._file_units)
+        self._is_uncertain |= not is_certain and last >= floor
+        end = max(last + 1 if is_certain else 0, floor)
+        kept = {at: files[at] for at in bases if at < end}
+        return _Queue(kept, end) if kept else _Queue({}, 0)
+
+    def _last_durable(
+        self, topic: Topic, queue_id: int, files: dict[int, UnitArray], durable_offset: int, log: CommitLog
+    ) -> tuple[int, bool]:
+        """Offset of the last unit that is of a record below ``durable_offset``, -1 if none is, and whether it is sure.
+
+        Units of which the log has no record any more have to be believed. Where none is sure, the last that says so.
+        """
+        comparison = UnitComparison.of_queue(topic.name, queue_id, with_offsets=not self.is_foreign)
+        claimed = -1
+        for base in sorted(files, reverse=True):
             units = files[base]
-            good = (units["size"] > 0) & (units["physical_offset"] < durable_offset)
-            count = len(units) if good.all() else int(np.argmin(good))
-            if count and not is_prefill(units[count - 1]):  # pre-fill alone was cut off before its first real unit
-                kept = {at: files[at] for at in bases if at <= base}
-                return _Queue(kept, base + count)
-        return _Queue({}, 0)
+            positions = units["physical_offset"]
+            said = (units["size"] > 0) & (positions >= 0) & (positions < durable_offset) & ~is_prefill(units)
+            for place in reversed(np.flatnonzero(said).tolist()):
+                claimed = max(claimed, base + place)
+                segment = log.segment_at(int(positions[place]))
+                unit = units[place : place + 1]
+                if int(positions[place]) < log.begin or (
+                    segment is not None and comparison.of(unit, base + place, segment.data, segment.base_offset).all()
+                ):
+                    return base + place, True
+        return claimed, claimed < 0
 
     def is_below_floors(self) -> bool:
-        """Whether a queue has fewer units than were durable once: files were lost."""
+        """Whether a queue has fewer units than were durable once, or nobody can tell: files were lost."""
         next_offsets = self.next_offsets()
-        return any(
+        return self._is_uncertain or any(
             next_offsets.get((topic.topic_id, queue_id), 0) < floor
             for topic in self._topics.all()
             for queue_id, floor in topic.floors.items()
@@ -207,7 +248,7 @@ class ConsumeQueues:
     def on_records(self, records: LogRange) -> None:
         """Write the units of all records that are in a queue."""
         rows = records.rows
-        if self._foreign and len(rows):
+        if self.is_foreign and len(rows):
             times = rows["store_ms"]
             self.times_rise &= int(times[0]) >= self.last_store_ms and bool((np.diff(times) >= 0).all())
         if len(rows):
@@ -230,19 +271,17 @@ class ConsumeQueues:
             self._topics.ensure_queues(topic, queue_id + 1)
             queue = _Queue({}, 0)
         known = min(queue.next - run.first, run.records) if queue.files else 0  # those are there: the log is read again
-        if run.is_consecutive and known >= 0 and not self._foreign and topic.name != SCHEDULE_TOPIC:
+        if run.is_consecutive and known >= 0 and not self.is_foreign and topic.name != SCHEDULE_TOPIC:
             at, units = run.first + known, found.units[mine][known:]
         else:
             rows = records.rows[found.order[mine]]
-            if self._foreign:
+            if self.is_foreign:
                 rows, at, begins_again = place_foreign(rows, queue.next if queue.files else None)
                 if begins_again:
                     queue = _Queue({}, 0)
             else:
                 rows, at = _consecutive(f"{topic.name}/{queue_id}", queue, rows)
-            units = np.empty(len(rows), UNIT_DTYPE)
-            units["physical_offset"], units["size"] = rows["physical_offset"], rows["size"]
-            units["tag_hash"] = tag_codes(topic.name, records.data, rows)
+            units = units_of(topic.name, records.data, rows)
         if not len(units):
             return
         for start in range(at - at % self._file_units, at + len(units), self._file_units):
@@ -279,6 +318,26 @@ class ConsumeQueues:
                 queue.files = {**queue.files, base: mapped}
         queue.dirty.add(base)
 
+    def put_again(self, topic: Topic, queue_id: int, at: int, units: UnitArray) -> None:
+        """Replace damaged units from the offset ``at`` on by those that the log implies; nothing is put behind the end.
+
+        They are written in their place: cut off anywhere, some are still damaged, and who reads them next derives
+        them again. Durable with the next flush.
+        """
+        queue = self._queues.get((topic.topic_id, queue_id))
+        if queue is None:
+            return
+        for start in range(at - at % self._file_units, min(at + len(units), queue.next), self._file_units):
+            first, end = max(start, at), min(start + self._file_units, at + len(units), queue.next)
+            if start in queue.files and first < end:
+                self._write(topic.name, queue_id, queue, first, units[first - at : end - at])
+
+    def place_of(self, topic: Topic, queue_id: int, offset: int) -> tuple[Path, int]:
+        """The file of a queue's unit, and its position there."""
+        base = offset - offset % self._file_units
+        name = base_offset_name(base * UNIT_BYTES)
+        return self._paths.queue(topic.name, queue_id) / name, (offset - base) * UNIT_BYTES
+
     # durability and removal
 
     def flush(self) -> int:
@@ -314,7 +373,7 @@ class ConsumeQueues:
             queue = self._queues.get((topic_id, queue_id))
             if queue is None or not queue.files:
                 return None
-            return QueueView(queue.files, self._file_units, next(iter(queue.files)), queue.next)
+            return QueueView(queue.files, self._file_units, next(iter(queue.files)), queue.next, queue.firsts)
 
     def next_offsets(self) -> dict[QueueKey, int]:
         """Next offset of every queue that has units."""

@@ -71,8 +71,17 @@ class ClassicFiles(LogSubscriber, Protocol):
 class Dispatcher:
     """Moves subscribers forward over the log."""
 
-    def __init__(self, log: CommitLog, topics: TopicRegistry, subscribers: Sequence[LogSubscriber]) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        topics: TopicRegistry,
+        subscribers: Sequence[LogSubscriber],
+        *,
+        topics_are_known: bool = False,
+    ) -> None:
+        """``topics_are_known``: the log was dispatched before, so a record of an unknown topic is damaged."""
         self._log = log
+        self._topics_are_known = topics_are_known
         self._topics = topics
         self._subscribers = tuple(subscribers)
         self._table = TopicTable([])
@@ -111,7 +120,10 @@ class Dispatcher:
             if found.stop is ScanStop.UNKNOWN_TOPIC:
                 rows = rows[:-1]
                 try:
-                    self._topics.create(topic_at_stop(segment.data, found))
+                    if self._topics_are_known:
+                        is_valid = False
+                    else:
+                        self._topics.create(topic_at_stop(segment.data, found))
                 except InvalidRequestError:  # no checksum covers the name: a power cut may have torn it
                     is_valid = False
             elif found.stop is ScanStop.BLANK:

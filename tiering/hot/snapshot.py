@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiering.errors import ReadOnlyError, UnavailableError
+from tiering.errors import CorruptionError, ReadOnlyError, UnavailableError
 from tiering.format.record import Record, decode_record
 from tiering.hot.commit_log import Segment
 
@@ -43,6 +43,8 @@ class HotSnapshot:
             raise ReadOnlyError(text, hint="repair the cause and restart")
 
     def record(self, physical_offset: int) -> Record:
-        """Decode and check one record."""
-        segment = self.segments[physical_offset - physical_offset % self.segment_bytes]
+        """Decode and check one record; :class:`CorruptionError` where there is none."""
+        segment = self.segments.get(physical_offset - physical_offset % self.segment_bytes)
+        if segment is None:
+            raise CorruptionError("no segment holds this offset", path="commitlog", position=physical_offset)
         return decode_record(segment.data.data, physical_offset - segment.base_offset, physical_offset=physical_offset)

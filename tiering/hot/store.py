@@ -20,11 +20,12 @@ from tiering.format.record import BLANK_BYTES, MAGIC_BLANK, decode_record
 from tiering.fs import FileSystem, replace_file
 from tiering.hot.batch_writer import AppendResult, BatchWriter
 from tiering.hot.commit_log import CommitLog, PutBack, Segment
-from tiering.hot.consume_queue import ConsumeQueues, QueueView
+from tiering.hot.consume_queue import ConsumeQueues, QueueView, UnitArray
 from tiering.hot.dispatch import ClassicFiles, Dispatcher, LogSubscriber
 from tiering.hot.following import Following
 from tiering.hot.pins import Pins
 from tiering.hot.producers import Origin, ProducerWindow, marks
+from tiering.hot.shown_queue import ShownQueue
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.topics import Topic, TopicRegistry
 from tiering.hot.write_guard import WriteGuard
@@ -63,6 +64,8 @@ class HotStore:
         self.guard = WriteGuard()
         self._appending, self._flushing = self.guard.writing("append"), self.guard.writing("flush")
         self._closed = False
+        #: Damaged units of queues that were derived again, as often as readers met them.
+        self.mended_units = 0
         self._following = Following(clock)
         self._checkpointed: Checkpoint | None = None
         self._classic: ClassicFiles | None = None
@@ -89,7 +92,7 @@ class HotStore:
         self._published_below = published_below
         # after a clean stop nothing lies behind the ends of log and queues
         self._stopped_cleanly = not fs.exists(paths.abort)
-        self.queues.load(self._durable)
+        self.queues.load(self._durable, self.log)
         if self.queues.is_below_floors():  # units are lost that the checkpoint counts on: derive all of them again
             self.queues.forget(self.log.begin)
             self._stopped_cleanly = False
@@ -132,7 +135,7 @@ class HotStore:
         """
         if start < end:
             with self._pinned():
-                Dispatcher(self.log, self.topics, [subscriber]).run(end)
+                Dispatcher(self.log, self.topics, [subscriber], topics_are_known=True).run(end)
 
     def close(self) -> None:
         """Flush, dispatch, write the checkpoint and note the clean stop. Idempotent."""
@@ -328,6 +331,27 @@ class HotStore:
         """The topic's queues that have units; taken inside a snapshot, it holds all units from its border on."""
         views = ((queue_id, self.queues.view(topic.topic_id, queue_id)) for queue_id in range(topic.queues))
         return {queue_id: view for queue_id, view in views if view is not None}
+
+    def shown_queue(self, snapshot: HotSnapshot, topic: Topic, queue_id: int) -> ShownQueue | None:
+        """A queue as the snapshot shows it, or None if nothing was ever put in it; asked for inside the snapshot."""
+        view = self.queues.view(topic.topic_id, queue_id)
+        return None if view is None else ShownQueue(self, snapshot, topic, queue_id, view)
+
+    def shown_queues(self, snapshot: HotSnapshot, topic: Topic) -> dict[int, ShownQueue]:
+        """The topic's queues that have units."""
+        queues = ((queue_id, self.shown_queue(snapshot, topic, queue_id)) for queue_id in range(topic.queues))
+        return {queue_id: queue for queue_id, queue in queues if queue is not None}
+
+    def put_units_again(self, topic: Topic, queue_id: int, at: int, units: UnitArray) -> None:
+        """Write units that were damaged and derived again, unless nothing may be written now: a reader waits for it.
+
+        The disk refusing it changes nothing: who reads them next derives them again.
+        """
+        with self._dispatch_lock:
+            self.mended_units += len(units)
+            if self.guard.read_only_reason is None and not self._closed:
+                with contextlib.suppress(StoreError):
+                    self.queues.put_again(topic, queue_id, at, units)
 
     def next_offset(self, topic: Topic, queue_id: int) -> int:
         """The offset the queue's next dispatched message has; at least its floor."""

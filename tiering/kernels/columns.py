@@ -348,10 +348,14 @@ def take_runs(
 
 
 @kernel
-def take_units(tables, units, count, log, base, limit, room, topic, topic_length, number, bounds, out, row, done):
+def take_units(
+    tables, units, count, log, base, limit, room, topic, topic_length, number, bounds, queue_id, first, out, row, done
+):  # fmt: skip
     """Append the records of queue units, up to the first that is not for this; done: row, units, bytes.
 
-    ``log`` is where the segment with the base offset ``base`` lies in memory, ``limit`` bytes long.
+    ``log`` is where the segment with the base offset ``base`` lies in memory, ``limit`` bytes long. Unless ``queue_id``
+    is -1, a record is for this only if it has the size that its unit says, is of that queue, and, unless ``first`` is
+    -1, has the queue offset that follows: ``first`` is that of the first unit.
     """
     taken = 0
     added = 0
@@ -370,6 +374,11 @@ def take_units(tables, units, count, log, base, limit, room, topic, topic_length
             break
         if load_be64(at + 28) != physical_offset:
             break
+        if queue_id >= 0:
+            if load_be32(at + 12) != queue_id or size != load_be32(units + UNIT_BYTES * i + 8):
+                break
+            if first >= 0 and load_be64(at + 20) != first + i:
+                break
         following = _take_record(tables, at, size, topic, topic_length, number, bounds, out, row)
         if following < 0:
             break

@@ -1,4 +1,4 @@
-"""Sorts scanned records by queue, in the order of the log, and makes their queue units.
+"""Sorts scanned records by queue, in the order of the log, makes their queue units, and compares units with records.
 
 ``tiering.format.queue_unit.QueueUnit`` is the oracle. Rows are those of :mod:`tiering.kernels.scan`.
 """
@@ -13,18 +13,30 @@ from numba import int64, uint64
 from numpy.typing import NDArray
 
 from tiering.format.queue_unit import UNIT_BYTES, UNIT_DTYPE
-from tiering.format.record import TRANSACTION_MASK, SysFlag
+from tiering.format.record import FIXED_BYTES_V1, TRANSACTION_MASK, SysFlag
+from tiering.fs import ByteArray
+from tiering.kernels.checksum import CRC_TABLES, record_differs
+from tiering.kernels.mapped_log import record_spans
 from tiering.kernels.primitives import (
+    called,
+    find_byte,
     inlined,
     kernel,
+    load_be32,
+    load_be64,
     load_i32,
     load_i64,
+    load_u8,
+    prefetch,
+    same_bytes,
     store_be32,
     store_be64,
     store_i32,
     store_i64,
+    store_u8,
 )
 from tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
+from tiering.kernels.text import java_hash, signed32
 
 
 class QueueRun(NamedTuple):
@@ -48,6 +60,9 @@ _PHYSICAL, _OFFSET, _SIZE = row_offset("physical_offset"), row_offset("queue_off
 _TAG, _TOPIC_NUMBER, _QUEUE_ID = row_offset("tag_hash"), row_offset("topic_number"), row_offset("queue_id")
 _SYS_FLAG = row_offset("sys_flag")
 _COMMITTED = int(SysFlag.TRANSACTION_COMMIT)
+_TAGS = 0x53474154
+"""``TAGS`` read little-endian."""
+_UNITS_AHEAD = 8
 
 
 @inlined
@@ -143,3 +158,92 @@ def sort_into_queues(rows: ScanRows, begin: int) -> SortedUnits:
         units.ctypes.data, order.ctypes.data,
     )  # fmt: skip
     return SortedUnits(units, order, [QueueRun(*run) for run in runs[:found].tolist()])
+
+
+@called
+def _tag_hash(properties, length):
+    """The hash of a record's tag as its unit has it; of equal names the last one counts."""
+    found = int64(0)
+    end = properties + length
+    start = properties
+    while start < end:
+        at = find_byte(start, end, 2)
+        if at - start >= 6 and load_i32(start) == _TAGS and load_u8(start + 4) == 1:
+            found = signed32(java_hash(0, start + 5, at - start - 5))
+        start = at + 1
+    return found
+
+
+@kernel
+def _compare(
+    tables, units, count, log, base, limit, topic, topic_length, queue_id, first, with_offsets, with_tags, with_sums,
+    out,
+):  # fmt: skip
+    """Note of each unit, a byte each, whether it leads to the record that belongs there."""
+    for i in range(count):
+        if i + _UNITS_AHEAD < count:
+            unit = units + UNIT_BYTES * (i + _UNITS_AHEAD)
+            ahead = log + load_be64(unit) - base
+            prefetch(ahead)
+            prefetch(ahead + 64)
+            prefetch(ahead + load_be32(unit + 8) - 64)
+        unit = units + UNIT_BYTES * i
+        store_u8(out + i, 0)
+        physical_offset = load_be64(unit)
+        if physical_offset < base or physical_offset - base > limit - FIXED_BYTES_V1:
+            continue
+        at = log + physical_offset - base
+        size, _body, _body_length, name, name_length, properties, properties_length = record_spans(
+            at, limit - (physical_offset - base), physical_offset
+        )
+        if size == 0 or size != load_be32(unit + 8):
+            continue
+        if load_be32(at + 12) != queue_id or (with_offsets and load_be64(at + 20) != first + i):
+            continue
+        if name_length != topic_length or not same_bytes(name, topic, topic_length):
+            continue
+        transaction = load_be32(at + 36) & TRANSACTION_MASK
+        if transaction != 0 and transaction != _COMMITTED:
+            continue
+        if with_tags and _tag_hash(properties, properties_length) != load_be64(unit + 12):
+            continue
+        if with_sums and record_differs(tables, at, size, properties_length):
+            continue
+        store_u8(out + i, 1)
+
+
+class UnitComparison(NamedTuple):
+    """What the units of one queue are compared with: the records that they lead to.
+
+    Size, topic, queue and physical offset of the record always count. ``with_offsets``: the queue offset too;
+    ``with_tags``: the tag's hash; ``with_sums``: the record's own checksum, if it has one.
+    """
+
+    topic: NDArray[np.uint8]
+    queue_id: int
+    with_offsets: bool
+    with_tags: bool
+
+    @classmethod
+    def of_queue(
+        cls, topic: str, queue_id: int, *, with_offsets: bool = True, with_tags: bool = False
+    ) -> UnitComparison:  # fmt: skip
+        """For the units of one queue."""
+        return cls(np.frombuffer(topic.encode(), np.uint8), queue_id, with_offsets, with_tags)
+
+    def of(
+        self, units: NDArray[np.void], first: int, log: ByteArray, base: int, *, with_sums: bool = False
+    ) -> NDArray[np.bool_]:
+        """Which units, of the offsets from ``first`` on, lead to their records in the segment that begins at ``base``.
+
+        Nothing is read outside ``log``, whatever is in the units.
+        """
+        if units.dtype != UNIT_DTYPE or not units.flags.c_contiguous:
+            raise ValueError("units are to lie one behind the other, with the bytes of their file")
+        found = np.empty(len(units), np.bool_)
+        _compare(
+            CRC_TABLES, units.ctypes.data, len(units), log.ctypes.data, base, len(log), self.topic.ctypes.data,
+            len(self.topic), self.queue_id, first, int(self.with_offsets), int(self.with_tags), int(with_sums),
+            found.ctypes.data,
+        )  # fmt: skip
+        return found
