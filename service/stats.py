@@ -28,6 +28,7 @@ def stats_of(parts: StoreParts, clock: Clock) -> dict[str, object]:
         "log_end": hot.log.end,
         "flushed_to": hot.log.flushed,
         "dispatched_to": hot.dispatched_to,
+        "mended_queue_units": hot.mended_units,
         "dispatch_lag_bytes": max(0, hot.log.visible - hot.dispatched_to),
         "dispatch_lag_ms": waiting_ms(hot, hot.dispatched_to, clock),
         "recover_from": hot.recover_from,

@@ -76,6 +76,7 @@ class StatsOut(BaseModel):
     dispatched_to: int = _COUNT
     dispatch_lag_bytes: int = Field(ge=0, description="to be seen by readers, and not by queues and index yet")
     dispatch_lag_ms: int = Field(ge=0, description="age of the oldest record of these")
+    mended_queue_units: int = Field(ge=0, description="damaged units of queues that were derived again for readers")
     recover_from: int = _COUNT
     archived_to: int | None
     archive_lag_bytes: int | None

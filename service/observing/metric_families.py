@@ -88,6 +88,10 @@ _STORE = (
     _gauge("tierlog_log_end_bytes", "Physical offset at which the next record goes.", stat="log_end"),
     _gauge("tierlog_flushed_to_bytes", "Physical offset below which the log is durable.", stat="flushed_to"),
     _gauge("tierlog_dispatched_to_bytes", "Physical offset below which all is derived.", stat="dispatched_to"),
+    _counter(
+        "tierlog_mended_queue_units", "Damaged units of queue files that were derived again from the log for a reader.",
+        "The disk changes what it keeps: see to it, and run `tierlog check`.", stat="mended_queue_units",
+    ),
     _gauge("tierlog_recover_from_bytes", "Physical offset at which recovery would begin.", stat="recover_from"),
     _gauge(
         "tierlog_dispatch_lag_bytes", "Bytes of log to be seen that queues and index have not.",
