@@ -64,7 +64,7 @@ class HotQueue:
 
         Units are looked at in stretches, the first of them ``limit`` long.
         """
-        step = min(_STEP, limit) if wanted is None else _STEP
+        step = max(1, min(_STEP, limit)) if wanted is None else _STEP
         while self.shown is not None and offset < self.shown.next:
             units, failures = self.shown.checked(offset, offset + step)
             hashes = units["tag_hash"].tolist()

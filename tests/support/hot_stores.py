@@ -104,11 +104,8 @@ def queue_offsets(hot: HotStore, topic: str, queue_id: int = 0) -> list[int]:
     """Queue offsets of the records that the queue's units lead to, from the border on."""
     found = hot.topics.get(topic)
     with hot.snapshot() as snapshot:
-        view = hot.queue_views(found).get(queue_id)
-        if view is None:
-            return []
-        units = view.units(view.first_at_or_above(snapshot.border), view.next)
-        return [snapshot.record(int(unit["physical_offset"])).queue_offset for unit in units]
+        queue = hot.shown_queue(snapshot, found, queue_id)
+        return [] if queue is None else [queue.record(at).queue_offset for at in range(queue.first, queue.next)]
 
 
 class Collector:

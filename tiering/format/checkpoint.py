@@ -11,8 +11,8 @@ offset size type   field              meaning
 ====== ==== ====== ================== =========================================================
 
 Total 40. Zeros follow (RocketMQ 5.5.0 keeps further fields of its own there, which mean nothing here). Checksum: none;
-a lower value only makes recovery start earlier, and tierlog replaces the file atomically. Never ahead of what is on
-disk. Missing fields read as 0.
+a lower value only makes recovery start earlier, one where no queue's last record ends is not believed, and tierlog
+replaces the file atomically. Never ahead of what is on disk. Missing fields read as 0.
 Written by: ``tiering.hot.store`` after flushing what it speaks of, ``service.restoring`` with the newest archived time.
 Read by: the former at opening.
 """

@@ -11,7 +11,7 @@ offset size type   field           meaning
 Total 20. Checksum: none; derived data, rebuilt from the commit log. All zero = never written.
 Pre-fill (0, 0x7FFFFFFF, 0) stands before the first real unit of a queue that does not start at a file's beginning.
 Torn write: units above the checkpoint are written again from the log when the store opens.
-Written by: ``tiering.hot.consume_queue``. Read by: the same.
+Written by: ``tiering.hot.consume_queue``. Read by: ``tiering.hot.shown_queue``, which compares each with its record.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ QueueKey = tuple[int, int]
 #: More queues than any log has: a record that names a later one is damaged.
 MOST_QUEUES = 1 << 16
 UnitArray = NDArray[np.void]
+#: So many files in succession have to say that they are still needed: one may be damaged.
+_FILES_AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,28 @@ def _consecutive(name: str, queue: _Queue, rows: ScanRows) -> tuple[ScanRows, in
     return rows, expected
 
 
+def _below(files: dict[int, UnitArray], border: int) -> list[int]:
+    """The first files of a queue, up to the last one whose units all say that their records lie below ``border``."""
+    bases = list(files)[:-1]
+    said = [bool(files[base][-1]["physical_offset"] < border) for base in bases[:_FILES_AHEAD]]
+    while said and len(said) < len(bases) and any(said[-_FILES_AHEAD:]):
+        said.append(bool(files[bases[len(said)]][-1]["physical_offset"] < border))
+    for count in range(len(said), 0, -1):
+        if said[count - 1] and _all_below(files[bases[count - 1]], border):
+            return bases[:count]
+    return []
+
+
+def _all_below(units: UnitArray, border: int) -> bool:
+    """Whether the records of units follow each other, and the last one ends below ``border``."""
+    real = units[~is_prefill(units)]
+    begins, sizes = real["physical_offset"].astype(np.int64), real["size"].astype(np.int64)
+    ends = begins + sizes
+    return bool(len(real) and begins[0] >= 0 and (sizes > 0).all() and (ends[:-1] <= begins[1:]).all()) and bool(
+        ends[-1] <= border
+    )
+
+
 class ConsumeQueues:
     """All consume queues of a store; a subscriber of the dispatcher."""
 
@@ -166,7 +190,7 @@ class ConsumeQueues:
             if byte_offset is None:
                 continue
             size = self._fs.size(folder / name)
-            if size < self._file_units * UNIT_BYTES:  # cut short; its records are in the log
+            if size % UNIT_BYTES or not size:  # cut short, or never given its length; its records are in the log
                 damaged.append(byte_offset // UNIT_BYTES)
                 continue
             if size != self._file_units * UNIT_BYTES:
@@ -208,6 +232,17 @@ class ConsumeQueues:
                 ):
                     return base + place, True
         return claimed, claimed < 0
+
+    def has_end_at(self, position: int) -> bool:
+        """Whether the last record of some queue ends at a physical offset, as its unit says."""
+        with self._lock:
+            lasts = [(queue.files, queue.next - 1) for queue in self._queues.values() if queue.files]
+        for files, last in lasts:
+            base = last - last % self._file_units
+            unit = files[base][last - base]
+            if int(unit["physical_offset"]) + int(unit["size"]) == position:
+                return True
+        return False
 
     def is_below_floors(self) -> bool:
         """Whether a queue has fewer units than were durable once, or nobody can tell: files were lost."""
@@ -352,13 +387,14 @@ class ConsumeQueues:
         return position
 
     def remove_below(self, border: int) -> None:
-        """Unlink queue files whose last record lies below ``border``; a queue's last file never goes."""
+        """Unlink queue files whose records all lie below ``border``; a queue's last file never goes.
+
+        A file in which anything is damaged tells nothing; it goes with a later one.
+        """
         names = {topic.topic_id: topic.name for topic in self._topics.all()}
         for (topic_id, queue_id), queue in list(self._queues.items()):
             folder = self._paths.queue(names[topic_id], queue_id)
-            for base in list(queue.files)[:-1]:
-                if queue.files[base][-1]["physical_offset"] >= border:
-                    break
+            for base in _below(queue.files, border):
                 with self._lock:
                     queue.files = {at: units for at, units in queue.files.items() if at != base}
                 queue.dirty.discard(base)

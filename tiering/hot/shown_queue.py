@@ -11,7 +11,6 @@ is believed where its neighbours agree (docs/decisions/0030).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -33,7 +32,6 @@ from tiering.kernels.scan import in_queues
 if TYPE_CHECKING:
     from tiering.hot.store import HotStore
 
-_LOG = logging.getLogger("tierlog")
 _STEP = 256
 
 
@@ -111,7 +109,7 @@ class ShownQueue:
     def _compare(self, units: UnitArray, first: int, *, with_sums: bool = False) -> NDArray[np.bool_]:
         """Which units lead to their record, in a segment that the snapshot shows."""
         segment_bytes, segments = self._snapshot.segment_bytes, self._snapshot.segments
-        bases = units["physical_offset"] // segment_bytes * segment_bytes
+        bases = units["physical_offset"].astype(np.int64) // segment_bytes * segment_bytes
         good = np.zeros(len(units), np.bool_)
         for low, high in _runs_of_equal(bases):
             segment = segments.get(int(bases[low]))

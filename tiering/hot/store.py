@@ -8,6 +8,7 @@ on. Nothing is acknowledged after that, and a failed flush is never tried again 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,8 @@ from tiering.options import HotOptions
 from tiering.paths import StorePaths
 from tiering.tracer import NO_TRACER, Tracer
 from tiering.types import Durability
+
+_LOG = logging.getLogger("tierlog")
 
 
 class HotStore:
@@ -93,12 +96,18 @@ class HotStore:
         # after a clean stop nothing lies behind the ends of log and queues
         self._stopped_cleanly = not fs.exists(paths.abort)
         self.queues.load(self._durable, self.log)
-        if self.queues.is_below_floors():  # units are lost that the checkpoint counts on: derive all of them again
+        # units are lost that the checkpoint counts on, or it was damaged and is where no record ends: the log would be
+        # cut off there. So derive all of them again
+        if self.queues.is_below_floors() or not self._is_record_end(self._durable):
             self.queues.forget(self.log.begin)
             self._stopped_cleanly = False
         self.queues.last_store_ms = checkpoint.physic_ms
 
     # opening and closing
+
+    def _is_record_end(self, position: int) -> bool:
+        """Whether the recovery point is where the queues say that a record ends, or a segment begins."""
+        return position % self.log.segment_bytes == 0 or self.queues.has_end_at(position)
 
     def recover(
         self, subscribers: Sequence[LogSubscriber], classic: ClassicFiles | None = None, put_back: PutBack | None = None
@@ -352,6 +361,8 @@ class HotStore:
             if self.guard.read_only_reason is None and not self._closed:
                 with contextlib.suppress(StoreError):
                     self.queues.put_again(topic, queue_id, at, units)
+                    place = f"{topic.name}/{queue_id}", at, at + len(units)
+                    _LOG.warning("damaged units of queue %s, [%d, %d), were derived again from the log", *place)
 
     def next_offset(self, topic: Topic, queue_id: int) -> int:
         """The offset the queue's next dispatched message has; at least its floor."""
