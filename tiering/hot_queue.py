@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiering.erasing.tombstones import Erasures
-from tiering.errors import BadMagicError, TopicNotFoundError, TornRecordError
+from tiering.errors import BadMagicError, StoreError, TopicNotFoundError, TornRecordError
 from tiering.format.queue_unit import UNIT_DTYPE
 from tiering.format.record import Record
 from tiering.hot.consume_queue import UnitArray
@@ -62,19 +62,23 @@ class HotQueue:
     ) -> Messages:  # fmt: skip
         """Offsets from ``offset`` on with the message there; None where it is erased or its tag is ruled out.
 
-        Units are looked at in stretches, the first of them ``limit`` long.
+        Units are taken in stretches of ``limit``; with a filter, of more, as what it rules out is compared as well.
         """
-        step = max(1, min(_STEP, limit)) if wanted is None else _STEP
-        while self.shown is not None and offset < self.shown.next:
-            units, failures = self.shown.checked(offset, offset + step)
-            hashes = units["tag_hash"].tolist()
-            for at, physical_offset in enumerate(units["physical_offset"].tolist()):
+        shown = self.shown
+        hashes = wanted.hashes if wanted is not None and shown is not None and shown.tags_are_compared else None
+        while shown is not None and offset < shown.next:
+            failures: dict[int, StoreError] = {}
+            if hashes is not None:
+                units, failures = shown.checked(offset, offset + _STEP)
+            else:
+                units = shown.raw_units(offset, offset + max(1, min(_STEP, limit)))
+            for unit in units.tolist():
                 if offset in failures:
                     raise failures[offset]
-                if wanted is not None and self.shown.tags_are_compared and hashes[at] not in wanted.hashes:
+                if hashes is not None and unit[2] not in hashes:
                     yield offset, None
                 else:
-                    record = self.snapshot.record(physical_offset)
+                    record = shown.record_of(offset, *unit)
                     yield offset, None if erased.hides(record) else StoredMessage(record, store_id, Tier.HOT)
                 offset += 1
 

@@ -61,19 +61,20 @@ class QueueView:
     def first_at_or_above(self, physical_offset: int) -> int:
         """The first queue offset whose record lies at or above a physical offset; ``next`` if there is none."""
         low, high = self.first, self.next
-        if low < high and not self._is_below(low, physical_offset):  # what is usual: the border lies below the queue,
+        if low < high and not self.is_below(low, physical_offset):  # what is usual: the border lies below the queue,
             return low
-        if low < high and self._is_below(high - 1, physical_offset):  # or all of the queue lies below it
+        if low < high and self.is_below(high - 1, physical_offset):  # or all of the queue lies below it
             return high
         while low < high:
             middle = (low + high) // 2
-            if self._is_below(middle, physical_offset):
+            if self.is_below(middle, physical_offset):
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def _is_below(self, queue_offset: int, physical_offset: int) -> bool:
+    def is_below(self, queue_offset: int, physical_offset: int) -> bool:
+        """Whether a unit says that its record begins below a physical offset."""
         base = queue_offset - queue_offset % self.file_units
         unit = self.files[base][queue_offset - base]
         return bool(is_prefill(unit) or unit["physical_offset"] < physical_offset)

@@ -12,6 +12,7 @@ is believed where its neighbours agree (docs/decisions/0030).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -41,23 +42,22 @@ class ShownQueue:
     def __init__(self, hot: HotStore, snapshot: HotSnapshot, topic: Topic, queue_id: int, view: QueueView) -> None:
         """``view`` was taken inside the snapshot."""
         self._hot, self._snapshot, self._topic, self._queue_id, self._view = hot, snapshot, topic, queue_id, view
-        is_foreign = hot.queues.is_foreign  # its offsets are not those of the log, and its units lie in memory
-        self._comparison = UnitComparison.of_queue(
-            topic.name, queue_id, with_offsets=not is_foreign, with_tags=topic.name != SCHEDULE_TOPIC
-        )
+        #: Whether records have the queue offsets of their units: not in a broker's log, whose units lie in memory here.
+        self.offsets_are_compared = not hot.queues.is_foreign
         self.first, self.next = view.first, view.next
-        self.first = view.first_at_or_above(snapshot.border) if is_foreign else self._known_first()
+        self.first = self._known_first() if self.offsets_are_compared else view.first_at_or_above(snapshot.border)
         self.next = max(self.first, self._last_shown())
 
     @property
     def tags_are_compared(self) -> bool:
         """Whether what a unit's tag hash rules out is known to be without the tag."""
-        return self._comparison.with_tags
+        return self._topic.name != SCHEDULE_TOPIC
 
-    @property
-    def offsets_are_compared(self) -> bool:
-        """Whether records have the queue offsets of their units."""
-        return self._comparison.with_offsets
+    @cached_property
+    def _comparison(self) -> UnitComparison:
+        return UnitComparison.of_queue(
+            self._topic.name, self._queue_id, with_offsets=self.offsets_are_compared, with_tags=self.tags_are_compared
+        )
 
     @property
     def times_rise(self) -> bool:
@@ -87,8 +87,29 @@ class ShownQueue:
 
         Raises :class:`CorruptionError` with queue and offset if neither the unit nor the log leads to it.
         """
-        (unit,) = self.units(offset, offset + 1)
-        return self._snapshot.record(int(unit["physical_offset"]))
+        (unit,) = self.raw_units(offset, offset + 1).tolist()
+        return self.record_of(offset, *unit)
+
+    def record_of(self, offset: int, physical_offset: int, size: int, _tag_hash: int) -> Record:
+        """The same, given the unit as the file has it."""
+        try:
+            record = self._snapshot.record(physical_offset)
+        except CorruptionError:
+            record = None
+        if record is None or not self._is_at(record, offset, size):
+            (unit,) = self.units(offset, offset + 1)
+            record = self._snapshot.record(int(unit["physical_offset"]))
+        return record
+
+    def _is_at(self, record: Record, offset: int, size: int) -> bool:
+        """Whether a decoded record is what a unit with this size has to lead to; the tag aside, which it tells."""
+        return (
+            record.topic == self._topic.name
+            and record.queue_id == self._queue_id
+            and record.size == size
+            and (record.queue_offset == offset or not self.offsets_are_compared)
+            and record.has_queue_unit
+        )
 
     def checked(
         self, start: int, end: int, *, with_sums: bool = False
@@ -164,7 +185,7 @@ class ShownQueue:
     def _last_shown(self) -> int:
         """Behind the last unit of a record below the snapshot's end; more are there only just after a dispatch."""
         view, end = self._view, self._snapshot.end
-        if view.next == self.first or int(view.units(view.next - 1, view.next)["physical_offset"][0]) < end:
+        if view.next == self.first or view.is_below(view.next - 1, end):
             return view.next
         shown = view.until(end).next
         (unit,) = view.units(shown, shown + 1)
@@ -182,7 +203,7 @@ class ShownQueue:
     ) -> None:  # fmt: skip
         """Replace the units of ``[low, high)``, none of which is good, by those that the log implies."""
         try:
-            if not self._comparison.with_offsets:
+            if not self.offsets_are_compared:
                 raise self._no_record(low)
             after, before = self._good_before(low), self._good_behind(high)
             at, derived = self._derived(after, before)
