@@ -20,9 +20,9 @@ from tiering.cold.guarded import GuardedObjectStore
 from tiering.cold.object_store import ObjectInfo, ObjectStore
 from tiering.cold.single_writer import SingleWriterPuts
 from tiering.errors import InvalidRequestError, StoreError, UnavailableError
-from tiering.fs import FileSystem, replace_file
+from tiering.fs import FileSystem
 from tiering.hot.identity import StoreIdentity
-from tiering.json_file import read_json
+from tiering.json_file import read_json, replace_json
 from tiering.paths import StorePaths
 from tiering.randomness import Randomness
 
@@ -133,4 +133,4 @@ class BucketGuard:
 
     def _save(self) -> None:
         document = json.dumps({"format": _FORMAT, **asdict(self._known)}) + "\n"
-        replace_file(self._fs, self._paths.bucket_json, document.encode(), self._paths.tmp)
+        replace_json(self._fs, self._paths.bucket_json, document.encode(), self._paths.tmp)

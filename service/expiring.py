@@ -17,9 +17,9 @@ from tiering.expiring.course import ExpiryCourse
 from tiering.expiring.retention import ColdRetention
 from tiering.expiring.rules import SetRules
 from tiering.format.manifest import Head
-from tiering.fs import FileSystem, replace_file
+from tiering.fs import FileSystem
 from tiering.hot.store import HotStore
-from tiering.json_file import read_json
+from tiering.json_file import read_json, replace_json
 from tiering.options import RetentionOptions
 from tiering.paths import StorePaths
 from tiering.store_view import Committer, HotView
@@ -90,7 +90,7 @@ class Expirer:
     def _save(self, looked: Mapping[str, int]) -> None:
         with self._cold_way.local_step():
             data = (json.dumps({"format": 1, "looked": looked}) + "\n").encode()
-            replace_file(self._fs, self._paths.expiry_json, data, self._paths.tmp)
+            replace_json(self._fs, self._paths.expiry_json, data, self._paths.tmp)
         self._looked = dict(looked)
 
 

@@ -40,6 +40,7 @@ from tiering.hot.identity import (
     validate_known_store_id,
 )
 from tiering.hot.topics import Topic, encode_topics
+from tiering.json_file import replace_json
 from tiering.paths import ColdKeys, StorePaths
 from tiering.tails.recovery import recover_tails
 from tiering.takeover import begin_log, begins_log, take_over
@@ -255,9 +256,9 @@ def _make_local(
         for each in state.topics
     ]  # fmt: skip
     topics_text = encode_topics(topics, state.next_topic_id, state.first_offset)
-    replace_file(fs, paths.topics_json, topics_text, paths.tmp)
+    replace_json(fs, paths.topics_json, topics_text, paths.tmp)
     groups = {group.name: _group_state(group, identity.store_id) for group in state.groups}
-    replace_file(fs, paths.groups_json, encode_groups(groups, identity.store_id), paths.tmp)
+    replace_json(fs, paths.groups_json, encode_groups(groups, identity.store_id), paths.tmp)
     replace_file(fs, paths.checkpoint, Checkpoint(physic_ms=max(0, newest_ms)).encode(), paths.tmp)
     fs.make_dirs(paths.commitlog)
     log = CommitLog(fs, paths, identity.segment_bytes)

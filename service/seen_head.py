@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tiering.format.manifest import Head, Tombstone, tombstone_from_json
-from tiering.fs import FileSystem, replace_file
-from tiering.json_file import read_json
+from tiering.fs import FileSystem
+from tiering.json_file import read_json, replace_json
 from tiering.paths import StorePaths
 
 
@@ -48,4 +48,4 @@ def save_seen_head(fs: FileSystem, paths: StorePaths, head: Head, tombstones: Se
         "version": head.version, "epoch": head.epoch, "archived_to": head.archived_to, "indexed_to": head.indexed_to,
         "cold_min": head.cold_min, "tombstones": [asdict(stone) for stone in tombstones],
     }  # fmt: skip
-    replace_file(fs, paths.head_json, (json.dumps(document) + "\n").encode(), paths.tmp)
+    replace_json(fs, paths.head_json, (json.dumps(document) + "\n").encode(), paths.tmp)

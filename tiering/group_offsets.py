@@ -30,8 +30,8 @@ from tiering.errors import (
     StaleGenerationError,
     UnsupportedFormatError,
 )
-from tiering.fs import FileSystem, replace_file
-from tiering.json_file import read_json
+from tiering.fs import FileSystem
+from tiering.json_file import read_json, replace_json
 from tiering.paths import StorePaths
 
 _FORMAT = 1
@@ -194,7 +194,7 @@ class GroupOffsets:
         try:
             self._check_open()
             self._is_doubtful = True
-            replace_file(self._fs, self._paths.groups_json, self._document(groups), self._paths.tmp)
+            replace_json(self._fs, self._paths.groups_json, self._document(groups), self._paths.tmp)
         except BaseException as error:  # raised again by every caller of the batch: nothing of it was acknowledged
             for change in batch:
                 change.error = change.error or error

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from tiering.errors import InvalidRequestError, StoreMismatchError, UnsupportedFormatError
-from tiering.fs import FileSystem, replace_file
-from tiering.json_file import read_json
+from tiering.fs import FileSystem
+from tiering.json_file import read_json, replace_json
 from tiering.paths import CLUSTER_FOLDER, StorePaths
 from tiering.randomness import Randomness
 
@@ -64,7 +64,7 @@ class StoreIdentity:
     def save(self, fs: FileSystem, paths: StorePaths) -> None:
         """Make this the durable identity."""
         document = {"format": _FORMAT, **asdict(self)}
-        replace_file(fs, paths.store_json, (json.dumps(document, indent=1) + "\n").encode(), paths.tmp)
+        replace_json(fs, paths.store_json, (json.dumps(document, indent=1) + "\n").encode(), paths.tmp)
 
     def published(self) -> StoreIdentity:
         """This open's id is known to be in the head."""

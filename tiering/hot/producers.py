@@ -37,9 +37,9 @@ from tiering.clock import Clock
 from tiering.errors import CorruptionError, RequestUnderWayError, UnsupportedFormatError
 from tiering.format.properties import PRODUCER, SEQUENCE
 from tiering.format.record import decode_record
-from tiering.fs import FileSystem, replace_file
+from tiering.fs import FileSystem
 from tiering.hot.dispatch import LogRange
-from tiering.json_file import read_json
+from tiering.json_file import read_json, replace_json
 from tiering.options import HotOptions
 from tiering.paths import StorePaths
 
@@ -251,7 +251,7 @@ class ProducerWindow:
                         found.setdefault(key, []).append(run)
             self._saved_s = self._clock.monotonic_s()
             if position != self._saved or not self.is_in_use:
-                replace_file(self._fs, self._paths.producers_json, _encode(position, found), self._paths.tmp)
+                replace_json(self._fs, self._paths.producers_json, _encode(position, found), self._paths.tmp)
                 self._saved = position
 
     def _load(self, document: Any) -> None:

@@ -25,9 +25,9 @@ from typing import Any
 
 from tiering.batch import validate_topic
 from tiering.errors import InvalidRequestError, TopicNotFoundError, UnsupportedFormatError
-from tiering.fs import FileSystem, replace_file
+from tiering.fs import FileSystem
 from tiering.hot.deletion import Deletion
-from tiering.json_file import read_json
+from tiering.json_file import read_json, replace_json
 from tiering.paths import StorePaths
 
 _FORMAT = 1
@@ -172,7 +172,7 @@ class TopicRegistry:
         if self._read_only:
             return
         data = encode_topics(self._by_name.values(), self.next_id, self.first_offset)
-        replace_file(self._fs, self._paths.topics_json, data, self._paths.tmp)
+        replace_json(self._fs, self._paths.topics_json, data, self._paths.tmp)
 
     def all(self) -> list[Topic]:
         """Topics in the order of their creation, those that were deleted included."""

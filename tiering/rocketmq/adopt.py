@@ -20,6 +20,7 @@ from tiering.format.queue_unit import UNIT_BYTES
 from tiering.fs import FileSystem, replace_file
 from tiering.hot.identity import DEFAULT_QUEUE_FILE_UNITS, DEFAULT_SEGMENT_BYTES, StoreIdentity, validate_store_id
 from tiering.hot.topics import Topic, encode_topics, validate_foreign_topic
+from tiering.json_file import replace_json
 from tiering.overlay import OverlayFileSystem
 from tiering.paths import StorePaths, parse_base_offset
 from tiering.rocketmq.config_files import read_topics
@@ -75,7 +76,7 @@ def adopt(
         fs.make_dirs(folder)
     identity.save(fs, paths)
     topics = list(_topics(fs, paths, queues, begin))
-    replace_file(fs, paths.topics_json, encode_topics(topics, len(topics) + 1), paths.tmp)
+    replace_json(fs, paths.topics_json, encode_topics(topics, len(topics) + 1), paths.tmp)
     replace_file(fs, paths.checkpoint, Checkpoint().encode(), paths.tmp)
     for queue in queues:
         for name in queue.names:

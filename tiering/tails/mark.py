@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from tiering.errors import UnsupportedFormatError
-from tiering.fs import FileSystem, replace_file
-from tiering.json_file import read_json
+from tiering.fs import FileSystem
+from tiering.json_file import read_json, replace_json
 from tiering.paths import StorePaths
 
 _FORMAT = 1
@@ -48,5 +48,5 @@ class TailMark:
             document = {"format": _FORMAT, "end": end, "confirmed": max(confirmed, self.confirmed)}
             with step or nullcontext():
                 data = (json.dumps(document) + "\n").encode()
-                replace_file(self._fs, self._paths.tails_json, data, self._paths.tmp)
+                replace_json(self._fs, self._paths.tails_json, data, self._paths.tmp)
             self.end, self.confirmed = document["end"], document["confirmed"]
