@@ -10,7 +10,7 @@ import numpy as np
 from index.batch import KeyBatch
 from index.checkpoint import WritingFile
 from index.cover import COVER_BYTES, TRAILER_BYTES, Cover, Trailer, crc_of
-from index.errors import CorruptIndexError
+from index.errors import CorruptIndexError, OtherIndexFileError
 from index.header import (
     BEGIN_MAGIC,
     END_MAGIC,
@@ -26,6 +26,7 @@ from index.pages_ahead import PagesAhead
 from tiering.errors import CapacityError, InvalidRequestError
 from tiering.flush_guard import FlushGuard
 from tiering.fs import ByteArray, FileSystem, flush_file
+from tiering.kernels.checksum import joined_crc32
 from tiering.libc import populate
 from tiering.types import TimeBounds
 
@@ -37,6 +38,10 @@ class ChainedIndexFile:
 
     Every check of a chain is made during the walk, so a damaged file gives :class:`CorruptIndexError`, never
     a crash. The map stays usable after the file was renamed or unlinked.
+
+    A file found sealed is read whole before its first look-up. Of one that this process writes the CRC of all items is
+    kept as they are put: taking the file up again and compaction compare it with what is there, look-ups do not. What
+    the disk gives back differently of such a file may be missed by look-ups until then.
     """
 
     def __init__(
@@ -56,6 +61,9 @@ class ChainedIndexFile:
         self._offsets = layout.kernel_offsets
         self._trailer: Trailer | None = None
         self._is_sealed = False
+        self._is_ready = True
+        #: How many items were put, and the CRC of their bytes: replaced together.
+        self._put = (0, 0)
         self._flushed_items = 0
         self._pages = PagesAhead(data, items_position(slots))
         self._flush_guard = FlushGuard(str(path))
@@ -114,7 +122,8 @@ class ChainedIndexFile:
         """Go on with a file of which ``state`` is known to be durable; everything after its items is forgotten.
 
         One that ``is_full`` takes no more keys and waits to be sealed; that may have begun. Raises
-        :class:`CorruptIndexError` if this is not that file.
+        :class:`OtherIndexFileError` if this is not that file, or an older version wrote ``state``, and
+        :class:`CorruptIndexError` if it is and its items are not what they were.
         """
         layout = layouts.get(state.layout)
         name = str(path)
@@ -126,8 +135,12 @@ class ChainedIndexFile:
             or len(data) != chained_bytes(layout, state.slots, state.items) + TRAILER_BYTES
             or not _is_named_by(state, bytes(data[at : at + COVER_BYTES]), is_full=is_full)
             or not 1 <= state.item_count < state.items
+            or state.items_crc is None
         ):
-            raise CorruptIndexError("not the index file that was being written", path=name)
+            raise OtherIndexFileError("not the index file that was being written", path=name)
+        width = layout.chained_bytes
+        if crc_of(data[at + width : at + width * (state.item_count + 1)]) != state.items_crc:
+            raise CorruptIndexError("checksum of the items of an unfinished index file differs", path=name)
         data[:at] = 0
         used = link_again(data.ctypes.data, len(data), state.slots, state.item_count, layout.kernel_offsets.ctypes.data)
         offsets = data[at:-TRAILER_BYTES].view(layout.chained)["offset"][1 : state.item_count + 1]
@@ -138,6 +151,7 @@ class ChainedIndexFile:
         data[:HEADER_BYTES] = np.frombuffer(header.encode(), np.uint8)
         file = cls(fs, path, data, layout, state.slots, state.items, state.first, state.generation)
         file.bounds, file._flushed_items = state.bounds, state.item_count
+        file._put = state.item_count, state.items_crc
         if is_full:
             file.finish(state.next)
         return file
@@ -147,7 +161,7 @@ class ChainedIndexFile:
         assert self.bounds is not None
         return WritingFile(
             self.begin_ms, self.generation, self.first, next_physical, self.slots, self.items, self.layout.number,
-            self.item_count, self.bounds,
+            *self._put, self.bounds,
         )  # fmt: skip
 
     def flush_items(self, fs: FileSystem, count: int) -> None:
@@ -193,8 +207,9 @@ class ChainedIndexFile:
             raise CorruptIndexError("header of a sealed index file contradicts its cover record", path=name)
         file = cls(fs, path, data, layout, cover.slots, cover.items, cover.first)
         file._trailer, file.next, file.bounds, file._is_sealed = trailer, cover.next, trailer.bounds, True
+        file._is_ready = False
         if verify:
-            file.verify()
+            file.get_ready()
         return file
 
     @property
@@ -228,9 +243,29 @@ class ChainedIndexFile:
         return self._trailer
 
     def verify(self) -> None:
-        """Compare all bytes of a sealed file with its CRC; :class:`CorruptIndexError` if they differ."""
-        if self._trailer is not None and crc_of(self._data[:-TRAILER_BYTES]) != self._trailer.body_crc:
+        """Compare all bytes of a sealed file with its CRC, or the items of one that is not with what was put.
+
+        Raises :class:`CorruptIndexError` if they differ; of a layout without cover nothing is known.
+        """
+        if not self.layout.covered:
+            return
+        if self._trailer is not None:
+            is_sound = crc_of(self._data[:-TRAILER_BYTES]) == self._trailer.body_crc
+        else:
+            count, crc = self._put
+            is_sound = crc_of(self._bytes_of_items(1, count + 1)) == crc
+        if not is_sound:
             raise CorruptIndexError("checksum of an index file differs", path=str(self.path))
+
+    def get_ready(self) -> None:
+        """Read all of a file that was found sealed, once; :class:`CorruptIndexError` if it is damaged."""
+        if not self._is_ready:
+            self.verify()
+            self._is_ready = True
+
+    def _bytes_of_items(self, start: int, end: int) -> ByteArray:
+        at, width = items_position(self.slots), self.layout.chained_bytes
+        return self._data[at + width * start : at + width * end]
 
     def put(self, batch: KeyBatch, start: int, end: int) -> None:
         """Put the keys ``[start, end)`` of a batch, all or none.
@@ -258,10 +293,13 @@ class ChainedIndexFile:
         if count < 0:
             what = "item count is out of bounds" if count == FULL else "batch and file do not fit each other"
             raise CorruptIndexError(f"index file refused a put: {what}", path=str(self.path))
+        crc = crc_of(self._bytes_of_items(self.item_count + 1, int(count) + 1), self._put[1])
+        self._put = int(count), crc
         self.item_count = int(count)
 
     def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
         """Compacted-form items with these hashes, newest first; ``hash_high`` None matches any."""
+        self.get_ready()
         # In a file being written a chain may lead above the count that was read: there the capacity bounds.
         limit = self.items - 1 if self.next is None else self.item_count
         capacity = _FIRST_GUESS
@@ -320,11 +358,19 @@ class ChainedIndexFile:
             cover = Cover(self.first, self.next, self.slots, self.items, self.layout.number)
             at = items_position(self.slots)
             data[at : at + COVER_BYTES] = np.frombuffer(cover.encode(), np.uint8)
-            self._trailer = Trailer(cover, self.bounds, crc_of(data[:-TRAILER_BYTES]))
+            self._trailer = Trailer(cover, self.bounds, self._body_crc())
             data[-TRAILER_BYTES:] = np.frombuffer(self._trailer.encode(), np.uint8)
         with self._flush_guard.flushing():
             flush_file(self._fs, self.path)
         self._is_sealed = True
+
+    def _body_crc(self) -> int:
+        """Of header, slots and items, these as they were put: of one that changed since, the checksum will differ."""
+        count, items_crc = self._put
+        before = self._data[: items_position(self.slots) + self.layout.chained_bytes]
+        items = self._bytes_of_items(1, count + 1)
+        crc = int(joined_crc32(crc_of(before), items_crc, len(items)))
+        return crc_of(self._data[len(before) + len(items) : -TRAILER_BYTES], crc)
 
 
 def _is_named_by(state: WritingFile, item_0: bytes, *, is_full: bool) -> bool:

@@ -4,13 +4,15 @@
 
     {"format": 1, "generation": 7, "blank": [[0, 4096]], "full": [],
      "writing": null | {"begin_ms": 1700000000000, "generation": 7, "first": 4096, "next": 8192, "slots": 100,
-                        "items": 400, "layout": 2, "item_count": 12,
+                        "items": 400, "layout": 2, "item_count": 12, "items_crc": 305419896,
                         "bounds": [min_store_ms, max_store_ms, min_born_ms, max_born_ms]}}
 
 ``blank`` are stretches of the log without items. ``writing`` is the file being written with the items that were
 flushed: they never change and are put in order, so a file in ``index/writing`` is as good as its first ``item_count``
-items; slots and chains are linked again. ``full``, which may be missing, are files in the same form that take no more
-keys and are not sealed yet; they lie in the same folder, and all their items are flushed. ``generation`` tells a file
+items; slots and chains are linked again. ``items_crc`` is the CRC-32 of all bytes of these items, as they were put: a
+file that has others is damaged, and one of which it is not known, as an older version wrote this, is derived again.
+``full``, which may be missing, are files in the same form that take no more keys and are not sealed yet; they lie in
+the same folder, and all their items are flushed. ``generation`` tells a file
 from another of the same name: every file made has a higher one, in the first eight bytes of item 0 until it is sealed.
 
 Written after what it speaks of was flushed. Killed before that: the one before stands, and a little more of the log
@@ -30,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from tiering.errors import CorruptionError, UnsupportedFormatError
-from tiering.fs import FileSystem, replace_file
-from tiering.json_file import read_json
+from tiering.fs import FileSystem
+from tiering.json_file import read_json, replace_json
 from tiering.types import TimeBounds
 
 _FORMAT = 1
@@ -52,6 +54,7 @@ class WritingFile:
     items: int
     layout: int
     item_count: int
+    items_crc: int | None
     bounds: TimeBounds
 
 
@@ -82,7 +85,7 @@ class IndexCheckpoint:
             "full": [_encode(file) for file in self.full],
             "writing": None if self.writing is None else _encode(self.writing),
         }  # fmt: skip
-        replace_file(fs, path, (json.dumps(document) + "\n").encode(), tmp_dir)
+        replace_json(fs, path, json.dumps(document).encode(), tmp_dir)
 
 
 def _decode(document: Any, path: str) -> IndexCheckpoint:
@@ -104,4 +107,6 @@ def _encode(file: WritingFile) -> dict[str, Any]:
 
 def _decode_file(document: dict[str, Any]) -> WritingFile:
     bounds = TimeBounds(*map(int, document.pop("bounds")))
-    return WritingFile(**{k: int(v) for k, v in document.items()}, bounds=bounds)
+    items_crc = document.pop("items_crc", None)
+    numbers = {name: int(value) for name, value in document.items()}
+    return WritingFile(**numbers, items_crc=None if items_crc is None else int(items_crc), bounds=bounds)

@@ -2,7 +2,7 @@
 
 After the header (``index.header``) each slot is int32 position of its first item, int32 bytes of its items;
 an empty slot holds the position where the next items start, and 0. Then the items, newest first inside a
-slot, then the trailer of a covered layout (``index.cover``). Big-endian.
+slot, then page checksums (``index.page_checksums``) and the trailer of a covered layout (``index.cover``). Big-endian.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from index.cover import TRAILER_BYTES, Trailer, crc_of
 from index.errors import CorruptIndexError
-from index.file_rows import file_row
+from index.file_rows import FileRow, PageMarks, file_row
 from index.header import END_MAGIC, HEADER_BYTES, SLOT_BYTES, FileHeader, compacted_bytes, items_position
 from index.kernels.points import find_items, find_items_of_one
 from index.layout import LAYOUTS, ItemLayout, Items
+from index.page_checksums import are_sound, page_checksums_bytes, pages_of
 from tiering.fs import ByteArray, FileSystem
 from tiering.types import TimeBounds
 
@@ -29,15 +30,28 @@ SLOT_ENTRY = np.dtype([("position", ">i4"), ("length", ">i4")])
 
 
 class CompactedIndexFile:
-    """A compacted file, mapped read-only; usable by any number of threads and after the file was unlinked."""
+    """A compacted file, mapped read-only; usable by any number of threads and after the file was unlinked.
+
+    A look-up compares the pages that it reads with their checksums, each once since the file was opened: what the disk
+    gives back differently later, of a page that left memory meanwhile, is not seen. A file without page checksums is
+    read whole before its first look-up.
+    """
 
     def __init__(self, path: Path, data: ByteArray, layout: ItemLayout, slots: int, trailer: Trailer | None) -> None:
         header = FileHeader.decode(data, str(path))
-        expected = compacted_bytes(layout, slots, header.item_count) + (TRAILER_BYTES if trailer else 0)
+        body_bytes = compacted_bytes(layout, slots, header.item_count)
+        is_paged = trailer is not None and trailer.is_paged
+        expected = body_bytes + is_paged * page_checksums_bytes(body_bytes) + (TRAILER_BYTES if trailer else 0)
         if header.magic != END_MAGIC or header.item_count < 1 or len(data) != expected:
             raise CorruptIndexError("length or header of a compacted index file is wrong", path=str(path))
         self._data = data
+        self._body_bytes = body_bytes
         self._trailer = trailer
+        self._marks: PageMarks | None = None
+        if is_paged:
+            checksums = data[body_bytes:-TRAILER_BYTES]
+            self._marks = PageMarks(checksums, np.zeros(pages_of(body_bytes), np.uint8))
+        self._is_ready = trailer is None
         self._items_at = items_position(slots)
         self.path = path
         self.layout = layout
@@ -45,7 +59,7 @@ class CompactedIndexFile:
         self.header = header
         self.begin_ms = header.begin_ms
         self.item_count = header.item_count
-        self._row = file_row(data, layout, slots, header.item_count, is_chained=False)
+        self._row = file_row(data, layout, slots, header.item_count, is_chained=False, marks=self._marks)
         self._row_address = self._row.ctypes.data
 
     @classmethod
@@ -96,8 +110,34 @@ class CompactedIndexFile:
 
     def verify(self) -> None:
         """Compare all bytes with the trailer's CRC; :class:`CorruptIndexError` if they differ."""
-        if self._trailer and crc_of(self._data[:-TRAILER_BYTES]) != self._trailer.body_crc:
+        if self._trailer is None:
+            return
+        if self._marks is not None:
+            self._check_checksums(self._marks)
+        if crc_of(self._data[: self._body_bytes]) != self._trailer.body_crc:
             raise CorruptIndexError("checksum of an index file differs", path=str(self.path))
+
+    def look_up_row(self) -> FileRow:
+        """What kernels are told of the file, which from here on find damage by themselves.
+
+        The first call reads the page checksums, or the whole of a file that has none; :class:`CorruptIndexError` if
+        that is damaged.
+        """
+        self.get_ready()
+        return self._row
+
+    def get_ready(self) -> None:
+        """Compare, once, what look-ups cannot: see :meth:`look_up_row`."""
+        if not self._is_ready:
+            if self._marks is None:
+                self.verify()
+            else:
+                self._check_checksums(self._marks)
+            self._is_ready = True
+
+    def _check_checksums(self, marks: PageMarks) -> None:
+        if not are_sound(marks.checksums, self._data[-TRAILER_BYTES:]):
+            raise CorruptIndexError("page checksums of an index file are damaged", path=str(self.path))
 
     def slot_table(self) -> NDArray[np.void]:
         """The slots as a view of the map (``SLOT_ENTRY``); not checked."""
@@ -123,6 +163,8 @@ class CompactedIndexFile:
     def lookup(self, hash_low: int, hash_high: int | None = None) -> Items:
         """Items with these hashes, newest first; without ``hash_high`` any second hash matches."""
         high = -1 if hash_high is None else hash_high
+        if not self._is_ready:
+            self.get_ready()
         capacity = _FIRST_GUESS
         while True:
             items = np.empty(capacity, self.layout.compacted)
@@ -139,6 +181,7 @@ class CompactedIndexFile:
         """
         pairs = np.ascontiguousarray(hashes, np.int64).reshape(-1, 2)
         ends = np.empty(len(pairs), np.int64)
+        self.get_ready()
         capacity = len(pairs) + _FIRST_GUESS
         while True:
             items = np.empty(capacity, self.layout.compacted)
@@ -152,5 +195,5 @@ class CompactedIndexFile:
     def _more(self, found: int) -> int:
         """How many items to make room for, of what a kernel said."""
         if found < 0:
-            raise CorruptIndexError("slot of a compacted index file is damaged", path=str(self.path))
+            raise CorruptIndexError("slot or page of a compacted index file is damaged", path=str(self.path))
         return found

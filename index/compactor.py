@@ -21,8 +21,9 @@ import numpy as np
 from index.chained_file import ChainedIndexFile
 from index.cover import TRAILER_BYTES, Trailer, crc_of
 from index.errors import CorruptIndexError
-from index.header import END_MAGIC, MAX_FILE_BYTES, SLOT_BYTES, FileHeader, compacted_bytes
+from index.header import END_MAGIC, MAX_FILE_BYTES, SLOT_BYTES, FileHeader, compacted_bytes, items_position
 from index.kernels.slots import compare_slots
+from index.page_checksums import PageChecksums, page_checksums_bytes
 from index.slot_pieces import PIECE_BYTES, PIECES_HELD, SlotPiece, slot_pieces
 from tiering.cold.caching.fetch_pool import FetchPool, done_here
 from tiering.errors import InvalidRequestError, StoreError
@@ -64,16 +65,21 @@ def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: in
     total = compacted_bytes(source.layout, source.slots, source.item_count)
     if total > MAX_FILE_BYTES:
         raise CorruptIndexError("compacted index file would not fit 32-bit positions", path=str(source.path))
-    fs.create(path, total + (TRAILER_BYTES if source.trailer else 0), prewrite=False)
+    appended = page_checksums_bytes(total) + TRAILER_BYTES if source.trailer else 0
+    fs.create(path, total + appended, prewrite=False)
     old = source.header
     header = FileHeader(END_MAGIC, old.begin_ms, old.end_ms, old.used_slots, source.item_count).encode()
     comparison = Comparison(source, fs.map_read(path))
     slots_crc, items_crc, items_bytes = crc_of(np.frombuffer(header, np.uint8)), 0, 0
+    pages = PageChecksums(items_position(source.slots), total)
+    pages.add(0, np.frombuffer(header, np.uint8))
 
     def write(piece: SlotPiece) -> None:
         nonlocal slots_crc, items_crc, items_bytes
         slots_crc, items_crc = crc_of(piece.slots, slots_crc), crc_of(piece.items, items_crc)
         items_bytes += len(piece.items)
+        pages.add(piece.slots_position, piece.slots)
+        pages.add(piece.items_position, piece.items)
         if len(piece.items):
             file.write_at(piece.items_position, piece.items)
         if len(piece.slots):
@@ -100,7 +106,8 @@ def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: in
         comparison.finish()
         if source.trailer is not None:
             crc = int(joined_crc32(slots_crc, items_crc, items_bytes))
-            file.write_at(total, Trailer(source.trailer.cover, source.trailer.bounds, crc).encode())
+            trailer = Trailer(source.trailer.cover, source.trailer.bounds, crc, is_paged=True).encode()
+            file.write_at(total, pages.encode(trailer) + trailer)
     finally:
         wait([written, *under_way])  # also where no thread was to be had for the comparison
         file.close()

@@ -14,13 +14,15 @@ offset size type   field        meaning
 40     8    int64  max_store_ms greatest store time over the items
 48     8    int64  min_born_ms  least born time over the items
 56     8    int64  max_born_ms  greatest born time over the items
-64     4    uint32 body_crc     CRC-32 of the file before the trailer
+64     4    uint32 body_crc     CRC-32 of header, slots and items
 68     4    uint32 trailer_crc  CRC-32 of bytes 0 to 67
-72     8    bytes  magic        ``TLIDXEND``
+72     8    bytes  magic        ``TLIDXEND``, or ``TLIDXEN2`` behind page checksums
 ====== ==== ====== ============ =================================================================
 
-Total 80, at the very end of the file. Torn write: the file has no valid trailer and is discarded; it is
-derived data.
+Total 80, at the very end of the file. What lies between items and a trailer with the second magic is described in
+``index.page_checksums``: compacted files have it since it exists, chained ones never.
+
+Torn write: the file has no valid trailer and is discarded; it is derived data.
 Written by: ``index.chained_file``, ``index.compactor``. Read by: those and ``index.compacted_file``.
 """
 
@@ -40,6 +42,7 @@ VERSION = 1
 COVER_BYTES = 32
 TRAILER_BYTES = 80
 TRAILER_MAGIC = b"TLIDXEND"
+PAGED_TRAILER_MAGIC = b"TLIDXEN2"
 
 _COVER = struct.Struct(">qqiihh")
 _BOUNDS = struct.Struct(">qqqq")
@@ -86,6 +89,8 @@ class Trailer:
     cover: Cover
     bounds: TimeBounds
     body_crc: int
+    #: Whether page checksums lie before it.
+    is_paged: bool = False
 
     def encode(self) -> bytes:
         """The 80 bytes, checksums and magic included."""
@@ -95,20 +100,21 @@ class Trailer:
             + _BOUNDS.pack(times.min_store_ms, times.max_store_ms, times.min_born_ms, times.max_born_ms)
             + _U32.pack(self.body_crc)
         )
-        return body + _U32.pack(zlib.crc32(body)) + TRAILER_MAGIC
+        return body + _U32.pack(zlib.crc32(body)) + (PAGED_TRAILER_MAGIC if self.is_paged else TRAILER_MAGIC)
 
     @classmethod
     def decode(cls, data: bytes | ByteArray, path: str | None = None) -> Trailer:
         """Read and check 80 bytes; raises as :meth:`Cover.decode`."""
         record = bytes(data[:TRAILER_BYTES])
-        if len(record) < TRAILER_BYTES or record[72:] != TRAILER_MAGIC:
+        if len(record) < TRAILER_BYTES or record[72:] not in (TRAILER_MAGIC, PAGED_TRAILER_MAGIC):
             raise CorruptIndexError("index file without a trailer", path=path)
         if zlib.crc32(record[:68]) != _U32.unpack_from(record, 68)[0]:
             raise CorruptIndexError("trailer of an index file is damaged", path=path)
         bounds = TimeBounds(*_BOUNDS.unpack_from(record, COVER_BYTES))
         if bounds.min_store_ms > bounds.max_store_ms or bounds.min_born_ms > bounds.max_born_ms:
             raise CorruptIndexError("times in the trailer of an index file contradict each other", path=path)
-        return cls(Cover.decode(record, path), bounds, _U32.unpack_from(record, 64)[0])
+        body_crc = _U32.unpack_from(record, 64)[0]
+        return cls(Cover.decode(record, path), bounds, body_crc, record[72:] == PAGED_TRAILER_MAGIC)
 
 
 def crc_of(data: ByteArray, crc: int = 0) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,12 +12,28 @@ from index.header import HEADER_BYTES, items_position
 from index.kernels.points import FILE
 from index.layout import ItemLayout
 from tiering.fs import ByteArray
+from tiering.kernels.checksum import CRC_TABLES
 
 FileRow = NDArray[np.void]
 
 
-def file_row(data: ByteArray, layout: ItemLayout, slots: int, count: int, *, is_chained: bool) -> FileRow:
-    """The row of a file whose items have numbers up to ``count``; the caller keeps ``data``, which it points into."""
+@dataclass(frozen=True, slots=True)
+class PageMarks:
+    """Which pages of a mapped file were compared with their checksums since it was opened."""
+
+    checksums: ByteArray
+    """As they lie in the file (``index.page_checksums``), proved to be sound."""
+    checked: ByteArray
+    """A byte a page; kernels write it."""
+
+
+def file_row(
+    data: ByteArray, layout: ItemLayout, slots: int, count: int, *, is_chained: bool, marks: PageMarks | None = None
+) -> FileRow:
+    """The row of a file whose items have numbers up to ``count``; the caller keeps the arrays, which it points into.
+
+    Without ``marks`` nothing that is read is compared with a checksum.
+    """
     kind = layout.chained if is_chained else layout.compacted
     at, width = items_position(slots), kind.itemsize
     if slots < 1 or count < 0 or at + width * (count + is_chained) > len(data):
@@ -26,4 +44,9 @@ def file_row(data: ByteArray, layout: ItemLayout, slots: int, count: int, *, is_
     positions = [int(fields[name][1]) if name in fields else -1 for name in names]
     address = data.ctypes.data
     item_0 = address + at - (0 if is_chained else width)
-    return np.array([(is_chained, address + HEADER_BYTES, slots, item_0, width, count, at, *positions)], FILE)
+    paged = (0, 0, 0, 0, 0)
+    if marks is not None:
+        paged = (
+            marks.checked.ctypes.data, address, at + width * count, marks.checksums.ctypes.data, CRC_TABLES
+        )  # fmt: skip
+    return np.array([(is_chained, address + HEADER_BYTES, slots, item_0, width, count, at, *positions, *paged)], FILE)

@@ -35,6 +35,7 @@ class IndexFileSet:
         self._slots, self._items, self._layout = slots, items, layout
         self._blank: list[Stretch] = list(found.blank)
         self._hidden: list[int] = []
+        self._damaged: set[int] = set()
         #: Of the last file made; every file has a higher one than those before.
         self.generation = found.generation
         self.folders = folders
@@ -114,18 +115,24 @@ class IndexFileSet:
                 return False
             return True
 
-    def hide(self, entries: Iterable[IndexFileEntry]) -> None:
-        """Take files out of sight; they are unlinked later, and snapshots taken before keep reading them."""
+    def hide(self, entries: Iterable[IndexFileEntry], *, are_damaged: bool = False) -> int:
+        """Take files out of sight; they are unlinked later, and snapshots taken before keep reading them; how many.
+
+        Those that ``are_damaged`` go to the quarantine instead.
+        """
         with self.lock:
             view = self.view
             # one that somebody else has hidden meanwhile is unlinked once: its name may be another's by the second time
             gone = [entry for entry in entries if entry in view.writing or entry in view.files]
             if not gone:
-                return
+                return 0
             writing = tuple(entry for entry in view.writing if entry not in gone)
             files = tuple(entry for entry in view.files if entry not in gone)
             self.view = view.replaced(writing) if len(files) == len(view.files) else IndexSnapshot(files, writing)
             self._hidden.extend(entry.begin_ms for entry in gone)
+            if are_damaged:
+                self._damaged.update(entry.begin_ms for entry in gone)
+            return len(gone)
 
     @property
     def hidden(self) -> list[int]:
@@ -133,10 +140,16 @@ class IndexFileSet:
         with self.lock:
             return list(self._hidden)
 
+    def is_damaged(self, begin_ms: int) -> bool:
+        """Whether a hidden file goes to the quarantine."""
+        with self.lock:
+            return begin_ms in self._damaged
+
     def unlinked(self, begin_ms: int) -> None:
         """Note that a hidden file is gone; its name is free again."""
         with self.lock:
             self._hidden.remove(begin_ms)
+            self._damaged.discard(begin_ms)
         self.folders.release(begin_ms)
 
     def hide_straddling(self) -> None:

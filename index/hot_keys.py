@@ -39,9 +39,10 @@ def hot_keys(
 ) -> Iterator[HotKeys]:  # fmt: skip
     """The keys of one topic in a snapshot of the hot tier, which is pinned inside the context.
 
+    A damaged index file that a look-up meets is put aside soon after and derived again.
     Everything flushed before is in it. Raises :class:`TopicNotFoundError`, and :class:`UnavailableError` or
     :class:`ReadOnlyError` while queues or index do not follow the log, or a part of the index is derived again: a
-    look-up never passes over what it should have found.
+    look-up never passes over what it should have found. :class:`CorruptIndexError` for a damaged index file.
     """
     with hot.snapshot() as snapshot:
         hot.topics.get(topic)
@@ -51,7 +52,11 @@ def hot_keys(
         if missing:
             stretches = ", ".join(f"{first} to {end}" for first, end in missing)
             raise UnavailableError(f"the key index is being derived again from {stretches}")
-        yield HotKeys(store_id, topic, snapshot, files, erased)
+        try:
+            yield HotKeys(store_id, topic, snapshot, files, erased)
+        except CorruptIndexError as error:
+            index.note_damage(error)
+            raise
 
 
 class HotKeys:
@@ -170,7 +175,9 @@ class HotKeys:
     def _raise(self, status: int) -> None:
         detail = self._sizes[0]
         if status == CORRUPT:
-            raise CorruptIndexError("slot or chain of an index file is damaged", path=str(self._entries[detail].path))
+            raise CorruptIndexError(
+                "slot, chain or page of an index file is damaged", path=str(self._entries[detail].path)
+            )
         if status == DAMAGED:
             self._snapshot.record(detail)  # says what is wrong with it
             raise CorruptionError("record is damaged", position=detail)
@@ -179,7 +186,8 @@ class HotKeys:
 
 def _row(reader: IndexReader) -> NDArray[np.void]:
     if not isinstance(reader, ChainedIndexFile):
-        return file_row(reader.data, reader.layout, reader.slots, reader.item_count, is_chained=False)
+        return reader.look_up_row()
+    reader.get_ready()
     # in a file being written a chain may lead above the count that was read: there the capacity bounds
     count = reader.items - 1 if reader.next is None else reader.item_count
     return file_row(reader.data, reader.layout, reader.slots, count, is_chained=True)

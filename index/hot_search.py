@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from index.errors import CorruptIndexError
 from index.hits import in_groups
 from index.local_index import LocalIndex
 from index.query import Query, TierCoverage
@@ -45,7 +46,7 @@ class HotSearch:
         self._store_id = store_id
         self._erased = erased
         self._claim = claim
-        self._hot = hot
+        self._hot, self._index = hot, index
         self._files, self._missing = index.searchable(snapshot.border, snapshot.end)
         self._snapshot = snapshot
 
@@ -81,11 +82,15 @@ class HotSearch:
     # by key
 
     def _by_key(self, query: Query, within: TimeRange, context: SearchContext) -> Iterator[Work]:
-        entries = self._files.select(within, query.axis)
-        for entry in entries:
-            context.index_file((f"{self._store_id}/hot", 0), str(entry.begin_ms), Fate.SEARCHED)
         assert query.key is not None
-        hits = self._files.candidates(query.topic, query.key, within, query.axis)
+        damaged: dict[int, CorruptIndexError] = {}
+        hits = self._files.candidates(query.topic, query.key, within, query.axis, damaged)
+        for entry in self._files.select(within, query.axis):
+            if entry.begin_ms not in damaged:
+                context.index_file((f"{self._store_id}/hot", 0), entry.name, Fate.SEARCHED)
+        for begin_ms, error in damaged.items():
+            self._index.note_damage(error)
+            yield self._work(ALL_TIME, f"index/{begin_ms}", partial(_fail, error), counter="index_unreachable")
         offsets = hits["physical_offset"]
         hits = hits[(offsets >= self._snapshot.border) & (offsets < self._snapshot.end)]
         for bounds, group in in_groups(query.axis, hits["second_ms"], hits["seconds"], hits["physical_offset"]):

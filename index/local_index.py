@@ -60,11 +60,12 @@ class LocalIndex:
         self._json = paths.index_json
         self._checkpoint = IndexCheckpoint.read(fs, paths.index_json)
         self._set = IndexFileSet(
-            IndexFolders(beside, paths.index), slots=slots, items=items, layout=layout, indexed_to=indexed_to,
-            found=self._checkpoint,
+            IndexFolders(beside, paths.index, paths.quarantine), slots=slots, items=items, layout=layout,
+            indexed_to=indexed_to, found=self._checkpoint,
         )  # fmt: skip
         self._start = 0
         self._checkpointing = threading.Lock()
+        self._noted: dict[str, CorruptIndexError] = {}
         self._writer = RangeWriter(self._set, fs, 0)
         self._upkeep = IndexUpkeep(self._set, beside, self._tmp, self._layouts, self.checkpoint, step)
 
@@ -83,7 +84,7 @@ class LocalIndex:
         step: Gate = contextlib.nullcontext,
         flush_log: Callable[[int], object] = lambda upto: None,
     ) -> LocalIndex:
-        """Open after any stop: drop what is unfinished, damaged, double or straddles ``indexed_to``.
+        """Open after any stop: drop what is unfinished, double or straddles ``indexed_to``, put aside what is damaged.
 
         ``slots``, ``items`` and ``layout`` hold for new files. ``step`` surrounds every change of the disk that is not
         the writer's own, and raises once the store was stopped. ``flush_log`` makes the log durable up to an offset
@@ -191,26 +192,53 @@ class LocalIndex:
 
     def discard(self, file: IndexFileEntry) -> None:
         """Drop a damaged file, which makes its range a gap; one already gone is no error."""
-        self._set.hide(entry for entry in self._set.finished if entry.begin_ms == file.begin_ms)
+        files = self._set
+        files.hide((entry for entry in files.finished if entry.begin_ms == file.begin_ms), are_damaged=True)
 
     def discard_damaged(self, suspect: CorruptIndexError | None = None) -> int:
         """Read every full and complete file and drop the damaged ones, which become gaps; how many.
 
         The file that ``suspect`` names goes too: what was damaged before it was sealed has a checksum that agrees.
+        They go to the quarantine.
         """
-        named = Path(suspect.path).name if suspect is not None and suspect.path is not None else None
-        dropped = 0
+        dropped = 0 if suspect is None else self._discard_named(suspect)
         for entry in self._set.finished:
             try:
                 entry.reader.verify()
-                is_damaged = entry.name == named
             except CorruptIndexError:
-                is_damaged = True
-            if is_damaged:
                 self.discard(entry)
                 dropped += 1
         self._upkeep.unlink_hidden()
         return dropped
+
+    def note_damage(self, error: CorruptIndexError) -> None:
+        """Remember the file that a look-up found to be damaged, for :meth:`discard_noted`. For any thread; no disk."""
+        with self._set.lock:
+            self._noted.setdefault(error.path or "", error)
+
+    def discard_noted(self) -> list[CorruptIndexError]:
+        """Put the files aside that look-ups found to be damaged, also the one being written; the reasons.
+
+        They go to the quarantine, and their ranges are gaps.
+        """
+        with self._set.lock:
+            noted, self._noted = self._noted, {}
+        dropped = [error for error in noted.values() if self._discard_named(error)]
+        if dropped:
+            self._upkeep.unlink_hidden()
+        return dropped
+
+    @property
+    def damaged_files(self) -> int:
+        """How many damaged files were put into the quarantine since the index was opened."""
+        return self._set.folders.set_aside_count
+
+    def _discard_named(self, error: CorruptIndexError) -> int:
+        named = Path(error.path).name if error.path is not None else None
+        with self._set.lock:
+            if self._writer.file is not None and self._writer.file.path.name == named:
+                self._writer.finish_stretch()
+            return self._set.hide((entry for entry in self._set.finished if entry.name == named), are_damaged=True)
 
     def covered_to(self) -> int:
         """The physical offset below which every item lies in a sealed, compacted or uploaded file.

@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from index.chained_file import ChainedIndexFile
 from index.checkpoint import IndexCheckpoint, Stretch, WritingFile
 from index.compacted_file import CompactedIndexFile
-from index.errors import CorruptIndexError
+from index.errors import CorruptIndexError, OtherIndexFileError
 from index.layout import ItemLayout
 from index.ranges import uncovered
 from index.snapshot import IndexFileEntry, by_range
 from index.states import IndexFolders, IndexState
 from tiering.fs import FileSystem
 
+_LOG = logging.getLogger("tierlog")
 _LATEST_FIRST = (IndexState.UPLOADED, IndexState.COMPACTED, IndexState.SEALED)
 
 
 def load_entries(
     fs: FileSystem, folders: IndexFolders, layouts: Mapping[int, ItemLayout], start: int, indexed_to: int
 ) -> tuple[IndexFileEntry, ...]:
-    """Open every complete file to keep and unlink the rest, all of it derived data.
+    """Open every complete file to keep and remove the rest, all of it derived data.
 
-    A file goes whose trailer is invalid, one whose begin time exists in a later state, one whose range overlaps
-    that of a file in a later state, one that straddles ``indexed_to`` and is not published, and one that covers nothing
-    from ``start`` on. Trailers are checked, not whole files: compaction and upload do that before they trust one.
+    A damaged file goes to the quarantine. One is unlinked whose begin time exists in a later state, whose range
+    overlaps that of a file in a later state, that straddles ``indexed_to`` and is not published, or that covers nothing
+    from ``start`` on. Trailers are checked, not whole files: compaction, upload and look-ups check what they read.
     """
-    kept: dict[int, IndexFileEntry] = {}
+    found: list[IndexFileEntry] = []
+    seen: set[int] = set()
     for state in _LATEST_FIRST:
         for begin_ms in folders.list(state):
-            if begin_ms in kept:
+            if begin_ms in seen:
                 folders.remove(state, begin_ms)
                 continue
             entry = _open(fs, folders, layouts, state, begin_ms)
-            if entry is None or _unwanted(entry, kept, start, indexed_to):
-                _drop(folders, state, begin_ms)
+            if entry is None:
+                _set_aside(folders, state, begin_ms)
             else:
-                kept[begin_ms] = entry
-    return by_range(list(kept.values()))
+                seen.add(begin_ms)
+                found.append(entry)
+    kept: list[IndexFileEntry] = []
+    for entry in found:
+        overlapping = [other for other in kept if _overlap(entry, other)]
+        if overlapping and not _is_proved(entry):
+            _set_aside(folders, entry.state, entry.begin_ms)
+            continue
+        for other in overlapping:  # no two files cover one range, unless one says what is not true
+            if not _is_proved(other):
+                kept.remove(other)
+                _set_aside(folders, other.state, other.begin_ms)
+        if _unwanted(entry, kept, start, indexed_to):
+            _drop(folders, entry.state, entry.begin_ms)
+        else:
+            kept.append(entry)
+    return by_range(kept)
 
 
 def unsealed_to_keep(
@@ -68,7 +86,10 @@ def take_up_unsealed(
     full: Iterable[WritingFile],
     writing: WritingFile | None,
 ) -> tuple[list[ChainedIndexFile], ChainedIndexFile | None]:
-    """Open files of the folder ``writing``, as far as they are there, and unlink every other one in it."""
+    """Open files of the folder ``writing``, as far as they are there, and unlink every other one in it.
+
+    Damaged ones go to the quarantine.
+    """
     wanted = {state.begin_ms: state for state in full}
     if writing is not None:
         wanted[writing.begin_ms] = writing
@@ -82,8 +103,12 @@ def take_up_unsealed(
             found = ChainedIndexFile.open_writing(
                 fs, folders.path(IndexState.WRITING, begin_ms), state, is_full=state is not writing, layouts=layouts
             )
-        except CorruptIndexError:  # derived again
+        except OtherIndexFileError:
             _drop(folders, IndexState.WRITING, begin_ms)
+            continue
+        except CorruptIndexError as error:
+            _LOG.error("%s", error)
+            _set_aside(folders, IndexState.WRITING, begin_ms)
             continue
         if state is writing:
             file = found
@@ -98,6 +123,22 @@ def _drop(folders: IndexFolders, state: IndexState, begin_ms: int) -> None:
         folders.release(begin_ms)
 
 
+def _set_aside(folders: IndexFolders, state: IndexState, begin_ms: int) -> None:
+    folders.set_aside(state, begin_ms)
+    if not any(begin_ms in folders.list(other) for other in IndexState):
+        folders.release(begin_ms)
+
+
+def _is_proved(entry: IndexFileEntry) -> bool:
+    """Whether a file's trailer belongs to its other bytes."""
+    try:
+        entry.reader.get_ready()
+    except CorruptIndexError as error:
+        _LOG.error("%s", error)
+        return False
+    return True
+
+
 def _open(
     fs: FileSystem, folders: IndexFolders, layouts: Mapping[int, ItemLayout], state: IndexState, begin_ms: int
 ) -> IndexFileEntry | None:
@@ -108,19 +149,25 @@ def _open(
             reader = ChainedIndexFile.open_sealed(fs, path, layouts=layouts, verify=False)
         else:
             reader = CompactedIndexFile.open(fs, path, layouts=layouts, verify=False)
-    except CorruptIndexError:
+    except CorruptIndexError as error:
+        _LOG.error("%s", error)
         return None
     if reader.begin_ms != begin_ms:
+        _LOG.error("index file %s begins at %d", path, reader.begin_ms)
         return None
     return IndexFileEntry(state, begin_ms, path, reader.first, reader.next, reader)
 
 
-def _unwanted(entry: IndexFileEntry, kept: Mapping[int, IndexFileEntry], start: int, indexed_to: int) -> bool:
+def _unwanted(entry: IndexFileEntry, kept: Iterable[IndexFileEntry], start: int, indexed_to: int) -> bool:
     assert entry.next is not None
     if entry.next <= start:
         return True
     if entry.state is not IndexState.UPLOADED and entry.first < indexed_to < entry.next:
         return True
-    return any(
-        other.first < entry.next and other.next is not None and entry.first < other.next for other in kept.values()
-    )
+    return any(_overlap(entry, other) for other in kept)
+
+
+def _overlap(entry: IndexFileEntry, other: IndexFileEntry) -> bool:
+    assert entry.next is not None
+    assert other.next is not None
+    return other.first < entry.next and entry.first < other.next

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from index.chained_file import ChainedIndexFile
 from index.compacted_file import CompactedIndexFile
+from index.errors import CorruptIndexError
 from index.hits import WIDEN_MS, may_lie_in
 from index.states import IndexState
 from tiering.format.hashing import key_hash, key_hash_high
@@ -129,16 +130,24 @@ class IndexSnapshot:
         key: str,
         time_range: TimeRange | None = None,
         axis: TimeAxis = TimeAxis.STORE,
+        damaged: dict[int, CorruptIndexError] | None = None,
     ) -> Candidates:
         """Hits of a key in the selected files, newest file first and newest item first inside a file.
 
         Topic, key and time must still be compared on the record: hashes may collide, and only on the store
-        axis are items filtered by time, widened by a second. Raises :class:`CorruptIndexError` for a damaged
-        file.
+        axis are items filtered by time, widened by a second. A damaged file is passed over, and its begin time and
+        what is wrong are put into ``damaged``; without that its :class:`CorruptIndexError` is raised.
         """
         low, high = key_hash(topic, key), key_hash_high(topic, key)
         entries = self.select(time_range, axis)
-        found = [_candidates_of(entry.reader, low, high) for entry in entries]
+        found = []
+        for entry in entries:
+            try:
+                found.append(_candidates_of(entry.reader, low, high))
+            except CorruptIndexError as error:
+                if damaged is None:
+                    raise
+                damaged[entry.begin_ms] = error
         hits: Candidates = np.concatenate(found) if found else np.empty(0, CANDIDATE)
         if time_range is None or axis is not TimeAxis.STORE:
             return hits

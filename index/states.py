@@ -1,4 +1,4 @@
-"""The folder an index file lies in is its state; this module is the only one that moves a file on.
+"""The folder an index file lies in is its state; this module is the only one that moves a file on, or out of the way.
 
 ``writing`` -> ``sealed`` -> ``compacted`` -> ``uploaded``. Names are begin times in ms, decimal. A file that is full
 stays in ``writing`` until it is sealed.
@@ -6,6 +6,8 @@ stays in ``writing`` until it is sealed.
 
 from __future__ import annotations
 
+import itertools
+import logging
 import re
 import threading
 from enum import StrEnum
@@ -15,6 +17,7 @@ from tiering.fs import FileSystem
 
 _NAME = re.compile(r"0|[1-9]\d{0,18}")
 _SECOND_MS = 1000
+_LOG = logging.getLogger("tierlog")
 #: Begin times above this would overflow a reader's arithmetic; a nonsense clock is cut here.
 MAX_BEGIN_MS = 1 << 61
 
@@ -31,9 +34,13 @@ class IndexState(StrEnum):
 class IndexFolders:
     """The state folders of one store, and the begin times in use across them."""
 
-    def __init__(self, fs: FileSystem, root: Path) -> None:
+    def __init__(self, fs: FileSystem, root: Path, quarantine: Path) -> None:
+        """``quarantine`` is on the same file system; it is made when it is needed."""
         self._fs = fs
         self._root = root
+        self._quarantine = quarantine
+        #: How many damaged files were moved to the quarantine.
+        self.set_aside_count = 0
         self._guard = threading.Lock()
         self._last_claim = (-1, -1)
         for state in IndexState:
@@ -74,6 +81,25 @@ class IndexFolders:
         self._fs.flush_dir(path.parent)
         self._fs.flush_dir(self._root / source)
         return path
+
+    def set_aside(self, state: IndexState, begin_ms: int) -> Path | None:
+        """Move a damaged file to the quarantine, durably, where nothing reads it; its place, None if it was gone.
+
+        Killed before it: the file is found to be damaged again. In the middle: it is in either folder or in both.
+        """
+        path = self.path(state, begin_ms)
+        if not self._fs.exists(path):
+            return None
+        self._fs.make_dirs(self._quarantine)
+        taken = set(self._fs.list_dir(self._quarantine))
+        numbered = (f"index-{state}-{begin_ms}-{number}" for number in itertools.count(1))
+        target = self._quarantine / next(name for name in numbered if name not in taken)
+        self._fs.rename(path, target)
+        self._fs.flush_dir(self._quarantine)
+        self._fs.flush_dir(path.parent)
+        self.set_aside_count += 1
+        _LOG.error("index file %s is damaged: it lies in %s now, and its range is derived again", path, target)
+        return target
 
     def remove(self, state: IndexState, begin_ms: int) -> None:
         """Unlink a file durably; one already gone is no error, and costs no flush."""

@@ -114,12 +114,18 @@ class IndexUpkeep:
         return done
 
     def unlink_hidden(self) -> int:
-        """Unlink what was hidden, durably; returns how many files. Killed before it: they may come back at an open."""
+        """Unlink what was hidden, or put it into the quarantine, durably; returns how many files.
+
+        Killed before it: they may come back at an open.
+        """
         with self._turn:
             hidden = self._files.hidden
             for begin_ms in hidden:
                 for state in _ALL_STATES:
-                    self._files.folders.remove(state, begin_ms)
+                    if self._files.is_damaged(begin_ms):
+                        self._files.folders.set_aside(state, begin_ms)
+                    else:
+                        self._files.folders.remove(state, begin_ms)
                 self._files.unlinked(begin_ms)
         return len(hidden)
 

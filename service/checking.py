@@ -95,8 +95,8 @@ def check_index(hot: HotStore, index: LocalIndex) -> list[str]:
 
 
 def _damaged_files(snapshot: IndexSnapshot) -> Iterator[CorruptIndexError]:
-    """Files whose bytes are not those that were sealed: their items may be right, and look-ups fail all the same."""
-    for entry in snapshot.files:
+    """Files whose bytes are not those that were written: their items may be right, and look-ups fail all the same."""
+    for entry in (*snapshot.files, *snapshot.writing):
         try:
             entry.reader.verify()
         except CorruptIndexError as error:

@@ -37,11 +37,13 @@ class IndexKeeping:
     def keep(self) -> None:
         """Do whatever waits to be done to index files, and derive again the ranges of those that were dropped.
 
-        A damaged file is thrown away and derived again from the log, once. Raises what the disk says, and
-        :class:`CorruptIndexError` for what that did not mend: the next call goes on from there.
+        A damaged file, found here or by a look-up, is put aside and derived again from the log, once. Raises what the
+        disk says, and :class:`CorruptIndexError` for what that did not mend: the next call goes on from there.
         """
         with self._turn:
             self._steps.check()
+            for error in self._index.discard_noted():
+                _LOG.warning("an index file is damaged and is derived again: %s", error)
             try:
                 self._index.keep_house()
             except CorruptIndexError as error:
@@ -50,7 +52,7 @@ class IndexKeeping:
             self._derive_gaps()
 
     def derive_damaged(self, error: CorruptIndexError) -> None:
-        """A file was found to be damaged: throw away all that are, and derive them again."""
+        """A file was found to be damaged: put all aside that are, and derive them again."""
         with self._turn:
             self._steps.check()
             self._discard_damaged(error)

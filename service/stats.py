@@ -43,6 +43,7 @@ def stats_of(parts: StoreParts, clock: Clock) -> dict[str, object]:
         "index_behind_bytes": max(0, hot.log.visible - parts.index.next_offset()),
         "index_sealed_to": parts.index.covered_to(),
         "index_files_waiting": parts.index.waiting(),
+        "index_files_damaged": parts.index.damaged_files,
         "hot_bytes": hot.log.end - hot.border,
         "unflushed_bytes": hot.log.end - hot.log.flushed,
         "unarchived_bytes": hot.log.end - (tails.covered_to or head.archived_of(hot.log.end)) if head else None,

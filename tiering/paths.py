@@ -46,6 +46,7 @@ class StorePaths:
         self.tails_json = self.tierlog / "tails.json"
         self.index = root / "index"
         self.cache = root / "cache"
+        self.quarantine = root / "quarantine"
 
     def segment(self, base_offset: int) -> Path:
         """One commit-log segment."""

@@ -10,23 +10,27 @@ from __future__ import annotations
 import numpy as np
 from numba import int64
 
+from tiering.kernels.checksum import crc32
 from tiering.kernels.mapped_log import has_key, is_damaged, record_place, record_spans
 from tiering.kernels.primitives import (
     called,
     copy,
+    inlined,
     kernel,
     load_be32,
     load_be64,
     load_i32,
     load_i64,
+    load_u8,
     prefetch,
     same_bytes,
     store_i32,
     store_i64,
+    store_u8,
 )
 from tiering.kernels.text import java_hash, key_hash, xxh32
 
-#: A chain or a slot that no writer leaves behind.
+#: A chain or a slot that no writer leaves behind, or a page that has another checksum than when it was written.
 CORRUPT = -1
 #: An index that points to what is no record, or to a record whose checksum differs.
 DAMAGED = -2
@@ -34,22 +38,26 @@ DAMAGED = -2
 BAD_KEYS = -3
 
 #: What kernels are told of an index file: int64 each. Items are numbered from 1 in both forms, and ``items`` is where
-#: number 0 would be; the maker of a row has checked that slots and ``count`` items are inside the file.
+#: number 0 would be; the maker of a row has checked that slots and ``count`` items are inside the file. ``checked`` has
+#: a byte for each page (``index.page_checksums``) of the ``page_bytes`` from ``begin`` on, 1 once it was compared with
+#: its checksum, which is in ``checksums``; 0 as address: there is nothing to compare. ``tables`` are the CRC's.
 FILE = np.dtype(
     [
         (name, "<i8")
         for name in (
             "is_chained", "slot_table", "slots", "items", "width", "count", "items_position", "hash_at", "high_at",
-            "offset_at", "size_at", "previous_at",
+            "offset_at", "size_at", "previous_at", "checked", "begin", "page_bytes", "checksums", "tables",
         )
     ]
 )  # fmt: skip
-_FILE_BYTES = 96
+_FILE_BYTES = 136
 assert FILE.itemsize == _FILE_BYTES
 (
     _IS_CHAINED, _SLOT_TABLE, _SLOTS, _ITEMS, _WIDTH, _ITEM_COUNT, _ITEMS_POSITION, _HASH_AT, _HIGH_AT, _OFFSET_AT,
-    _SIZE_AT, _PREVIOUS_AT,
-) = (8 * place for place in range(12))  # fmt: skip
+    _SIZE_AT, _PREVIOUS_AT, _CHECKED, _BEGIN, _PAGED_BYTES, _CHECKSUMS, _TABLES,
+) = (8 * place for place in range(17))  # fmt: skip
+#: ``index.page_checksums.PAGE_BYTES``.
+_PAGE_SHIFT = 12
 
 #: What :func:`find_records` is told of where it looks: int64 each. ``files`` has the newest first, ``log`` is a
 #: ``tiering.kernels.mapped_log.LOG``; records lie in ``[border, end)``. ``prefix`` is the address of the topic and "#".
@@ -75,13 +83,48 @@ _AHEAD_BYTES = 512
 
 
 @called
+def _page_is_sound(file, page):
+    """Compare a page with its checksum; who was right once is not asked again. Threads may do the same beside this."""
+    start = page << _PAGE_SHIFT
+    length = min(int64(1) << _PAGE_SHIFT, load_i64(file + _PAGED_BYTES) - start)
+    wanted = load_be32(load_i64(file + _CHECKSUMS) + 4 * page) & 0xFFFFFFFF
+    if crc32(load_i64(file + _TABLES), load_i64(file + _BEGIN) + start, length) != wanted:
+        return False
+    store_u8(load_i64(file + _CHECKED) + page, 1)
+    return True
+
+
+@called
+def _are_sound(file, first, last):
+    """The same of pages that follow each other."""
+    checked = load_i64(file + _CHECKED)
+    while first <= last and (load_u8(checked + first) or _page_is_sound(file, first)):
+        first += 1
+    return first > last
+
+
+@inlined
+def _is_sound(file, at, length):
+    """Whether the pages of some bytes are what was written, as far as there are checksums."""
+    checked = load_i64(file + _CHECKED)
+    if checked == 0:
+        return True
+    position = at - load_i64(file + _BEGIN)
+    first = position >> _PAGE_SHIFT
+    last = (position + length - 1) >> _PAGE_SHIFT
+    if last - first <= 1 and load_u8(checked + first) & load_u8(checked + last):
+        return True
+    return _are_sound(file, first, last)
+
+
+@called
 def _slot(file, low):
     return load_i64(file + _SLOT_TABLE) + 8 * (low % load_i64(file + _SLOTS))
 
 
 @called
 def _first_item(file, low):
-    """The number of the first item in the slot of a hash, 0 if it is empty or CORRUPT; and of a run's last item."""
+    """As :func:`_sound_first_item`, of bytes that nobody has compared with a checksum."""
     slot = _slot(file, low)
     count = load_i64(file + _ITEM_COUNT)
     number = load_be32(slot)
@@ -100,6 +143,14 @@ def _first_item(file, low):
 @called
 def _item(file, number):
     return load_i64(file + _ITEMS) + load_i64(file + _WIDTH) * number
+
+
+@called
+def _sound_first_item(file, low):
+    """The number of the first item in the slot of a hash, 0 if it is empty or CORRUPT; and of a run's last item."""
+    if not _is_sound(file, _slot(file, low), 8):
+        return int64(CORRUPT), int64(0)
+    return _first_item(file, low)
 
 
 @called
@@ -170,7 +221,9 @@ def find_items_of_one(file, low, high, out, capacity):
         return int64(CORRUPT)
     width = load_i64(file + _WIDTH)
     found = int64(0)
-    number, last = _first_item(file, low)
+    number, last = _sound_first_item(file, low)
+    if number > 0 and not _is_sound(file, _item(file, number), width * (last + 1 - number)):
+        return int64(CORRUPT)
     while number > 0:
         item = _item(file, number)
         if _matches(file, item, low, high):
@@ -226,6 +279,8 @@ def _walk(place, file, live, live_count, checked):
         key = work + _KEY_BYTES * number
         here = load_i64(key + _NEXT)
         item = _item(file, here)
+        if not _is_sound(file, item, load_i64(file + _WIDTH)):
+            return int64(CORRUPT), int64(0)
         following = _next_item(file, item, here, load_i64(key + _LAST))
         if following < 0:
             return int64(CORRUPT), int64(0)
@@ -298,7 +353,7 @@ def find_records(place, keys, keys_bytes, ends, count, limit, found, result):
             for at in range(wanted_count):
                 number = load_i32(wanted + 4 * at)
                 key = work + _KEY_BYTES * number
-                first, last = _first_item(file, load_i64(key + _LOW))
+                first, last = _sound_first_item(file, load_i64(key + _LOW))
                 if first < 0:
                     store_i64(result, file_number)
                     return int64(CORRUPT)

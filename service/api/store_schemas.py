@@ -89,6 +89,7 @@ class StatsOut(BaseModel):
     index_behind_bytes: int = _COUNT
     index_sealed_to: int = _COUNT
     index_files_waiting: int = _COUNT
+    index_files_damaged: int = _COUNT
     hot_bytes: int = _COUNT
     unflushed_bytes: int = _COUNT
     unarchived_bytes: int | None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from index.compacted_file import SLOT_ENTRY
-from index.cover import TRAILER_BYTES, TRAILER_MAGIC, Cover, Trailer, crc_of
+from index.cover import PAGED_TRAILER_MAGIC, TRAILER_BYTES, TRAILER_MAGIC, Cover, Trailer, crc_of
 from index.errors import CorruptIndexError
 from index.header import (
     BEGIN_MAGIC,
@@ -21,6 +21,7 @@ from index.header import (
     items_position,
 )
 from index.layout import ROCKETMQ, TIERLOG, ItemLayout
+from index.page_checksums import are_sound, page_checksums_of
 from index.states import IndexState
 from service.dump.capacity import Capacity, Shape, chained_capacity, remembered, slot_heads, whole_number
 from service.dump.result import Dump, Json, Options, columns_of, window
@@ -32,6 +33,7 @@ _ITEM = "slot hash hash_high topic_id queue_id offset size seconds store_ms"
 CHAINED_COLUMNS = columns_of(f"item {_ITEM} previous is_newest:bool")
 COMPACTED_COLUMNS = columns_of(f"item {_ITEM}")
 _PIECE_ITEMS = 4_096
+_TRAILER_MAGICS = (TRAILER_MAGIC, PAGED_TRAILER_MAGIC)
 _NAMES = {BEGIN_MAGIC: "begin", END_MAGIC: "end"}
 
 
@@ -43,11 +45,15 @@ class _File:
         self.header = FileHeader.decode(source.array(0, HEADER_BYTES))
         self.trailer = self._read_trailer()
         self.layout = self._layout()
-        self.trailer_bytes = TRAILER_BYTES if self.layout.covered else 0
+        self.checksums_bytes = 0
+        if self.trailer is not None and self.trailer.is_paged:
+            self.checksums_bytes = page_checksums_of(source.size - TRAILER_BYTES)
+        #: Everything behind the items.
+        self.trailer_bytes = TRAILER_BYTES + self.checksums_bytes if self.layout.covered else 0
 
     def _read_trailer(self) -> Trailer | None:
         data = self.source.array(self.source.size - TRAILER_BYTES, self.source.size)
-        if data[-8:].tobytes() != TRAILER_MAGIC:
+        if data[-8:].tobytes() not in _TRAILER_MAGICS:
             return None
         try:
             return Trailer.decode(data)
@@ -63,8 +69,8 @@ class _File:
             if found is not None:
                 return found
             self.dump.find(f"layout {self.trailer.cover.layout_number} is unknown")
-        ends = self.source.read(self.source.size - len(TRAILER_MAGIC), self.source.size) == TRAILER_MAGIC
-        return TIERLOG if ends or _is_in_our_folders(self.source) else ROCKETMQ
+        end = self.source.read(self.source.size - len(TRAILER_MAGIC), self.source.size)
+        return TIERLOG if end in _TRAILER_MAGICS or _is_in_our_folders(self.source) else ROCKETMQ
 
     @property
     def compacted_slots(self) -> int | None:
@@ -95,14 +101,22 @@ class _File:
             "end_ms": header.end_ms, "used_slots": header.used_slots, "item_count": header.item_count, "slots": slots,
         }  # fmt: skip
         if self.trailer is not None:
-            intact = crc_of(self.source.array(0, self.source.size - TRAILER_BYTES)) == self.trailer.body_crc
+            body = self.source.array(0, self.source.size - self.trailer_bytes)
+            intact = crc_of(body) == self.trailer.body_crc
             if not intact:
                 self.dump.find("checksum of the file differs from its trailer's")
+            if self.checksums_bytes and not self._has_sound_checksums(len(body)):
+                intact = False
+                self.dump.find("page checksums are damaged")
             found |= describe_cover(self.trailer.cover) | describe_bounds(self.trailer.bounds)
             found["file_crc"] = "ok" if intact else "bad"
         elif self.layout.covered:
             found["trailer"] = "none: the file was not sealed, or is damaged"
         return {**found, "bytes": self.source.size}
+
+    def _has_sound_checksums(self, at: int) -> bool:
+        end = at + self.checksums_bytes
+        return are_sound(self.source.array(at, end), self.source.array(end, self.source.size))
 
 
 def is_compacted(source: Source, options: Options) -> bool:

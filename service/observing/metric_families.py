@@ -113,6 +113,12 @@ _STORE = (
         "Growing: compaction does not keep up with keys; larger `index.items` make fewer files.",
         stat="index_files_waiting",
     ),
+    _counter(
+        "tierlog_index_files_damaged", "Damaged index files moved to `quarantine/` since the store was opened.",
+        "They were derived again, but a disk that gives other bytes back than it took should be replaced; the log "
+        "names the files.",
+        stat="index_files_damaged",
+    ),
     _labelled(
         "tierlog_files", "Files by kind (segment, index, classic index), tier and state.",
         "Hot segments in state `rolled` wait for the archive.", "kind", "tier", "state",

@@ -32,6 +32,7 @@ from index.object_pages import IndexPage, PageDirectory
 from index.object_sections import META, TAIL, TAIL_BYTES, open_section
 from index.plain import PlainChainedFile
 from tests.support.hot_stores import array, record
+from tests.support.index_bytes import mended
 from tests.support.index_puts import PUTS_A11, batch_of
 from tests.support.tails import data_head
 from tiering.errors import StoreError
@@ -85,14 +86,12 @@ def mend_cover(data: bytes) -> bytes:
     return with_crc(data, 0, COVER_BYTES - 4, COVER_BYTES - 4)
 
 
-def mend_file(data: bytes) -> bytes:
-    """An index file whose trailer's checksums fit."""
+def mend_trailer(data: bytes) -> bytes:
+    """A trailer whose own checksums fit."""
     at = len(data) - TRAILER_BYTES
     if at < 0:
         return data
-    data = data[:at] + mend_cover(data[at:])
-    data = with_crc(data, 0, at, at + 64)
-    return with_crc(data, at, at + 68, at + 68)[:-8] + TRAILER_MAGIC
+    return with_crc(data[:at] + mend_cover(data[at:]), at, at + 68, at + 68)[:-8] + TRAILER_MAGIC
 
 
 def mend_object(data: bytes) -> bytes:
@@ -225,14 +224,14 @@ DECODERS = {
     "seek table": Decoder(lambda data: decode_seek_table(data, path="p"), encode_seek_table([(9, 99, 1), (8, 88, 2)])),
     "index header": Decoder(FileHeader.decode, FileHeader(END_MAGIC, 1, 2, 3, 4).encode()),
     "cover": Decoder(Cover.decode, Cover(0, 9, 5, 20, 2).encode(), mend_cover),
-    "trailer": Decoder(Trailer.decode, Trailer(Cover(0, 9, 5, 20, 2), BOUNDS, 0).encode(), mend_file),
+    "trailer": Decoder(Trailer.decode, Trailer(Cover(0, 9, 5, 20, 2), BOUNDS, 0).encode(), mend_trailer),
     "chained item": Decoder(
         lambda data: TIERLOG.decode_chained(data.ljust(36, b"\0")), TIERLOG.encode_chained(IndexItem())
     ),
     "compacted item": Decoder(lambda data: TIERLOG.decode_compacted(data.ljust(32, b"\0")), bytes(32)),
     "plain chained file": Decoder(read_plain, FILES["chained rocketmq"]),
-    "sealed file": Decoder(on_file(read_sealed), FILES["chained tierlog"], mend_file),
-    "compacted file": Decoder(on_file(read_compacted), FILES["compacted tierlog"], mend_file),
+    "sealed file": Decoder(on_file(read_sealed), FILES["chained tierlog"], mended),
+    "compacted file": Decoder(on_file(read_compacted), FILES["compacted tierlog"], mended),
     "compacted file of RocketMQ": Decoder(on_file(read_bare), FILES["compacted rocketmq"]),
     "page directory": Decoder(PageDirectory.decode, FILES["directory"]),
     "index page": Decoder(lambda data: IndexPage.decode(data, TIERLOG, 65_536).lookup(0, 0, 0), FILES["page"]),

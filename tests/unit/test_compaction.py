@@ -27,6 +27,7 @@ from index.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout
 from index.plain import PlainChainedFile
 from index.slot_pieces import slot_pieces
 from tests.support.faulty_fs import FaultyFileSystem
+from tests.support.index_bytes import compacted_body
 from tests.support.index_puts import T
 from tests.support.item_layouts import EVERY
 from tiering.errors import DiskFailedError
@@ -61,8 +62,7 @@ def uneven_hashes() -> list[int]:
 
 
 def written(path: Path, layout: ItemLayout) -> bytes:
-    data = path.read_bytes()
-    return data[:-TRAILER_BYTES] if layout.covered else data
+    return compacted_body(path.read_bytes(), layout)
 
 
 @pytest.mark.parametrize("layout", EVERY, ids=lambda layout: layout.name)
@@ -227,7 +227,7 @@ def compare(file: ChainedIndexFile, compacted: ByteArray) -> None:
 def test_comparison_notices_every_changed_byte_of_slots_and_items(tmp_path: Path) -> None:
     file, good = sealed_and_compacted(tmp_path)
     compare(file, good)
-    for position in range(28, len(good) - TRAILER_BYTES, 3):
+    for position in range(28, len(compacted_body(good.tobytes(), TIERLOG)), 3):
         bad = good.copy()
         bad[position] ^= 1 << position % 8
         with pytest.raises(CorruptIndexError):

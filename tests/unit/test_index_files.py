@@ -16,6 +16,7 @@ from index.errors import CorruptIndexError
 from index.header import BEGIN_MAGIC, END_MAGIC, HEADER_BYTES, FileHeader, chained_bytes, items_position
 from index.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout, seconds_after
 from index.plain import PlainChainedFile
+from tests.support.index_bytes import compacted_body
 from tests.support.index_puts import PUTS_A11, Put, T, batch_of
 from tests.support.item_layouts import EVERY
 from tiering.errors import CapacityError, InvalidRequestError, UnsupportedFormatError
@@ -139,7 +140,7 @@ def test_tierlog_items_without_their_last_four_bytes_are_rocketmq_items(fs: Loca
     at = items_position(4)
     cut = b"".join(raw[start : start + 32] for start in range(at, len(raw), 36))
     assert raw[:at] + cut == (tmp_path / "r.open").read_bytes()
-    raw = (tmp_path / "t.compacted").read_bytes()[:-TRAILER_BYTES]
+    raw = compacted_body((tmp_path / "t.compacted").read_bytes(), TIERLOG)
     cut = b"".join(raw[start : start + 28] for start in range(at, len(raw), 32))
     rocketmq = (tmp_path / "r.compacted").read_bytes()
     assert cut == rocketmq[at:]
@@ -161,7 +162,7 @@ def test_every_layout_equals_the_plain_codec(fs: LocalFileSystem, tmp_path: Path
     file.seal(10_000)
     compact(fs, file, tmp_path / "g", tmp_path / "tmp")
     written = (tmp_path / "g").read_bytes()
-    assert (written[:-TRAILER_BYTES] if layout.covered else written) == plain.compacted()
+    assert compacted_body(written, layout) == plain.compacted()
     if layout.covered:
         opened = CompactedIndexFile.open(fs, tmp_path / "g", layouts={layout.number: layout})
         assert (opened.first, opened.next) == (0, 10_000)
