@@ -89,7 +89,7 @@ class StatsOut(BaseModel):
     index_behind_bytes: int = _COUNT
     index_sealed_to: int = _COUNT
     index_files_waiting: int = _COUNT
-    index_files_damaged: int = _COUNT
+    index_files_damaged: int = Field(ge=0, description="files moved to quarantine/ since the store was opened")
     hot_bytes: int = _COUNT
     unflushed_bytes: int = _COUNT
     unarchived_bytes: int | None
