@@ -28,6 +28,7 @@ from tiering.batch import ANY_QUEUE, Message, MessageBatch, is_in_columns
 from tiering.clock import Clock
 from tiering.cold.gate import entering_archive
 from tiering.errors import ConflictError, InvalidRequestError, KeyReusedError, OverloadedError
+from tiering.fetch import Fetcher
 from tiering.format.properties import KEYS, OWN_FIELDS, SHARDING_KEY
 from tiering.hot.producers import Origin, Run
 from tiering.lone_message import LoneMessage
@@ -118,7 +119,7 @@ class Appends:
             rows: dict[int, Row] = {}
             for run in window.known(topic, key.producer, key.first, end):
                 self._make_as_durable(run, durability)
-                _answer_again(run, key, messages, rows, self._fetcher.message_at)
+                _answer_again(run, key, messages, rows, self._fetcher)
             missing = [place for place in range(len(messages)) if place not in rows]
             if missing:
                 piece = [messages[place] for place in missing] if rows else messages
@@ -183,32 +184,25 @@ class Appends:
 
 
 def _answer_again(
-    run: Run,
-    key: IdempotencyKey,
-    messages: Sequence[Message],
-    rows: dict[int, Row],
-    read: Callable[[int], StoredMessage | None],
+    run: Run, key: IdempotencyKey, messages: Sequence[Message], rows: dict[int, Row], fetcher: Fetcher
 ) -> None:
-    physical = run.physical
-    for number in range(run.first, min(run.end, key.first + len(messages))):
-        stored = read(physical)
-        place = number - key.first
+    """Add the rows of those messages that are in the run; what else it has may be gone."""
+    offsets = fetcher.record_offsets(run.physical, run.physical_end)
+    for number in range(max(run.first, key.first), min(run.end, key.first + len(messages))):
+        place, at = number - key.first, number - run.first
+        stored = fetcher.message_at(offsets[at]) if at < len(offsets) else None
         if stored is None:
-            raise ConflictError(
-                f"message {max(place, 0)} was appended before, and is erased or expired since", position=max(place, 0)
+            raise ConflictError(f"message {place} was appended before, and is erased or expired since", position=place)
+        if not _is_same(messages[place], stored):
+            raise KeyReusedError(
+                f"message {place} is not the one that number {number} of producer {key.producer!r} belongs to",
+                position=place,
+                hint="each request has a key of its own; one sent again has the same messages",
             )
-        physical += stored.record.size
-        if place >= 0:
-            if not _is_same(messages[place], stored):
-                raise KeyReusedError(
-                    f"message {place} is not the one that number {number} of producer {key.producer!r} belongs to",
-                    position=place,
-                    hint="each request has a key of its own; one sent again has the same messages",
-                )
-            record = stored.record
-            rows[place] = (
-                record.physical_offset, record.queue_id, record.queue_offset, record.store_ms, record.store_host,
-            )  # fmt: skip
+        record = stored.record
+        rows[place] = (
+            record.physical_offset, record.queue_id, record.queue_offset, record.store_ms, record.store_host,
+        )  # fmt: skip
 
 
 def _is_same(message: Message, stored: StoredMessage) -> bool:

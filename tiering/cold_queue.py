@@ -64,6 +64,17 @@ def _record(manifest: ManifestStore, head: Head, offset: int) -> Record | None:
     return record
 
 
+def archived_record_offsets(manifest: ManifestStore, head: Head, first: int, end: int) -> list[int]:
+    """Where records of the physical range ``[first, end)`` of one segment begin, removed ones too; [] if it is gone."""
+
+    def offsets(newest: Head) -> list[int]:
+        reader = manifest.reader()
+        entry = manifest.segment_of(reader, newest, first)
+        return [] if entry is None else SegmentReader(reader, entry).physical_offsets(first, end).tolist()
+
+    return despite_deletion(manifest, head, offsets)
+
+
 @dataclass(frozen=True, slots=True)
 class ColdQueue:
     """One queue of an archive, below ``border``."""

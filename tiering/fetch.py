@@ -11,7 +11,7 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reloading import despite_deletion
 from tiering.cold.replays import Replays
 from tiering.cold.time_search import archived_offset_by_time
-from tiering.cold_queue import ColdQueue, archived_record
+from tiering.cold_queue import ColdQueue, archived_record, archived_record_offsets
 from tiering.declared_gaps import DeclaredGaps
 from tiering.erasing.known import KnownErasures
 from tiering.erasing.tombstones import Erasures
@@ -195,6 +195,24 @@ class Fetcher:
         if record is None or not record.has_queue_unit:
             return None
         return StoredMessage(record, self._store_id, tier)
+
+    def record_offsets(self, first: int, end: int) -> list[int]:
+        """Where the records begin that fill ``[first, end)`` of a log segment, those that are hidden or removed too.
+
+        For a store with a hot tier. Empty if the segment is gone from both tiers.
+        """
+        assert self._hot is not None
+        with self._hot.snapshot() as snapshot:
+            if end > snapshot.end:
+                snapshot.require_dispatched()
+            if first >= snapshot.border:
+                return snapshot.record_offsets(first, end)
+            with entering_archive():
+                head = self._head_below(snapshot.border)
+                if head is None:
+                    return []
+                assert self._manifest is not None
+                return archived_record_offsets(self._manifest, head, first, end)
 
     def _erased(self, head: Head | None) -> Erasures:
         """What is hidden now, and what the head hides that is read with: its objects may still hold that."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
-from tiering.errors import CorruptionError, ReadOnlyError, UnavailableError
-from tiering.format.record import Record, decode_record
+from tiering.errors import CorruptionError, ReadOnlyError, TornRecordError, UnavailableError
+from tiering.format.record import FIXED_BYTES_V1, Record, decode_record
 from tiering.hot.commit_log import Segment
+
+_SIZE = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +51,18 @@ class HotSnapshot:
         if segment is None:
             raise CorruptionError("no segment holds this offset", path="commitlog", position=physical_offset)
         return decode_record(segment.data.data, physical_offset - segment.base_offset, physical_offset=physical_offset)
+
+    def record_offsets(self, first: int, end: int) -> list[int]:
+        """Where the records begin that fill ``[first, end)`` of one segment; none of them is decoded.
+
+        Raises :class:`TornRecordError` if no records fill it.
+        """
+        segment = self.segments[first - first % self.segment_bytes]
+        found = []
+        while first < end:
+            (size,) = _SIZE.unpack_from(segment.data.data, first - segment.base_offset)
+            if not FIXED_BYTES_V1 <= size <= end - first:
+                raise TornRecordError(f"record at {first} says that it has {size} bytes", position=first)
+            found.append(first)
+            first += size
+        return found

@@ -258,6 +258,17 @@ class SegmentReader:
             return None
         return int(cold[at]) + self._entry.base
 
+    def physical_offsets(self, first: int, end: int) -> NDArray[np.int64]:
+        """Where records of the physical range ``[first, end)`` begin, removed ones too; reads their pages alone."""
+        found = [np.empty(0, np.int64)]
+        pages = [page for page in self._head("offset_map", MAGIC_OFFSET_MAP).pages if page.info["records"]]
+        for page, following in zip(pages, [*pages[1:], None], strict=True):
+            ends_before = following is not None and self._entry.base + following.info["first_physical"] <= first
+            if not ends_before and self._entry.base + page.info["first_physical"] < end:
+                found.append(self._map_page(page)[0] + self._entry.base)
+        offsets = np.concatenate(found)
+        return offsets[(offsets >= first) & (offsets < end)]
+
     # the whole
 
     def raw_items(self) -> Iterator[tuple[int, memoryview]]:
