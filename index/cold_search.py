@@ -28,7 +28,7 @@ from tiering.format.hashing import key_hash, key_hash_high
 from tiering.format.manifest import Head, IndexEntry, LogEntry, PageNode
 from tiering.format.queue_rows import QUEUE_ROW
 from tiering.message import StoredMessage
-from tiering.types import END_OF_TIME_MS, Order, TimeAxis, TimeRange
+from tiering.types import EVER, Order, TimeAxis, TimeRange
 
 INDEX_COUNTER = "index_unreachable"
 _MOST_PAGES = 256
@@ -197,7 +197,7 @@ class _Plan:
             return
         segment_bytes = self._segment_bytes(context)
         if self._present_from_ms is not None:
-            present = may_lie_in(TimeRange(self._present_from_ms, END_OF_TIME_MS), second_ms, items["seconds"])
+            present = may_lie_in(TimeRange(self._present_from_ms, EVER.to_ms), second_ms, items["seconds"])
             gone = items["offset"][~present].astype(np.int64)
             bases = np.unique(gone - gone % segment_bytes).tolist()
             context.segments_expired.update((self._search.store_id, base) for base in bases)

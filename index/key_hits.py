@@ -22,11 +22,10 @@ from tiering.cold.reading import ArchiveReader
 from tiering.errors import CorruptionError
 from tiering.format.hashing import key_hash, key_hash_high
 from tiering.format.manifest import Head, IndexEntry, LogEntry
-from tiering.types import TimeAxis, TimeRange
+from tiering.types import EVER, TimeAxis, TimeRange
 
 #: Does the same with each index object: ``map``, or a pool's, as the look-ups may run beside each other.
 Each = Callable[[Callable[[IndexEntry], NDArray[np.int64]], Sequence[IndexEntry]], Iterable[NDArray[np.int64]]]
-_EVER = TimeRange(-(1 << 62), 1 << 62)
 _Hashes = Sequence[tuple[int, int]]
 
 
@@ -42,7 +41,7 @@ def key_hits(
     cold: ColdIndex,
     head: Head,
     keys: Collection[tuple[str, str]],
-    within: TimeRange = _EVER,
+    within: TimeRange = EVER,
     axis: TimeAxis = TimeAxis.STORE,
     *,
     each: Each = map,

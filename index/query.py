@@ -52,8 +52,8 @@ class Query:
 
     @property
     def time_range(self) -> TimeRange:
-        """The half-open range asked for."""
-        return TimeRange(self.from_ms, self.to_ms)
+        """The half-open range asked for, its ends open where they were left so."""
+        return TimeRange.asked(self.from_ms, self.to_ms)
 
     @property
     def after(self) -> Place | None:
@@ -104,6 +104,20 @@ class TierCoverage:
         """Claim nothing of this time or a newer one."""
         self.to_ms = min(self.to_ms, time_ms)
 
+    def as_asked(self, query: Query) -> None:
+        """Say open ends as the query does, unless all that is claimed lies beyond what it says."""
+        within = query.time_range
+        if self.to_ms == within.to_ms and self.from_ms < query.to_ms:
+            self.to_ms = query.to_ms
+        if self.from_ms == within.from_ms and self.to_ms > query.from_ms:
+            self.from_ms = query.from_ms
+
+    def as_meant(self, query: Query) -> None:
+        """Undo :meth:`as_asked`."""
+        within = query.time_range
+        self.to_ms = within.to_ms if self.to_ms == query.to_ms else self.to_ms
+        self.from_ms = within.from_ms if self.from_ms == query.from_ms else self.from_ms
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing is claimed."""
@@ -123,6 +137,10 @@ class StoreCoverage:
     error: str | None = None
     #: Of a store that gave only the first part of its messages: where that ends. The page goes no further.
     page_end: Place | None = None
+
+    def claims(self) -> list[TierCoverage]:
+        """Those that there are."""
+        return [claim for claim in (self.hot, self.cold) if claim is not None]
 
     def drop_empty_claims(self) -> None:
         """Make None what nothing is left of."""

@@ -40,6 +40,8 @@ class RemoteSearch(StoreSearch):
         page = self._page
         (said,) = page.coverage.stores
         covered.hot, covered.error = said.hot, said.error
+        if covered.hot is not None:
+            covered.hot.as_meant(query)
         if page.more:
             covered.page_end = page.messages[-1].place(query.axis)
         times = [message.time_ms(query.axis) for message in page.messages]

@@ -98,9 +98,9 @@ class Results:
 
 def range_behind_cursor(query: Query) -> TimeRange:
     """The times that may be on the page: the range asked for behind the cursor."""
-    after = query.after
+    after, within = query.after, query.time_range
     if after is None:
-        return query.time_range
+        return within
     if query.order is Order.NEWEST:
-        return TimeRange(query.from_ms, min(query.to_ms, after[0] + 1))
-    return TimeRange(max(query.from_ms, after[0]), query.to_ms)
+        return TimeRange(within.from_ms, min(within.to_ms, after[0] + 1))
+    return TimeRange(max(within.from_ms, after[0]), within.to_ms)

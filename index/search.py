@@ -93,6 +93,8 @@ class Searcher:
             _end_claims(coverage, page[-1].time_ms(query.axis), query.order)
         for covered in coverage.stores:
             covered.drop_empty_claims()
+            for claim in covered.claims():
+                claim.as_asked(query)
         coverage.requests, coverage.manifest_requests = bill.requests, bill.manifest_requests
         coverage.bytes, coverage.cost_usd = bill.bytes, bill.cost_usd
         coverage.round_trips, coverage.waves = bill.round_trips, bill.waves(self._concurrency)
@@ -149,9 +151,8 @@ def _count_fates(coverage: Coverage, fates: list[Fate]) -> None:
 def _end_claims(coverage: Coverage, time_ms: int, order: Order) -> None:
     """A page cut by the limit covers the range only as far as its last message."""
     for store in coverage.stores:
-        for claim in (store.hot, store.cold):
-            if claim is not None:
-                claim.end_at(time_ms, order)
+        for claim in store.claims():
+            claim.end_at(time_ms, order)
 
 
 def _object_of(error: Exception) -> str | None:

@@ -10,10 +10,10 @@ from index.guess import Guess
 from index.query import TierCoverage
 from tiering.cold.bill import RequestChain
 from tiering.message import StoredMessage
-from tiering.types import END_OF_TIME_MS, Order, Tier
+from tiering.types import EVER, Order, Tier
 
 Bounds = tuple[int, int]
-ALL_TIME: Bounds = (-END_OF_TIME_MS, END_OF_TIME_MS)
+ALL_TIME: Bounds = (EVER.from_ms, EVER.to_ms - 1)
 
 
 class Fate(IntEnum):

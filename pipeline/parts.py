@@ -23,10 +23,9 @@ from pipeline.rows import FIRST_SHOWN_MS, LAST_SHOWN_MS, shown_ms
 from tiering.cold.reading import ArchiveReader
 from tiering.errors import ObjectNotFoundError
 from tiering.format.manifest import LogEntry
-from tiering.types import TimeRange
+from tiering.types import EVER, TimeRange
 
 PART_BYTES = 64 << 20
-_BEFORE_ALL_MS, _AFTER_ALL_MS = -(1 << 62), 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +105,9 @@ def _behind(batch: pa.RecordBatch, last: pa.RecordBatch) -> pa.RecordBatch:
 def time_range_of(shown: Span) -> TimeRange:
     """The times in ms that a row may show as one of the span: whatever lies beyond those that can be shown, too."""
     is_open = shown.first is None or shown.first <= FIRST_SHOWN_MS
-    from_ms = _BEFORE_ALL_MS if is_open or shown.first is None else shown.first
+    from_ms = EVER.from_ms if is_open or shown.first is None else shown.first
     is_open = shown.end is None or shown.end > LAST_SHOWN_MS
-    return TimeRange(from_ms, _AFTER_ALL_MS if is_open or shown.end is None else shown.end)
+    return TimeRange(from_ms, EVER.to_ms if is_open or shown.end is None else shown.end)
 
 
 def _wanted(store: PinnedStore, predicate: Predicate) -> Iterator[tuple[LogEntry, int]]:

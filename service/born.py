@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from tiering.batch import validate_born_ms
 from tiering.errors import InvalidRequestError
 from tiering.times import to_ms
 
@@ -65,7 +66,7 @@ class BornTimes:
             raise InvalidRequestError(f"cannot read the born time {text[:60]!r}: {error}", hint=_HINT) from error
         if ms < 0:
             raise InvalidRequestError(f"the born time {text[:60]!r} is before 1970")
-        return ms
+        return validate_born_ms(ms)
 
     def _parse_format(self, text: str) -> int:
         moment = datetime.strptime(self._prefix + text, self._format)
@@ -78,7 +79,7 @@ class BornTimes:
 
 
 def _epoch_ms(text: str, factor: int) -> int:
-    match = re.fullmatch(r"\s*(\d{1,15})(?:[.,](\d+))?\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,20})(?:[.,](\d+))?\s*", text)
     if match is None:
         raise ValueError("not a number")
     whole = int(match[1]) * factor

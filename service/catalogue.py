@@ -11,9 +11,7 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.format.manifest import Head
 from tiering.hot.store import HotStore
 from tiering.paths import base_offset_name
-from tiering.types import END_OF_TIME_MS, Tier, TimeAxis, TimeBounds, TimeRange
-
-_ALL_TIME = TimeRange(-END_OF_TIME_MS, END_OF_TIME_MS)
+from tiering.types import EVER, Tier, TimeAxis, TimeBounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ def cold_files(manifest: ManifestStore, head: Head) -> list[FileInfo]:
                 minimum, maximum, entry.records,
             )
         )  # fmt: skip
-    for item in manifest.index_entries(reader, head, TimeAxis.STORE, _ALL_TIME):
+    for item in manifest.index_entries(reader, head, TimeAxis.STORE, EVER):
         minimum, maximum = _store_bounds(item.bounds)
         found.append(
             FileInfo(

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiering.batch import MAX_QUEUES
+from tiering.batch import BORN_END_MS, MAX_QUEUES
 from tiering.kernels.addresses import address_of
 from tiering.kernels.json_rows import (
     DOCUMENT_NAME,
@@ -61,7 +61,7 @@ def read_columns(text: bytes, *, is_lines: bool) -> pa.Table | None:
         address_of(np.frombuffer(text, np.uint8)), size, int(is_lines), _FIELD_NAMES, _DOCUMENT_NAME, most_rows,
         MAX_QUEUES, *map(address_of, columns),
     )  # fmt: skip
-    if rows <= 0:
+    if rows <= 0 or born_ms[:rows].max() >= BORN_END_MS:
         return None
     key_count, pair_count, every = totals.tolist()
     found: dict[str, pa.Array] = {"body": _texts(rows, body_ends, bodies, _BYTES)}

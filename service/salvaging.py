@@ -3,7 +3,8 @@
 The old directory is only read. What the archive lacks of its log is found by comparing the two
 (:mod:`tiering.old_log`): all from where they part, and below that what was not to be archived, which a volume that was
 made from the archive never had. It is appended in the order of the log, each message with the property
-``TL_SALVAGED``: the old volume and the physical offset there.
+``TL_SALVAGED``: the old volume and the physical offset there. A born time that is not taken any more, before 1970 or
+after 9999, becomes the nearest that is, and ``TL_BORN_MS`` says what it was.
 
 Run again, it appends nothing twice: before the first message of a queue is appended, the end of that queue on the new
 volume is committed as the offset of a consumer group of its own, and every run looks through the queue from there for
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from service.opening import StoreParts, Surroundings, open_parts
 from service.wire import Json, body_bytes
-from tiering.batch import Message
+from tiering.batch import BORN_END_MS, Message
 from tiering.cold.manifest_store import ManifestStore
 from tiering.erasing.known import KnownErasures
 from tiering.erasing.receipt import ReceiptStore
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from service.cli.targets import Writer
 
 PROPERTY = "TL_SALVAGED"
+BORN_PROPERTY = "TL_BORN_MS"
 _BATCH_MESSAGES = 500
 _BATCH_BYTES = 1 << 20
 _PAGE = 1_000
@@ -223,8 +225,9 @@ def _batches(messages: Iterable[StoredMessage]) -> Iterator[list[StoredMessage]]
 
 def _digest(body: bytes, born_ms: int, keys: list[str], tag: str, properties: Mapping[str, str]) -> bytes:
     """What a message is known by, whichever volume it lies on."""
-    own = sorted((name, value) for name, value in properties.items() if name != PROPERTY)
-    found = hashlib.blake2b(json.dumps([born_ms, keys, tag, own]).encode(), digest_size=16)
+    own = sorted((name, value) for name, value in properties.items() if name not in (PROPERTY, BORN_PROPERTY))
+    born = properties.get(BORN_PROPERTY, str(born_ms))
+    found = hashlib.blake2b(json.dumps([born, keys, tag, own]).encode(), digest_size=16)
     found.update(body)
     return found.digest()
 
@@ -486,9 +489,11 @@ class _Run:
     def _plain(self, message: StoredMessage) -> Message:
         record = message.record
         body, _ = message.readable_body()
-        return Message(
-            record.topic, body, message.keys, message.tag, message.properties, record.born_ms, record.queue_id
-        )  # fmt: skip
+        born_ms = min(max(record.born_ms, 0), BORN_END_MS - 1)
+        properties = message.properties
+        if born_ms != record.born_ms:
+            properties[BORN_PROPERTY] = str(record.born_ms)
+        return Message(record.topic, body, message.keys, message.tag, properties, born_ms, record.queue_id)
 
 
 def _queue_of(message: StoredMessage) -> _Queue:

@@ -17,11 +17,10 @@ from tiering.cold.reading import ArchiveReader
 from tiering.errors import CorruptionError, NotFoundError, UnavailableError
 from tiering.format.manifest import Head, IndexEntry, LogEntry, PageNode
 from tiering.hot.store import HotStore
-from tiering.types import END_OF_TIME_MS, Tier, TimeAxis, TimeBounds, TimeRange
+from tiering.types import EVER, Tier, TimeAxis, TimeBounds, TimeRange
 
 #: Pages of the manifest that one view reads at most, each of up to 256 entries.
 MAX_PAGES = 64
-ALL_TIME = TimeRange(-END_OF_TIME_MS, END_OF_TIME_MS)
 DEFAULT_BLOCKS = 400
 MAX_BLOCKS = 2_000
 
@@ -51,7 +50,7 @@ class Block:
 class View:
     """What part of the store is looked at, and in how many blocks a row at most."""
 
-    stored: TimeRange = ALL_TIME
+    stored: TimeRange = EVER
     first_offset: int = 0
     next_offset: int = (1 << 63) - 1
     blocks: int = DEFAULT_BLOCKS

@@ -181,11 +181,11 @@ class ArrowMessages(Sequence[Message]):
 
 def _canonical(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column in its one type and, unless it is too large for that, in one piece."""
-    if pa.types.is_timestamp(column.type):
-        column = _floored_ms(column)
     wanted = _COLUMNS[name][2]
     if column.type != wanted:  # what need not be done takes 20 us for each column, as long as 20 messages
         try:
+            if pa.types.is_timestamp(column.type):
+                column = _floored_ms(column)
             column = column.cast(wanted)
         except pa.ArrowInvalid as error:
             raise InvalidRequestError(f"column {name!r}: {error}") from error

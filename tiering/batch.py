@@ -32,6 +32,7 @@ from tiering.format.record_checksum import CHECKSUM_BYTES
 from tiering.fs import ByteArray
 from tiering.kernels.addresses import address_of
 from tiering.kernels.incoming import measure_records, measure_texts
+from tiering.types import END_OF_TIME_MS
 
 #: Leave the choice of a queue to the store.
 ANY_QUEUE = -1
@@ -52,8 +53,10 @@ _TOPIC = re.compile(TOPIC_PATTERN)
 #: Every key that can be indexed, whole.
 KEY_PATTERN = "[^ \x01\x02]+"
 _KEY = re.compile(KEY_PATTERN)
-#: Every born time, in ms, is below.
-BORN_END_MS = 1 << 62
+#: Every born time that is taken, in ms, is below: what a calendar of four digits can say.
+BORN_END_MS = END_OF_TIME_MS
+#: Units that clients send instead, and how many of them are a ms.
+_FINER = (("microseconds", 1_000), ("nanoseconds", 1_000_000))
 #: Recovery takes a disk sector of zeros in a text for one that a power cut has lost.
 _LOST_SECTOR = bytes(512)
 
@@ -75,6 +78,18 @@ def validate_key(key: str) -> str:
         raise InvalidRequestError(f"bad key {key[:100]!r}", hint="a key is not empty and has no space, 0x01 or 0x02")
     _encode(key)
     return key
+
+
+def validate_born_ms(born_ms: int) -> int:
+    """Return a born time from 1970 to 9999, in ms, or raise :class:`InvalidRequestError`."""
+    if not 0 <= born_ms < BORN_END_MS:
+        looks_like = next(
+            (f"; this looks like {unit}" for unit, of_ms in _FINER if 0 < born_ms // of_ms < BORN_END_MS), ""
+        )
+        raise InvalidRequestError(
+            f"bad born time {born_ms}", hint=f"born_ms is milliseconds since the epoch, from 1970 to 9999{looks_like}"
+        )
+    return born_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,5 +350,5 @@ def _check_sizes(message: Message, max_body_bytes: int, *texts: bytes) -> None:
         raise InvalidRequestError(f"a key, tag or property has {len(_LOST_SECTOR)} zero bytes in a row")
     if not ANY_QUEUE <= message.queue_id < MAX_QUEUES:
         raise InvalidRequestError(f"bad queue id {message.queue_id}", hint=f"a topic has at most {MAX_QUEUES} queues")
-    if message.born_ms is not None and not 0 <= message.born_ms < BORN_END_MS:
-        raise InvalidRequestError(f"bad born time {message.born_ms}")
+    if message.born_ms is not None:
+        validate_born_ms(message.born_ms)

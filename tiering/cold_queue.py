@@ -20,9 +20,7 @@ from tiering.format.filler import Filler
 from tiering.format.manifest import Head, LogEntry, PageNode
 from tiering.format.record import Record
 from tiering.message import StoredMessage
-from tiering.types import Tier
-
-_BEFORE_ALL_MS = -(1 << 62)
+from tiering.types import EVER, Tier
 
 
 class _Lost:
@@ -59,7 +57,7 @@ def _record(manifest: ManifestStore, head: Head, offset: int) -> Record | None:
     record = None if cold_offset is None else next(segment.records_at([cold_offset]))[1]
     if record is not None and head.expired:
         ids = {state.name: state.topic_id for state in manifest.state(reader, head).topics}
-        if record.store_ms < dict(head.expired).get(ids.get(record.topic, -1), _BEFORE_ALL_MS):
+        if record.store_ms < dict(head.expired).get(ids.get(record.topic, -1), EVER.from_ms):
             return None
     return record
 
@@ -115,7 +113,7 @@ class ColdQueue:
 
     def present_from_ms(self, head: Head) -> int:
         """The store time before which everything of the topic has expired."""
-        return dict(head.expired).get(self.topic_id, _BEFORE_ALL_MS)
+        return dict(head.expired).get(self.topic_id, EVER.from_ms)
 
     def pieces(self, head: Head, offset: int) -> Generator[Piece]:
         """The records from ``offset`` on, some before them, and fillers, in pieces, each of which is read to its end.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-#: End of time for a range left open: the first instant of the year 10000, in ms.
+#: The first instant of the year 10000, in ms: no calendar says a later one, so a range up to it has no end.
 END_OF_TIME_MS = 253_402_300_800_000
 
 
@@ -69,6 +69,15 @@ class TimeRange:
     from_ms: int
     to_ms: int
 
+    @classmethod
+    def asked(cls, from_ms: int, to_ms: int) -> TimeRange:
+        """The range that somebody asks for: from 0 and up to :data:`END_OF_TIME_MS` stand for ends that are open.
+
+        Records may have earlier and later times than people can say, from clients that send microseconds or whose
+        clock is wrong.
+        """
+        return cls(from_ms or EVER.from_ms, EVER.to_ms if to_ms == END_OF_TIME_MS else to_ms)
+
     def overlaps(self, min_ms: int, max_ms: int) -> bool:
         """Whether any instant of the inclusive ``[min_ms, max_ms]`` lies inside."""
         return min_ms < self.to_ms and max_ms >= self.from_ms
@@ -76,6 +85,10 @@ class TimeRange:
     def contains(self, time_ms: int) -> bool:
         """Whether one instant lies inside."""
         return self.from_ms <= time_ms < self.to_ms
+
+
+#: Every time that a record can say, in ms.
+EVER = TimeRange(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, WithJsonSchema, model_validator
 
 from index.query import DEFAULT_LIMIT, MAX_LIMIT
 from service.api.coverage_schemas import CoverageOut, EstimateOut
 from service.api.parameters import MAX_OFFSET, TIMES, Flag, Key, Number, Time, Whole, absent, whole
 from service.wire import decode_base64
-from tiering.batch import BORN_END_MS, KEY_PATTERN, MAX_QUEUES
+from tiering.batch import BORN_END_MS, KEY_PATTERN, MAX_QUEUES, validate_born_ms
 from tiering.format.properties import OWN_FIELDS
 from tiering.types import END_OF_TIME_MS, Boundary, Order, PullStatus, TimeAxis
 
@@ -78,6 +78,14 @@ def _no_separator(schema: dict[str, Any]) -> None:
     _text(schema)["pattern"] = whole(f"{_NO_SEPARATOR}+")
 
 
+#: What it may be is in the document as bounds; the store's own rule says what else it looks like.
+_BornTime = Annotated[
+    Whole,
+    AfterValidator(validate_born_ms),
+    WithJsonSchema({"type": "integer", "minimum": 0, "exclusiveMaximum": BORN_END_MS}),
+]
+
+
 class MessageIn(_Strict):
     """A message to append: ``body`` (text) or ``body_base64``, exactly one of them."""
 
@@ -88,7 +96,7 @@ class MessageIn(_Strict):
     keys: Annotated[list[Key], FailFast()] = Field(default=[], description="found by each of them")
     tag: _Tag = Field(default="", description="readers of a queue may ask for it")
     properties: _Properties = Field(default={}, description="names and values, neither empty")
-    born_ms: Annotated[Whole, Field(ge=0, lt=BORN_END_MS)] | None = Field(
+    born_ms: _BornTime | None = Field(
         default=None, description="ms since the epoch; absent: now, by the service's clock"
     )
     queue_id: Annotated[Whole, Field(ge=0, le=MAX_QUEUES - 1)] | None = Field(

@@ -16,7 +16,7 @@ from service.api.schemas import MessageIn, MessagesIn
 from service.json_columns import read_columns
 from service.json_rows import MOST_AT_ONCE_BYTES, parsed_document, parsed_lines, table_of_document, table_of_lines
 from tiering.arrow_batch import ArrowMessages
-from tiering.batch import Message
+from tiering.batch import BORN_END_MS, Message
 
 
 def _queue_of(sharding_key: str) -> int:
@@ -63,7 +63,7 @@ _RIGHT = st.fixed_dictionaries(
         "keys": st.lists(_TEXTS, max_size=3),
         "tag": _TEXTS,
         "properties": st.dictionaries(_TEXTS, _TEXTS, max_size=3),
-        "born_ms": st.none() | st.integers(0, (1 << 62) - 1),
+        "born_ms": st.none() | st.integers(0, BORN_END_MS - 1),
         "sharding_key": st.text(min_size=1, max_size=3),
     },
 ) | st.fixed_dictionaries(

@@ -9,9 +9,7 @@ import numpy as np
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment.reader import SegmentReader
 from tiering.format.manifest import Head
-from tiering.types import Boundary, TimeRange
-
-_EVER_MS = 1 << 62
+from tiering.types import EVER, Boundary, TimeRange
 
 
 def archived_offset_by_time(
@@ -30,8 +28,10 @@ def archived_offset_by_time(
     that have expired do not count.
     """
     reader, is_upper = manifest.reader(), boundary is Boundary.UPPER
-    present_from_ms = dict(head.expired).get(topic_id, -_EVER_MS)
-    stored = TimeRange(present_from_ms, time_ms + 1) if is_upper else TimeRange(max(time_ms, present_from_ms), _EVER_MS)
+    present_from_ms = dict(head.expired).get(topic_id, EVER.from_ms)
+    stored = (
+        TimeRange(present_from_ms, time_ms + 1) if is_upper else TimeRange(max(time_ms, present_from_ms), EVER.to_ms)
+    )
     for base in _segments(manifest, head, border, topic_id, queue_id, stored, backwards=is_upper):
         segment = SegmentReader(reader, manifest.entry_of_rows(reader, head, base))
         runs = segment.directory_rows(topic, queue_id)

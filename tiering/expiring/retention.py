@@ -17,9 +17,7 @@ from tiering.erasing.rewriting import Unwanted
 from tiering.expiring.rules import Rules
 from tiering.format.manifest import Head, LogEntry, TopicExpiry
 from tiering.store_view import RetainedTopic, StoreView
-from tiering.types import TimeRange
-
-_EVER_MS = 1 << 62
+from tiering.types import EVER, TimeRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class ColdRetention:
             below_ms = self._rules.topic_below_ms(topic, now_ms)
             if below_ms is None or topic.hold:
                 continue
-            before_ms = expired.get(topic.topic_id, -_EVER_MS)
+            before_ms = expired.get(topic.topic_id, EVER.from_ms)
             if below_ms - before_ms >= self._rules.step_ms(topic) and self._holds_between(
                 head, topic, TimeRange(before_ms, below_ms)
             ):
@@ -89,7 +87,7 @@ class ColdRetention:
 
     def _has_expired(self, entry: LogEntry, expired: Mapping[str, int]) -> bool:
         """Whether every message of the segment has expired by its topic."""
-        if entry.bounds is None or entry.bounds.max_store_ms >= max(expired.values(), default=-_EVER_MS):
+        if entry.bounds is None or entry.bounds.max_store_ms >= max(expired.values(), default=EVER.from_ms):
             return False
         runs = SegmentReader(self._manifest.reader(), entry).runs()
         return all(_is_over(run, expired) for run in runs)
@@ -119,7 +117,7 @@ class ExpiredRecords:
             return False
         stored = entry.bounds.min_store_ms, entry.bounds.max_store_ms
         return any(
-            TimeRange(self.looked.get(name, -_EVER_MS), ms).overlaps(*stored) for name, ms in self.expired.items()
+            TimeRange(self.looked.get(name, EVER.from_ms), ms).overlaps(*stored) for name, ms in self.expired.items()
         )
 
     def unwanted(self, reader: ArchiveReader, entry: LogEntry) -> Unwanted | None:
@@ -133,13 +131,13 @@ class ExpiredRecords:
         if not (is_half or is_all):
             return None
         return Unwanted(
-            lambda run: run.min_store_ms < expired.get(run.topic, -_EVER_MS),
-            lambda record: record.store_ms < expired.get(record.topic, -_EVER_MS),
+            lambda run: run.min_store_ms < expired.get(run.topic, EVER.from_ms),
+            lambda record: record.store_ms < expired.get(record.topic, EVER.from_ms),
         )
 
 
 def _is_over(run: DirectoryRow, expired: Mapping[str, int]) -> bool:
-    return run.max_store_ms < expired.get(run.topic, -_EVER_MS)
+    return run.max_store_ms < expired.get(run.topic, EVER.from_ms)
 
 
 def _bytes_over(runs: Iterable[DirectoryRow], expired: Mapping[str, int]) -> int:

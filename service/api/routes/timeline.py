@@ -80,6 +80,6 @@ def timeline(asked: Annotated[TimelineIn, Query()], caller: TheCaller, engine: T
     Ask again with `known_version`, and archived blocks come only after the archive has changed.
     """
     caller.check(Scope.READ)
-    stored = TimeRange(asked.from_ms, asked.to_ms)
+    stored = TimeRange.asked(asked.from_ms, asked.to_ms)
     view = View(stored, asked.from_offset, asked.to_offset, asked.blocks, asked.known_version)
     return JSONResponse(engine.timeline(view).to_json())
