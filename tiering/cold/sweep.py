@@ -23,6 +23,11 @@ _MAX_EMPTIED_PAGES = 8
 _MAX_EMPTIED_NAMES = 1_000
 
 
+def overdue_ms(grace_ms: int) -> int:
+    """How long what nobody names may be there: a grace period, a quarter to the next sweep, a quarter that it takes."""
+    return grace_ms + grace_ms // 2
+
+
 @dataclass(slots=True)
 class SweepReport:
     """What one sweep did."""
