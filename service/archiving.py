@@ -6,7 +6,6 @@ anywhere; the watermarks in the manifest say where to go on.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -104,6 +103,7 @@ class ColdWay:
         self._state = state
         self._publisher = IndexPublisher(index, manifest, randomness, fs, paths.tmp, self.local_step, filters)
         self._lock = threading.Lock()
+        self._claiming = threading.Lock()
         self._remembering = threading.Lock()
         self._claimed = False
         self._remembered = 0
@@ -126,7 +126,7 @@ class ColdWay:
         and stops at the first segment without one.
         """
         with self._lock:
-            head = self._claim()
+            head = self.claim()
             if everything or (until_ms is not None and self._active_begins_before(until_ms)):
                 self._roll()
             report = ArchiveReport()
@@ -144,10 +144,19 @@ class ColdWay:
         self.archive()
 
     def tell_topics(self) -> None:
-        """Tell the archive of the topics as they are now, if it does not know; there is nobody to tell before it is."""
-        if self._manifest.had_head:
-            with self._lock:
-                self._publish_state(self._claim(), self._state.with_topics)
+        """Tell the archive of the topics as they are now, if it does not know; there is nobody to tell before it is.
+
+        Beside the other steps: it waits for no more than one commit of a backlog that is being archived.
+        """
+        if not self._manifest.had_head:
+            return
+        self.claim()
+        with self._state.publishing:
+            begun_s = self._manifest.begin_upload()
+            ref = self._state.with_topics(self.claim())
+            if ref is not None:
+                change = ManifestChange(state=ref, begun_s=begun_s)
+                self.remember(self._unless_lost(partial(self._manifest.commit_other, change, owned=True)))
 
     def local_round(self) -> None:
         """What needs no archive: roll by age, remove what is due."""
@@ -174,7 +183,7 @@ class ColdWay:
             head = self._manifest.head
             is_behind = head is None or bool(self._archiver.waiting(head)) or self._publisher.has_work(head)
             if is_behind:
-                head = self._archive_segments(self._claim(), ArchiveReport(), None, None)
+                head = self._archive_segments(self.claim(), ArchiveReport(), None, None)
             assert head is not None
             head = self._publish_state(head, self._state.if_due)  # not held up by an index that cannot be published
             if is_behind:
@@ -184,13 +193,14 @@ class ColdWay:
 
     def _publish_state(self, head: Head, wanted: Callable[[Head], ObjectRef | None]) -> Head:
         """Tell the archive of groups and queue ends, if it is wanted now."""
-        begun_s = self._manifest.begin_upload()
-        ref = wanted(head)
-        if ref is not None:
-            change = ManifestChange(state=ref, begun_s=begun_s)
-            head = self._despite_erasures(self._claim(), lambda seen: self._manifest.commit(change, seen))
-            self.remember(head)
-        return head
+        with self._state.publishing:
+            begun_s = self._manifest.begin_upload()
+            ref = wanted(self._manifest.head or head)
+            if ref is not None:
+                change = ManifestChange(state=ref, begun_s=begun_s)
+                head = self._despite_erasures(self.claim(), lambda seen: self._manifest.commit(change, seen))
+                self.remember(head)
+            return head
 
     def sweep_round(self) -> None:
         """Every quarter of the grace period: delete what nobody names any more. Beside the other steps."""
@@ -213,8 +223,16 @@ class ColdWay:
 
     def claim(self) -> Head:
         """The head, in which this open is the one that may write."""
-        with contextlib.nullcontext() if self._claimed else self._lock:
-            return self._claim()
+        self.check_going_on()
+        if not self._claimed:
+            with self._claiming:
+                if not self._claimed:
+                    return self._first_claim()
+        head = self._manifest.head
+        assert head is not None
+        if self._if_own(head) is None:
+            self.check_owner()  # raises, and makes the store read-only
+        return head
 
     def own_epoch(self) -> int | None:
         """The epoch that this open holds in the head, by a look at it; None while another step has the way.
@@ -225,7 +243,7 @@ class ColdWay:
             if not self._lock.acquire(blocking=False):
                 return None
             try:
-                return self._claim().epoch
+                return self.claim().epoch
             finally:
                 self._lock.release()
         self.check_owner()
@@ -253,14 +271,7 @@ class ColdWay:
         if self._manifest.head is not None:
             self.remember(self._manifest.head)  # another process may have begun an erasure
 
-    def _claim(self) -> Head:
-        self.check_going_on()
-        if self._claimed:
-            head = self._manifest.head
-            assert head is not None
-            if self._if_own(head) is None:
-                self.check_owner()  # raises, and makes the store read-only
-            return head
+    def _first_claim(self) -> Head:
         head = self._unless_lost(
             partial(
                 self._manifest.claim, owner_of(self._identity), log_begin=self._hot.log.begin, log_end=self._hot.log.end
@@ -344,10 +355,12 @@ class ColdWay:
 
     def remember(self, head: Head) -> None:
         """Have ``head.json`` say what a head says, and of which earlier erasures hot copies remain, durably."""
-        if head.version <= self._remembered:
-            return
+        if head.version > self._remembered:
+            self._save_seen(head)
+
+    def _save_seen(self, head: Head) -> None:
         with self.local_step(), self._remembering:
-            if head.version > self._remembered:
+            if head.version >= self._remembered:
                 tombstones = self._known.to_save(head, self._hot.log.begin)
                 save_seen_head(self._fs, self._paths, head, tombstones)
                 self._known.was_saved(tombstones)
@@ -382,3 +395,6 @@ class ColdWay:
         if border > self._hot.border:
             self.check_going_on()
             self._hot.remove_below(border, forget=self._index.remove_below)
+            head = self.own_head()
+            if head is not None and self._known.to_save(head, self._hot.log.begin) != self._known.saved:
+                self._save_seen(head)  # without erasures of which the last hot copy is gone

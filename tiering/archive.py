@@ -47,19 +47,27 @@ class Archiver:
         return [segment for segment in self._hot.log.segments() if head.archived_to <= segment.base_offset < last]
 
     def archive(self, segment: Segment, head: Head) -> Head:
-        """Publish one rolled segment, the first that ``head`` lacks; returns the head that names it."""
+        """Publish one rolled segment, the first that ``head`` lacks; returns the head that names it.
+
+        Nothing that a hold forbids is published once the hold is in force: if one began meanwhile, on a topic of which
+        messages were left out, the segment is stored anew.
+        """
         if segment.base_offset != head.archived_to:
             raise StoreError(f"segment {segment.base_offset} is not the next to archive ({head.archived_to})")
         if self._hot.dispatch() < segment.end:
             raise StoreError(f"segment {segment.base_offset} is not dispatched yet")
-        begun_s = self._manifest.begin_upload()
-        topics = self._hot.topics.all()
-        stones = (*head.tombstones, *self._deleted())
-        entry = upload_segment(self._manifest, self._randomness, topics, segment, head.epoch, stones)
-        change = ManifestChange(
-            log=(entry,), archived_to=segment.end, state=self._state.with_topics(head), begun_s=begun_s
-        )
-        return self._manifest.commit(change, head)
+        while True:
+            begun_s = self._manifest.begin_upload()
+            topics = self._hot.topics.all()
+            stones = (*head.tombstones, *self._deleted())
+            left_out = {stone.topic for stone in stones} - {topic.name for topic in topics if topic.hold}
+            entry = upload_segment(self._manifest, self._randomness, topics, segment, head.epoch, stones)
+            with self._state.publishing:
+                if any(topic.hold and topic.name in left_out for topic in self._hot.topics.all()):
+                    continue
+                state = self._state.with_topics(self._manifest.head or head)
+                change = ManifestChange(log=(entry,), archived_to=segment.end, state=state, begun_s=begun_s)
+                return self._manifest.commit(change, head)
 
 
 def upload_segment(
@@ -101,10 +109,6 @@ def upload_segment(
 def _removal(
     topics: Sequence[Topic], names: Sequence[str], segment: Segment, tombstones: Sequence[Tombstone]
 ) -> Removal | None:
-    held = {topic.name for topic in topics if topic.hold}
-    erased = Erasures(
-        stone
-        for stone in tombstones
-        if stone.end > segment.base_offset and stone.topic in names and stone.topic not in held
-    )
+    shown = {topic.name for topic in topics if not topic.hold}
+    erased = Erasures(stone for stone in tombstones if stone.end > segment.base_offset and stone.topic in shown)
     return partial(hidden_rows, topic_names=names, erased=erased) if erased else None

@@ -6,6 +6,7 @@ Killed before the commit: an object that nobody names, and the state before is s
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 from tiering.clock import Clock
@@ -24,7 +25,10 @@ STATE_INTERVAL_S = 60.0
 
 
 class StateWriter:
-    """Tells the archive of one store what its records do not say; used by one thread at a time, after a claim."""
+    """Tells the archive of one store what its records do not say; used after a claim, by one thread at a time.
+
+    Whoever asks for a state object holds ``publishing`` until it is named, so that none replaces a newer one.
+    """
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class StateWriter:
         self._manifest = manifest
         self._clock = clock
         self._randomness = randomness
+        self.publishing = threading.Lock()
         self._look_at_s = 0.0
         self._is_doubted = False
         #: The last state object seen and what it says, so that a look costs no request.
