@@ -23,6 +23,7 @@ from index.local_index import LocalIndex
 from index.snapshot import IndexReader, IndexSnapshot
 from tiering.erasing.tombstones import Erasures, ErasureSource
 from tiering.errors import CorruptionError, InvalidRequestError, UnavailableError
+from tiering.format.manifest import Tombstone
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
 from tiering.kernels.mapped_log import MappedLog
@@ -80,8 +81,9 @@ class HotKeys:
         maps = {base: segment.data for base, segment in snapshot.segments.items()}
         self._log = MappedLog(maps, snapshot.segment_bytes)
         stones = [stone for stone in erased.tombstones if stone.topic == topic]
-        whole = [stone for stone in stones if (stone.key_hash, stone.from_ms, stone.to_ms) == (None, None, None)]
-        some = [stone for stone in stones if stone not in whole]
+        whole, some = list[Tombstone](), list[Tombstone]()
+        for stone in stones:
+            (whole if (stone.key_hash, stone.from_ms, stone.to_ms) == (None, None, None) else some).append(stone)
         self._erased = Erasures(some)
         self._erased_below = max((stone.end for stone in some), default=0)
         shown_from = max([self.border, *(stone.end for stone in whole)])

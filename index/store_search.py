@@ -78,7 +78,7 @@ def work_below(
             if head.cold_min < pinned.border:
                 erased = pinned.erased
                 if by_head:
-                    erased = erased.joined(stone for stone in head.tombstones if stone.topic == query.topic)
+                    erased = erased.joined(tuple(stone for stone in head.tombstones if stone.topic == query.topic))
                 yield from search.plan(head, pinned.border, pinned.topic_id, erased, context)
             # an archive that holds nothing below the border has no version to claim anything at
 

@@ -5,48 +5,37 @@ A time that no row shows (``pipeline.rows``) counts as it is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.rows import key_pairs
-from tiering.erasing.tombstones import keys_meant
-from tiering.format.manifest import Tombstone
+from tiering.erasing.tombstones import Erasures
 
 
-def without_erased(batch: pa.RecordBatch, tombstones: Iterable[Tombstone]) -> pa.RecordBatch:
-    """The rows of a batch of the view ``messages`` that no tombstone hides.
+def without_erased(batch: pa.RecordBatch, erased: Erasures) -> pa.RecordBatch:
+    """The rows of a batch of the view ``messages`` that are not hidden.
 
-    Topic, offset and time are compared on all rows at once; only keys of rows that those leave open are hashed.
+    Topic, offset and time are compared on all rows at once; only keys of rows that those leave open are hashed, each
+    once.
     """
     hidden = np.zeros(batch.num_rows, bool)
-    for stone in tombstones:
-        meant = _is_meant(batch, stone) & ~hidden
-        means = keys_meant(stone)
-        if means is not None and meant.any():
-            meant[meant] = _has_key(batch.filter(pa.array(meant)), means)
-        hidden |= meant
+    for topic in pc.unique(batch.column("topic")).to_pylist() if erased else ():
+        if erased.concerns(topic):
+            mine = pc.equal(batch.column("topic"), topic)
+            hidden[np.flatnonzero(mine.to_numpy(zero_copy_only=False))] = _hidden(batch.filter(mine), topic, erased)
     return batch.filter(pa.array(~hidden)) if hidden.any() else batch
 
 
-def _is_meant(batch: pa.RecordBatch, stone: Tombstone) -> NDArray[np.bool_]:
-    """Rows that a tombstone hides unless their keys say otherwise."""
-    stored_us = batch.column("store_time").cast(pa.int64()).to_numpy()
-    meant = batch.column("physical_offset").to_numpy() < stone.end
-    if stone.from_ms is not None:
-        meant &= stored_us >= 1000 * stone.from_ms
-    if stone.to_ms is not None:
-        meant &= stored_us < 1000 * stone.to_ms
-    found: NDArray[np.bool_] = meant & pc.equal(batch.column("topic"), stone.topic).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _has_key(batch: pa.RecordBatch, means: Callable[[str], bool]) -> NDArray[np.bool_]:
-    rows, keys = key_pairs(batch)
-    found = np.zeros(batch.num_rows, bool)
-    for row, key in zip(rows.to_pylist(), keys.to_pylist(), strict=True):
-        found[row] = found[row] or means(key)
-    return found
+def _hidden(batch: pa.RecordBatch, topic: str, erased: Erasures) -> NDArray[np.bool_]:
+    physical = batch.column("physical_offset").to_numpy()
+    store_ms = batch.column("store_time").cast(pa.int64()).to_numpy() // 1000
+    hidden, by_key = erased.hidden_rows(topic, physical, store_ms)
+    asked = np.flatnonzero(by_key)
+    if len(asked):
+        rows, keys = key_pairs(batch.take(pa.array(asked)))
+        covers = {key: erased.of_key(topic, key) for key in pc.unique(keys).to_pylist()}
+        for row, key in zip(asked[rows.to_numpy(zero_copy_only=False)].tolist(), keys.to_pylist(), strict=True):
+            hidden[row] |= any(cover.has(int(physical[row]), int(store_ms[row])) for cover in covers[key])
+    return hidden

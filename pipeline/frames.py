@@ -9,7 +9,7 @@ a query by key finds a prepared one through the index, here it is left out which
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -25,10 +25,10 @@ from pipeline.rows import message_batch
 from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.reading import ArchiveReader
 from tiering.cold.segment.reader import DirectoryRow, SegmentReader, item_at
-from tiering.erasing.tombstones import Erasures
+from tiering.erasing.tombstones import NOTHING_ERASED, Erasures
 from tiering.errors import CorruptionError, TornRecordError
 from tiering.format.filler import Filler
-from tiering.format.manifest import Head, LogEntry, Tombstone
+from tiering.format.manifest import Head, LogEntry
 from tiering.message import StoredMessage
 from tiering.message_batch import MESSAGE_SCHEMA, schema_of
 from tiering.message_columns import MessageColumns
@@ -93,8 +93,9 @@ def read_frames(
 
     runs = share.of(list(segment.chosen_runs(predicate.topics, choose)))
     groups = [(place, list(group)) for place, group in groupby(runs, key=lambda run: run.place)]
-    erased = [stone for stone in head.tombstones if any(map(Erasures([stone]).may_hide, runs))]
-    filling = _Filling(store.store_id, Shown(store, reader, predicate))
+    shown = Shown(store, reader, predicate)
+    erased = shown.erased if any(map(shown.erased.may_hide, runs)) else NOTHING_ERASED
+    filling = _Filling(store.store_id, shown)
     with naming(entry):
         for frame, (_, group) in zip(segment.frames([place for place, _ in groups]), groups, strict=True):
             for batch in filling.add(frame, group):
@@ -102,7 +103,7 @@ def read_frames(
         yield from _shown(filling.finish(), erased, predicate)
 
 
-def _shown(batch: pa.RecordBatch, erased: Sequence[Tombstone], predicate: Predicate) -> Iterator[pa.RecordBatch]:
+def _shown(batch: pa.RecordBatch, erased: Erasures, predicate: Predicate) -> Iterator[pa.RecordBatch]:
     """What of a batch was asked for by key and is not erased, unless that is nothing."""
     batch = predicate.with_keys(without_erased(batch, erased))
     if batch.num_rows:
@@ -114,7 +115,8 @@ class Shown:
 
     def __init__(self, store: PinnedStore, reader: ArchiveReader, predicate: Predicate) -> None:
         self._predicate = predicate
-        self._erased = Erasures(store.head.tombstones)
+        #: What the head hides.
+        self.erased = Erasures(store.head.tombstones)
         self._expired_ms = expired_by_name(store.manifest, reader, store.head)
         self._bounds: dict[str, Bounds] = {}
 
@@ -124,7 +126,7 @@ class Shown:
         return (
             self._predicate.matches(record)
             and record.store_ms >= self._expired_ms.get(record.topic, record.store_ms)
-            and not self._erased.hides(record)
+            and not self.erased.hides(record)
         )
 
     def bounds(self, topic: str) -> Bounds:

@@ -89,7 +89,9 @@ class Eraser:
         with self._lock:
             before = self._known.current()
             end = self._hot.flush()  # what is not durable may be another record after a crash
-            stone = make_tombstone(query.topic, query.key, *_bounds(query), end, self._randomness)
+            stone = make_tombstone(
+                query.topic, query.key, *_bounds(query), end, self._randomness, beside=before.tombstones
+            )
             refuse_held([self._hot.topics.get(query.topic)], (query.topic,))
             seen = self._manifest.head
             if seen is not None:

@@ -160,7 +160,7 @@ class BulkErasure:
         first = request.keys[0] if request.keys else None
         stone = make_tombstone(
             request.topic, first, request.from_ms, request.to_ms, head.archived_to, self._randomness,
-            other_keys=request.keys[1:],
+            other_keys=request.keys[1:], beside=head.tombstones,
         )  # fmt: skip
         return head, stone
 
@@ -210,7 +210,7 @@ class BulkErasure:
     ) -> list[tuple[int, int]]:
         """Where segments begin that may have one of the keys: as the index says, and all of what it cannot tell."""
         keys = key_numbers(request.topic, request.keys)
-        stored = TimeRange(request.from_ms or 0, END_OF_TIME_MS if request.to_ms is None else request.to_ms)
+        stored = TimeRange.asked(request.from_ms or 0, END_OF_TIME_MS if request.to_ms is None else request.to_ms)
         entries = list(self._manifest.index_entries(reader, head, TimeAxis.STORE, stored))
         found = self._fan_out(partial(find_segments, self._archive, keys, segment_bytes), entries)
         known = ((entry.first, entry.next) for entry in self._manifest.all_index_entries(reader, head))

@@ -12,7 +12,7 @@ batch whose commit landed is found by its names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiering.clock import Clock
@@ -20,7 +20,7 @@ from tiering.cold.manifest_store import ManifestChange, ManifestStore
 from tiering.cold.reading import ArchiveReader
 from tiering.erasing.receipt import Receipt, ReceiptStore, RewrittenSegment
 from tiering.erasing.rewriting import Batch, BatchMaker, Unwanted, commit_batch
-from tiering.erasing.tombstones import Erasures
+from tiering.erasing.tombstones import Erasures, may_hide_at
 from tiering.errors import CorruptionError
 from tiering.format.manifest import Head, LogEntry, Tombstone
 from tiering.randomness import Randomness
@@ -44,15 +44,16 @@ class ErasedRecords:
 
     def concerns(self, entry: LogEntry) -> bool:
         """By offset, time, and what is known of matches."""
-        return entry.bounds is not None and self._erased(entry).may_hide_at(entry.bounds)
+        bounds = entry.bounds
+        return bounds is not None and any(may_hide_at(stone, bounds) for stone in self._due(entry))
 
     def unwanted(self, reader: ArchiveReader, entry: LogEntry) -> Unwanted | None:
         """What the erasures hide."""
-        erased = self._erased(entry)
+        erased = Erasures(self._due(entry))
         return Unwanted(erased.may_hide, erased.hides)
 
-    def _erased(self, entry: LogEntry) -> Erasures:
-        return Erasures(
+    def _due(self, entry: LogEntry) -> Iterator[Tombstone]:
+        return (
             stone
             for stone in self.stones
             if self.reached[stone.tombstone_id] < entry.next

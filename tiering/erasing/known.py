@@ -65,7 +65,7 @@ class KnownErasures:
         if not saved and not named and not deleted:
             return NOTHING_ERASED
         made = self._made
-        if made[0] is not saved or made[1] is not named or made[2] is not deleted:
+        if made[:3] != (saved, named, deleted):  # mostly the very same, which is found in no time
             stones = {stone.tombstone_id: stone for stone in (*saved, *deleted, *named)}
             made = self._made = saved, named, deleted, Erasures(stones.values())
         return made[3]
