@@ -28,6 +28,7 @@ from tiering.arrow_batch import ArrowMessages
 from tiering.batch import MessageBatch, validate_topic
 from tiering.errors import InvalidRequestError
 from tiering.options import HotOptions
+from tiering.types import END_OF_TIME_MS
 
 _TEXT, _BYTES, _TIME = (StringType,), (BinaryType, StringType), (TimestampType,)
 #: Types of each column, and what is said of them.
@@ -118,6 +119,9 @@ class InputRows:
         if name == "store_time" and not known.all():
             raise InvalidRequestError("store_time is null", position=_first_null(column))
         values = column.fill_null(0).to_numpy(zero_copy_only=False) // 1000
+        is_odd = (values < 0) | (values >= END_OF_TIME_MS)
+        if name == "store_time" and is_odd.any():
+            raise InvalidRequestError("store_time is not between 1970 and 9999", position=int(np.argmax(is_odd)))
         return np.where(known, values, missing)
 
 

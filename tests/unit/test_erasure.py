@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,6 +145,55 @@ def test_several_tombstones_hide_what_any_of_them_hides(
     assert Erasures(stones).hides(found) == any(Erasures([each]).hides(found) for each in stones)
     row = Row(topic, store_ms, store_ms)
     assert not Erasures(stones).hides(found) or Erasures(stones).may_hide(row)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b"]),
+            st.sampled_from([None, "k1", "k2"]),
+            st.sampled_from([(None, None), (0, 5), (3, 7), (None, 4), (6, None), (-(1 << 62), 1)]),
+            st.integers(0, 9),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+)
+def test_whatever_the_salts_all_ways_to_ask_agree_with_what_was_erased(
+    asked: list[tuple[str, str | None, tuple[int | None, int | None], int, bool]],
+) -> None:
+    stones: list[Tombstone] = []
+    for number, (topic, key, times, end, shares) in enumerate(asked):
+        beside = stones if shares else ()
+        stones.append(make_tombstone(topic, key, *times, end, SeededRandomness(number), beside=beside))
+    erased = Erasures(stones)
+
+    def meant(topic: str, store_ms: int, offset: int, keys: Sequence[str]) -> bool:
+        return any(
+            (of, offset < end) == (topic, True)
+            and (key is None or key in keys)
+            and (first is None or first <= store_ms)
+            and (last is None or store_ms < last)
+            for of, key, (first, last), end, _ in asked
+        )
+
+    places = list(product(range(-1, 9), range(10)))
+    store_ms, offsets = (np.array(column, np.int64) for column in zip(*places, strict=True))
+    for topic in ("a", "c"):
+        hidden, by_key = erased.hidden_rows(topic, offsets, store_ms)
+        covers = {key: erased.of_key(topic, key) for key in ("k1", "k3")}
+        for at, (ms, offset) in enumerate(places):
+            assert hidden[at] == meant(topic, ms, offset, ())
+            assert by_key[at] == (not hidden[at] and meant(topic, ms, offset, ("k1", "k2")))
+            for key, found in covers.items():
+                expected = meant(topic, ms, offset, (key,))
+                assert (hidden[at] or any(cover.has(offset, ms) for cover in found)) == expected
+        for ms, offset, keys in ((0, 3, ("k1",)), (4, 8, ("k2", "k3")), (7, 0, ())):
+            expected = meant(topic, ms, offset, keys)
+            assert erased.hides(keyed(*keys, topic=topic, store_ms=ms, physical_offset=offset)) == expected
+        for low, high in ((-5, -1), (0, 0), (5, 5), (2, 8)):
+            expected = any(meant(topic, ms, 0, ("k1", "k2")) for ms in range(low, high + 1))
+            assert erased.may_hide(Row(topic, low, high)) == expected
 
 
 class Seen:

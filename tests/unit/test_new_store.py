@@ -32,6 +32,7 @@ from tiering.errors import CorruptionError, InvalidRequestError, StoreMismatchEr
 from tiering.format.manifest import Head
 from tiering.hot.topics import Topic
 from tiering.randomness import SystemRandomness
+from tiering.types import END_OF_TIME_MS
 
 
 def commit(store: NewStore, parts: list[BuiltPart]) -> Head:
@@ -184,6 +185,9 @@ def test_store_times_that_step_back_are_refused_with_the_row(tmp_path: Path) -> 
         ("keys", ["two words"], "row 7 of partition 0: bad key 'two words'"),
         ("properties", [("KEYS", "x")], "row 7 of partition 0: property 'KEYS' has a field of its own"),
         ("store_time", None, "row 7 of partition 0: store_time is null"),
+        ("store_time", 1000 * END_OF_TIME_MS, "row 7 of partition 0: store_time is not between 1970 and 9999"),
+        ("store_time", -1, "row 7 of partition 0: store_time is not between 1970 and 9999"),
+        ("born_time", 1000 * END_OF_TIME_MS, "row 7 of partition 0: bad born time"),
     ],
 )
 def test_a_row_that_is_no_message_is_named(tmp_path: Path, name: str, value: Any, words: str) -> None:

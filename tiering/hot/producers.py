@@ -87,6 +87,8 @@ class ProducerWindow:
         self._save_lock = threading.Lock()
         self._runs: dict[_Key, list[Run]] = {}
         self._order: deque[tuple[_Key, Run]] = deque()
+        self._longest = 1
+        """No run has had more sequences, so that those with a sequence are found without looking at all."""
         self._under_way: dict[_Key, list[tuple[int, int]]] = {}
         self._pending = _FAR
         self._position = self._saved = 0
@@ -179,7 +181,10 @@ class ProducerWindow:
         """The runs that have any of the sequences ``[first, end)``, in their order."""
         with self._lock:
             self._trim()
-            return [run for run in self._runs.get((topic, producer), ()) if run.first < end and first < run.end]
+            runs = self._runs.get((topic, producer), [])
+            low = bisect_left(runs, first - self._longest + 1, key=lambda run: run.first)
+            high = bisect_left(runs, end, lo=low, key=lambda run: run.first)
+            return [run for run in runs[low:high] if first < run.end]
 
     def begin(self, log_end: int, flushed: int) -> None:
         """Records that belong here will be written at or above ``log_end``; durable if they are the first ever."""
@@ -205,6 +210,7 @@ class ProducerWindow:
     def _add(self, key: _Key, run: Run) -> None:
         insort(self._runs.setdefault(key, []), run)
         self._order.append((key, run))
+        self._longest = max(self._longest, run.end - run.first)
 
     def _trim(self) -> None:
         least_ms = self._clock.now_ms() - self._window_ms
