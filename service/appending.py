@@ -74,12 +74,12 @@ class Appends:
         self._appended = appended
         self._store_host = store_host(settings)
         self._derived_to = 0
-        self._legal_topics: set[str] = set()
+        self._legal_topics: dict[str, int] = {}
         self._shared = SharedAppends(partial(self._append, durability=Durability.FLUSHED), self.pending_messages)
 
     def pending_messages(self) -> PendingMessages:
         """An empty list of messages that come one by one, for :meth:`append`."""
-        return PendingMessages(self._settings.hot.max_body_bytes, self._legal_topics)
+        return PendingMessages(self._settings.hot.max_body_bytes, self._legal_topics, self._hot.topics.queues_of)
 
     def append(
         self, messages: Sequence[Message] | PendingMessages, durability: Durability, key: IdempotencyKey | None

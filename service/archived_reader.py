@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from index.query import Answer, Query
 from index.results import PAGE_BYTES
 from service.archives import ArchivedStore
 from service.catalogue import FileInfo, TopicInfo
+from service.groups import every_topic
 from tiering.errors import ObjectNotFoundError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -27,15 +29,14 @@ class ArchivedReader:
         """Search the archive; what may be hot somewhere is neither searched nor claimed."""
         return self._querier.query(query, page_bytes=page_bytes, store_id=self._store_id)
 
-    def topics(self) -> list[TopicInfo]:
-        """Topics as far as they are archived."""
-        return archived_topics(self._querier.only_archived(self._store_id))
+    def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
+        """Topics as far as they are archived, without those that ``shows`` denies."""
+        return archived_topics(self._querier.only_archived(self._store_id), shows)
 
     def topic(self, name: str) -> TopicInfo:
         """One of them; :class:`TopicNotFoundError`."""
-        for topic in self.topics():
-            if topic.name == name:
-                return topic
+        for topic in self.topics(name.__eq__):
+            return topic
         raise TopicNotFoundError(f"the archive of store {self._store_id!r} has no topic {name!r}")
 
     def files(self) -> list[FileInfo]:
@@ -47,9 +48,9 @@ class ArchivedReader:
         return self._querier.stats(self._store_id)
 
 
-def archived_topics(store: ArchivedStore) -> list[TopicInfo]:
-    """Topics of one store as far as they are archived, with its id at each queue."""
+def archived_topics(store: ArchivedStore, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
+    """Topics of one store as far as they are archived, without those that ``shows`` denies; its id at each queue."""
     try:
-        return store.topics(named=True)
+        return store.topics(shows, named=True)
     except ObjectNotFoundError:
         return []  # nothing is archived yet

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from index.cold_index import ColdIndex
 from service.caching import cache_stats, open_caches
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
+from service.groups import every_topic
 from service.opening import open_archive
 from service.settings import Settings
 from tiering.clock import Clock
@@ -38,10 +40,15 @@ class ArchivedStore:
         """A head that was looked for at most so long ago."""
         return (self.manifest.recent(max_age_s) if max_age_s else None) or self.manifest.refresh()
 
-    def topics(self, *, named: bool = False) -> list[TopicInfo]:
-        """Topics as far as they are archived; ``named``: with the store's id at each queue."""
+    def topics(self, shows: Callable[[str], bool] = every_topic, *, named: bool = False) -> list[TopicInfo]:
+        """Topics as far as they are archived; those that ``shows`` denies cost nothing.
+
+        ``named``: with the store's id at each queue.
+        """
         head, fetcher, found = self.manifest.refresh(), self.fetcher, []
         for state in self.manifest.state(self.manifest.reader(), head).listed:
+            if not shows(state.name):
+                continue
             queues = [
                 QueueInfo(
                     queue, *fetcher.offsets(state.name, queue), fetcher.declared_gaps(state.name, queue),

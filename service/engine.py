@@ -20,6 +20,7 @@ from service.archiving import ArchiveReport, Progress
 from service.background_steps import make_background
 from service.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from service.checking import check_archive, check_classic, check_index, check_store
+from service.groups import every_topic
 from service.observing.file_counts import FileState, count_files
 from service.observing.store_counts import StoreCounts, facts_of
 from service.opening import StoreParts, Surroundings, open_parts
@@ -266,21 +267,32 @@ class Engine:
         with self.watch(topic, queue_id, offset, arrived.set):
             self._clock.wait(arrived, timeout_s)
 
-    def topics(self) -> list[TopicInfo]:
-        """Topics with their queues and offsets, both tiers counted."""
-        return [self._describe(topic) for topic in self._hot.topics.listed()]
+    def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
+        """Topics with their queues and offsets, both tiers counted; those that ``shows`` denies cost nothing."""
+        return self._described([topic for topic in self._hot.topics.listed() if shows(topic.name)])
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; :class:`TopicNotFoundError`."""
-        return self._describe(self._hot.topics.get(name))
+        (found,) = self._described([self._hot.topics.get(name)])
+        return found
 
-    def _describe(self, topic: Topic) -> TopicInfo:
-        fetcher, name = self._fetcher, topic.name
-        queues = [
-            QueueInfo(queue_id, *fetcher.offsets(name, queue_id), fetcher.declared_gaps(name, queue_id))
-            for queue_id in range(topic.queues)
+    def queues_of(self, topic: str) -> int:
+        """How many queues a message to the topic finds: of one that is new as many as its first message makes."""
+        return self._hot.topics.queues_of(topic)
+
+    def _described(self, topics: Sequence[Topic]) -> list[TopicInfo]:
+        gaps = self._fetcher.declared_gaps
+        return [
+            TopicInfo(
+                topic.name,
+                topic.topic_id,
+                [QueueInfo(queue_id, *both, gaps(topic.name, queue_id)) for queue_id, both in enumerate(ranges)],
+                topic.archive,
+                topic.cold_retention_ms,
+                topic.hold,
+            )
+            for topic, ranges in zip(topics, self._fetcher.ranges(topics), strict=True)
         ]
-        return TopicInfo(topic.name, topic.topic_id, queues, topic.archive, topic.cold_retention_ms, topic.hold)
 
     def files(self) -> list[FileInfo]:
         """Every segment and index file of both tiers; the cold ones only if the archive can be read."""

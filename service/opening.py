@@ -223,7 +223,11 @@ def _open_once(
         )  # fmt: skip
         known = KnownErasures(manifest, seen.tombstones, DeletedTopics(hot).current)
         offsets = GroupOffsets(
-            fs, paths, identity.store_id, lambda: "opened read-only" if read_only else hot.guard.read_only_reason
+            fs,
+            paths,
+            identity.store_id,
+            lambda: "opened read-only" if read_only else hot.guard.read_only_reason,
+            settings.max_groups,
         )
         resources.callback(offsets.close)  # before the lock goes
         cold_way, archived = None, None

@@ -24,6 +24,7 @@ from service.cluster.asking import Outcome, Service, StoreAsker
 from service.cluster.static_view import StaticView
 from service.cluster.table_view import TableView
 from service.cluster.view import ClusterView
+from service.groups import every_topic
 from service.known_archives import KnownArchives
 from service.merged_topics import merged, topic_of, topics_of
 from service.observing.store_counts import StoreCounts, facts_of
@@ -214,14 +215,15 @@ class QuerierEngine:
 
     # what there is
 
-    def topics(self) -> list[TopicInfo]:
-        """Topics of all stores by name; the queues of one that several have stand behind each other."""
+    def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
+        """Topics of all stores by name that ``shows`` does not deny; the queues of one that several have stand behind
+        each other."""
         found, silent, unserved = self._everywhere("/v1/topics", topics_of)
         listed = [topic for topics in found for topic in topics]
         for store in (*silent.values(), *unserved):
-            listed += archived_topics(store)
+            listed += archived_topics(store, shows)
         by_name: dict[str, TopicInfo] = {}
-        for topic in sorted(listed, key=lambda topic: topic.name):
+        for topic in sorted((one for one in listed if shows(one.name)), key=lambda topic: topic.name):
             by_name[topic.name] = merged(by_name.get(topic.name), topic)
         return list(by_name.values())
 
@@ -234,7 +236,7 @@ class QuerierEngine:
         found, silent, unserved = self._everywhere(path, lambda answered, store: [topic_of(answered, store)])
         listed = [topic for topics in found for topic in topics]
         for store in (*silent.values(), *unserved):
-            listed += [topic for topic in archived_topics(store) if topic.name == name]
+            listed += archived_topics(store, name.__eq__)
         if listed:
             return reduce(merged, listed)
         self._refuse_if_silent(silent, f"whether there is a topic {name!r}")

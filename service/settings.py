@@ -87,6 +87,25 @@ class Settings(BaseSettings):
         default=True,
         description="Whether the first message to an unknown topic makes it; false answers 404 instead.",
     )
+    max_topics: int = Field(
+        default=10_000,
+        ge=0,
+        le=10_000_000,
+        description=(
+            "Topics that messages may make: where there are so many, deleted ones included as their numbering is "
+            "kept, the first message to another is refused with 409. An operator makes more all the same "
+            "(`PUT /v1/topics/{topic}`). Each takes about 0.5 KB of a file that is written again for each new topic."
+        ),
+    )
+    max_groups: int = Field(
+        default=1_000,
+        ge=1,
+        le=100_000,
+        description=(
+            "Consumer groups that the store keeps; another is refused with 409 until one is removed. Their offsets are "
+            "in one file, which each commit writes again."
+        ),
+    )
     hot: HotSettings = HotSettings()
     produce: ProduceSettings = ProduceSettings()
     index: IndexSettings = IndexSettings()
@@ -161,6 +180,7 @@ class Settings(BaseSettings):
             checkpoint_interval_ms=self.hot.checkpoint_interval_ms,
             max_body_bytes=self.hot.max_body_bytes,
             default_queues=self.hot.default_queues,
+            max_topics=self.max_topics,
             record_checksum=self.hot.record_checksum,
             producer_window_ms=self.produce.window_ms,
             producer_window_requests=self.produce.window_requests,

@@ -295,6 +295,15 @@ class MessageBatch:
         )
 
 
+def no_such_queue(name: str, queue_id: int, queues: int, place: int | None = None) -> InvalidRequestError:
+    """The refusal of a message that names a queue which its topic does not have; ``place`` is its own in the batch."""
+    return InvalidRequestError(
+        f"{'' if place is None else f'message {place}: '}topic {name!r} has {queues} queues, and no queue {queue_id}",
+        position=place,
+        hint=f"messages make no queues: PUT /v1/topics/{name} gives a topic more",
+    )
+
+
 def check_property_bytes(count: int, place: int) -> None:
     """Raise :class:`MessageTooLargeError` if the text is too long with what the store adds to what was checked."""
     if count > MAX_PROPERTIES_BYTES:

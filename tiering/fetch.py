@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tiering.cold.gate import entering_archive
@@ -26,6 +26,7 @@ from tiering.format.manifest import Head
 from tiering.format.record import Record
 from tiering.format.store_state import TopicState
 from tiering.hot.store import HotStore
+from tiering.hot.topics import Topic
 from tiering.hot_queue import HotQueue, hot_record
 from tiering.message import StoredMessage, offset_in_message_id
 from tiering.message_batch import schema_of
@@ -113,6 +114,24 @@ class Fetcher:
             return self._archived_range(head, state, queue_id)
         with HotQueue.opened(self._hot, topic, queue_id) as queue:
             return self._first_without_waiting(queue), queue.end
+
+    def ranges(self, topics: Sequence[Topic]) -> list[list[tuple[int, int]]]:
+        """What :meth:`offsets` tells of every queue of some topics of the hot tier, all in one snapshot.
+
+        A queue that nothing was ever put in costs no look anywhere.
+        """
+        assert self._hot is not None
+        floors = [[topic.floor(queue_id) for queue_id in range(topic.queues)] for topic in topics]
+        found = []
+        with self._hot.snapshot() as snapshot:
+            for topic, known in zip(topics, floors, strict=True):
+                shown = self._hot.shown_queues(snapshot, topic)
+                queues = (
+                    HotQueue.seen(topic, queue_id, snapshot, shown.get(queue_id), floor)
+                    for queue_id, floor in enumerate(known)
+                )
+                found.append([(self._first_without_waiting(queue), queue.end) for queue in queues])
+        return found
 
     def declared_gaps(self, topic: str, queue_id: int) -> list[tuple[int, int]] | None:
         """Ranges of a queue's offsets that a restore left out, ascending; None while the archive cannot tell."""

@@ -78,9 +78,15 @@ class GroupOffsets:
     """The groups of one store. Thread safe; what a reader sees is durable, and so is every change that returned."""
 
     def __init__(
-        self, fs: FileSystem, paths: StorePaths, store_id: str, read_only_reason: Callable[[], str | None]
+        self,
+        fs: FileSystem,
+        paths: StorePaths,
+        store_id: str,
+        read_only_reason: Callable[[], str | None],
+        max_groups: int = MAX_GROUPS,
     ) -> None:
         """``store_id`` is the own one; ``read_only_reason`` says why nothing may be written now, or None."""
+        self._max_groups = max_groups
         self._fs = fs
         self._paths = paths
         self._store_id = store_id
@@ -115,7 +121,7 @@ class GroupOffsets:
         """Begin the group's next generation, making the group if it is new; the generation begun."""
 
         def apply(groups: _Groups) -> None:
-            state = _found_or_new(groups, name)
+            state = self._found_or_new(groups, name)
             groups[name] = replace(state, generation=max(state.generation, self._forgotten) + 1)
 
         self._make_durable(apply)
@@ -129,7 +135,7 @@ class GroupOffsets:
         """
 
         def apply(groups: _Groups) -> None:
-            state = _found_or_new(groups, name)
+            state = self._found_or_new(groups, name)
             if state.generation != generation:
                 raise StaleGenerationError(f"group {name!r} is at generation {state.generation}, not {generation}")
             for queue, offset in offsets.items():
@@ -159,6 +165,18 @@ class GroupOffsets:
         """Wait for a write under way; every change from now on is a :class:`ClosedError`."""
         with self._writing:
             self._is_closed = True
+
+    def check_room(self, name: str) -> None:
+        """Raise :class:`ConflictError` if the group would be one too many."""
+        self._found_or_new(self._groups, name)
+
+    def _found_or_new(self, groups: _Groups, name: str) -> GroupState:
+        if name not in groups and len(groups) >= self._max_groups:
+            raise ConflictError(
+                f"there are {self._max_groups} groups already",
+                hint="remove one that nobody uses; max_groups is the limit",
+            )
+        return groups.get(name, GroupState())
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -227,12 +245,6 @@ def encode_groups(groups: Mapping[str, GroupState], store_id: str) -> bytes:
 def _document_of(texts: list[str]) -> bytes:
     lines = ",\n".join(texts)
     return f'{{"format": {_FORMAT}, "groups": [\n{lines}\n]}}\n'.encode()
-
-
-def _found_or_new(groups: _Groups, name: str) -> GroupState:
-    if name not in groups and len(groups) >= MAX_GROUPS:
-        raise ConflictError(f"there are {MAX_GROUPS} groups already", hint="remove one that nobody uses")
-    return groups.get(name, GroupState())
 
 
 _Topics = dict[str, dict[str, int]]

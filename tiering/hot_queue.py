@@ -17,6 +17,7 @@ from tiering.hot.shown_queue import ShownQueue
 from tiering.hot.snapshot import HotSnapshot
 from tiering.hot.store import HotStore
 from tiering.hot.time_search import offset_by_time
+from tiering.hot.topics import Topic
 from tiering.message import StoredMessage
 from tiering.pull_result import Messages
 from tiering.tag_filter import TagFilter
@@ -45,17 +46,23 @@ class HotQueue:
         found = hot.topics.get(topic)
         if not 0 <= queue_id < found.queues:
             raise TopicNotFoundError(f"topic {topic!r} has no queue {queue_id}")
-        begin = found.begin(queue_id)
         floor = found.floor(queue_id)  # read first: it then counts no message that the snapshot lacks
         with hot.snapshot() as snapshot:
-            shown = hot.shown_queue(snapshot, found, queue_id)
-            if shown is None:
-                first = end = max(floor, begin)
-            else:
-                first = max(shown.first, begin)
-                # a floor may count units above what is shown: who is sent there has skipped them
-                end = max(shown.next if shown.ends_early else max(shown.next, floor), begin)
-            yield cls(topic, found.topic_id, queue_id, snapshot, shown, first, end, begin)
+            yield cls.seen(found, queue_id, snapshot, hot.shown_queue(snapshot, found, queue_id), floor)
+
+    @classmethod
+    def seen(
+        cls, topic: Topic, queue_id: int, snapshot: HotSnapshot, shown: ShownQueue | None, floor: int
+    ) -> HotQueue:  # fmt: skip
+        """The queue as a snapshot shows it; ``floor`` is the queue's from before the snapshot."""
+        begin = topic.begin(queue_id)
+        if shown is None:
+            first = end = max(floor, begin)
+        else:
+            first = max(shown.first, begin)
+            # a floor may count units above what is shown: who is sent there has skipped them
+            end = max(shown.next if shown.ends_early else max(shown.next, floor), begin)
+        return cls(topic.name, topic.topic_id, queue_id, snapshot, shown, first, end, begin)
 
     def messages(
         self, offset: int, limit: int, wanted: TagFilter | None, erased: Erasures, store_id: str

@@ -33,6 +33,8 @@ class HotOptions:
     """Larger bodies are refused."""
     default_queues: int = 8
     """Queues of a topic that is created by its first message."""
+    max_topics: int = 10_000
+    """Where there are so many, those that were deleted included, no message makes another."""
     record_checksum: bool = False
     """End every record with a checksum of all of it; costs 20 bytes and a second pass over the body."""
     producer_window_ms: int = 86_400_000

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.batch import ANY_QUEUE, BORN_END_MS, MAX_QUEUES, BytesColumn, Message, MessageBatch
+from tiering.batch import ANY_QUEUE, BORN_END_MS, MAX_QUEUES, BytesColumn, Message, MessageBatch, no_such_queue
 from tiering.format.properties import KEYS, NAME_END, TAGS, VALUE_END
 from tiering.lone_message import LoneMessage
 
@@ -25,12 +25,22 @@ _MOST_TOPICS = 10_000
 class PendingMessages:
     """A list of messages that :meth:`take` makes a batch of. Not thread safe."""
 
-    __slots__ = ("_max_body_bytes", "_rows", "_topics", "text_bytes")
+    __slots__ = ("_max_body_bytes", "_queues_of", "_rows", "_topics", "text_bytes")
 
-    def __init__(self, max_body_bytes: int, topics: set[str] | None = None) -> None:
-        """``topics`` are names known to be legal, and it gets those that were found to be; others may share it."""
+    def __init__(
+        self,
+        max_body_bytes: int,
+        topics: dict[str, int] | None = None,
+        queues_of: Callable[[str], int] = lambda topic: MAX_QUEUES,
+    ) -> None:
+        """``queues_of`` tells how many queues a topic has for messages that name one.
+
+        ``topics`` are names known to be legal with the queues that they had at least, and it gets those that were found
+        to be; others may share it.
+        """
         self._max_body_bytes = max_body_bytes
-        self._topics = set() if topics is None else topics
+        self._topics = {} if topics is None else topics
+        self._queues_of = queues_of
         # topic, queue, born time or None, body, keys, tag, property text
         self._rows: list[tuple[str, int, int | None, bytes, str, str, str]] = []
         #: Bytes of bodies, and about those of keys.
@@ -51,7 +61,8 @@ class PendingMessages:
     ) -> int:
         """Keep a message and say how many are kept, or raise what :meth:`MessageBatch.of` raises for it alone.
 
-        The body may be any buffer; what is not ``bytes`` is copied.
+        One that names a queue which its topic does not have is refused too. The body may be any buffer; what is not
+        ``bytes`` is copied.
         """
         if len(keys) == 1:
             (text,) = keys
@@ -62,7 +73,6 @@ class PendingMessages:
         rows = self._rows
         if (
             are_keys
-            and topic in self._topics
             and type(body) is bytes
             and 0 < len(body) <= self._max_body_bytes
             # no control character, so no separator and no zeros, and no half of a surrogate pair
@@ -70,7 +80,7 @@ class PendingMessages:
             and tag.isprintable()
             and not properties
             and len(text) + len(tag) < _SURELY_FITS
-            and ANY_QUEUE <= queue_id < MAX_QUEUES
+            and ANY_QUEUE <= queue_id < self._topics.get(topic, ANY_QUEUE)
             and (born_ms is None or 0 <= born_ms < BORN_END_MS)
         ):
             rows.append((topic, queue_id, born_ms, body, text, tag, ""))
@@ -88,10 +98,13 @@ class PendingMessages:
 
     def _add_checked(self, message: Message) -> None:
         alone = MessageBatch.of([message], now_ms=0, max_body_bytes=self._max_body_bytes)
+        queues = self._queues_of(message.topic)
+        if message.queue_id >= queues:
+            raise no_such_queue(message.topic, message.queue_id, queues)
         keys, tag, properties = (_text(column) for column in (alone.keys, alone.tags, alone.properties))
         if len(self._topics) >= _MOST_TOPICS:
             self._topics.clear()
-        self._topics.add(message.topic)
+        self._topics[message.topic] = queues
         self._rows.append((message.topic, message.queue_id, message.born_ms, message.body, keys, tag, properties))
         self.text_bytes += len(message.body) + len(keys) + len(properties)
 

@@ -29,7 +29,7 @@ from service.settings import Settings
 from service.wire import ARROW_STREAM, JSON, NDJSON
 from tiering.arrow_batch import ArrowMessages, check_produce_schema
 from tiering.batch import ANY_QUEUE, Message
-from tiering.errors import InvalidRequestError, MessageTooLargeError, TopicNotFoundError
+from tiering.errors import InvalidRequestError, MessageTooLargeError
 from tiering.format.arrow_stream import measure_stream, read_stream
 from tiering.format.hashing import java_hash
 from tiering.format.properties import SHARDING_KEY
@@ -225,10 +225,7 @@ def queue_chooser(engine: Engine, settings: Settings, topic: str) -> Callable[[s
 
     def queue_of(sharding_key: str) -> int:
         if not known:
-            try:
-                known.append(len(engine.topic(topic).queues))
-            except TopicNotFoundError:
-                known.append(settings.hot.default_queues)
+            known.append(engine.queues_of(topic))
         return abs(java_hash(sharding_key)) % known[0]
 
     return queue_of

@@ -31,7 +31,8 @@ class HotSettings(SettingGroup):
         le=100_000_000,
         description=(
             "20-byte units in one consume-queue file. Fixed when a store is made; unset = as the "
-            "store was made, 300,000 for a new one. Every queue keeps at least one file of this size."
+            "store was made, 300,000 for a new one. Every queue that was used keeps at least one file of this length, "
+            "which takes blocks as it is written."
         ),
     )
     flush_interval_ms: int = Field(

@@ -51,9 +51,16 @@ class GuardedService:
         )
 
     def ask(
-        self, method: str, path: str, body: object = None, *, by: str | None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        by: str | None,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
     ) -> httpx.Response:
-        """The answer to one request, sent with the token of ``by`` if there is one."""
+        """The answer to one request with a JSON ``body`` or other ``content``, sent with the token of ``by`` if any."""
         sent = {"X-Request-Id": "r1", **(headers or {})}  # else no two problems are alike
         if by is not None:
             sent["Authorization"] = f"Bearer {token(by)}"
@@ -61,7 +68,7 @@ class GuardedService:
         async def send() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://logs.example.com") as http:
-                return await http.request(method, path, json=body, headers=sent)
+                return await http.request(method, path, json=body, content=content, headers=sent)
 
         return asyncio.run(send())
 

@@ -33,6 +33,7 @@ from tiering.errors import (
     CorruptionError,
     DiskFailedError,
     DiskFullError,
+    InvalidRequestError,
     MessageTooLargeError,
     ReadOnlyError,
     StoreError,
@@ -83,12 +84,19 @@ def test_topics_take_turns_on_their_own(world: HotWorld) -> None:
     assert result.queue_offset.tolist() == [0, 0, 0, 0]
 
 
-def test_explicit_queue_ids_make_queues(world: HotWorld) -> None:
+def test_explicit_queue_ids_are_taken_and_make_no_queues(world: HotWorld) -> None:
     hot = world.open()
+    hot.create_topic("a", 6)
     result = append(hot, Message("a", b"x", queue_id=5), Message("a", b"x"), Message("a", b"x", queue_id=5))
     assert result.queue_id.tolist() == [5, 0, 5]
     assert result.queue_offset.tolist() == [0, 0, 1]
-    assert hot.topics.get("a").queues == 6
+    end = hot.log.end
+    with pytest.raises(InvalidRequestError, match="message 1: topic 'a' has 6 queues, and no queue 6") as refused:
+        append(hot, Message("a", b"x", queue_id=5), Message("a", b"x", queue_id=6))
+    assert refused.value.position == 1
+    with pytest.raises(InvalidRequestError, match="topic 'new' has 2 queues"):
+        append(hot, Message("new", b"x", queue_id=2))
+    assert (hot.log.end, hot.topics.find("new"), hot.guard.read_only_reason) == (end, None, None)
     assert world.open_again(hot).topics.get("a").queues == 6
 
 
@@ -276,7 +284,7 @@ def test_no_room_for_the_next_segment(world: HotWorld, operation: str, pattern: 
     assert check_store(hot) == []
 
 
-@pytest.mark.parametrize(("operation", "pattern"), [("create", "*/tmp/queue-*"), ("write_at", "*/consumequeue/*")])
+@pytest.mark.parametrize(("operation", "pattern"), [("write_at", "*/tmp/queue-*"), ("write_at", "*/consumequeue/*")])
 def test_a_queue_that_cannot_be_written_waits_for_room(world: HotWorld, operation: str, pattern: str) -> None:
     fs = FaultyFileSystem(world.fs)
     hot = world.open(fs=fs)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.batch import ANY_QUEUE, MAX_QUEUES, MessageBatch
+from tiering.batch import ANY_QUEUE, MessageBatch, no_such_queue
 from tiering.clock import Clock
 from tiering.encoding import encode_batch
 from tiering.errors import MessageTooLargeError
@@ -84,8 +84,27 @@ class BatchWriter:
                 f"message {place}: record of {size} bytes does not fit a segment", position=place
             )
 
+    def check_queues(self, batch: MessageBatch | LoneMessage) -> None:
+        """Raise :class:`InvalidRequestError` for a message to a queue that its topic does not have."""
+        if isinstance(batch, LoneMessage):
+            counts, most = [self._topics.queues_of(batch.topic)], batch.queue_id
+        else:
+            counts, most = [self._topics.queues_of(name) for name in batch.topics], int(batch.queue_id.max(initial=0))
+        if most < min(counts, default=1):
+            return
+        if isinstance(batch, LoneMessage):
+            raise no_such_queue(batch.topic, most, counts[0])
+        beyond = np.flatnonzero(batch.queue_id >= np.array(counts)[batch.topic_index])
+        if len(beyond):
+            place = int(beyond[0])
+            number = int(batch.topic_index[place])
+            raise no_such_queue(batch.topics[number], int(batch.queue_id[place]), counts[number], place)
+
     def append(self, batch: MessageBatch | LoneMessage, sizes: Sizes) -> AppendResult:
-        """Write the batch, rolling where a segment ends. After a failure nobody may write again: offsets are taken."""
+        """Write the batch, rolling where a segment ends. After a failure nobody may write again: offsets are taken.
+
+        What :meth:`check_queues` refuses must not come here.
+        """
         if isinstance(batch, LoneMessage):
             return self._append_lone(batch, sizes[0])
         topics = [self._topics.create(name) for name in batch.topics]
@@ -101,8 +120,6 @@ class BatchWriter:
         if queue_id == ANY_QUEUE:
             queue_id = self._round_robin.get(topic.topic_id, 0) % topic.queues
             self._round_robin[topic.topic_id] = (queue_id + 1) % topic.queues
-        else:
-            self._topics.ensure_queues(topic, queue_id + 1)
         queue_offset = self.next_offset(topic, queue_id)
         self._next_offsets[topic.topic_id, queue_id] = queue_offset + 1
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
@@ -125,15 +142,13 @@ class BatchWriter:
         queue_offset = np.empty(count, np.int64)
         for number, topic in enumerate(topics):
             turn = self._round_robin.get(topic.topic_id, 0)
-            counts = np.zeros(max(MAX_QUEUES, topic.queues), np.int64)
+            counts = np.zeros(topic.queues, np.int64)
             turn = choose_queues(
                 count, address_of(batch.topic_index), number, address_of(queue_id), topic.queues, turn,
                 address_of(counts),
             )  # fmt: skip
             self._round_robin[topic.topic_id] = turn
             queues = np.flatnonzero(counts).tolist()
-            if queues:
-                self._topics.ensure_queues(topic, queues[-1] + 1)
             following = counts  # from here on the offset that each queue's next message gets
             for queue in queues:
                 following[queue] = self.next_offset(topic, queue)

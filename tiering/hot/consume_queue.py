@@ -337,12 +337,7 @@ class ConsumeQueues:
             if not queue.files and at > base:
                 data = PREFILL * (at - base) + data
                 position = 0
-            # renamed into place, so that a file that exists has its size: a kill while it is made leaves no stump
-            temporary = self._paths.tmp / f"queue-{path.name}"
-            self._fs.make_dirs(path.parent)
-            self._fs.create(temporary, self._file_units * UNIT_BYTES, prewrite=False)
-            self._fs.rename(temporary, path)
-            self._fs.flush_dir(path.parent)
+            self._make_file(path)
         file = self._fs.open(path)
         try:
             file.write_at(position, data)
@@ -353,6 +348,24 @@ class ConsumeQueues:
             with self._lock:  # a new mapping instead of a changed one: views hold on to the old
                 queue.files = {**queue.files, base: mapped}
         queue.dirty.add(base)
+
+    def _make_file(self, path: Path) -> None:
+        """A file of full length, with blocks only where something is written: most queues stay small.
+
+        Writes are positional, so a full disk is an error of the write that finds no block, and deriving tries again.
+        Renamed into place, so that a file that exists has its size: a kill while it is made leaves no stump.
+        """
+        temporary = self._paths.tmp / f"queue-{path.name}"
+        self._fs.make_dirs(path.parent)
+        self._fs.unlink(temporary)  # of an attempt that found no room
+        file = self._fs.open(temporary)
+        try:
+            file.write_at(self._file_units * UNIT_BYTES - 1, b"\0")
+            file.flush()
+        finally:
+            file.close()
+        self._fs.rename(temporary, path)
+        self._fs.flush_dir(path.parent)
 
     def put_again(self, topic: Topic, queue_id: int, at: int, units: UnitArray) -> None:
         """Replace damaged units from the offset ``at`` on by those that the log implies; nothing is put behind the end.
@@ -407,10 +420,19 @@ class ConsumeQueues:
     def view(self, topic_id: int, queue_id: int) -> QueueView | None:
         """The queue as it is now, or None if nothing was ever put in it."""
         with self._lock:
-            queue = self._queues.get((topic_id, queue_id))
-            if queue is None or not queue.files:
-                return None
-            return QueueView(queue.files, self._file_units, next(iter(queue.files)), queue.next, queue.firsts)
+            return self._view(topic_id, queue_id)
+
+    def views(self, topic: Topic) -> dict[int, QueueView]:
+        """All queues of a topic that something was ever put in, at one moment."""
+        with self._lock:
+            views = ((queue_id, self._view(topic.topic_id, queue_id)) for queue_id in range(topic.queues))
+            return {queue_id: view for queue_id, view in views if view is not None}
+
+    def _view(self, topic_id: int, queue_id: int) -> QueueView | None:
+        queue = self._queues.get((topic_id, queue_id))
+        if queue is None or not queue.files:
+            return None
+        return QueueView(queue.files, self._file_units, next(iter(queue.files)), queue.next, queue.firsts)
 
     def next_offsets(self) -> dict[QueueKey, int]:
         """Next offset of every queue that has units."""

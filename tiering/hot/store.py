@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tiering.batch import MessageBatch
 from tiering.clock import Clock
-from tiering.errors import ClosedError, CorruptionError, ReadOnlyError, StoreError
+from tiering.errors import ClosedError, ConflictError, CorruptionError, ReadOnlyError, StoreError
 from tiering.format.checkpoint import Checkpoint
 from tiering.format.record import BLANK_BYTES, MAGIC_BLANK, decode_record
 from tiering.fs import FileSystem, replace_file
@@ -190,8 +190,9 @@ class HotStore:
 
         ``async`` returns at once unless more than ``flush_dirty_bytes`` are unflushed, which is how much a crash of
         the machine may lose. ``origin`` is kept in the records, and known from now on. Raises
-        :class:`MessageTooLargeError` for a record that no segment can hold, and :class:`TopicNotFoundError` for a
-        topic that may not be made, before anything is written.
+        :class:`MessageTooLargeError` for a record that no segment can hold, :class:`InvalidRequestError` for a queue
+        that a topic does not have, :class:`TopicNotFoundError` for a topic that may not be made, and
+        :class:`ConflictError` for a new one where there are ``max_topics``, before anything is written.
         """
         if origin is not None:
             assert isinstance(batch, MessageBatch)
@@ -199,8 +200,8 @@ class HotStore:
         sizes = self._writer.record_sizes(batch)
         with self._append_lock:
             self._check_open()
-            for name in () if create_topics else batch.topics:
-                self.topics.get(name)
+            self._check_topics(batch.topics, may_make=create_topics)
+            self._writer.check_queues(batch)
             with self._appending:
                 if origin is not None:
                     self.producers.begin(self.log.end, self.log.flushed)
@@ -212,6 +213,17 @@ class HotStore:
             with self._tracer.span("flush wait"):
                 self.flush(end)
         return result
+
+    def _check_topics(self, names: Sequence[str], *, may_make: bool) -> None:
+        unknown = [name for name in names if self.topics.find(name) is None]
+        if unknown and not may_make:
+            self.topics.get(unknown[0])
+        most = self._options.max_topics
+        if unknown and len(self.topics) + len(unknown) > most:
+            raise ConflictError(
+                f"topic {unknown[0]!r} is not made by its first message: there are {len(self.topics)} topics",
+                hint=f"max_topics is {most}; an operator makes more: PUT /v1/topics/{unknown[0]}",
+            )
 
     def flush(self, upto: int | None = None) -> int:
         """Make everything appended so far durable, or what lies below ``upto``; returns the flushed position.
@@ -338,8 +350,7 @@ class HotStore:
 
     def queue_views(self, topic: Topic) -> dict[int, QueueView]:
         """The topic's queues that have units; taken inside a snapshot, it holds all units from its border on."""
-        views = ((queue_id, self.queues.view(topic.topic_id, queue_id)) for queue_id in range(topic.queues))
-        return {queue_id: view for queue_id, view in views if view is not None}
+        return self.queues.views(topic)
 
     def shown_queue(self, snapshot: HotSnapshot, topic: Topic, queue_id: int) -> ShownQueue | None:
         """A queue as the snapshot shows it, or None if nothing was ever put in it; asked for inside the snapshot."""
@@ -348,8 +359,8 @@ class HotStore:
 
     def shown_queues(self, snapshot: HotSnapshot, topic: Topic) -> dict[int, ShownQueue]:
         """The topic's queues that have units."""
-        queues = ((queue_id, self.shown_queue(snapshot, topic, queue_id)) for queue_id in range(topic.queues))
-        return {queue_id: queue for queue_id, queue in queues if queue is not None}
+        views = self.queues.views(topic)
+        return {queue_id: ShownQueue(self, snapshot, topic, queue_id, view) for queue_id, view in views.items()}
 
     def put_units_again(self, topic: Topic, queue_id: int, at: int, units: UnitArray) -> None:
         """Write units that were damaged and derived again, unless nothing may be written now: a reader waits for it.

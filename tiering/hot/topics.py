@@ -293,6 +293,16 @@ class TopicRegistry:
                     topic.queues = before
                     raise
 
+    def queues_of(self, name: str) -> int:
+        """How many queues a message to the topic finds: of one that is new as many as its first message makes."""
+        with self._lock:
+            topic = self._by_name.get(name)
+        return self._default_queues if topic is None else topic.queues
+
+    def __len__(self) -> int:
+        """How many topics there are, those that were deleted included: their numbering is kept."""
+        return len(self._by_name)
+
     def set_options(
         self, topic: Topic, *, archive: bool, cold_retention_ms: int | None, hold: bool, log_end: int = 0
     ) -> None:
