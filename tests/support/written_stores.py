@@ -87,6 +87,8 @@ class WrittenStore:
 
     def append_mixed(self, count: int, *, most_bytes: int = 1_500) -> None:
         """Append ``count`` messages of every kind, in batches."""
+        for topic in TOPICS:
+            self.engine.create_topic(topic, 7)
         while count > 0:
             batch = min(count, self.chance.randrange(1, 9))
             self.append(self._any_message(most_bytes) for _ in range(batch))

@@ -185,9 +185,8 @@ def test_names_and_numbers_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
             validate_group(bad)
     for good in ("a", "%RETRY%|x_-9", "x" * 255):
         assert validate_group(good) == good
-    monkeypatch.setattr(group_offsets, "MAX_GROUPS", 2)
     monkeypatch.setattr(group_offsets, "MAX_OFFSETS", 3)
-    groups = opened(disk())
+    groups = GroupOffsets(disk(), PATHS, "s", lambda: None, max_groups=2)
     groups.commit("a", {T0: 1, T1: 1}, generation=0)
     groups.commit("b", {T0: 1}, generation=0)
     for more in (T1, ("orders", "elsewhere", 0)):

@@ -178,6 +178,8 @@ def test_messages_removed_between_plan_and_read_are_an_error(tmp_path: Path) -> 
     engine = Engine.open(tmp_path / "s", store_id="s", settings=settings, clock=clock)
     with contextlib.closing(engine), served(engine, settings) as url:
         service = Service(engine, clock, url, "")
+        for topic in TOPICS:
+            engine.create_topic(topic, 2)
         service.append(400)
         assert bodies(rows_of({"url": url})) == sorted(service.bodies)
         reader, partitions = planned({"url": url})

@@ -28,6 +28,7 @@ def restored() -> HotWorld:
 
 def test_offsets_begin_at_the_start_and_elsewhere_at_the_first_offset() -> None:
     hot = restored().open()
+    hot.create_topic("orders", 8)
     messages = [Message("orders", b"a", queue_id=queue_id) for queue_id in (0, 1, 1, 7)]
     result = hot.append(batch(*messages, Message("new", b"b", queue_id=0)), Durability.FLUSHED)
     assert result.queue_offset.tolist() == [START, FAR, FAR + 1, FAR, FAR]

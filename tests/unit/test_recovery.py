@@ -182,7 +182,7 @@ def test_a_stop_with_a_backlog_is_not_a_clean_one(world: HotWorld) -> None:
     fs = FaultyFileSystem(world.fs)
     hot = world.open(fs=fs)
     fill(hot, "a", 3)
-    fs.refuse("create", "*/tmp/queue-*")
+    fs.refuse("write_at", "*/tmp/queue-*")
     hot.dispatch()
     hot.close()
     assert world.fs.exists(world.paths.abort)

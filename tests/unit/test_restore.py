@@ -68,6 +68,7 @@ def test_offsets_go_on_far_beyond_what_anybody_saw(world: RestoreWorld) -> None:
     engine = world.open("b", restore=True)
     assert send(engine, "orders", 60, 61, queue_id=0) == [60 + QUEUE_STEP]
     assert send(engine, "orders", 61, 62, queue_id=1) == [QUEUE_STEP], "nobody saw a message of this one"
+    engine.create_topic("orders", 6)
     assert send(engine, "orders", 62, 63, queue_id=5) == [QUEUE_STEP], "nor of a queue that was not there"
     assert send(engine, "new", 0, 1, queue_id=0) == [QUEUE_STEP]
     assert engine.topic("new").topic_id == next_topic + TOPIC_ID_STEP

@@ -52,6 +52,7 @@ def test_only_the_schedule_topic_has_it() -> None:
 def test_units_and_check_agree() -> None:
     world = HotWorld()
     hot = world.open()
+    hot.create_topic(SCHEDULE_TOPIC, 3)
     append(hot, Message(SCHEDULE_TOPIC, b"x", tag="TagA", properties={"DELAY": "3"}, queue_id=2))
     append(hot, Message("orders", b"x", tag="TagA", queue_id=0))
     hot.dispatch()
