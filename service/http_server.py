@@ -25,10 +25,16 @@ def http_config(app: Any, settings: ServeSettings, **others: Any) -> uvicorn.Con
         h11_max_incomplete_event_size=settings.max_header_bytes,
         lifespan="on",
         server_header=False,
+        # who is at the other end is what the socket says: such headers anybody can send
+        proxy_headers=False,
         **others,
     )
 
 
+_TOO_LONG = "The head of the request is too long."
+#: Beside a request's target, and beside a header's name and value.
+_LEAST_LINE_BYTES, _HEADER_BYTES = len("GET  HTTP/1.1\r\n\r\n"), len(": \r\n")
+_PIECE_BYTES = 4096
 #: What both parsers' connections have.
 if TYPE_CHECKING:
     _Connection = HttpToolsProtocol
@@ -135,9 +141,10 @@ class _Patience(_Connection):
 class PatientProtocol(_Patience, HttpToolsProtocol):
     """One connection, as httptools reads it.
 
-    Stricter than httptools alone: a head has a greatest size, one ``Host`` and a target without a fragment, and what
-    stands behind a body is not taken for headers. A request that asks for an upgrade (Java's client does, of its own
-    accord) would lose its body: such a connection is handed to h11, which goes on without the upgrade.
+    Stricter than httptools alone: a head has a greatest size, however many bytes come at once, one ``Host`` and a
+    target without a fragment, and what stands behind a body is not taken for headers. A request that asks for an
+    upgrade (Java's client does, of its own accord) would lose its body: such a connection is handed to h11, which goes
+    on without the upgrade.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -146,6 +153,8 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
         self._kept: list[bytes] = []
         self._kept_bytes = 0
         self._begun = 0
+        #: Of the head's line and headers, as they are found.
+        self._head_bytes = 0
         self._is_in_message = self._is_in_head = self._asks_upgrade = False
 
     def data_received(self, data: bytes) -> None:
@@ -157,20 +166,32 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
         self._kept_bytes += len(data)
         super().data_received(data)
         if self._kept_bytes > self._limits.max_header_bytes and self._is_in_message:
-            super().send_400_response("The head of the request is too long.")
+            super().send_400_response(_TOO_LONG)
         if not self._is_in_head:
             self._kept = []
 
     def on_message_begin(self) -> None:
         """A request begins."""
         self._begun += 1
+        self._head_bytes = _LEAST_LINE_BYTES
         self._is_in_message = self._is_in_head = True
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """The target, or a piece of it."""
+        self._count_head(len(url))
+        super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Those that come behind the body are left out: everything was judged by the others."""
         if self._is_in_head:
+            self._count_head(len(name) + len(value) + _HEADER_BYTES)
             super().on_header(name, value)
+
+    def _count_head(self, count: int) -> None:
+        self._head_bytes += count
+        if self._head_bytes > self._limits.max_header_bytes:
+            raise ValueError(_TOO_LONG)
 
     def on_headers_complete(self) -> None:
         """Refuse what is ambiguous."""
@@ -199,7 +220,7 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, or leave it to h11."""
         if not self._asks_upgrade:
-            super().send_400_response(msg)
+            super().send_400_response(_TOO_LONG if self._head_bytes > self._limits.max_header_bytes else msg)
             return
         self._stop_waiting()
         self.connections.discard(self)
@@ -211,6 +232,13 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
 
 class _WithoutUpgrade(_Patience, H11Protocol):  # type: ignore[misc]  # the two parsers' connections are alike
     """One connection, as h11 reads it, which passes over an upgrade that is asked for."""
+
+    def data_received(self, data: bytes) -> None:
+        """In pieces: h11 asks how long a head is only where it ends for now."""
+        for start in range(0, len(data), _PIECE_BYTES):
+            if self.transport.is_closing():
+                return
+            super().data_received(data[start : start + _PIECE_BYTES])
 
 
 _REFUSAL = json.dumps(
@@ -224,5 +252,6 @@ _REFUSAL = json.dumps(
 ).encode()
 _TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
+    b"X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"
     b"Connection: close\r\nContent-Length: %d\r\n\r\n%s"
 ) % (len(_REFUSAL), _REFUSAL)

@@ -28,6 +28,7 @@ def address() -> Iterator[tuple[str, int]]:
         body = await request.body()
         return {
             "loop": type(asyncio.get_running_loop()).__module__, "path": request.url.path, "body": body.decode(),
+            "peer": request.client and request.client.host, "scheme": request.url.scheme,
             "headers": {name: value for name, value in request.headers.items() if name.startswith("x-")},
         }  # fmt: skip
 
@@ -118,3 +119,33 @@ def test_neither_a_head_nor_trailers_go_on_for_ever(address: tuple[str, int], be
 def test_the_event_loop_is_the_one_that_was_measured(address: tuple[str, int]) -> None:
     ((_, said),) = _answers(address, b"GET / HTTP/1.1\r\n" + _END + b"\r\n")
     assert said["loop"] == "uvloop"
+
+
+@pytest.mark.parametrize("asked", [b"", b"Upgrade: h2c\r\nConnection: Upgrade, close\r\n"])
+@pytest.mark.parametrize("part", ["headers", "target"])
+def test_a_head_has_the_greatest_size_that_is_set_however_it_comes(
+    address: tuple[str, int], part: str, asked: bytes
+) -> None:
+    most = _SETTINGS.serve.max_header_bytes
+
+    def head(size: int) -> bytes:
+        fixed = b"GET /%s HTTP/1.1\r\n" + asked + _END + b"X-One: %s\r\n\r\n"
+        filler = b"x" * (size - len(fixed) + 4)
+        return fixed % ((filler, b"") if part == "target" else (b"", filler))
+
+    (fits,) = _answers(address, head(most - 100))
+    assert fits[0] == 200
+    for size in (most + 100, 6 * most):
+        for pieces in ([head(size)], [head(size)[:1000], head(size)[1000:]]):
+            try:
+                found = _answers(address, *pieces)
+            except ConnectionError:
+                assert size > 2 * most  # closed on what was still being sent, which may take the answer along
+            else:
+                assert found == [(400, {"text": "The head of the request is too long."})], size
+
+
+def test_who_asks_is_who_the_socket_says(address: tuple[str, int]) -> None:
+    forged = b"X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: https\r\nForwarded: for=203.0.113.9\r\n"
+    (told,) = _answers(address, b"GET /peer HTTP/1.1\r\n" + forged + _END + b"\r\n")
+    assert (told[1]["peer"], told[1]["scheme"]) == ("127.0.0.1", "http")
