@@ -9,6 +9,7 @@ from pathlib import Path
 
 from service.setting_groups.serve import ServeSettings
 from tiering.errors import InvalidRequestError
+from tiering.secret_files import warn_if_open
 
 _LOG = logging.getLogger("tierlog")
 _Stamps = list[tuple[int, int, int] | None]
@@ -73,6 +74,7 @@ class ServerTls:
         for path in (self._certificate, self._key):
             if path is not None:
                 _check_readable(path)
+        warn_if_open(self._key or self._certificate, "the key of the certificate")
         try:
             context.load_cert_chain(self._certificate, self._key, password=_no_passphrase)
         except ssl.SSLError as error:

@@ -27,6 +27,9 @@ from tiering.libc import Mapping, punch_hole, sync_mapped
 
 ByteArray = NDArray[np.uint8]
 
+#: Of what is made, whatever the umask lets through: messages are in it, which only the store's owner may read. What was
+#: made before keeps the mode that it has.
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
 _ZEROS = bytes(1 << 20)
 _PREWRITE_STEP = 16 << 20
 
@@ -210,7 +213,7 @@ class _LocalFile:
 
 
 class LocalFileSystem:
-    """The machine's own file system."""
+    """The machine's own file system. What it makes is its owner's alone (:data:`FILE_MODE`, :data:`FOLDER_MODE`)."""
 
     def exists(self, path: Path) -> bool:
         """Whether something has this name."""
@@ -247,13 +250,13 @@ class LocalFileSystem:
                 path = path.parent
             for folder in reversed(missing):
                 with contextlib.suppress(FileExistsError):
-                    folder.mkdir()
+                    folder.mkdir(FOLDER_MODE)
                 self.flush_dir(folder.parent)
 
     def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
         """Create a file of zeros whose blocks exist, so that a later write cannot meet a full disk."""
         with _DiskErrors(path):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, FILE_MODE)
             try:
                 if prewrite:
                     file = _LocalFile(path, fd)
@@ -272,7 +275,7 @@ class LocalFileSystem:
     def open(self, path: Path) -> File:
         """Open for positional reading and writing; created empty if missing."""
         with _DiskErrors(path):
-            return _LocalFile(path, os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+            return _LocalFile(path, os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE))
 
     def read(self, path: Path) -> bytes:
         """The whole file."""
@@ -338,7 +341,7 @@ class LocalFileSystem:
         """Hold the lock of :mod:`tiering.byte_lock`."""
         with contextlib.ExitStack() as held:
             with _DiskErrors(path):  # not around the yield: what fails there is not this file
-                fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
                 held.callback(os.close, fd)
                 holder = byte_lock.take(fd)
                 if holder is not None:

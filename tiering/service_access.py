@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiering.errors import InvalidRequestError
+from tiering.secret_files import warn_if_open
 
 TOKEN, TOKEN_FILE, CA_FILE = "TIERLOG_TOKEN", "TIERLOG_TOKEN_FILE", "TIERLOG_CA_FILE"
 CLIENT_CERTIFICATE, CLIENT_KEY = "TIERLOG_CLIENT_CERTIFICATE", "TIERLOG_CLIENT_KEY"
@@ -73,6 +74,7 @@ class ServiceAccess:
             raise _unusable(error, self.ca_file) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.certificate is not None:
+            warn_if_open(self.key or self.certificate, "the key of the client's certificate")
             try:
                 context.load_cert_chain(self.certificate, self.key)
             except OSError as error:
@@ -92,6 +94,7 @@ def _path(given: Mapping[str, str], name: str) -> Path | None:
 
 
 def _read(path: Path) -> str:
+    warn_if_open(path, "the token")
     try:
         return path.read_text(encoding="ascii")
     except OSError as error:

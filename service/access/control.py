@@ -12,6 +12,7 @@ from service.access.entries import Entry, check_unique, find_caller, read_lines,
 from service.setting_groups.access import AccessSettings
 from tiering.clock import Clock
 from tiering.errors import InvalidRequestError
+from tiering.secret_files import warn_if_open
 
 _LOG = logging.getLogger("tierlog")
 #: How often it is asked whether the file has changed.
@@ -67,6 +68,7 @@ class AccessControl:
     def _read(self) -> list[Entry]:
         if self._path is None:
             return self._fixed
+        warn_if_open(self._path, "the tokens file, which has their hashes and rights")
         try:
             text = self._path.read_text(encoding="utf-8")
         except OSError as error:

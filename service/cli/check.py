@@ -8,6 +8,7 @@ import sys
 
 from service.cli.arguments import DOCUMENT_FORMS, add_target
 from service.cli.errors import DONE, INCOMPLETE, NOTHING, say
+from service.cli.look import printable
 from service.cli.stopping import interruptible
 from service.cli.targets import Progress, open_reader
 from service.wire import Json
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
                     print(json.dumps({"is_finding": kind == "details", **row}))
         case _:
             for finding in report["findings"]:
-                print(finding)
+                print(printable(finding))
             for note in report["notes"]:
                 say(f"note: {note['object']}: {note['text']}")
     for words in unasked:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from service.cli.arguments import DOCUMENT_FORMS, add_format, overrides
 from service.cli.documents import print_document
 from service.cli.errors import DONE, FAILED, NOTHING, say
-from service.cli.look import Look
+from service.cli.look import Look, printable
 from service.cli.stopping import interruptible
 from service.wire import Json
 
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     def told(row: Row) -> None:
         rows.append(row)
         if table:
-            print(f"{row.state:8} {row.capability:18} {row.detail}", flush=True)
+            print(f"{row.state:8} {row.capability:18} {printable(row.detail)}", flush=True)
 
     with interruptible():
         try:

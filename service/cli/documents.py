@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 
-from service.cli.look import Look, printable, readable_bytes
+from service.cli.look import Look, printable, readable_bytes, safe_json
 from service.cli.message_view import painted
 from service.wire import Json
 
@@ -15,7 +15,8 @@ from service.wire import Json
 def print_document(document: Json, look: Look) -> None:
     """``table`` is a line for each value; ``json`` has an indent, ``ndjson`` is one line."""
     if look.form != "table":
-        print(json.dumps(document, ensure_ascii=False, indent=1 if look.form == "json" else None), flush=True)
+        text = json.dumps(document, ensure_ascii=False, indent=1 if look.form == "json" else None)
+        print(safe_json(text), flush=True)
         return
     lines = list(flat(document))
     width = max((len(name) for name, _ in lines), default=0)

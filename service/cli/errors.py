@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+from service.cli.look import printable, safe_json
 from tiering import errors
 from tiering.problems import problem_title, problem_type
 
@@ -31,8 +32,8 @@ def exit_code(error: errors.StoreError) -> int:
 
 
 def say(text: str) -> None:
-    """One line on standard error, from us."""
-    print("tierlog: " + " ".join(text.split("\n")), file=sys.stderr, flush=True)
+    """One line on standard error, from us; of what others wrote in it a terminal obeys nothing."""
+    print("tierlog: " + printable(" ".join(text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def say_error(error: errors.StoreError, form: str | None = None) -> None:
@@ -41,13 +42,13 @@ def say_error(error: errors.StoreError, form: str | None = None) -> None:
     On a terminal the hint has a line of its own; in a pipe all is one line.
     """
     if form in ("json", "ndjson"):
-        print(json.dumps(problem_document(error), ensure_ascii=False), file=sys.stderr, flush=True)
+        print(safe_json(json.dumps(problem_document(error), ensure_ascii=False)), file=sys.stderr, flush=True)
         return
     if not sys.stderr.isatty() or not error.hint:
         say(str(error))
         return
     say(str(error).removesuffix(f"; {error.hint}"))
-    print("hint: " + " ".join(error.hint.split("\n")), file=sys.stderr, flush=True)
+    print("hint: " + printable(" ".join(error.hint.split("\n"))), file=sys.stderr, flush=True)
 
 
 def problem_document(error: errors.StoreError) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from typing import TextIO
 
 from tiering.times import format_time, to_local
 
+#: What JSON may have as it is: DEL, the control characters of Latin-1 (0x9B begins a command as ESC [ does), and those
+#: that turn the direction of text.
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 #: Of a table in a pipe that says nothing of its width.
 _PIPE_COLUMNS = 120
 
@@ -66,6 +70,11 @@ def wants_color(stream: TextIO, asked: str = "auto") -> bool:
 def printable(text: str) -> str:
     """Text without anything that a terminal would obey: a dot for each such character."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "·" for letter in text)
+
+
+def safe_json(text: str) -> str:
+    """JSON with escapes for what a terminal would obey or show in another order; it means the same."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def readable_bytes(count: int | None) -> str | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from service.cli.look import Look
+from service.cli.look import Look, printable, safe_json
 from service.cli.message_view import full_lines, message_cells, message_columns
 from service.wire import Json, ndjson_line
 
@@ -76,7 +76,7 @@ def _writer(form: str, name: str, columns: Sequence[str], types: Mapping[str, st
 
 class _NdjsonRows(Rows):
     def write(self, rows: Sequence[Json]) -> None:
-        sys.stdout.writelines(ndjson_line(row) for row in rows)
+        sys.stdout.writelines(safe_json(ndjson_line(row)) for row in rows)
         sys.stdout.flush()
 
 
@@ -90,28 +90,57 @@ class _JsonRows(Rows):
     def write(self, rows: Sequence[Json]) -> None:
         for row in rows:
             sys.stdout.write(",\n " if self._written else f'{{"{self._name}": [\n ')
-            sys.stdout.write(json.dumps(row, ensure_ascii=False))
+            sys.stdout.write(safe_json(json.dumps(row, ensure_ascii=False)))
             self._written += 1
 
     def end(self, **beside: object) -> None:
         sys.stdout.write("\n]" if self._written else f'{{"{self._name}": []')
         for name, value in beside.items():
-            sys.stdout.write(f',\n"{name}": {json.dumps(value, ensure_ascii=False)}')
+            sys.stdout.write(f',\n"{name}": {safe_json(json.dumps(value, ensure_ascii=False))}')
         sys.stdout.write("}\n")
         super().end()
 
 
 class _CsvRows(Rows):
+    """For people and their spreadsheets: text that one of those would take for a formula has an apostrophe before it.
+
+    A terminal gets nothing that it would obey. Everything else, numbers and base64 too, is as it is; what programs read
+    is ndjson.
+    """
+
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
-        self._writer = csv.writer(sys.stdout, lineterminator="\n")
-        self._writer.writerow(columns)
+        self._is_terminal = sys.stdout.isatty()
+        sys.stdout.write(_csv_line(columns))
 
     def write(self, rows: Sequence[Json]) -> None:
-        self._writer.writerows([_csv_cell(row.get(name), name) for name in self._columns] for row in rows)
+        sys.stdout.writelines(_csv_line([self._cell(row.get(name), name) for name in self._columns]) for row in rows)
+
+    def _cell(self, value: Any, name: str) -> object:
+        cell = _flat_cell(value, name)
+        if not isinstance(cell, str) or name == "body_base64":
+            return cell
+        if self._is_terminal:
+            cell = "\n".join(map(printable, cell.split("\n")))
+        return f"'{cell}" if cell.startswith(_FORMULA_STARTS) else cell
 
 
-def _csv_cell(value: Any, name: str) -> object:
+#: Of a cell that a spreadsheet calculates, with what it passes over before.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def _csv_line(cells: Sequence[object]) -> str:
+    """As RFC 4180 has it, but for the line end; the module ``csv`` leaves a lone CR without quotes."""
+    texts = ["" if cell is None else str(cell) for cell in cells]
+    if texts == [""]:
+        return '""\n'
+    return ",".join('"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text for text in texts) + "\n"
+
+
+_QUOTED = re.compile('[,"\r\n]')
+
+
+def _flat_cell(value: Any, name: str) -> object:
     if name == "keys" and isinstance(value, list):  # a key has no space
         return " ".join(value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
@@ -179,7 +208,7 @@ class _ArrowRows(Rows):
     def _cell(self, value: Any, name: str) -> object:
         if self._types and self._types[name] == "json" and value is not None:
             return json.dumps(value, ensure_ascii=False)
-        return _csv_cell(value, name)
+        return _flat_cell(value, name)
 
     def end(self, **beside: object) -> None:
         if self._writer is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from service.cli.arguments import DOCUMENT_FORMS, add_target
 from service.cli.errors import DONE, NOTHING, say
+from service.cli.look import printable
 from service.cli.stopping import interruptible
 from service.cli.targets import Progress, open_repairable
 from tiering.checks.findings import Finding
@@ -48,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(json.dumps({"is_done": is_done, "object": each.object, "text": each.text}))
     else:
         for each in done:
-            print(each)
+            print(printable(str(each)))
         for each in report.left:
-            print(f"{'found' if arguments.dry_run else 'left'}: {each}")
+            print(printable(f"{'found' if arguments.dry_run else 'left'}: {each}"))
     if report.left:
         say(f"{len(report.left)} findings" + ("" if arguments.dry_run else " are left"))
         return NOTHING
