@@ -48,9 +48,16 @@ class IdempotencyKey:
 
     producer: str
     first: int = 0
+    #: Of whom the producer is one; empty where all callers are one.
+    caller: str = ""
+
+    @property
+    def origin(self) -> str:
+        """The producer as records have it: no producer and no caller has a slash."""
+        return f"{self.caller}/{self.producer}" if self.caller else self.producer
 
     @classmethod
-    def parse(cls, text: str) -> IdempotencyKey:
+    def parse(cls, text: str, caller: str = "") -> IdempotencyKey:
         """``producer`` or ``producer:number``, in double quotes or not; :class:`InvalidRequestError` for others."""
         found = _KEY.fullmatch(text)
         if found is None:
@@ -59,7 +66,7 @@ class IdempotencyKey:
                 hint="1 to 64 ASCII letters, digits and _ . ~ -, then : and the number of the first message, if not 0",
             )
         producer, first = (found[1], found[2]) if found[1] else (found[3], found[4])
-        return cls(producer, int(first or 0))
+        return cls(producer, int(first or 0), caller)
 
 
 class Appends:
@@ -115,16 +122,21 @@ class Appends:
             raise InvalidRequestError("messages with one idempotency key are of one topic")
         (topic,) = topics
         window, end = self._hot.producers, key.first + len(messages)
-        with window.claim(topic, key.producer, key.first, end):
+        with window.claim(topic, key.origin, key.first, end):
             rows: dict[int, Row] = {}
-            for run in window.known(topic, key.producer, key.first, end):
+            # from before callers had producers of their own: who sends the same again means that
+            for run in window.known(topic, key.producer, key.first, end) if key.caller else ():
+                with contextlib.suppress(ConflictError):
+                    _answer_again(run, key, messages, rows, self._fetcher.message_at)
+                    self._make_as_durable(run, durability)
+            for run in window.known(topic, key.origin, key.first, end):
                 self._make_as_durable(run, durability)
                 _answer_again(run, key, messages, rows, self._fetcher)
             missing = [place for place in range(len(messages)) if place not in rows]
             if missing:
                 piece = [messages[place] for place in missing] if rows else messages
                 fresh = self._append(
-                    piece, durability, Origin(topic, key.producer, key.first + np.array(missing, np.int64))
+                    piece, durability, Origin(topic, key.origin, key.first + np.array(missing, np.int64))
                 )
                 if not rows:
                     return fresh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,6 +40,14 @@ class Caller:
     def is_unlimited(self) -> bool:
         """Whether the rights are for every topic, so that nothing has to be left out of an answer."""
         return "*" in self.topics
+
+    @property
+    def window(self) -> str:
+        """What tells this caller's numbered appends from those of others, in records too: the same for ever.
+
+        64 bits of the SHA-256 of the name, so that a new token of the same name goes on; empty for :data:`ANYBODY`.
+        """
+        return "" if self is ANYBODY else hashlib.sha256(self.name.encode()).hexdigest()[:16]
 
     def check(self, scope: Scope, topic: str | None = None) -> None:
         """Raise :class:`ForbiddenError` unless :meth:`may`; its words are the same whether the topic exists or not."""

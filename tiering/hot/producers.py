@@ -164,8 +164,9 @@ class ProducerWindow:
         with self._lock:
             others = self._under_way.setdefault(key, [])
             if any(first < other_end and other_first < end for other_first, other_end in others):
+                name = producer.rpartition("/")[2]  # without whose it is
                 raise RequestUnderWayError(
-                    f"messages {first} to {end - 1} of producer {producer!r} are being appended by another request",
+                    f"messages {first} to {end - 1} of producer {name!r} are being appended by another request",
                     hint="send this one again in a moment",
                 )
             others.append(mine)

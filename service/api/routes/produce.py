@@ -27,7 +27,8 @@ _KEY = (
     "`producer` or `producer:number`: who sends the request, and the number of its first message among all that this "
     "producer sends to the topic, 0 if absent; the others follow on. What the store has of them already is not "
     "appended again but answered as the first time. 409 with `Retry-After` while the same numbers are being appended, "
-    "422 if they belong to other messages. Remembered for `produce.window_ms`."
+    "422 if they belong to other messages. Producers of one token are not those of another. "
+    "Remembered for `produce.window_ms`."
 )
 
 
@@ -54,7 +55,7 @@ async def produce(
     caller.check(Scope.PRODUCE, topic)
     form = wanted_form(request, (JSON, ARROW_STREAM))  # before anything is appended
     validate_topic(topic)
-    key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key)
+    key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key, caller.window)
     kind = body_kind(request.headers.get("content-type", JSON))
     incoming = Incoming(kind, topic, engine, settings, request.app.state.lanes.parsing)
     return await incoming.append(body_of(request), lane_of(request), durability, key, form)
