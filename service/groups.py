@@ -95,6 +95,8 @@ class ConsumerGroups:
         self._store_id = store_id
         #: Queues of other stores; set before the first request by whoever knows the cluster.
         self.elsewhere: QueuesElsewhere = Alone()
+        #: Decides for all stores that a new group is kept here, or raises; set before the first request.
+        self.claim: Callable[[str], object] = lambda name: None
         self._offsets = offsets
         self._topics = topics
         self._offset_range = offset_range
@@ -115,6 +117,7 @@ class ConsumerGroups:
             raise InvalidRequestError(f"a member reads 1 to {MAX_TOPICS} topics, not {len(wanted)}")
         if not MIN_SESSION_MS <= session_timeout_ms <= MAX_SESSION_MS:
             raise InvalidRequestError(f"a session lasts {MIN_SESSION_MS} to {MAX_SESSION_MS} ms")
+        self._claim_new(name)
         self.elsewhere.refresh(self._read_by(name) | set(wanted))
         with self._lock:
             group = self._groups.get(name) or _Members()
@@ -181,6 +184,7 @@ class ConsumerGroups:
                 if foreign:
                     raise ConflictError(f"{self._named(foreign[0])} is not assigned to member {member_id}")
         self._check_ends(offsets)
+        self._claim_new(name)
         self._flush()  # after a crash an offset must not lie beyond its queue, where other messages come
         # looked at again with the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
@@ -248,6 +252,12 @@ class ConsumerGroups:
                 raise ConflictError(f"group {name!r} has live members")
             self._offsets.remove(name)
             self._groups.pop(name, None)
+
+    def _claim_new(self, name: str) -> None:
+        """Before a group is made, and never for one that may not be. Killed after it: the home of nothing yet."""
+        if name not in self._offsets.all():
+            self._offsets.check_room(name)
+            self.claim(name)
 
     def _named(self, queue: Queue) -> str:
         return named(queue, self._store_id)

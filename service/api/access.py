@@ -23,8 +23,8 @@ _OWN_SITES = {b"same-origin", b"none"}
 class RequireToken:
     """ASGI middleware: finds the caller by the bearer token, and answers 401 without or with an unknown one.
 
-    ``open_routes`` are for everybody; what is at no route needs a token too. It says the same for a token that never
-    was, one that was withdrawn and one that has expired.
+    ``open_routes`` are for everybody, and may tell more to a caller who is known; what is at no route needs a token
+    too. It says the same for a token that never was, one that was withdrawn and one that has expired.
     """
 
     def __init__(self, app: ASGIApp, control: AccessControl, open_routes: Sequence[BaseRoute]) -> None:
@@ -34,12 +34,15 @@ class RequireToken:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its caller."""
-        if scope["type"] != "http" or any(route.matches(scope)[0] is not Match.NONE for route in self._open):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         token = _bearer(scope)
         caller = None if token is None else self._control.caller(token)
         if token is None or caller is None:
+            if any(route.matches(scope)[0] is not Match.NONE for route in self._open):
+                await self._app(scope, receive, send)
+                return
             words = "this needs a token" if token is None else "this token is not known here, or not any more"
             await _unauthenticated(words)(scope, receive, send)
             return

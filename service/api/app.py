@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
@@ -27,7 +28,7 @@ from service.api.plain_appends import PlainAppends
 from service.api.routes import admin, cluster, groups, health, hot, messages, metrics, page, produce, timeline, topics
 from service.api.stops import AnswerWhenStopped
 from service.cluster.queue_counts import QueueCounts
-from service.cluster.view import ClusterView
+from service.cluster.view import ClusterView, claim_group
 from service.engine import Engine
 from service.observing.http_counts import HttpCounts
 from service.observing.metrics import Metrics
@@ -68,6 +69,7 @@ def create_app(
         load_client()
     if cluster is not None and isinstance(engine, Engine):
         engine.groups.elsewhere = QueueCounts(cluster, settings.cluster, SystemClock())
+        engine.groups.claim = partial(claim_group, cluster)
     errors.install(app)
     # what is added last is asked first
     if isinstance(engine, Engine) and engine.tracer is NO_TRACER:  # an append that is followed belongs to one request

@@ -40,6 +40,7 @@ async def _reader(request: Request) -> Engine | QuerierEngine | ArchivedReader:
     """Of a querier's stores those with a service answer themselves if they are named: this one has none."""
     engine: Engine | QuerierEngine = request.app.state.engine
     store_id = request.query_params.get(STORE_ID)
+    (await _caller(request)).check(Scope.READ)  # before anybody is told which stores there are
     return engine.archived(store_id) if isinstance(engine, QuerierEngine) and store_id is not None else engine
 
 

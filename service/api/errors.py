@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from index.errors import CorruptIndexError, DamagedFilterError
+from service.access.caller import Caller, Scope
 from service.api.methods import allowed_methods
 from service.observing.requests import current_request
 from tiering import errors
@@ -101,16 +102,18 @@ def store_error(request: Request, error: Any) -> JSONResponse:
     """The answer to what the store raised."""
     kind = type(error)
     status = STATUS.get(kind, 500)
+    caller: Caller | None = request.scope.get("tierlog.caller")
+    tells = caller is None or caller.may(Scope.READ)  # paths are for those who may see files
     if status == 500:
         _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return problem(
         status,
         problem_title(kind),
-        error.message,
+        error.message if tells or not isinstance(error, errors.ReadOnlyError) else "the store is read-only",
         uri=problem_type(kind),
         hint=error.hint,
         retry_s=_SOON_S if kind in (errors.RequestUnderWayError, errors.OverloadedError) else None,
-        path=error.path,
+        path=error.path if tells else None,
         position=error.position,
     )
 

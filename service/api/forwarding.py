@@ -20,6 +20,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.access.caller import Caller
+from service.access.caller import Scope as Scopes
 from service.api.errors import problem, store_error
 from service.api.hops import answer_headers, request_headers
 from service.api.node_session import BrokenOffError, NodeAnswer, NodeSession, NotSentError
@@ -56,6 +58,9 @@ class _GoneError(Exception):
 class Forwarding:
     """ASGI middleware: sends a request on to the node of the store that it is meant for, if that is another's.
 
+    Where a group or a topic is, is told to whoever may have to do with it: a caller who may not learns it from no
+    refusal, be it of the node that was asked or of the one that answered.
+
     Of the application's state it uses ``cluster``; a store that is alone (None) sends nothing on. It is asked inside of
     access, so that a stranger's request goes nowhere, and outside of what reads bodies and compresses answers.
     """
@@ -82,30 +87,35 @@ class Forwarding:
         if cluster is None and all(name != _SENDER for name, _ in scope["headers"]):
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, asked = Headers(scope=scope), None
         if cluster is not None and cluster.own_store is not None:
             send = _named(send, cluster.own_store)
         try:
+            asked = _asked(scope)
             if (sender := headers.get(SENDER)) is not None:
-                await self._check_meant(scope, cluster, headers, sender)
+                await self._check_meant(asked, scope, cluster, headers, sender)
                 place = None
             else:
-                place = None if cluster is None else await self._elsewhere(scope, cluster)
+                place = None if cluster is None else await self._elsewhere(asked, scope, cluster)
             if cluster is None or place is None:
                 await self._app(scope, receive, send)
                 return
             with self._places.one_of(place.store_id):
                 scope["route"] = _Forwarded()
-                await _Forward(self._session, self._idle_s, cluster, place, scope, receive, send).run()
+                tells = _tells_homes(asked, scope)
+                await _Forward(self._session, self._idle_s, cluster, place, scope, receive, send, tells=tells).run()
         except _MisdirectedError as error:
             await _misdirected(error)(scope, receive, send)
         except _RefusedError as error:
-            await store_error(Request(scope), error.error)(scope, receive, send)
+            told = error.error
+            if isinstance(told, UnavailableError) and asked is not None and not _tells_homes(asked, scope):
+                told = _SILENCE
+            await store_error(Request(scope), told)(scope, receive, send)
 
-    async def _elsewhere(self, scope: Scope, cluster: ClusterView) -> StorePlace | None:
+    async def _elsewhere(self, asked: Asked, scope: Scope, cluster: ClusterView) -> StorePlace | None:
         """The store that is meant, if it is another; :class:`_RefusedError`."""
         try:
-            store_id = await self._store_meant(scope, cluster)
+            store_id = await self._store_meant(asked, scope, cluster)
             if store_id is None:
                 return None
             place = cluster.place_of(store_id)
@@ -114,14 +124,16 @@ class Forwarding:
             raise _RefusedError(error) from error
         return place
 
-    async def _store_meant(self, scope: Scope, cluster: ClusterView) -> str | None:
-        asked = asked_of(scope["method"], scope["path"], scope["query_string"])
+    async def _store_meant(self, asked: Asked, scope: Scope, cluster: ClusterView) -> str | None:
         if not asks_elsewhere(asked, cluster):
             return store_meant(asked, cluster, self._topics).store_id
+        caller = _caller(scope)
+        if asked.group is not None and caller is not None:
+            caller.check(Scopes.READ)  # before a bucket is asked
         if asked.group is not None and asked.store_id is None and asked.group in self._homes:
             return self._homes[asked.group]
         with self._places.one_of(""):
-            work = partial(store_meant, asked, cluster, self._topics)
+            work = partial(store_meant, asked, cluster, self._topics, tells_homes=_tells_homes(asked, scope))
             meant = await asyncio.wrap_future(self._pool.submit(work))
         self._remember(asked, meant)
         return meant.store_id
@@ -133,12 +145,14 @@ class Forwarding:
                 self._homes.clear()
             self._homes[asked.group] = meant.store_id
 
-    async def _check_meant(self, scope: Scope, cluster: ClusterView | None, headers: Headers, sender: str) -> None:
+    async def _check_meant(
+        self, asked: Asked, scope: Scope, cluster: ClusterView | None, headers: Headers, sender: str
+    ) -> None:
         """What another node sent on is answered here or by nobody: nodes that disagree would send it round."""
         own: str | None = cluster.own_store if cluster is not None else scope["app"].state.engine.store_id
         meant = headers.get(STORE, own)
         try:
-            here = None if cluster is None or meant != own else await self._store_meant(scope, cluster)
+            here = None if cluster is None or meant != own else await self._store_meant(asked, scope, cluster)
         except StoreError as error:
             raise _RefusedError(error) from error
         if meant != own or here is not None or own is None:
@@ -151,6 +165,30 @@ class Forwarding:
             await send(message)
 
         return closing
+
+
+def _asked(scope: Scope) -> Asked:
+    try:
+        return asked_of(scope["method"], scope["path"], scope["query_string"])
+    except StoreError as error:
+        raise _RefusedError(error) from error
+
+
+def _caller(scope: Scope) -> Caller | None:
+    caller: Caller | None = scope.get("tierlog.caller")
+    return caller
+
+
+def _tells_homes(asked: Asked, scope: Scope) -> bool:
+    """Whether the caller may learn where the group or the topic is that a request is about.
+
+    What a group is about only its home knows, which answers the others as if it were not there.
+    """
+    caller = _caller(scope)
+    if caller is None or caller.is_unlimited:
+        return True
+    topic = asked.topic
+    return asked.group is None and (topic is None or any(caller.may(one, topic) for one in Scopes))
 
 
 class _RefusedError(Exception):
@@ -196,8 +234,10 @@ class _Forward:
 
     def __init__(
         self, session: NodeSession, idle_s: float, cluster: ClusterView, place: StorePlace,
-        scope: Scope, receive: Receive, send: Send,
+        scope: Scope, receive: Receive, send: Send, *, tells: bool,
     ) -> None:  # fmt: skip
+        """``tells``: a refusal may say which store it is of, and where that is."""
+        self._tells = tells
         self._session, self._idle_s, self._cluster, self._place = session, idle_s, cluster, place
         self._scope, self._receive, self._send = scope, receive, send
         self._is_gone = self._has_begun = False
@@ -277,10 +317,15 @@ class _Forward:
         return None
 
     async def _hand_back(self, answer: NodeAnswer) -> None:
+        own = self._cluster.own_store
         named = {STORE: self._place.store_id, ADDRESS: self._place.url}
+        headers = answer.headers
+        if not self._tells and answer.status in (401, 403, 404):  # as if this node had it to say
+            headers = [(name, value) for name, value in headers if name.lower() != _STORE]
+            named = {} if own is None else {STORE: own}
         self._has_begun = True
         await self._send(
-            {"type": "http.response.start", "status": answer.status, "headers": answer_headers(answer.headers, named)}
+            {"type": "http.response.start", "status": answer.status, "headers": answer_headers(headers, named)}
         )
         more = True
         async for piece, more in answer.pieces():
@@ -344,12 +389,15 @@ class _Forward:
         return self._unavailable(detail, hint)
 
     def _unavailable(self, detail: str, hint: str, *, retry_s: int | None = None) -> Response:
+        if not self._tells:
+            return store_error(Request(self._scope), UnavailableError(_SILENCE.message, hint=hint))
         return problem(
             503, problem_title(UnavailableError), detail, uri=problem_type(UnavailableError), hint=hint,
             retry_s=retry_s, address=self._place.url, store_id=self._place.store_id,
         )  # fmt: skip
 
 
+_SILENCE = UnavailableError("the store that is meant cannot be asked now", hint="try again in a moment")
 _STORE, _SENDER = STORE.lower().encode(), SENDER.lower().encode()
 
 

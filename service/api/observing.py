@@ -118,6 +118,10 @@ class Observe:
         log_request(_LOG, level, "request", facts)
 
 
+#: Of every answer that says nothing else: it is of the kind that it says, and nobody between keeps it.
+_GUARDS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+
 def _headers(scope: Scope) -> tuple[str | None, str | None]:
     """The id that the client gave, and the trace that the request belongs to."""
     given = parent = None
@@ -155,7 +159,10 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.has_begun, self.status = True, message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), (_ID, self._request_id)]}
+            headers = [*message.get("headers", ()), (_ID, self._request_id)]
+            names = {name for name, _ in headers}
+            headers += [guard for guard in _GUARDS if guard[0] not in names]
+            message = {**message, "headers": headers}
         else:
             self.sent += len(message.get("body", b""))
         await self._send(message)

@@ -47,5 +47,5 @@ def join_cluster(
     own = OwnNode(engine.store_id, address, engine.volume_id, engine.own_epoch, engine.groups.all_committed)
     return TableView(
         objects, clock or SystemClock(), randomness or SystemRandomness(),
-        refresh_ms=settings.cluster.refresh_ms, own=own,
+        refresh_ms=settings.cluster.refresh_ms, own=own, max_groups=settings.cluster.max_groups,
     )  # fmt: skip

@@ -1,10 +1,11 @@
 """Which store a request is meant for: the rule by which a node or a querier answers itself or sends it on.
 
 New messages and new topics go to the topic's home, calls of a consumer group to the group's, and everything else to the
-store that ``store_id`` names. A group gets its home from the calls that may make it; all others only look, and where
-there is none they are answered here, as by a store that is alone and does not have the group. A querier has no store of
-its own: of what only a store can answer it asks the one store that can be meant, and has the caller choose where there
-are several.
+store that ``store_id`` names. A call that may make a group goes to the store that would be chosen for it: that one
+decides, once it knows that the caller may. All others only look, and where there is no home they are answered here, as
+by a store that is alone and does not have the group. A querier has no store of its own: of what only a store can answer
+it asks the one store that can be meant, and has the caller choose where there are several. What changes the cluster's
+table any store can do, and has it on record: a querier leaves it to one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _TOPIC = re.compile("/v1/topics/([^/]+)(?:/(.*))?", re.DOTALL)
 _GROUP = re.compile("/v1/groups/([^/]+)(?:/(.*))?", re.DOTALL)
 _MAKES_GROUP = (("POST", "members"), ("PUT", "offsets"))
 _READS = ("/v1/topics", "/v1/files", "/v1/stats")
+_TABLE = re.compile("/v1/cluster/(?:topics/[^/]+|(?:closed|stores)/([^/]+))")
 _MESSAGE = re.compile("/v1/messages/[^/]+")
 #: As in :mod:`service.api.exact`.
 _MOST_ARGUMENTS = 64
@@ -52,6 +54,8 @@ class Asked:
     is_new: bool = False
     #: Whether only a store can answer it.
     needs_store: bool = False
+    #: The store that a change of the cluster's table is about, or "" for one about a topic; None for other calls.
+    changes_table: str | None = None
     #: Whether ``store_id`` is an argument of the call itself, which a querier answers for whatever store is named.
     is_message: bool = False
     #: Whether a querier can answer it from the archive of a store that has no service.
@@ -81,33 +85,41 @@ def asked_of(method: str, path: str, query: bytes) -> Asked:
         needs_store = is_of_a_store or (rest or "").startswith("queues/")
         reads_archive = (method, rest) in (("GET", None), ("GET", "messages"))
         return Asked(store_id, topic=topic, needs_store=needs_store, reads_archive=reads_archive)
+    if method in ("PUT", "DELETE") and (found := _TABLE.fullmatch(path)) is not None:
+        return Asked(store_id, changes_table=found[1] or "")
     needs_store = path in _OF_A_STORE or path.startswith("/v1/admin/")
     is_message, reads_archive = _MESSAGE.fullmatch(path) is not None, method == "GET" and path in _READS
     return Asked(store_id, needs_store=needs_store, is_message=is_message, reads_archive=reads_archive or is_message)
 
 
-def store_meant(asked: Asked, cluster: ClusterView, topics: TopicFinder | None = None) -> Meant:
-    """The store that answers a request.
+def store_meant(
+    asked: Asked, cluster: ClusterView, topics: TopicFinder | None = None, *, tells_homes: bool = True
+) -> Meant:
+    """The store that answers a request. Without ``tells_homes`` no error says where a group is, or that it is there.
 
     Waits for a bucket only for the home of a group, and where :func:`asks_elsewhere` says so. Raises
     :class:`InvalidRequestError` if several stores may be meant, or another than the one that has the group, and
     :class:`UnavailableError` if it cannot be known now.
     """
     if asked.group is not None:
-        return _of_group(asked, asked.group, cluster)
+        return _of_group(asked, asked.group, cluster, tells_homes=tells_homes)
     return Meant(_of_no_group(asked, cluster, topics))
 
 
-def _of_group(asked: Asked, group: str, cluster: ClusterView) -> Meant:
-    home = cluster.home_of_group(group) if asked.is_new else cluster.known_home_of_group(group)
+def _of_group(asked: Asked, group: str, cluster: ClusterView, *, tells_homes: bool) -> Meant:
+    known = cluster.known_home_of_group(group)
+    home = cluster.choice_for_group(group) if known is None and asked.is_new else known
     if home is None:
         return Meant(_without_home(asked, cluster))
     if asked.store_id not in (None, home):
+        if not tells_homes and not asked.is_new:
+            raise NotFoundError(f"no such group {group!r}")
+        kept = f"by store {home!r}" if tells_homes else "by another store"
         raise InvalidRequestError(
-            f"group {group!r} is kept by store {home!r}, not by {asked.store_id!r}",
+            f"group {group!r} is kept {kept}, not by {asked.store_id!r}",
             hint="leave store_id out: every node knows where a group is",
         )
-    return Meant(_other(home, cluster), is_home=True)
+    return Meant(_other(home, cluster), is_home=known is not None)
 
 
 def _without_home(asked: Asked, cluster: ClusterView) -> str | None:
@@ -126,6 +138,8 @@ def _of_no_group(asked: Asked, cluster: ClusterView, topics: TopicFinder | None)
     if asked.store_id is not None:
         is_own_call = asked.is_message or (asked.reads_archive and not _has_service(asked.store_id, cluster))
         return None if is_own_call and cluster.own_store is None else _other(asked.store_id, cluster)
+    if asked.changes_table is not None and cluster.own_store is None:
+        return _any_store(cluster, without=asked.changes_table)
     if asked.is_new and asked.topic is not None:
         return _other(cluster.home_of_topic(asked.topic), cluster)
     if asked.needs_store and cluster.own_store is None:
@@ -151,6 +165,14 @@ def _has_service(store_id: str, cluster: ClusterView) -> bool:
 
 def _other(store_id: str, cluster: ClusterView) -> str | None:
     return None if store_id == cluster.own_store else store_id
+
+
+def _any_store(cluster: ClusterView, *, without: str) -> str:
+    """The first one that is not itself what is spoken of, which may be down."""
+    known = [place.store_id for place in cluster.stores()]
+    if not known:
+        raise _nobody_known()
+    return next((store_id for store_id in known if store_id != without), known[0])
 
 
 def _only_store(asked: Asked, cluster: ClusterView, topics: TopicFinder | None) -> str:

@@ -81,6 +81,12 @@ class StaticView:
             return self._table.known_home_of_group(group)
         return self._only_store()
 
+    def choice_for_group(self, group: str) -> str:
+        """By the table, or the only store."""
+        if self._table is not None and self._table.stores():
+            return self._table.choice_for_group(group)
+        return self._only_store()
+
     def refresh_soon(self) -> None:
         """Look again at the table."""
         if self._table is not None:

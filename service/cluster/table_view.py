@@ -15,7 +15,7 @@ from service.cluster.view import StorePlace
 from service.repeated import Repeated
 from tiering.backoff import Backoff
 from tiering.clock import Clock
-from tiering.cluster.group_homes import GroupHomes
+from tiering.cluster.group_homes import MAX_HOMES, GroupHomes
 from tiering.cluster.rendezvous import rendezvous
 from tiering.cluster.table import ClusterTable, StoreEntry
 from tiering.cluster.table_store import ClusterTableStore
@@ -69,10 +69,11 @@ class TableView:
         *,
         refresh_ms: int,
         own: OwnNode | None = None,
+        max_groups: int = MAX_HOMES,
     ) -> None:
         #: For whoever changes the table; :meth:`learn` what came of it.
         self.tables = ClusterTableStore(objects, clock, randomness)
-        self.homes = GroupHomes(objects)
+        self.homes = GroupHomes(objects, max_groups)
         #: The own store, if there is one.
         self.own = own
         self._clock = clock
@@ -161,7 +162,7 @@ class TableView:
         One that the own store has had since before it was in a cluster stays here, although this is asked for before
         the store has entered itself.
         """
-        return self.homes.home(group, lambda: self._chosen(group))
+        return self.homes.home(group, lambda: self.choice_for_group(group))
 
     def known_home_of_group(self, group: str) -> str | None:
         """The same without deciding it; None if nobody has."""
@@ -183,7 +184,8 @@ class TableView:
             )
         return home
 
-    def _chosen(self, group: str) -> str:
+    def choice_for_group(self, group: str) -> str:
+        """The store that :meth:`home_of_group` would choose; nothing is decided."""
         known = self._known_by_bucket()
         own = self.own
         if own is not None and self._fenced is None and group in own.groups():

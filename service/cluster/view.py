@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tiering.errors import UnavailableError
+
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
@@ -44,7 +46,8 @@ class ClusterView(Protocol):
     def home_of_group(self, group: str) -> str:
         """The store that keeps a consumer group; decided here, for good, if nobody has decided yet.
 
-        Only for what may make a group. May ask the bucket: :class:`UnavailableError` if that does not answer.
+        Only for the store that makes a group, once it knows that the caller may. May ask the bucket:
+        :class:`UnavailableError` if that does not answer.
         """
         ...
 
@@ -55,6 +58,22 @@ class ClusterView(Protocol):
         """
         ...
 
+    def choice_for_group(self, group: str) -> str:
+        """The store that :meth:`home_of_group` would choose for a group that has no home. Decides nothing.
+
+        May ask the bucket: :class:`UnavailableError` if that does not answer.
+        """
+        ...
+
     def refresh_soon(self) -> None:
         """Look again before it is due, because something was not where it should be. Returns at once."""
         ...
+
+
+def claim_group(cluster: ClusterView, group: str) -> None:
+    """Decide that the own store keeps a group; :class:`UnavailableError` if another one does."""
+    if cluster.home_of_group(group) != cluster.own_store:
+        cluster.refresh_soon()
+        raise UnavailableError(
+            f"another store has just become the home of group {group!r}", hint="nothing was done; try again in a moment"
+        )

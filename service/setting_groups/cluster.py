@@ -74,6 +74,16 @@ class ClusterSettings(SettingGroup):
         ),
     )
 
+    max_groups: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Consumer groups that the stores have ever had together: where there are so many homes of groups in the "
+            "bucket, another is refused with 409. A new group costs a LIST request for each 1,000 of them."
+        ),
+    )
+
     @field_validator("address")
     @classmethod
     def _address(cls, value: str | None) -> str | None:

@@ -64,6 +64,10 @@ class FixedCluster:
         """As it was told or decided."""
         return self._groups.get(group)
 
+    def choice_for_group(self, group: str) -> str:
+        """What :meth:`home_of_group` would decide."""
+        return min(self._places)
+
     def refresh_soon(self) -> None:
         """Counted."""
         self.refreshes += 1

@@ -14,6 +14,7 @@ from tiering.cluster.group_homes import GroupHomes, decode_home, encode_home
 from tiering.cold.memory import MemoryObjectStore
 from tiering.cold.object_store import validate_key
 from tiering.errors import (
+    ConflictError,
     CorruptionError,
     InvalidRequestError,
     ObjectStoreUnavailableError,
@@ -56,10 +57,10 @@ def test_a_known_group_costs_nothing() -> None:
     objects = FaultyObjectStore(MemoryObjectStore(SystemClock()))
     homes = GroupHomes(objects)
     assert homes.home("a%|b", lambda: "s1") == "s1"
-    assert [call.operation for call in objects.calls] == ["get", "put"]
+    assert [call.operation for call in objects.calls] == ["get", "list", "put"]
     assert homes.home("a%|b", nobody) == "s1"
     assert homes.settle("a%|b", "s2") == "s1"
-    assert len(objects.calls) == 2
+    assert len(objects.calls) == 3
 
 
 def test_a_look_makes_no_home_and_sees_one_as_soon_as_it_is_there() -> None:
@@ -69,7 +70,7 @@ def test_a_look_makes_no_home_and_sees_one_as_soon_as_it_is_there() -> None:
     assert [call.operation for call in objects.calls] == ["get", "get"]
     assert deciding.home("misspelt", lambda: "s1") == "s1"
     assert [looking.known("misspelt"), looking.known("misspelt")] == ["s1", "s1"]
-    assert [call.operation for call in objects.calls][2:] == ["get", "put", "get"]
+    assert [call.operation for call in objects.calls][2:] == ["get", "list", "put", "get"]
     objects.fail_before("get")
     with pytest.raises(ObjectStoreUnavailableError):
         looking.known("other")
@@ -101,3 +102,13 @@ def test_damaged_homes_raise_classes_of_the_tree() -> None:
         decode_home(encode_home("g", "a").replace(b'"format": 1', b'"format": 2'), "g")
     with pytest.raises(InvalidRequestError):
         GroupHomes(MemoryObjectStore(SystemClock())).home("a/b", lambda: "s1")
+
+
+def test_a_cluster_has_no_more_homes_than_it_may_and_keeps_those_it_has() -> None:
+    objects = MemoryObjectStore(SystemClock())
+    homes = GroupHomes(objects, 2)
+    assert [homes.home(group, lambda: "s1") for group in ("a", "b", "a")] == ["s1"] * 3
+    with pytest.raises(ConflictError, match="had 2 groups already"):
+        homes.home("c", lambda: "s1")
+    assert [GroupHomes(objects, 1).known(group) for group in ("a", "b", "c")] == ["s1", "s1", None]
+    assert homes.settle("older", "s2") == "s2", "a group that is there has a home"

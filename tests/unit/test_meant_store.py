@@ -9,7 +9,7 @@ import pytest
 from service.api.hops import answer_headers, request_headers
 from service.cluster.meant_store import asked_of, asks_elsewhere, store_meant
 from tests.support.fixed_cluster import FixedCluster
-from tiering.errors import InvalidRequestError, UnavailableError
+from tiering.errors import InvalidRequestError, NotFoundError, UnavailableError
 
 _PLACES = {"a": "http://127.0.0.1:1", "b": "http://127.0.0.1:2", "c": "http://127.0.0.1:3"}
 _HOMES, _GROUPS = {"orders": "b"}, {"billing": "c"}
@@ -117,7 +117,7 @@ def test_a_request_that_contradicts_itself_goes_nowhere(path: str, query: bytes)
 
 
 @pytest.mark.parametrize("own", ["b", None])
-def test_only_what_may_make_a_group_decides_where_it_is(own: str | None) -> None:
+def test_only_what_may_make_a_group_goes_where_it_would_be_and_that_store_decides(own: str | None) -> None:
     groups: dict[str, str] = {}
     cluster = FixedCluster(own, _PLACES, {}, groups)
     looks = [
@@ -130,8 +130,8 @@ def test_only_what_may_make_a_group_decides_where_it_is(own: str | None) -> None
     assert not groups
     for number, (method, rest) in enumerate([("POST", "/members"), ("PUT", "/offsets")]):
         meant = store_meant(asked_of(method, f"/v1/groups/g{number}{rest}", b""), cluster)
-        assert (meant.store_id, meant.is_home) == ("a", True)
-    assert groups == {"g0": "a", "g1": "a"}
+        assert (meant.store_id, meant.is_home) == ("a", False)
+    assert not groups
 
 
 def test_only_homes_of_groups_and_a_queriers_topics_are_waited_for() -> None:
@@ -158,3 +158,23 @@ def test_headers_of_a_connection_and_what_was_judged_here_stay_behind() -> None:
     assert answer_headers(answered, {}) == [(b"content-encoding", b"gzip"), (b"content-length", b"7")]
     with pytest.raises(InvalidRequestError, match="idempotency-key"):
         request_headers([(b"Idempotency-Key", b"\xff")], {})
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_a_querier_leaves_changes_of_the_table_to_a_node_which_has_them_on_record(method: str) -> None:
+    paths = [f"/v1/cluster/{rest}" for rest in ("topics/orders", "closed/b", "closed/a", "stores/a")]
+    assert [_meant(None, method, path) for path in paths] == ["a", "a", "b", "b"], "not to the one that may be down"
+    assert [_meant("c", method, path) for path in paths] == [None] * 4, "a node does it itself"
+    assert _meant(None, method, paths[0], b"store_id=c") == "c"
+    assert [_meant(None, "GET", path) for path in ("/v1/cluster", paths[0])] == [None, None]
+
+
+def test_whom_no_home_is_told_learns_of_no_group() -> None:
+    cluster = FixedCluster("a", _PLACES, {}, dict(_GROUPS))
+    look = asked_of("GET", "/v1/groups/billing", b"store_id=b")
+    with pytest.raises(NotFoundError, match="no such group 'billing'"):
+        store_meant(look, cluster, tells_homes=False)
+    with pytest.raises(InvalidRequestError, match="kept by another store, not by 'b'"):
+        store_meant(asked_of("POST", "/v1/groups/billing/members", b"store_id=b"), cluster, tells_homes=False)
+    with pytest.raises(InvalidRequestError, match="kept by store 'c', not by 'b'"):
+        store_meant(look, cluster)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import islice
 
 from tiering.cold.object_store import ObjectStore
 from tiering.errors import (
+    ConflictError,
     CorruptionError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -25,6 +27,7 @@ from tiering.paths import group_home_key
 
 FORMAT = 1
 _MOST_BYTES = 64 << 10
+MAX_HOMES = 10_000
 #: More groups than that are asked for again.
 _REMEMBERED = 100_000
 
@@ -51,19 +54,24 @@ def decode_home(data: bytes, group: str, *, path: str | None = None) -> str:
 
 
 class GroupHomes:
-    """Thread safe. The first use of a group costs one GET, and one PUT if it is the first anywhere."""
+    """Thread safe. The first use of a group costs one GET, and one LIST for each 1,000 groups and one PUT if it is the
+    first anywhere."""
 
-    def __init__(self, objects: ObjectStore) -> None:
+    def __init__(self, objects: ObjectStore, most: int = MAX_HOMES) -> None:
+        """Where there are ``most`` homes, groups that were removed included, no other is decided."""
         self._objects = objects
+        self._most = most
         self._known: dict[str, str] = {}
 
     def home(self, group: str, choose: Callable[[], str]) -> str:
         """The store that keeps ``group``; ``choose`` names one if nobody has decided yet.
 
-        Raises the object store's error if it does not answer, and then nothing was decided as far as anybody knows.
+        Raises :class:`ConflictError` if there are too many, and the object store's error if it does not answer, and
+        then nothing was decided as far as anybody knows.
         """
         known = self.known(group)
         if known is None:
+            self._check_room()
             known = self._make(group, choose())
             self._remember(group, known)
         return known
@@ -83,6 +91,14 @@ class GroupHomes:
         if known is None:
             known = self._known[group] = self._make(validate_group(group), store_id)
         return known
+
+    def _check_room(self) -> None:
+        there = sum(1 for _ in islice(self._objects.list(group_home_key("")), self._most))
+        if there >= self._most:
+            raise ConflictError(
+                f"the cluster has had {there} groups already",
+                hint="cluster.max_groups is the limit; a home is for ever",
+            )
 
     def _remember(self, group: str, store_id: str) -> None:
         if len(self._known) < _REMEMBERED:
