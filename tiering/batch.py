@@ -295,10 +295,10 @@ class MessageBatch:
         )
 
 
-def no_such_queue(name: str, queue_id: int, queues: int, place: int | None = None) -> InvalidRequestError:
+def no_such_queue(name: str, queue_id: int, queues: int, place: int) -> InvalidRequestError:
     """The refusal of a message that names a queue which its topic does not have; ``place`` is its own in the batch."""
     return InvalidRequestError(
-        f"{'' if place is None else f'message {place}: '}topic {name!r} has {queues} queues, and no queue {queue_id}",
+        f"message {place}: topic {name!r} has {queues} queues, and no queue {queue_id}",
         position=place,
         hint=f"messages make no queues: PUT /v1/topics/{name} gives a topic more",
     )

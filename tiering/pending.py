@@ -100,7 +100,7 @@ class PendingMessages:
         alone = MessageBatch.of([message], now_ms=0, max_body_bytes=self._max_body_bytes)
         queues = self._queues_of(message.topic)
         if message.queue_id >= queues:
-            raise no_such_queue(message.topic, message.queue_id, queues)
+            raise no_such_queue(message.topic, message.queue_id, queues, 0)
         keys, tag, properties = (_text(column) for column in (alone.keys, alone.tags, alone.properties))
         if len(self._topics) >= _MOST_TOPICS:
             self._topics.clear()

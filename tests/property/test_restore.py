@@ -43,6 +43,7 @@ class VolumesMachine(RuleBasedStateMachine):
 
     def send(self, engine: Engine, topic: str, queue_id: int, count: int) -> dict[int, tuple[str, int]]:
         """Append and compare with everything that anybody was ever given."""
+        engine.create_topic(topic, 4)
         numbers = range(self.sent, self.sent + count)
         self.sent += count
         messages = [

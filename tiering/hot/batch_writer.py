@@ -93,7 +93,7 @@ class BatchWriter:
         if most < min(counts, default=1):
             return
         if isinstance(batch, LoneMessage):
-            raise no_such_queue(batch.topic, most, counts[0])
+            raise no_such_queue(batch.topic, most, counts[0], 0)
         beyond = np.flatnonzero(batch.queue_id >= np.array(counts)[batch.topic_index])
         if len(beyond):
             place = int(beyond[0])
