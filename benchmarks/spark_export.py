@@ -150,7 +150,6 @@ def child(arguments: argparse.Namespace) -> dict[str, Any]:
     for name, value in (
         ("spark.driver.memory", "2g"), ("spark.ui.enabled", "false"), ("spark.ui.showConsoleProgress", "false"),
         ("spark.sql.session.timeZone", "UTC"), ("spark.sql.shuffle.partitions", "4"),
-        ("spark.sql.python.filterPushdown.enabled", "true"),  # else a key is looked for in every message
     ):  # fmt: skip
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -161,9 +160,11 @@ def child(arguments: argparse.Namespace) -> dict[str, Any]:
         return {
             "frames": lambda: frames(spark, cold),
             "export": lambda: export(cold, out),
-            "scan": lambda: timed(lambda topic: total(archive(spark, cold, "messages"), topic)),
-            "key": lambda: keys(lambda topic, key: by_key(archive(spark, cold, "keys"), topic, key), arguments),
-            "Parquet scan": lambda: timed(lambda topic: total(parquet(spark, out), topic)),
+            "scan": lambda: timed(lambda topic: total(archive(spark, cold, **({"topic": topic} if topic else {})))),
+            "key": lambda: keys(
+                lambda topic, key: by_key(archive(spark, cold, view="keys", topic=topic, key=key)), arguments
+            ),
+            "Parquet scan": lambda: timed(lambda topic: total(of_topic(parquet(spark, out), topic))),
             "Parquet key": lambda: keys(
                 lambda topic, key: in_parquet(parquet(spark, out), topic, key), arguments
             ),
@@ -226,20 +227,22 @@ def export(cold: str, out: Path) -> dict[str, Any]:
     return timed(write)
 
 
-def archive(spark: Any, cold: str, view: str) -> Any:
+def archive(spark: Any, cold: str, **options: str) -> Any:
     from pipeline.source import TierlogDataSource
 
     spark.dataSource.register(TierlogDataSource)
-    return spark.read.format("tierlog").option("cold", cold).option("view", view).load()
+    return spark.read.format("tierlog").option("cold", cold).options(**options).load()
 
 
 def parquet(spark: Any, out: Path) -> Any:
     return spark.read.parquet(json.loads((out / "_exported.json").read_text())["table"])
 
 
-def total(frame: Any, topic: str | None) -> dict[str, Any]:
-    if topic is not None:
-        frame = frame.where(frame.topic == topic)
+def of_topic(frame: Any, topic: str | None) -> Any:
+    return frame if topic is None else frame.where(frame.topic == topic)
+
+
+def total(frame: Any) -> dict[str, Any]:
     (row,) = frame.selectExpr("count(*) as messages", "sum(length(body)) as bytes").collect()
     return {"messages": row["messages"], "body_bytes": row["bytes"]}
 
@@ -257,8 +260,8 @@ def keys(look_up: Callable[[str, str], int], arguments: argparse.Namespace) -> d
     return {"seconds": statistics.median(seconds), "least": min(seconds), "most": max(seconds)}
 
 
-def by_key(frame: Any, topic: str, key: str) -> int:
-    return len(frame.where((frame.topic == topic) & (frame.key == key)).select("queue_offset", "body").collect())
+def by_key(frame: Any) -> int:
+    return len(frame.select("queue_offset", "body").collect())
 
 
 def in_parquet(frame: Any, topic: str, key: str) -> int:

@@ -20,8 +20,8 @@ def bounds_of(predicate: Predicate, from_ms: int | None = None) -> Bounds:
     stored = predicate.stored
     if from_ms is not None:
         stored = Span(max(from_ms, _LEAST if stored.first is None else stored.first), stored.end)
-    spans = (_ends(predicate.queue_offsets), _ends(predicate.physical_offsets), _times(stored), _times(predicate.born))
-    return np.array(spans, np.int64)
+    anywhere = (_LEAST, _MOST)  # of queue offsets, and of born times
+    return np.array((anywhere, _ends(predicate.physical_offsets), _times(stored), anywhere), np.int64)
 
 
 def _ends(span: Span) -> tuple[int, int]:

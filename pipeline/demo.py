@@ -34,7 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     spark = (
         SparkSession.builder.appName("tierlog demo")
         .master("local[*]")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
@@ -59,7 +58,7 @@ def _read(spark: SparkSession, url: str) -> str:
     keyed = source.option("view", "keys").load()
     ((key, _),) = keyed.groupBy("key").count().orderBy("count", "key", ascending=False).limit(1).collect()
     _title(f"the first messages of {key}, found through the key index")
-    found = keyed.where(f"key = '{key}'").orderBy("store_time", "physical_offset")
+    found = source.option("key", key).load().orderBy("store_time", "physical_offset")
     found.selectExpr("store_time", "queue_id", "queue_offset", "decode(body, 'utf-8') as body").show(5, 100)
     return str(key)
 

@@ -39,7 +39,7 @@ from tiering.types import Tier
 BATCH_ROWS, BATCH_BYTES = 8192, 4 << 20
 #: What rows are made of.
 SHOWN = schema_of(name for name in MESSAGE_SCHEMA.names if name != "size_bytes")
-_BOUNDS = ("queue_id", "first_queue_offset", "min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms")
+_BOUNDS = ("min_store_ms", "max_store_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def read_frames(
     """The messages of a segment that fit, in the order of queues, then queue offsets; no batch is empty.
 
     ``frames`` reads only frames of these numbers (``SeekTable.frame_of`` tells a cold offset's), ``share`` a part of
-    those that are read. Frames that topic, queue or times rule out are not asked for. In memory are 8 MiB of compressed
+    those that are read. Frames that topic or times rule out are not asked for. In memory are 8 MiB of compressed
     frames and one batch. Raises :class:`CorruptionError` for damage, naming the object, and the object store's error if
     it cannot be read.
     """
@@ -88,7 +88,7 @@ def read_frames(
     segment = SegmentReader(reader, entry)
 
     def choose(runs: pa.Table) -> NDArray[np.bool_]:
-        found = predicate.may_match({name: runs[name].to_numpy() for name in _BOUNDS}, runs["records"].to_numpy())
+        found = predicate.may_match({name: runs[name].to_numpy() for name in _BOUNDS})
         return found if frames is None else found & np.isin(runs["frame"].to_numpy(), list(frames))
 
     runs = share.of(list(segment.chosen_runs(predicate.topics, choose)))
@@ -104,8 +104,8 @@ def read_frames(
 
 
 def _shown(batch: pa.RecordBatch, erased: Erasures, predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    """What of a batch was asked for by key and is not erased, unless that is nothing."""
-    batch = predicate.with_keys(without_erased(batch, erased))
+    """What of a batch was asked for by key or tag and is not erased, unless that is nothing."""
+    batch = predicate.chosen(without_erased(batch, erased))
     if batch.num_rows:
         yield batch
 
@@ -121,7 +121,7 @@ class Shown:
         self._bounds: dict[str, Bounds] = {}
 
     def includes(self, message: StoredMessage) -> bool:
-        """Whether a message of a queue is shown; keys are looked at in whole batches."""
+        """Whether a message of a queue is shown; keys and tags are looked at in whole batches."""
         record = message.record
         return (
             self._predicate.matches(record)
@@ -182,8 +182,8 @@ def expired_by_name(manifest: ManifestStore, reader: ArchiveReader, head: Head) 
 
 
 def batches_of(messages: list[StoredMessage], predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    """The messages that have one of the keys, as one batch or none."""
-    batch = predicate.with_keys(message_batch(messages))
+    """The messages that fit keys and tags, as one batch or none."""
+    batch = predicate.chosen(message_batch(messages))
     if batch.num_rows:
         yield batch
 

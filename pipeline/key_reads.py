@@ -20,12 +20,12 @@ from index.key_hits import key_hits
 from pipeline.archive import PinnedStore, open_manifest
 from pipeline.frames import BATCH_ROWS, Shown, batches_of, naming
 from pipeline.parts import despite_rewriting, time_range_of
-from pipeline.predicate import ANY, Predicate, Span
+from pipeline.predicate import Predicate, Span
 from tiering.cold.segment.reader import SegmentReader
 from tiering.format.manifest import LogEntry
 from tiering.message import StoredMessage
 from tiering.randomness import SystemRandomness
-from tiering.types import Tier, TimeAxis
+from tiering.types import Tier
 
 #: Keys of topics that are looked up at most; a query for more is a scan.
 MOST_KEYS = 10_000
@@ -63,11 +63,10 @@ def plan_key_reads(
     keys = [(topic, key) for topic in known if topics is None or topic in topics for key in sorted(predicate.keys)]
     if len(keys) > MOST_KEYS:
         return None
-    axis = TimeAxis.BORN if predicate.stored == ANY else TimeAxis.STORE
-    within = time_range_of(predicate.born if axis is TimeAxis.BORN else predicate.stored)
+    within = time_range_of(predicate.stored)
     index = _open_index(store.url, store.store_id)
     with ThreadPoolExecutor(_THREADS, "tierlog-key-hits") as pool:
-        hits = list(key_hits(index, store.head, keys, within, axis, each=pool.map))
+        hits = list(key_hits(index, store.head, keys, within, each=pool.map))
     offsets = predicate.physical_offsets
     parts = [HitsPart(each.entry, each.offsets) for each in hits if offsets.overlaps(each.entry.first, each.entry.next)]
     return _tasks(parts, max(1, part_bytes // _HIT_BYTES))

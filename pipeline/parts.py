@@ -126,7 +126,6 @@ def _wanted(store: PinnedStore, predicate: Predicate) -> Iterator[tuple[LogEntry
             and entry.next > head.cold_min
             and predicate.physical_offsets.overlaps(entry.first, entry.next - 1)
             and predicate.stored.overlaps(shown_ms(bounds.min_store_ms), shown_ms(bounds.max_store_ms))
-            and predicate.born.overlaps(shown_ms(bounds.min_born_ms), shown_ms(bounds.max_born_ms))
         ):
             count = entry.records if records is None else records.get(entry.base, 0)
             if count:
@@ -143,7 +142,7 @@ def _records_by_segment(store: PinnedStore, reader: ArchiveReader, predicate: Pr
         if state.name not in (predicate.topics or ()):
             continue
         for piece in manifest.queue_row_pieces(reader, head, state.topic_id, stored=stored, from_offset=from_offset):
-            rows = piece[predicate.may_match(piece, piece["count"])]
+            rows = piece[predicate.may_match(piece)]
             for base, count in zip(rows["segment"].tolist(), rows["count"].tolist(), strict=True):
                 found[base] = found.get(base, 0) + count
     return found

@@ -57,16 +57,14 @@ class Predicate:
     """Messages that fit every part; None and :data:`ANY` mean that the part does not matter.
 
     Times are in ms, compared as rows show them (``pipeline.rows``). A message fits ``keys`` if it is found by any of
-    them, which in the view ``keys`` leaves rows of its other keys too.
+    them, and ``tags`` if it has one of them.
     """
 
     topics: frozenset[str] | None = None
-    queue_ids: frozenset[int] | None = None
-    queue_offsets: Span = ANY
     physical_offsets: Span = ANY
     stored: Span = ANY
-    born: Span = ANY
     keys: frozenset[str] | None = None
+    tags: frozenset[str] | None = None
 
     @classmethod
     def of(cls, topics: Sequence[str] = (), stored: TimeRange | None = None) -> Predicate:
@@ -74,41 +72,33 @@ class Predicate:
         within = ANY if stored is None else Span(stored.from_ms, stored.to_ms)
         return cls(topics=frozenset(topics) or None, stored=within)
 
-    def may_match(self, runs: Mapping[str, IntArray] | NDArray[np.void], counts: IntArray) -> NDArray[np.bool_]:
-        """Whether any record of each run of consecutive queue offsets may fit, of whatever topic it is.
-
-        ``runs`` has the columns that queue rows and directories share, ``counts`` the records of each.
-        """
-        first = runs["first_queue_offset"]
-        found = self.queue_offsets.overlap(first, first + counts - 1)
-        if self.queue_ids is not None:
-            found &= np.isin(runs["queue_id"], list(self.queue_ids))
-        for span, axis in ((self.stored, "store"), (self.born, "born")):
-            if span != ANY:
-                found &= span.overlap(*(_shown(runs[f"{end}_{axis}_ms"]) for end in ("min", "max")))
-        return found
+    def may_match(self, runs: Mapping[str, IntArray] | NDArray[np.void]) -> NDArray[np.bool_]:
+        """Whether any record of each run may fit, of whatever topic it is, by the bounds of their store times."""
+        return self.stored.overlap(_shown(runs["min_store_ms"]), _shown(runs["max_store_ms"]))
 
     def matches(self, record: Record) -> bool:
-        """Whether a record fits, but for its keys, of which :meth:`with_keys` knows."""
+        """Whether a record fits, but for its keys and its tag, of which :meth:`chosen` knows."""
         return (
             (self.topics is None or record.topic in self.topics)
-            and (self.queue_ids is None or record.queue_id in self.queue_ids)
-            and self.queue_offsets.contains(record.queue_offset)
             and self.physical_offsets.contains(record.physical_offset)
             and self.stored.contains(shown_ms(record.store_ms))
-            and self.born.contains(shown_ms(record.born_ms))
         )
 
-    def with_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch of the view ``messages`` that fit ``keys``."""
-        if self.keys is None:
-            return batch
-        rows, texts = key_pairs(batch)
-        found = rows.filter(pc.is_in(texts, value_set=pa.array(sorted(self.keys), pa.string())))
-        return batch.take(found.unique())
+    def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch of the view ``messages`` that fit ``keys`` and ``tags``."""
+        if self.tags is not None:
+            batch = batch.filter(pc.is_in(batch.column("tag"), value_set=_texts(self.tags)))
+        if self.keys is not None:
+            rows, texts = key_pairs(batch)
+            batch = batch.take(rows.filter(pc.is_in(texts, value_set=_texts(self.keys))).unique())
+        return batch
 
 
 EVERYTHING = Predicate()
+
+
+def _texts(values: frozenset[str]) -> pa.Array:
+    return pa.array(sorted(values), pa.string())
 
 
 def _shown(times_ms: IntArray) -> IntArray:

@@ -9,7 +9,7 @@ of those.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -116,16 +116,48 @@ def key_pairs(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
     return rows.take(order), texts.take(order)
 
 
-def by_key(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of the view ``keys`` for the messages of a batch: in their order, a message's unique key first."""
+def by_key(batch: pa.RecordBatch, keys: Collection[str] | None = None) -> pa.RecordBatch:
+    """Rows of the view ``keys`` for the messages of a batch: in their order, a message's unique key first.
+
+    With ``keys`` only rows of these.
+    """
     rows, texts = key_pairs(batch)
+    if keys is not None:
+        is_wanted = pc.is_in(texts, value_set=pa.array(sorted(keys), _TEXT))
+        rows, texts = rows.filter(is_wanted), texts.filter(is_wanted)
     columns = [column.take(rows) for column in batch.columns]
     return pa.RecordBatch.from_arrays([*columns, texts], schema=KEYED)
 
 
-def keyed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """:func:`by_key` of each batch that has a key."""
+def keyed(batches: Iterator[pa.RecordBatch], keys: Collection[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """:func:`by_key` of each batch that has such a row."""
     for batch in batches:
-        found = by_key(batch)
+        found = by_key(batch, keys)
         if found.num_rows:
             yield found
+
+
+def is_projection(given: StructType, of: StructType) -> bool:
+    """Whether a schema has columns of another one and no others, each once; what may be null does not matter."""
+    kinds = {field.name: field.dataType.simpleString() for field in of}
+    names = [field.name for field in given]
+    return len(names) == len(set(names)) and all(
+        kinds.get(field.name) == field.dataType.simpleString() for field in given
+    )
+
+
+def projected(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The columns of a schema that is a projection of the batches' own, in its order and as nullable as it says."""
+    wanted = pa.schema([_arrow_field(field) for field in schema])
+    for batch in batches:
+        arrays = [batch.column(field.name).cast(field.type) for field in wanted]
+        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    kind = KEYED.field(field.name).type
+    if isinstance(field.dataType, ArrayType):
+        kind = pa.list_(pa.field("element", _TEXT, nullable=field.dataType.containsNull))
+    elif isinstance(field.dataType, MapType):
+        kind = pa.map_(_TEXT, pa.field("value", _TEXT, nullable=field.dataType.valueContainsNull))
+    return pa.field(field.name, kind, nullable=field.nullable)

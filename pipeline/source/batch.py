@@ -1,21 +1,29 @@
-"""The batch read: plans partitions on the driver, reads them on executors."""
+"""The batch read: plans partitions on the driver, reads them on executors.
+
+What is read is narrowed by options alone, which belong to one ``load()``. Filters are not taken: Spark 4.3 keeps what a
+reader planned with the filters of one scan for every other scan of the same ``load()``, and those that have none never
+ask (``docs/decisions/0035-filters-are-options.md``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from pipeline.archive import ArchiveSnapshot, PinnedStore
 from pipeline.key_reads import HitsPart, not_indexed, plan_key_reads, read_hits
 from pipeline.parts import SegmentPart, plan_parts, read_parts
-from pipeline.predicate import Predicate
-from pipeline.rows import keyed
+from pipeline.predicate import EVERYTHING, Predicate, Span
+from pipeline.rows import keyed, projected
 from pipeline.source.options import SourceOptions, View
 from pipeline.source.pulled import PulledPartition, plan_pulls, read_pulled
-from pipeline.source.pushed import Pushed
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -42,18 +50,13 @@ class BatchReader(DataSourceReader):
     Spark pickles the reader before it asks for partitions, so that whatever tasks need travels in those.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """The schema is the view's or a projection of it."""
         self._options = options
-        self._pushed = Pushed()
-
-    @property
-    def pushFilters(self) -> _PushFilters:  # type: ignore[override]  # see there
-        """Takes the filters of the query."""
-        return _PushFilters(self)
-
-    def take_filters(self, filters: Iterable[Filter]) -> None:
-        """Leave out what these filters rule out."""
-        self._pushed = Pushed.of(filters, self._options.view)
+        self._schema = schema
+        self._predicate = Predicate(
+            options.topics or None, stored=Span(options.from_ms, options.to_ms), keys=options.keys, tags=options.tags
+        )
 
     def partitions(self) -> Sequence[InputPartition]:
         """What has to be read, in tasks of about ``partition_bytes``."""
@@ -62,15 +65,19 @@ class BatchReader(DataSourceReader):
             archive = ArchiveSnapshot.take(options.cold, () if options.store is None else (options.store,))
         found: list[InputPartition] = []
         if options.url is not None:
-            found += plan_pulls(options, archive, self._pushed)
-        if archive is not None and not self._pushed.is_empty:
+            found += plan_pulls(options, archive)
+        if archive is not None:
             for store in archive.stores.values():
-                if self._pushed.wants_store(store.store_id):
-                    found += self._of_archive(store)
+                found += self._of_archive(store)
+        if len(found) > 1 and self._predicate == EVERYTHING:
+            _LOG.warning(
+                "%d tasks read everything: a condition in where(…) comes after that; options topic, key, from, to and "
+                "tag leave out what is not wanted before it is read", len(found),
+            )  # fmt: skip
         return found
 
     def _of_archive(self, store: PinnedStore) -> Iterator[InputPartition]:
-        predicate, bare = self._pushed.predicate, store.for_known_entries()
+        predicate, bare = self._predicate, store.for_known_entries()
         tasks = plan_key_reads(store, predicate, part_bytes=self._options.partition_bytes)
         if tasks is not None:
             for hits in tasks:
@@ -81,35 +88,16 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition; none of the one that Spark makes up where there is nothing to read."""
-        batches = _messages_of(partition)
-        return keyed(batches) if self._options.view is View.KEYS else batches
+        batches = _messages_of(partition, self._predicate)
+        if self._options.view is View.KEYS:
+            batches = keyed(batches, self._options.keys)
+        return projected(batches, self._schema)
 
 
-def _messages_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _messages_of(partition: InputPartition, predicate: Predicate) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, ArchivePartition):
         yield from read_parts(partition.store, partition.parts, partition.predicate)
     elif isinstance(partition, HitsPartition):
         yield from read_hits(partition.store, partition.parts, partition.predicate)
     elif isinstance(partition, PulledPartition):
-        yield from read_pulled(partition)
-
-
-class _PushFilters:
-    """A reader's ``pushFilters``, which gives every filter back.
-
-    Spark does not begin a query with a reader that overrides the method unless filter push-down is switched on, which
-    is right where rows depend on it. Here they do not, so this passes for the method of the base class.
-    """
-
-    def __init__(self, reader: BatchReader) -> None:
-        self._reader = reader
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._reader.take_filters(filters)
-        return filters
-
-
-def make_batch_reader(options: SourceOptions) -> DataSourceReader:
-    """The reader for a query."""
-    return BatchReader(options)
+        yield from read_pulled(partition, predicate)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from pipeline.rows import KEYED_SPARK, MESSAGES_SPARK
+from pipeline.rows import KEYED_SPARK, MESSAGES_SPARK, is_projection
 from pipeline.source.options import SourceOptions, Use, View
 from tiering.clock import SystemClock
 from tiering.errors import InvalidRequestError
@@ -30,16 +30,16 @@ class TierlogDataSource(DataSource):
         return "tierlog"
 
     def schema(self) -> StructType:
-        """The columns of the view."""
+        """The columns of the view, or those that option ``columns`` names."""
         return _schema_of(SourceOptions.parse(self.options, Use.READ | Use.READ_STREAM))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads what is there when the query is planned."""
-        from pipeline.source.batch import make_batch_reader
+        from pipeline.source.batch import BatchReader
 
         options = SourceOptions.parse(self.options, Use.READ)
         _check_schema(schema, options)
-        return make_batch_reader(options)
+        return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Reads what comes, each message once."""
@@ -47,7 +47,7 @@ class TierlogDataSource(DataSource):
 
         options = SourceOptions.parse(self.options, Use.READ_STREAM)
         _check_schema(schema, options)
-        return TierlogStreamReader(options)
+        return TierlogStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Appends to a running service (``url``), or makes an archive of a new store (``cold``)."""
@@ -79,11 +79,20 @@ class TierlogDataSource(DataSource):
 
 
 def _schema_of(options: SourceOptions) -> StructType:
-    return KEYED_SPARK if options.view is View.KEYS else MESSAGES_SPARK
+    whole = KEYED_SPARK if options.view is View.KEYS else MESSAGES_SPARK
+    if options.columns is None:
+        return whole
+    for name in options.columns:
+        if name not in whole.names:
+            hint = "there are " + ", ".join(whole.names)
+            raise InvalidRequestError(f"view {options.view} has no column {name[:60]!r}", hint=hint)
+    return StructType([whole[name] for name in options.columns])
 
 
 def _check_schema(schema: StructType, options: SourceOptions) -> None:
-    """Refuse a schema that the user made up."""
+    """Refuse a schema that the user made up and that is no projection of the view."""
     meant = _schema_of(options)
-    if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in meant]:
-        raise InvalidRequestError(f"view {options.view} has other columns", hint="leave .schema(…) away and use select")
+    if not is_projection(schema, meant):
+        raise InvalidRequestError(
+            f"view {options.view} has other columns", hint=f".schema(…) may name some of {meant.simpleString()}"
+        )

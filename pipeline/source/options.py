@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
@@ -58,7 +59,16 @@ class SourceOptions:
     """Where a stream begins: :data:`EARLIEST`, :data:`LATEST`, or a store time in ms."""
     max_messages_per_trigger: int | None = None
     topic: str | None = None
-    """Of a write the topic of all rows, None: a column says it; of a stream see :attr:`topics`."""
+    """Of a write the topic of all rows, None: a column says it; of a read see :attr:`topics`."""
+    keys: frozenset[str] | None = None
+    """Messages that are found by one of them; in the view ``keys`` rows of these keys alone. None: all."""
+    from_ms: int | None = None
+    to_ms: int | None = None
+    """Store times that are read, ``[from_ms, to_ms)``; None: no bound."""
+    tags: frozenset[str] | None = None
+    """Messages with one of these tags; None: all."""
+    columns: tuple[str, ...] | None = None
+    """The columns that there are, in this order; None: all of the view."""
     producer: str | None = None
     """Who the rows for a service are from, so that the same write done again appends nothing twice; None: drawn."""
     durability: Durability = Durability.FLUSHED
@@ -74,7 +84,7 @@ class SourceOptions:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics of a stream, written with commas between; none: all. :class:`InvalidRequestError` for no name."""
+        """The topics of a read, written with commas between; none: all. :class:`InvalidRequestError` for no name."""
         names = self.topic.split(",") if self.topic is not None else ()
         return frozenset(validate_topic(name.strip()) for name in names)
 
@@ -104,6 +114,10 @@ class SourceOptions:
         if options.cold is None and options.url is None:
             raise InvalidRequestError(
                 "neither an archive nor a service is named", hint="give option 'cold', 'url' or, to read, both"
+            )
+        if options.from_ms is not None and options.to_ms is not None and options.from_ms >= options.to_ms:
+            raise InvalidRequestError(
+                f"nothing lies between {options.from_ms} and {options.to_ms}", hint="'from' is inside, 'to' is behind"
             )
         return options
 
@@ -163,6 +177,25 @@ def _text(text: str) -> str:
     return text
 
 
+def _texts(text: str) -> frozenset[str]:
+    if not text.startswith("["):
+        return frozenset([_text(text)])
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not found or not all(isinstance(each, str) and each for each in found):
+        raise InvalidRequestError(f"{text[:40]!r} begins as a list", hint='several are a JSON array: ["a", "b"]')
+    return frozenset(found)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in text.split(","))
+    if len(set(found)) < len(found):
+        raise InvalidRequestError("a name is there twice")
+    return found
+
+
 _READS = Use.READ | Use.READ_STREAM
 _WRITES = Use.WRITE | Use.WRITE_STREAM
 _ALL = _READS | _WRITES
@@ -177,7 +210,12 @@ _OPTIONS = {
         _Option("partition_bytes", "partition_bytes", _count, Use.READ),
         _Option("start", "start", _start, Use.READ_STREAM),
         _Option("maxMessagesPerTrigger", "max_messages_per_trigger", _count, Use.READ_STREAM),
-        _Option("topic", "topic", _text, _WRITES | Use.READ_STREAM),
+        _Option("topic", "topic", _text, _ALL),
+        _Option("key", "keys", _texts, Use.READ),
+        _Option("from", "from_ms", parse_time, Use.READ),
+        _Option("to", "to_ms", parse_time, Use.READ),
+        _Option("tag", "tags", _texts, Use.READ),
+        _Option("columns", "columns", _names, _READS),
         _Option("producer", "producer", _text, Use.WRITE),
         _Option("durability", "durability", _durability, _WRITES),
         _Option("segment_bytes", "segment_bytes", _count, Use.WRITE),

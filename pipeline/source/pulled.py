@@ -26,7 +26,6 @@ from pipeline.predicate import Predicate, Span
 from pipeline.pulled_rows import pulled_batch
 from pipeline.rows import shown_ms
 from pipeline.source.options import SourceOptions
-from pipeline.source.pushed import Pushed
 from tiering.errors import ConflictError, InvalidRequestError
 from tiering.types import PullStatus
 
@@ -47,10 +46,11 @@ class PulledPartition(InputPartition):
     queue_id: int
     first: int
     end: int
-    predicate: Predicate
+    physical_offsets: Span
+    """Which of those messages are the service's to tell."""
 
 
-def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None, pushed: Pushed) -> Iterator[PulledPartition]:
+def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None) -> Iterator[PulledPartition]:
     """What the service has beyond the archive, which was pinned before; all of it without one.
 
     Raises :class:`InvalidRequestError` if it serves another store than those that are meant, and what its client does.
@@ -60,32 +60,21 @@ def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None, pushed: 
         stats = client.stats()
         store_id = str(stats["store_id"])
         above = _above(options, archive, store_id, int(stats["log_end"]))
-        if pushed.is_empty or not pushed.wants_store(store_id):
-            return
-        log_begin = int(stats["log_begin"])
-        predicate = _within(pushed.predicate, Span(above))
-        in_holes = _within(pushed.predicate, Span(log_begin, above))
+        log_begin, task_bytes = int(stats["log_begin"]), options.partition_bytes
         for topic in client.topics():
-            if predicate.topics is not None and topic.name not in predicate.topics:
+            if options.topics and topic.name not in options.topics:
                 continue
             for queue in topic.queues:
-                if predicate.queue_ids is not None and queue.queue_id not in predicate.queue_ids:
-                    continue
                 first = _first_at_or_above(client, topic.name, queue, above)
-                task = PulledPartition(options.url, store_id, topic.name, queue.queue_id, 0, 0, predicate)
+                task = PulledPartition(options.url, store_id, topic.name, queue.queue_id, 0, 0, Span(above))
                 if archive is not None and log_begin < above:
                     store = archive.stores[store_id]
                     for begin, end in _holes(client, store, topic.name, queue, first, log_begin):
                         hole = (_present_from(client, topic.name, queue, begin), end)
-                        for start, end in _ranges(queue, hole, in_holes.queue_offsets, options.partition_bytes):
-                            yield replace(task, first=start, end=end, predicate=in_holes)
-                tail = (first, queue.max_offset)
-                for start, end in _ranges(queue, tail, predicate.queue_offsets, options.partition_bytes):
+                        for start, end in _ranges(queue, hole, task_bytes):
+                            yield replace(task, first=start, end=end, physical_offsets=Span(log_begin, above))
+                for start, end in _ranges(queue, (first, queue.max_offset), task_bytes):
                     yield replace(task, first=start, end=end)
-
-
-def _within(predicate: Predicate, span: Span) -> Predicate:
-    return replace(predicate, physical_offsets=predicate.physical_offsets.meet(span))
 
 
 def _holes(
@@ -183,10 +172,9 @@ def _next_message(client: ServiceClient, topic: str, queue: QueueEnds, offset: i
     return None
 
 
-def _ranges(queue: QueueEnds, among: tuple[int, int], wanted: Span, task_bytes: int) -> Iterator[tuple[int, int]]:
-    """The offsets ``[first, end)`` of the queue that are wanted, without its declared gaps, a task each."""
-    first = max(among[0], wanted.first or 0)
-    end = among[1] if wanted.end is None else min(wanted.end, among[1])
+def _ranges(queue: QueueEnds, among: tuple[int, int], task_bytes: int) -> Iterator[tuple[int, int]]:
+    """The offsets ``[first, end)`` of the queue, without its declared gaps, a task each."""
+    first, end = among
     for gap_first, gap_end in sorted(queue.gaps or []):
         yield from _cut(first, min(end, gap_first), task_bytes)
         first = max(first, gap_end)
@@ -200,15 +188,15 @@ def _cut(first: int, end: int, task_bytes: int) -> Iterator[tuple[int, int]]:
         yield from pairwise(borders)
 
 
-def read_pulled(task: PulledPartition) -> Iterator[pa.RecordBatch]:
+def read_pulled(task: PulledPartition, predicate: Predicate) -> Iterator[pa.RecordBatch]:
     """The messages of a task that fit. Raises :class:`ConflictError` if some of them are no longer there."""
     offset = task.first
     with ServiceClient(task.url) as client:
         while offset < task.end:
             page = client.pull(task.topic, task.queue_id, offset, min(_PULL, task.end - offset))
             _check(task, offset, page)
-            found = [message for message in page.messages if _fits(task, message)]
-            batch = task.predicate.with_keys(pulled_batch(found))
+            found = [message for message in page.messages if _fits(task, predicate, message)]
+            batch = predicate.chosen(pulled_batch(found))
             if batch.num_rows:
                 yield batch
             offset = page.next_offset
@@ -231,11 +219,9 @@ def _check(task: PulledPartition, offset: int, page: PulledPage) -> None:
         raise ConflictError(f"the service no longer serves store {task.store_id!r}", path=task.url, hint=hint)
 
 
-def _fits(task: PulledPartition, message: dict[str, Any]) -> bool:
-    wanted = task.predicate
+def _fits(task: PulledPartition, predicate: Predicate, message: dict[str, Any]) -> bool:
     return (
         message["queue_offset"] < task.end
-        and wanted.physical_offsets.contains(message["physical_offset"])
-        and wanted.stored.contains(shown_ms(message["store_ms"]))
-        and wanted.born.contains(shown_ms(message["born_ms"]))
+        and task.physical_offsets.contains(message["physical_offset"])
+        and predicate.stored.contains(shown_ms(message["store_ms"]))
     )

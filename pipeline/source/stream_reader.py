@@ -16,11 +16,12 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from pipeline.archive import open_manifest
 from pipeline.client import ServiceClient
 from pipeline.pulled_rows import pulled_batch
-from pipeline.rows import keyed, message_batch
+from pipeline.rows import keyed, message_batch, projected
 from pipeline.source.options import SourceOptions, View
 from pipeline.source.stream_offsets import INITIAL, Json, QueueKey, QueueRange, StreamOffset, pieces_of
 from pipeline.source.stream_planner import StreamPlanner, cut_by_tier, data_loss
@@ -57,9 +58,10 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     the logged offsets back, and the same ranges are read, from whichever tier holds them then.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
-        """Nothing is asked before the first batch is planned."""
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Nothing is asked before the first batch is planned. The schema is the view's or a projection of it."""
         self._options = options
+        self._schema = schema
         self._target: Mapping[QueueKey, int] | None = None
 
     @functools.cached_property
@@ -108,7 +110,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one partition."""
         assert isinstance(partition, StreamPartition)
         batches = _read(partition.parts, self._options)
-        return keyed(batches) if self._options.view is View.KEYS else batches
+        return projected(keyed(batches) if self._options.view is View.KEYS else batches, self._schema)
 
     def stop(self) -> None:
         """Give the connection to the service back."""

@@ -1,11 +1,10 @@
-"""Whatever is pushed, in whatever archive: the rows that fit are those of a read of everything."""
+"""Whatever options ask for, in whatever archive: the rows are those of a read of everything that fit."""
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,19 +12,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
-
 from index.query import Query
 from tests.support.archive_copies import put_on_disk
-from tests.support.batch_reads import Row, at_ms, place, rows_of
+from tests.support.batch_reads import Row, place, rows_of
 from tests.support.look_up_world import ABSENT, DAY_MS, KEYS, TOPICS, LookUpWorld, Sending
 from tests.support.plain_search import Held
 
@@ -90,37 +79,41 @@ def test_a_read_of_everything_is_what_the_stores_hold(
     assert sorted(pairs) == sorted((*sent(each), key) for each in held for key in each.kept.keys)
 
 
-COMPARED: dict[type[Filter], Callable[[object, object], bool]] = {
-    EqualTo: lambda value, other: value == other,
-    GreaterThan: lambda value, other: value > other,  # type: ignore[operator]
-    GreaterThanOrEqual: lambda value, other: value >= other,  # type: ignore[operator]
-    LessThan: lambda value, other: value < other,  # type: ignore[operator]
-    LessThanOrEqual: lambda value, other: value <= other,  # type: ignore[operator]
-    In: lambda value, other: value in other,  # type: ignore[operator]
-}
+def ms_of(row: Row) -> int:
+    return int(1000 * row["store_time"].timestamp() + 0.5)
 
 
-def fits(row: Row, filters: list[Any]) -> bool:
-    return all(COMPARED[type(each)](row[each.attribute[0]], each.value) for each in filters)
+def fits(row: Row, options: dict[str, str]) -> bool:
+    keys = set(json.loads(options.get("key", "[]")))
+    found_by = {row["key"]} if options["view"] == "keys" else set(row["keys"])
+    return (
+        ("topic" not in options or row["topic"] in options["topic"].split(","))
+        and options.get("store") in (None, row["store_id"])
+        and (not keys or bool(keys & found_by))
+        and row["tag"] in json.loads(options.get("tag", json.dumps([row["tag"]])))
+        and int(options.get("from", 0)) <= ms_of(row) < int(options.get("to", 1 << 62))
+    )
 
 
 @st.composite
-def drawn_filters(draw: st.DrawFn, rows: list[Row], view: str) -> list[Filter]:
-    """Comparisons with values of rows, or with some that lie beside them."""
-    found: list[Filter] = []
-    columns = ["topic", "queue_id", "queue_offset", "physical_offset", "store_id", "store_time", "born_time"]
-    for column in draw(st.lists(st.sampled_from(columns + ["key"] * 4 * (view == "keys")), min_size=1, max_size=4)):
-        values = [row[column] for row in draw(st.lists(st.sampled_from(rows), min_size=1, max_size=3))]
-        if column.endswith("_time"):
-            beside = draw(st.sampled_from((0, 0, 1, -1, 1000, -1000)))
-            values = [value + (at_ms(0).resolution * beside) for value in values]
-        if column in ("key", "topic", "store_id"):
-            values += draw(st.lists(st.sampled_from((ABSENT, *KEYS, None)), max_size=2))
-            kinds = [EqualTo, In, In]
+def drawn_options(draw: st.DrawFn, rows: list[Row], view: str) -> dict[str, str]:
+    """What rows have, or what lies beside it."""
+    found = {"view": view}
+    for name in draw(st.lists(st.sampled_from(("topic", "key", "key", "from", "to", "tag", "store")), max_size=4)):
+        some = draw(st.lists(st.sampled_from(rows), min_size=1, max_size=3))
+        if name == "topic":
+            found[name] = ",".join({row["topic"] for row in some})
+        elif name == "key":
+            more = draw(st.lists(st.sampled_from((ABSENT, *KEYS)), min_size=1, max_size=2))
+            found[name] = json.dumps([*(key for row in some for key in row["keys"][:1]), *more])
+        elif name == "tag":
+            found[name] = json.dumps(["other", *(row["tag"] for row in some if row["tag"])])
+        elif name == "store":
+            found[name] = some[0]["store_id"]
         else:
-            kinds = [*COMPARED]
-        kind = draw(st.sampled_from(kinds))
-        found.append(In((column,), tuple(values)) if kind is In else kind((column,), values[0]))
+            found[name] = str(ms_of(some[0]) + draw(st.sampled_from((0, 0, 1, -1))))
+    if int(found.get("from", 0)) >= int(found.get("to", 1 << 62)):
+        del found["from"]
     return found
 
 
@@ -130,15 +123,22 @@ def drawn_filters(draw: st.DrawFn, rows: list[Row], view: str) -> list[Filter]:
     view=st.sampled_from(("messages", "keys", "keys")),
     size=st.sampled_from(("2000", "9000", "1000000")),
 )
-def test_filters_keep_every_row_that_fits(
+def test_options_leave_exactly_the_rows_that_fit(
     archive: tuple[LookUpWorld, str], everything: dict[str, list[Row]], data: st.DataObject, view: str, size: str
 ) -> None:
-    filters = data.draw(drawn_filters(everything[view], view))
-    rows = rows_of({"cold": archive[1], "view": view, "partition_bytes": size}, filters)
-    found = [row for row in rows if fits(row, filters)]
-    wanted = [row for row in everything[view] if fits(row, filters)]
+    options = data.draw(drawn_options(everything[view], view))
+    found = rows_of({"cold": archive[1], "partition_bytes": size, **options})
+    wanted = [row for row in everything[view] if fits(row, options)]
     assert sorted(found, key=place) == sorted(wanted, key=place)
-    assert len({place(row) for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("names", [("body",), ("key", "topic", "queue_offset"), ("keys", "properties", "store_time")])
+def test_columns_are_those_that_were_asked_for(
+    archive: tuple[LookUpWorld, str], everything: dict[str, list[Row]], names: tuple[str, ...]
+) -> None:
+    found = rows_of({"cold": archive[1], "view": "keys", "columns": ", ".join(names)})
+    assert [tuple(row) for row in found] == [names] * len(found)
+    assert found == [{name: row[name] for name in names} for row in everything["keys"]]
 
 
 def test_expired_messages_and_erased_ones_were_among_them(tmp_path: Path) -> None:

@@ -136,8 +136,8 @@ def test_filters_mean_the_same_pushed_or_not(tierlog: SparkSession, stores: list
     tierlog.conf.set(PUSHDOWN, is_pushed)
     tierlog.conf.set("spark.sql.session.timeZone", "America/New_York")
     wanted = scanned(tierlog, stores).cache()
-    for condition in CONDITIONS:
-        rows = tierlog.read.format("tierlog").option("cold", cold_of(stores)).option("view", "keys").load()
+    rows = tierlog.read.format("tierlog").option("cold", cold_of(stores)).option("view", "keys").load()
+    for condition in CONDITIONS:  # all of one load(): none may leave something out for those that follow
         assert places(rows.where(condition)) == places(wanted.where(condition)), condition
 
 

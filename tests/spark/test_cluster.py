@@ -36,7 +36,7 @@ from pipeline.source import TierlogDataSource
 
 spark.dataSource.register(TierlogDataSource)
 messages = spark.read.format("tierlog").option("cold", url).load()
-by_key = spark.read.format("tierlog").option("cold", url).option("view", "keys").load().where(f"key = '{key}'")
+by_key = spark.read.format("tierlog").option("cold", url).option("view", "keys").option("key", key).load()
 with open(out, "w") as file:
     json.dump({
         "places": spark.sparkContext.parallelize(range(8), 8).mapPartitions(places).collect(),
@@ -60,7 +60,6 @@ def test_spark_submit_with_a_packed_environment_and_separate_executors(tmp_path:
     settings = {
         "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
         "spark.executor.memory": "512m", "spark.executorEnv.PYTHONPATH": "site",
-        "spark.sql.python.filterPushdown.enabled": "true",
     }  # fmt: skip
     given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     command = [

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pipeline.source import TierlogDataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+    from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 Row = dict[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,12 +21,13 @@ def at_ms(time_ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=time_ms)
 
 
-def planned(options: dict[str, str], filters: Sequence[Filter] = ()) -> tuple[DataSourceReader, list[InputPartition]]:
-    """The reader and what it planned; every filter must come back."""
+def planned(options: dict[str, str]) -> tuple[DataSourceReader, list[InputPartition]]:
+    """What goes to the executors: the reader, pickled as Spark does before it asks for partitions, and those."""
     source = TierlogDataSource(options)
     reader = source.reader(source.schema())
-    assert list(reader.pushFilters(list(filters))) == list(filters)
-    return reader, list(reader.partitions())
+    sent = pickle.dumps(reader)
+    partitions = list(reader.partitions())
+    return pickle.loads(sent), partitions
 
 
 def read(reader: DataSourceReader, partitions: Iterable[InputPartition]) -> list[Row]:
@@ -40,9 +41,9 @@ def read(reader: DataSourceReader, partitions: Iterable[InputPartition]) -> list
     return rows
 
 
-def rows_of(options: dict[str, str], filters: Sequence[Filter] = ()) -> list[Row]:
-    """The rows of a read with these filters pushed; Spark would evaluate them once more."""
-    return read(*planned(options, filters))
+def rows_of(options: dict[str, str]) -> list[Row]:
+    """The rows of a read."""
+    return read(*planned(options))
 
 
 def place(row: Row) -> tuple[str, int, str]:

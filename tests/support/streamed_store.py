@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.rows import MESSAGES_SPARK
 from pipeline.source.options import SourceOptions, Use
 from pipeline.source.stream_reader import TierlogStreamReader
 from service.engine import Engine
@@ -40,7 +41,7 @@ class StreamedStore:
     def new_query(self, **options: str) -> StreamDriver:
         """A query with a checkpoint of its own; options of the store's query unless told otherwise."""
         given = {**self.options, **options}
-        return StreamDriver(lambda: TierlogStreamReader(SourceOptions.parse(given, Use.READ_STREAM)))
+        return StreamDriver(lambda: TierlogStreamReader(SourceOptions.parse(given, Use.READ_STREAM), MESSAGES_SPARK))
 
     def restore(self) -> None:
         """The volume is lost; another is made from the archive and served where the lost one was."""

@@ -129,12 +129,9 @@ def test_parts_of_any_size_hold_each_message_once_and_in_order(
 @pytest.mark.parametrize(
     ("predicate", "fits"),
     [
-        (Predicate(queue_ids=frozenset([1])), lambda row: row["queue_id"] == 1),
-        (Predicate(queue_offsets=Span(5, 11)), lambda row: 5 <= row["queue_offset"] < 11),
         (Predicate(physical_offsets=Span(3000, 9000)), lambda row: 3000 <= row["physical_offset"] < 9000),
         (Predicate(stored=Span(TIMES[20], TIMES[50])), lambda row: TIMES[20] <= millis(row["store_time"]) < TIMES[50]),
         (Predicate(stored=Span(end=TIMES[3])), lambda row: millis(row["store_time"]) < TIMES[3]),
-        (Predicate(born=Span(TIMES[70])), lambda row: millis(row["born_time"]) >= TIMES[70]),
         (Predicate(keys=frozenset(["k1", "none", "k2"])), lambda row: {"k1", "k2"} & set(row["keys"])),
         (Predicate(topics=frozenset(["t", "x"])), lambda row: row["topic"] == "t"),
     ],

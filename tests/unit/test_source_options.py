@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -9,10 +10,22 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
+from pipeline.rows import by_key, message_batch, projected
 from pipeline.source import TierlogDataSource
 from pipeline.source.options import SourceOptions, Use, View, option_names
+from service.engine import Engine
+from tests.support.engines import tiny_settings
 from tiering.errors import InvalidRequestError
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline.md"
@@ -47,6 +60,12 @@ def test_a_path_is_the_archive() -> None:
         ({"cold": "file:///x", "veiw": "keys"}, "there is no option 'veiw'; do you mean 'view'"),
         ({"cold": "file:///x", "start": "latest"}, "option 'start' has no meaning here"),
         ({"store": "a"}, "neither an archive nor a service is named"),
+        ({"cold": "file:///x", "key": ""}, "option 'key': "),
+        ({"cold": "file:///x", "key": "[1]"}, "option 'key': '[1]' begins as a list"),
+        ({"cold": "file:///x", "tag": "[]"}, "option 'tag': '[]' begins as a list"),
+        ({"cold": "file:///x", "from": "yesterday"}, "option 'from': cannot read the time 'yesterday'"),
+        ({"cold": "file:///x", "from": "2000", "to": "2000"}, "nothing lies between 2000 and 2000"),
+        ({"cold": "file:///x", "columns": "body,body"}, "option 'columns': a name is there twice"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_option(given: dict[str, str], words: str) -> None:
@@ -56,10 +75,48 @@ def test_a_wrong_value_is_named_with_its_option(given: dict[str, str], words: st
     assert "secret" not in str(raised.value)
 
 
-def test_columns_are_not_made_up() -> None:
+def test_what_is_asked_for_is_one_value_or_a_list() -> None:
+    found = parse(cold="file:///b", topic="a, b", key="k,1", tag='["x", "y"]', to="2026-03-01", columns="key ,topic")
+    assert found.topics == {"a", "b"}
+    assert (found.keys, found.tags) == (frozenset({"k,1"}), frozenset({"x", "y"}))
+    assert found.columns == ("key", "topic")
+    assert (found.from_ms, found.to_ms) == (None, 1_772_323_200_000)
+
+
+PARTS = [
+    StructType().add("body", BinaryType()).add("topic", StringType()),
+    StructType().add("keys", ArrayType(StringType(), True)).add("store_time", TimestampType(), False),
+    StructType().add("properties", MapType(StringType(), StringType(), True)),
+]
+
+
+@pytest.mark.parametrize("schema", PARTS)
+@pytest.mark.parametrize("make", ["reader", "streamReader"])
+def test_a_schema_may_be_a_part_of_the_views(schema: StructType, make: str, tmp_path: Path) -> None:
+    cold = f"file://{tmp_path}/cold"
+    with contextlib.closing(Engine.open(tmp_path / "s", settings=tiny_settings(), cold_url=cold)) as engine:
+        engine.archive()
+    getattr(TierlogDataSource({"cold": cold}), make)(schema)
+    batch = by_key(message_batch([]))
+    (found,) = projected(iter([batch]), schema)
+    assert found.schema == to_arrow_schema(schema, timezone="UTC")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        StructType().add("topic", LongType()),
+        StructType().add("topics", StringType()),
+        StructType().add("topic", StringType()).add("topic", StringType()),
+        StructType().add("key", StringType()),
+    ],
+)
+def test_columns_are_not_made_up(schema: StructType) -> None:
     source = TierlogDataSource({"cold": "file:///x"})
     with pytest.raises(InvalidRequestError, match="view messages has other columns"):
-        source.reader(StructType().add("topic", LongType()))
+        source.reader(schema)
+    with pytest.raises(InvalidRequestError, match="view messages has no column 'key'"):
+        TierlogDataSource({"cold": "file:///x", "columns": "topic,key"}).schema()
 
 
 def test_the_documentation_has_every_option_of_a_batch_read() -> None:
