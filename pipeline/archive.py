@@ -48,7 +48,10 @@ def open_manifest(url: str, store_id: str, grace_ms: int | None = None) -> Manif
 
 @dataclass(frozen=True, slots=True)
 class PinnedStore:
-    """One store of an archive as one head shows it; small enough to go with every task."""
+    """One store of an archive as one head shows it.
+
+    What tasks share, so that it goes to executors once for all of them: open erasures alone may have 100 kB of a head.
+    """
 
     url: str
     store_id: str
@@ -60,7 +63,7 @@ class PinnedStore:
         return _decoded(self.encoded_head, self.store_id)
 
     def for_known_entries(self) -> PinnedStore:
-        """The same for tasks that are told which objects to read: a head may have 150 kB, most of it their names."""
+        """The same for tasks that are told which objects to read: their names are left out of the head."""
         bare = replace(self.head, log=(), index=(), log_tree=(), index_tree=(), removed=(), commit_ids=())
         return PinnedStore(self.url, self.store_id, bare.encode())
 
@@ -96,6 +99,10 @@ class ArchiveSnapshot:
         if not wanted:
             raise NotFoundError("no archive of any store here", path=url)
         return cls(url, {store_id: pin(url, store_id) for store_id in wanted})
+
+    def for_known_entries(self) -> ArchiveSnapshot:
+        """Each store as :meth:`PinnedStore.for_known_entries` has it."""
+        return replace(self, stores={name: store.for_known_entries() for name, store in self.stores.items()})
 
     def only(self) -> PinnedStore:
         """The one store; :class:`InvalidRequestError` if there are several."""

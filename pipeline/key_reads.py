@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from index.key_hits import key_hits
 from pipeline.archive import PinnedStore, open_manifest
 from pipeline.frames import BATCH_ROWS, Shown, batches_of, naming
 from pipeline.parts import despite_rewriting, time_range_of
-from pipeline.predicate import Predicate, Span
+from pipeline.predicate import Predicate
 from tiering.cold.segment.reader import SegmentReader
 from tiering.format.manifest import LogEntry
 from tiering.message import StoredMessage
@@ -52,7 +52,7 @@ def _open_index(url: str, store_id: str) -> ColdIndex:
 def plan_key_reads(
     store: PinnedStore, predicate: Predicate, *, part_bytes: int
 ) -> Iterator[tuple[HitsPart, ...]] | None:
-    """Tasks that read what is indexed and may fit; None if the index cannot tell, or there are too many keys.
+    """Tasks that read what lies below ``indexed_to`` and may fit; None if the index cannot tell, or of too many keys.
 
     Asks the index, on this machine alone, on several threads. Raises the error of whatever cannot be read of it.
     """
@@ -88,25 +88,17 @@ def _tasks(parts: list[HitsPart], most: int) -> Iterator[tuple[HitsPart, ...]]:
         yield tuple(task)
 
 
-def not_indexed(store: PinnedStore, predicate: Predicate) -> Predicate:
-    """What a read by key has to look for from end to end: all from ``indexed_to`` on."""
-    return replace(predicate, physical_offsets=predicate.physical_offsets.meet(Span(store.head.indexed_to)))
-
-
-def read_hits(store: PinnedStore, parts: tuple[HitsPart, ...], predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    """The messages of a task that fit, in the order of queues within a segment.
+def read_hits(store: PinnedStore, part: HitsPart, predicate: Predicate) -> Iterator[pa.RecordBatch]:
+    """The messages at these places that fit, in the order of queues.
 
     A segment costs its seek table and its frames, neighbours in one request. Raises :class:`CorruptionError` for
     damage, naming the object, and the object store's error if it cannot be read.
     """
-    for part in parts:
 
-        def read(
-            store: PinnedStore, entry: LogEntry, offsets: NDArray[np.int64] = part.offsets
-        ) -> Iterator[pa.RecordBatch]:
-            return _read(store, entry, offsets, predicate)
+    def read(store: PinnedStore, entry: LogEntry) -> Iterator[pa.RecordBatch]:
+        return _read(store, entry, part.offsets, predicate)
 
-        yield from despite_rewriting(store, part.entry, read)
+    return despite_rewriting(store, part.entry, read)
 
 
 def _read(

@@ -26,6 +26,8 @@ from tiering.format.manifest import LogEntry
 from tiering.types import EVER, TimeRange
 
 PART_BYTES = 64 << 20
+#: Tasks of one read, about, unless their size is given: a driver holds each of them some kB, and plans it.
+MOST_PARTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,19 @@ class SegmentPart:
 
 
 def plan_parts(
-    store: PinnedStore, predicate: Predicate, *, part_bytes: int = PART_BYTES
+    store: PinnedStore, predicate: Predicate, *, part_bytes: int | None = PART_BYTES
 ) -> Iterator[tuple[SegmentPart, ...]]:
     """Everything that may fit, in tasks of about ``part_bytes`` of records before compression, in log order.
 
-    Small segments go together into one task, a big one becomes several. Raises what reading the manifest raises.
+    None is :data:`PART_BYTES`, and more where that would make more than :data:`MOST_PARTS` tasks. Small segments go
+    together into one task, a big one becomes several. Raises what reading the manifest raises.
     """
+    wanted = list(_wanted(store, predicate))
+    if part_bytes is None:
+        part_bytes = max(PART_BYTES, sum(size for _, size in wanted) // MOST_PARTS)
     task: list[SegmentPart] = []
     filled = 0
-    for entry, size in _wanted(store, predicate):
+    for entry, size in wanted:
         count = -(-size // part_bytes)
         for number in range(count):
             if filled and filled + size // count > part_bytes:
@@ -60,11 +66,16 @@ def plan_parts(
 def read_parts(store: PinnedStore, parts: tuple[SegmentPart, ...], predicate: Predicate) -> Iterator[pa.RecordBatch]:
     """The messages of a task that fit, as :func:`pipeline.frames.read_frames` gives them."""
     for part in parts:
+        yield from read_part(store, part, predicate)
 
-        def read(store: PinnedStore, entry: LogEntry, share: Share = part.share) -> Iterator[pa.RecordBatch]:
-            return read_frames(store, entry, predicate, share=share)
 
-        yield from despite_rewriting(store, part.entry, read)
+def read_part(store: PinnedStore, part: SegmentPart, predicate: Predicate) -> Iterator[pa.RecordBatch]:
+    """The same of one part."""
+
+    def read(store: PinnedStore, entry: LogEntry) -> Iterator[pa.RecordBatch]:
+        return read_frames(store, entry, predicate, share=part.share)
+
+    return despite_rewriting(store, part.entry, read)
 
 
 def despite_rewriting(

@@ -1,9 +1,9 @@
-"""What of an archive is wanted, in a form that goes with every task."""
+"""What of an archive is wanted, in a form that goes to executors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,10 @@ class Predicate:
         """Topics, none meaning all, and a range of store times."""
         within = ANY if stored is None else Span(stored.from_ms, stored.to_ms)
         return cls(topics=frozenset(topics) or None, stored=within)
+
+    def within(self, physical_offsets: Span) -> Predicate:
+        """The same of fewer records."""
+        return replace(self, physical_offsets=self.physical_offsets.meet(physical_offsets))
 
     def may_match(self, runs: Mapping[str, IntArray] | NDArray[np.void]) -> NDArray[np.bool_]:
         """Whether any record of each run may fit, of whatever topic it is, by the bounds of their store times."""

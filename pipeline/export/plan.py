@@ -48,9 +48,11 @@ class ExportPlan:
         heads = {store_id: store.encoded_head for store_id, store in snapshot.stores.items()}
         return cls(request, f"table-{nonce}", heads)
 
-    def stores(self) -> list[PinnedStore]:
+    @property
+    def stores(self) -> dict[str, PinnedStore]:
         """The stores in the order of their ids, each at its head."""
-        return [PinnedStore(self.request.cold, store_id, head) for store_id, head in sorted(self.heads.items())]
+        heads = sorted(self.heads.items())
+        return {store_id: PinnedStore(self.request.cold, store_id, head) for store_id, head in heads}
 
     def encode(self) -> bytes:
         """The plan's object."""

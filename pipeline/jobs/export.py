@@ -29,7 +29,7 @@ from itertools import count
 
 import pyarrow as pa
 
-from pipeline.archive import ArchiveSnapshot, PinnedStore, open_objects
+from pipeline.archive import ArchiveSnapshot, open_objects
 from pipeline.export.json_body import parse_bodies, schema_of
 from pipeline.export.plan import ExportPlan, ExportRequest
 from pipeline.export.table import TableWriter
@@ -51,7 +51,7 @@ class ExportTask:
     """A part of an export; ``number`` counts from 0 over all stores."""
 
     number: int
-    store: PinnedStore
+    store_id: str
     parts: tuple[SegmentPart, ...]
 
 
@@ -141,9 +141,9 @@ def _plan(objects: ObjectStore, request: ExportRequest, nonce: str, out: str) ->
 def tasks_of(plan: ExportPlan) -> Iterator[ExportTask]:
     """All tasks of a plan, the same whenever they are asked for."""
     number = count()
-    for store in plan.stores():
+    for store in plan.stores.values():
         for parts in plan_parts(store, plan.request.predicate, part_bytes=plan.request.task_bytes):
-            yield ExportTask(next(number), store, parts)
+            yield ExportTask(next(number), store.store_id, parts)
 
 
 def _export_task(task: ExportTask, *, plan: ExportPlan, out: str, schema: pa.Schema | None) -> None:
@@ -154,7 +154,7 @@ def write_task(objects: ObjectStore, task: ExportTask, plan: ExportPlan, schema:
     """Write the files of a task, then its record; runs on an executor."""
     writer = TableWriter(objects, plan.table, task.number)
     unparsed = 0
-    for batch in read_parts(task.store, task.parts, plan.request.predicate):
+    for batch in read_parts(plan.stores[task.store_id], task.parts, plan.request.predicate):
         if schema is None:
             writer.add(batch)
         else:
@@ -177,7 +177,7 @@ def summary_of(objects: ObjectStore, plan: ExportPlan, out: str, tasks: int) -> 
         "files": len(files),
         "bytes": sum(file["bytes"] for file in files.values()),
         "tasks": tasks,
-        "stores": {store.store_id: store.head.version for store in plan.stores()},
+        "stores": {store.store_id: store.head.version for store in plan.stores.values()},
     }
     if plan.request.json_schema is not None:
         summary["rows_without_json"] = sum(record["unparsed"] for record in records)

@@ -16,9 +16,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pipeline.archive import ArchiveSnapshot, PinnedStore
-from pipeline.key_reads import HitsPart, not_indexed, plan_key_reads, read_hits
-from pipeline.parts import SegmentPart, plan_parts, read_parts
-from pipeline.predicate import EVERYTHING, Predicate, Span
+from pipeline.key_reads import HitsPart, plan_key_reads, read_hits
+from pipeline.parts import PART_BYTES, SegmentPart, plan_parts, read_part
+from pipeline.predicate import ANY, EVERYTHING, Predicate, Span
 from pipeline.rows import keyed, projected
 from pipeline.source.options import SourceOptions, View
 from pipeline.source.pulled import PulledPartition, plan_pulls, read_pulled
@@ -28,46 +28,43 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class ArchivePartition(InputPartition):
-    """Parts of archived segments that are read from end to end."""
+    """Parts of archived segments that are read from end to end, or places in them that the index gave."""
 
-    store: PinnedStore
-    parts: tuple[SegmentPart, ...]
-    predicate: Predicate
-
-
-@dataclass
-class HitsPartition(InputPartition):
-    """Places that the index gave."""
-
-    store: PinnedStore
-    parts: tuple[HitsPart, ...]
-    predicate: Predicate
+    store_id: str
+    parts: tuple[SegmentPart, ...] | tuple[HitsPart, ...]
+    physical_offsets: Span
+    """Which of their records."""
 
 
 class BatchReader(DataSourceReader):
     """Reads what is there when the query is planned.
 
-    Spark pickles the reader before it asks for partitions, so that whatever tasks need travels in those.
+    Spark pickles the reader, sends it to executors once for all tasks, and asks it for partitions after that, of which
+    each goes with its task. So the heads, whose open erasures may have 100 kB, are pinned when the reader is made.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """The schema is the view's or a projection of it."""
+        """The schema is the view's or a projection of it. Raises what :meth:`ArchiveSnapshot.take` raises."""
         self._options = options
         self._schema = schema
+        self._archive: ArchiveSnapshot | None = None
+        if options.cold is not None:
+            self._archive = ArchiveSnapshot.take(options.cold, () if options.store is None else (options.store,))
         self._predicate = Predicate(
             options.topics or None, stored=Span(options.from_ms, options.to_ms), keys=options.keys, tags=options.tags
         )
 
+    def __getstate__(self) -> dict[str, object]:
+        """What executors need."""
+        return {**self.__dict__, "_archive": self._archive and self._archive.for_known_entries()}
+
     def partitions(self) -> Sequence[InputPartition]:
         """What has to be read, in tasks of about ``partition_bytes``."""
-        options, archive = self._options, None
-        if options.cold is not None:
-            archive = ArchiveSnapshot.take(options.cold, () if options.store is None else (options.store,))
         found: list[InputPartition] = []
-        if options.url is not None:
-            found += plan_pulls(options, archive)
-        if archive is not None:
-            for store in archive.stores.values():
+        if self._options.url is not None:
+            found += plan_pulls(self._options, self._archive)
+        if self._archive is not None:
+            for store in self._archive.stores.values():
                 found += self._of_archive(store)
         if len(found) > 1 and self._predicate == EVERYTHING:
             _LOG.warning(
@@ -77,27 +74,31 @@ class BatchReader(DataSourceReader):
         return found
 
     def _of_archive(self, store: PinnedStore) -> Iterator[InputPartition]:
-        predicate, bare = self._predicate, store.for_known_entries()
-        tasks = plan_key_reads(store, predicate, part_bytes=self._options.partition_bytes)
-        if tasks is not None:
-            for hits in tasks:
-                yield HitsPartition(bare, hits, predicate)
-            predicate = not_indexed(store, predicate)
-        for parts in plan_parts(store, predicate, part_bytes=self._options.partition_bytes):
-            yield ArchivePartition(bare, parts, predicate)
+        part_bytes, to_scan = self._options.partition_bytes, ANY
+        by_key = plan_key_reads(store, self._predicate, part_bytes=part_bytes or PART_BYTES)
+        if by_key is not None:
+            indexed, to_scan = Span(end=store.head.indexed_to), Span(store.head.indexed_to)
+            for hits in by_key:
+                yield ArchivePartition(store.store_id, hits, indexed)
+        for parts in plan_parts(store, self._predicate.within(to_scan), part_bytes=part_bytes):
+            yield ArchivePartition(store.store_id, parts, to_scan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition; none of the one that Spark makes up where there is nothing to read."""
-        batches = _messages_of(partition, self._predicate)
+        batches = self._messages_of(partition)
         if self._options.view is View.KEYS:
             batches = keyed(batches, self._options.keys)
         return projected(batches, self._schema)
 
-
-def _messages_of(partition: InputPartition, predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    if isinstance(partition, ArchivePartition):
-        yield from read_parts(partition.store, partition.parts, partition.predicate)
-    elif isinstance(partition, HitsPartition):
-        yield from read_hits(partition.store, partition.parts, partition.predicate)
-    elif isinstance(partition, PulledPartition):
-        yield from read_pulled(partition, predicate)
+    def _messages_of(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, PulledPartition):
+            yield from read_pulled(partition, self._predicate)
+        elif isinstance(partition, ArchivePartition):
+            assert self._archive is not None
+            store = self._archive.stores[partition.store_id]
+            predicate = self._predicate.within(partition.physical_offsets)
+            for part in partition.parts:
+                if isinstance(part, HitsPart):
+                    yield from read_hits(store, part, predicate)
+                else:
+                    yield from read_part(store, part, predicate)

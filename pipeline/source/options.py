@@ -44,7 +44,7 @@ class View(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options of one read or write, checked; small enough to go with every task."""
+    """Options of one read or write, checked."""
 
     cold: str | None = None
     """Canonical URL of the archive."""
@@ -53,8 +53,8 @@ class SourceOptions:
     store: str | None = None
     """The one store that is meant; None: all that lie in the archive."""
     view: View = View.MESSAGES
-    partition_bytes: int = 64 << 20
-    """What a task reads, about, before compression; at least a frame."""
+    partition_bytes: int | None = None
+    """What a task reads, about, before compression, at least a frame; None: see :func:`pipeline.parts.plan_parts`."""
     start: str | int = EARLIEST
     """Where a stream begins: :data:`EARLIEST`, :data:`LATEST`, or a store time in ms."""
     max_messages_per_trigger: int | None = None

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pipeline.archive import ArchiveSnapshot, PinnedStore
 from pipeline.client import PulledPage, QueueEnds, ServiceClient
+from pipeline.parts import PART_BYTES
 from pipeline.predicate import Predicate, Span
 from pipeline.pulled_rows import pulled_batch
 from pipeline.rows import shown_ms
@@ -60,7 +61,7 @@ def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None) -> Itera
         stats = client.stats()
         store_id = str(stats["store_id"])
         above = _above(options, archive, store_id, int(stats["log_end"]))
-        log_begin, task_bytes = int(stats["log_begin"]), options.partition_bytes
+        log_begin, task_bytes = int(stats["log_begin"]), options.partition_bytes or PART_BYTES
         for topic in client.topics():
             if options.topics and topic.name not in options.topics:
                 continue
