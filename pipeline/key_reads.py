@@ -1,28 +1,31 @@
 """Reads messages by key: the index says where they lie, and only the frames that hold those places are asked for.
 
-What is archived and not indexed yet is read from end to end (``pipeline.parts``). Topic, key and whatever else was
-asked for are compared on the records.
+Where a key is so frequent in a segment that its frames cost more than a scan, the segment is read from end to end. What
+is archived and not indexed yet is, too (``pipeline.parts``). Topic, key and whatever else was asked for are compared on
+the records.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from index.cold_index import ColdIndex
-from index.key_hits import key_hits
+from index.key_hits import SegmentHits, key_hits
 from pipeline.archive import PinnedStore, open_manifest
 from pipeline.frames import BATCH_ROWS, Shown, batches_of, naming
-from pipeline.parts import despite_rewriting, time_range_of
+from pipeline.parts import SegmentPart, despite_rewriting, packed, shares_of, time_range_of, wanted_bytes
 from pipeline.predicate import Predicate
 from tiering.cold.segment.reader import SegmentReader
 from tiering.format.manifest import LogEntry
+from tiering.format.sorted_segment import frames_of_seek_table
 from tiering.message import StoredMessage
 from tiering.randomness import SystemRandomness
 from tiering.types import Tier
@@ -32,8 +35,10 @@ MOST_KEYS = 10_000
 _THREADS = 16
 _REPLACED = "\ufffd"
 """Stands in rows for bytes that are not UTF-8, of which the index has the hash."""
-_HIT_BYTES = 256 << 10
-"""What a hit counts for in a task: a request takes about as long as to read so much."""
+_FRAME_BYTES = 256 << 10
+"""What a frame counts for that is asked for alone: a request takes about as long as to scan so much."""
+_HIT_BYTES = 4 << 10
+"""What a record counts for that is taken apart alone, in the same measure."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +56,7 @@ def _open_index(url: str, store_id: str) -> ColdIndex:
 
 def plan_key_reads(
     store: PinnedStore, predicate: Predicate, *, part_bytes: int
-) -> Iterator[tuple[HitsPart, ...]] | None:
+) -> Iterator[tuple[HitsPart | SegmentPart, ...]] | None:
     """Tasks that read what lies below ``indexed_to`` and may fit; None if the index cannot tell, or of too many keys.
 
     Asks the index, on this machine alone, on several threads. Raises the error of whatever cannot be read of it.
@@ -68,24 +73,46 @@ def plan_key_reads(
     with ThreadPoolExecutor(_THREADS, "tierlog-key-hits") as pool:
         hits = list(key_hits(index, store.head, keys, within, each=pool.map))
     offsets = predicate.physical_offsets
-    parts = [HitsPart(each.entry, each.offsets) for each in hits if offsets.overlaps(each.entry.first, each.entry.next)]
-    return _tasks(parts, max(1, part_bytes // _HIT_BYTES))
+    hits = [each for each in hits if offsets.overlaps(each.entry.first, each.entry.next)]
+    scans: dict[int, int] = {}
+    if (
+        sum(_cost(each.entry, each.offsets) for each in hits) > part_bytes
+    ):  # else nothing is gained that is worth a look
+        scans = wanted_bytes(store, predicate)
+    return packed(_parts(hits, scans, part_bytes), part_bytes)
 
 
-def _tasks(parts: list[HitsPart], most: int) -> Iterator[tuple[HitsPart, ...]]:
-    task: list[HitsPart] = []
-    room = most
-    for part in parts:
-        offsets = part.offsets
-        while len(offsets):
-            task.append(HitsPart(part.entry, offsets[:room]))
-            taken = len(task[-1].offsets)
-            offsets, room = offsets[taken:], room - taken
-            if not room:
-                yield tuple(task)
-                task, room = [], most
-    if task:
-        yield tuple(task)
+def _parts(
+    hits: Iterable[SegmentHits], scans: Mapping[int, int], part_bytes: int
+) -> Iterator[tuple[HitsPart | SegmentPart, int]]:
+    """The places, or all of a segment where a scan of it is known to be cheaper, and what each part counts for."""
+    for each in hits:
+        cost = _cost(each.entry, each.offsets)
+        scan = scans.get(each.entry.base, cost)
+        if _FRAME_BYTES + scan < cost:
+            yield from shares_of(each.entry, scan, part_bytes)
+        else:
+            yield from _cut(each.entry, each.offsets, part_bytes)
+
+
+def _cost(entry: LogEntry, offsets: NDArray[np.int64]) -> int:
+    """What reading records at these places of a segment counts for, in bytes of a scan."""
+    return len(_first_of_frames(entry, offsets)) * _FRAME_BYTES + len(offsets) * _HIT_BYTES
+
+
+def _first_of_frames(entry: LogEntry, offsets: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Which of these places are the first of their frame, as if all its frames were of the same size."""
+    frames = max(1, frames_of_seek_table(entry.sections["seek_table"].length))
+    numbers = (offsets - entry.base) * frames // max(1, entry.raw_bytes)
+    return np.flatnonzero(np.diff(numbers, prepend=-1))
+
+
+def _cut(entry: LogEntry, offsets: NDArray[np.int64], part_bytes: int) -> Iterator[tuple[HitsPart, int]]:
+    """Places of a segment with those of a frame together, in parts of about so much, and what each counts for."""
+    most = max(1, part_bytes // _FRAME_BYTES)
+    firsts = [*_first_of_frames(entry, offsets)[::most].tolist(), len(offsets)]
+    for first, end in pairwise(firsts):
+        yield HitsPart(entry, offsets[first:end]), _cost(entry, offsets[first:end])
 
 
 def read_hits(store: PinnedStore, part: HitsPart, predicate: Predicate) -> Iterator[pa.RecordBatch]:

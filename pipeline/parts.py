@@ -10,8 +10,9 @@ names. Records keep their positions then, so that the task goes on in the newer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +26,7 @@ from tiering.errors import ObjectNotFoundError
 from tiering.format.manifest import LogEntry
 from tiering.types import EVER, TimeRange
 
+P = TypeVar("P")
 PART_BYTES = 64 << 20
 #: Tasks of one read, about, unless their size is given: a driver holds each of them some kB, and plans it.
 MOST_PARTS = 10_000
@@ -49,16 +51,25 @@ def plan_parts(
     wanted = list(_wanted(store, predicate))
     if part_bytes is None:
         part_bytes = max(PART_BYTES, sum(size for _, size in wanted) // MOST_PARTS)
-    task: list[SegmentPart] = []
+    yield from packed((part for entry, size in wanted for part in shares_of(entry, size, part_bytes)), part_bytes)
+
+
+def shares_of(entry: LogEntry, size_bytes: int, part_bytes: int) -> Iterator[tuple[SegmentPart, int]]:
+    """A segment of which so much is wanted, in equal parts, with what each of them counts for."""
+    count = -(-size_bytes // part_bytes)
+    return ((SegmentPart(entry, Share(number, count)), size_bytes // count) for number in range(count))
+
+
+def packed(parts: Iterable[tuple[P, int]], part_bytes: int) -> Iterator[tuple[P, ...]]:
+    """Tasks of neighbouring parts that count for about ``part_bytes`` together."""
+    task: list[P] = []
     filled = 0
-    for entry, size in wanted:
-        count = -(-size // part_bytes)
-        for number in range(count):
-            if filled and filled + size // count > part_bytes:
-                yield tuple(task)
-                task, filled = [], 0
-            task.append(SegmentPart(entry, Share(number, count)))
-            filled += size // count
+    for part, size in parts:
+        if filled and filled + size > part_bytes:
+            yield tuple(task)
+            task, filled = [], 0
+        task.append(part)
+        filled += size
     if task:
         yield tuple(task)
 
@@ -119,6 +130,11 @@ def time_range_of(shown: Span) -> TimeRange:
     from_ms = EVER.from_ms if is_open or shown.first is None else shown.first
     is_open = shown.end is None or shown.end > LAST_SHOWN_MS
     return TimeRange(from_ms, EVER.to_ms if is_open or shown.end is None else shown.end)
+
+
+def wanted_bytes(store: PinnedStore, predicate: Predicate) -> dict[int, int]:
+    """About how many bytes of records a scan reads of each segment, by its base; of others nothing."""
+    return {entry.base: size for entry, size in _wanted(store, predicate)}
 
 
 def _wanted(store: PinnedStore, predicate: Predicate) -> Iterator[tuple[LogEntry, int]]:

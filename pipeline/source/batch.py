@@ -31,7 +31,7 @@ class ArchivePartition(InputPartition):
     """Parts of archived segments that are read from end to end, or places in them that the index gave."""
 
     store_id: str
-    parts: tuple[SegmentPart, ...] | tuple[HitsPart, ...]
+    parts: tuple[SegmentPart | HitsPart, ...]
     physical_offsets: Span
     """Which of their records."""
 

@@ -16,7 +16,8 @@ pytest.importorskip("pyspark")
 from index.query import Query
 from pipeline.archive import ArchiveSnapshot, PinnedStore, open_manifest, open_objects
 from pipeline.frames import read_frames
-from pipeline.parts import despite_rewriting
+from pipeline.key_reads import HitsPart
+from pipeline.parts import SegmentPart, despite_rewriting
 from service.engine import Engine
 from tests.support.batch_reads import planned, read, rows_of
 from tests.support.engines import tiny_settings
@@ -98,6 +99,55 @@ def test_a_key_read_asks_for_the_frames_that_hold_the_key(tmp_path: Path) -> Non
     asked = sorted(task.ranges)
     assert asked == sorted([(key, place.position, place.position + place.length) for key, place in frames] + tables)
     assert len(frames) < all_frames // 20
+
+
+class Reads:
+    """An archive of a segment of 30,000 messages in frames of 64 kB, and what reading it asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cold = f"file://{folder}/cold"
+        settings = tiny_settings(hot__segment_bytes=16 << 20, cold__frame_bytes=65_536, hot__default_queues=1)
+        with contextlib.closing(
+            Engine.open(folder / "s", cold_url=self.cold, store_id="s", settings=settings)
+        ) as engine:
+            for first in range(0, 30_000, 1000):
+                engine.append([self._message(number) for number in range(first, first + 1000)])
+            engine.archive(everything=True)
+
+    @staticmethod
+    def _message(number: int) -> Message:
+        keys = ["often"] * (number % 5 == 0) + ["close"] * (number < 300) + ["rare"] * (number == 17_000)
+        return Message("wide" if number % 3 else "thin", b"%d" % number * 40, keys)
+
+    def tasks(self, key: str, size: int = 2 << 20) -> list[Any]:
+        reader, found = planned({"cold": self.cold, "key": key, "partition_bytes": str(size)})
+        self.rows = read(reader, found)
+        return found
+
+
+@pytest.fixture(scope="module")
+def reads(tmp_path_factory: pytest.TempPathFactory) -> Reads:
+    return Reads(tmp_path_factory.mktemp("reads"))
+
+
+def test_a_key_on_a_fifth_of_the_messages_is_a_scan(reads: Reads) -> None:
+    """As many tasks as a scan has, not one for every eight messages."""
+    scan = planned({"cold": reads.cold, "partition_bytes": str(2 << 20)})[1]
+    tasks = reads.tasks("often")
+    assert len(tasks) <= len(scan)
+    assert all(isinstance(part, SegmentPart) for task in tasks for part in task.parts)
+    assert len(reads.rows) == len({row["physical_offset"] for row in reads.rows}) == 6000
+
+
+def test_messages_that_share_frames_count_once_for_each_frame(reads: Reads) -> None:
+    """Three hundred hits in four frames are three tasks, and nothing but those frames is read."""
+    tasks = reads.tasks("close", 1 << 20)
+    assert len(tasks) <= 3
+    assert all(isinstance(part, HitsPart) for task in tasks for part in task.parts)
+    assert len(reads.rows) == 300
+    (task,) = reads.tasks("rare")
+    assert [type(part) for part in task.parts] == [HitsPart]
+    assert len(reads.rows) == 1
 
 
 def test_a_key_that_rows_show_with_replaced_bytes_is_found_by_what_they_show(tmp_path: Path) -> None:

@@ -130,6 +130,11 @@ def decode_seek_table(data: bytes, *, path: str) -> SeekTable:
     return SeekTable(_starts(rows["compressed"]), _starts(rows["decompressed"]), rows["checksum"])
 
 
+def frames_of_seek_table(length: int) -> int:
+    """How many frames a seek table of so many bytes names, the skippable ones among them."""
+    return (length - SKIPPABLE.size - _SEEK_FOOTER.size) // SEEK_ROW.itemsize
+
+
 def _starts(lengths: NDArray[np.uint32]) -> NDArray[np.int64]:
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
