@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from tiering.clock import Clock, SystemClock
 from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, StoreError
@@ -77,7 +78,15 @@ def _exit_code(error: StoreError) -> int:
 
 @contextlib.contextmanager
 def _session(name: str, master: str | None) -> Iterator[SparkSession]:
-    """The session that is there, or a new one that ends with the job."""
+    """The session that is there, or a new one that ends with the job.
+
+    Raises :class:`InvalidRequestError` for Spark Connect.
+    """
+    if is_remote() or "SPARK_REMOTE" in os.environ:
+        raise InvalidRequestError(
+            "a job runs functions on executors, which Spark Connect does not offer",
+            hint="run it by spark-submit, or without SPARK_REMOTE; the data source works with Spark Connect",
+        )
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running
