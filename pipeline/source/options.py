@@ -18,6 +18,9 @@ from tiering.types import Durability
 
 #: What Spark itself hands to every source and sink, whatever the user wrote.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
+#: What it adds to them for ``CREATE TABLE``.
+_OF_TABLE = frozenset({"owner", "provider"})
+_A_VIEW = "CREATE TEMPORARY VIEW name USING tierlog OPTIONS (cold '…')"
 _PATH = "path"
 """``load(path)``, ``save(path)`` and ``start(path)``: another way to say ``cold``."""
 
@@ -94,6 +97,11 @@ class SourceOptions:
         an option that says nothing for ``use``, and where neither ``cold`` nor ``url`` is given.
         """
         named = {name.lower(): value for name, value in given.items() if name.lower() not in _OF_SPARK}
+        if named.keys() >= _OF_TABLE:
+            raise InvalidRequestError(
+                "a table of the catalogue cannot be read: Spark gives a source in Python none of its options",
+                hint=f"use {_A_VIEW}",
+            )
         path = named.pop(_PATH, None)
         if path is not None:
             if "cold" in named and canonical_url(named["cold"]) != canonical_url(path):
@@ -113,7 +121,9 @@ class SourceOptions:
         options = cls(**values)
         if options.cold is None and options.url is None:
             raise InvalidRequestError(
-                "neither an archive nor a service is named", hint="give option 'cold', 'url' or, to read, both"
+                "neither an archive nor a service is named",
+                hint="give option 'cold', 'url' or, to read, both"
+                + ("" if given else f"; instead of a table {_A_VIEW}"),
             )
         if options.from_ms is not None and options.to_ms is not None and options.from_ms >= options.to_ms:
             raise InvalidRequestError(

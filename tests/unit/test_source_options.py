@@ -28,6 +28,8 @@ from service.engine import Engine
 from tests.support.engines import tiny_settings
 from tiering.errors import InvalidRequestError
 
+#: What Spark 4.3 hands over for CREATE TABLE … USING tierlog; reading such a table it hands over nothing.
+TABLE = "a table of the catalogue cannot be read: Spark gives a source in Python none of its options; use CREATE TEMP"
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
 
@@ -60,6 +62,9 @@ def test_a_path_is_the_archive() -> None:
         ({"cold": "file:///x", "veiw": "keys"}, "there is no option 'veiw'; do you mean 'view'"),
         ({"cold": "file:///x", "start": "latest"}, "option 'start' has no meaning here"),
         ({"store": "a"}, "neither an archive nor a service is named"),
+        ({"owner": "root", "cold": "file:///x"}, "there is no option 'owner'"),
+        ({"owner": "root", "provider": "tierlog", "cold": "file:///x", "option.cold": "file:///x"}, TABLE),
+        ({}, "instead of a table CREATE TEMPORARY VIEW name USING tierlog OPTIONS"),
         ({"cold": "file:///x", "key": ""}, "option 'key': "),
         ({"cold": "file:///x", "key": "[1]"}, "option 'key': '[1]' begins as a list"),
         ({"cold": "file:///x", "tag": "[]"}, "option 'tag': '[]' begins as a list"),
