@@ -10,9 +10,12 @@ from pipeline.job import WRONG_USE
 from pipeline.jobs import verify
 
 
-def test_a_job_on_spark_connect_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+@pytest.mark.parametrize("variable", ["SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"])
+def test_a_job_on_spark_connect_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], variable: str
+) -> None:
+    """The first is set while there is such a session, the second makes one."""
+    monkeypatch.setenv(variable, "sc://127.0.0.1:1")
     assert verify.JOB.main(["--cold", "file:///nowhere"]) == WRONG_USE
     (line,) = capfd.readouterr().err.strip().splitlines()
     assert line.startswith("verify: a job runs functions on executors, which Spark Connect does not offer")
