@@ -76,3 +76,18 @@ def test_tasks_grow_with_what_is_read(engine: Engine, monkeypatch: pytest.Monkey
     assert 2 <= few <= 8 < 40 < many
     assert rows_of(options) == every
     assert len(planned({**options, "partition_bytes": "500"})[1]) == many
+
+
+def test_a_read_of_everything_names_the_options_and_a_narrow_one_says_nothing(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A condition of Spark's is right whatever it costs; who did not mean to read everything learns what helps."""
+    assert engine.cold_url is not None
+    options = {"cold": engine.cold_url, "partition_bytes": "1000"}
+    for narrow in ({"key": "kept"}, {"topic": "t"}, {"to": "9999-01-01"}, {"partition_bytes": "100000000"}):
+        planned(options | narrow)
+    assert not caplog.records
+    _, partitions = planned(options)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{len(partitions)} tasks read everything")
+    assert "options topic, key, from, to and tag" in record.getMessage()
