@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from tiering.batch import ANY_QUEUE, MAX_QUEUES, MessageBatch
 from tiering.clock import Clock
 from tiering.encoding import encode_batch
-from tiering.errors import MessageTooLargeError
+from tiering.errors import MessageTooLargeError, OutOfResourcesError
 from tiering.format.record import BLANK_BYTES
 from tiering.fs import ByteArray
 from tiering.hot.commit_log import CommitLog
@@ -84,15 +85,40 @@ class BatchWriter:
                 f"message {place}: record of {size} bytes does not fit a segment", position=place
             )
 
-    def append(self, batch: MessageBatch | LoneMessage, sizes: Sizes) -> AppendResult:
-        """Write the batch, rolling where a segment ends. After a failure nobody may write again: offsets are taken."""
+    def append(
+        self,
+        batch: MessageBatch | LoneMessage,
+        sizes: Sizes,
+        cut: Callable[[AppendResult, int], object] = lambda result, count: None,
+    ) -> AppendResult:
+        """Write the batch, rolling where a segment ends.
+
+        A roll that the system has no descriptor for is :class:`OutOfResourcesError`: ``cut`` is told where the batch
+        was going and how many of its messages are in the log all the same, and offsets of the others are free again.
+        After any other failure nobody may write again: offsets are taken.
+        """
         if isinstance(batch, LoneMessage):
             return self._append_lone(batch, sizes[0])
         topics = [self._topics.create(name) for name in batch.topics]
-        result = self._place(batch, topics)
-        self.bytes += self._write(batch, np.asarray(sizes), result)
-        self.messages += len(batch)
+        result, ends = self._place(batch, topics), np.asarray(sizes).cumsum()
+        written = 0
+        try:
+            for count in self._write(batch, np.asarray(sizes), ends, result):
+                written = count
+        except OutOfResourcesError:
+            self._give_back(batch, topics, result, written)
+            cut(result, written)
+            raise
+        finally:
+            self.messages += written
+            self.bytes += int(ends[written - 1]) if written else 0
         return result
+
+    def _give_back(self, batch: MessageBatch, topics: list[Topic], result: AppendResult, written: int) -> None:
+        """Have the offsets of messages that were not written be those that follow."""
+        for place in range(len(batch) - 1, written - 1, -1):
+            key = topics[int(batch.topic_index[place])].topic_id, int(result.queue_id[place])
+            self._next_offsets[key] = int(result.queue_offset[place])
 
     def _append_lone(self, message: LoneMessage, size: int) -> AppendResult:
         """The same for a batch of one, without its arrays."""
@@ -103,11 +129,11 @@ class BatchWriter:
             self._round_robin[topic.topic_id] = (queue_id + 1) % topic.queues
         else:
             self._topics.ensure_queues(topic, queue_id + 1)
+        if size > self._log.room():  # first: after it fails for want of a descriptor, nothing is taken
+            self._log.roll()
         queue_offset = self.next_offset(topic, queue_id)
         self._next_offsets[topic.topic_id, queue_id] = queue_offset + 1
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
-        if size > self._log.room():
-            self._log.roll()
         physical = self._log.end
         record = message.encode(
             physical=physical, store_ms=self.last_store_ms, store_host=self._store_host_bytes, queue_id=queue_id,
@@ -123,6 +149,7 @@ class BatchWriter:
         count = len(batch)
         queue_id = batch.queue_id.copy()
         queue_offset = np.empty(count, np.int64)
+        chosen: list[tuple[NDArray[np.int64], list[int]]] = []
         for number, topic in enumerate(topics):
             turn = self._round_robin.get(topic.topic_id, 0)
             counts = np.zeros(max(MAX_QUEUES, topic.queues), np.int64)
@@ -134,7 +161,9 @@ class BatchWriter:
             queues = np.flatnonzero(counts).tolist()
             if queues:
                 self._topics.ensure_queues(topic, queues[-1] + 1)
-            following = counts  # from here on the offset that each queue's next message gets
+            chosen.append((counts, queues))
+        # no offset is taken before all queues are there
+        for number, (topic, (following, queues)) in enumerate(zip(topics, chosen, strict=True)):
             for queue in queues:
                 following[queue] = self.next_offset(topic, queue)
             number_messages(
@@ -146,9 +175,10 @@ class BatchWriter:
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
         return AppendResult(np.empty(count, np.int64), queue_id, queue_offset, self.last_store_ms)
 
-    def _write(self, batch: MessageBatch, sizes: NDArray[np.int64], result: AppendResult) -> int:
-        """Returns the bytes of all records."""
-        ends = sizes.cumsum()
+    def _write(
+        self, batch: MessageBatch, sizes: NDArray[np.int64], ends: NDArray[np.int64], result: AppendResult
+    ) -> Iterator[int]:
+        """Write piece by piece; tells after each how many messages are written."""
         total = int(ends[-1]) if len(batch) else 0
         first = 0
         while first < len(batch):
@@ -171,8 +201,7 @@ class BatchWriter:
             np.subtract(ends[first:last], sizes[first:last], out=places)
             places += self._log.end - before
             self._log.write(out)
-            first = last
-        return total
+            yield (first := last)
 
     def _buffer_of(self, size: int) -> ByteArray:
         if size > len(self._buffer):

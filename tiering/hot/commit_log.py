@@ -199,10 +199,10 @@ class CommitLog:
             self._fs.rename(self._paths.tmp / path.name, path)
             self._prepared = None
             self._fs.flush_dir(self._paths.commitlog)
-            segment = Segment(base_offset, self._fs.map_read(path))
-            with self._segments_lock:
+            segment, file = Segment(base_offset, self._fs.map_read(path)), self._fs.open(path)
+            with self._segments_lock:  # nothing fails from here on
                 self._segments[base_offset] = segment
-        self._activate()
+        self._activate(file)
 
     @property
     def wants_next(self) -> bool:
@@ -363,21 +363,23 @@ class CommitLog:
         base = self.begin
         if base == self.last_base:
             raise StoreError("the last segment never goes")
-        with self._segments_lock:
-            del self._segments[base]
         self._fs.unlink(self._paths.segment(base))
         self._fs.flush_dir(self._paths.commitlog)
+        with self._segments_lock:  # at the end: a failure is made good by another try
+            del self._segments[base]
 
     @property
     def _file(self) -> File:
         assert self._active is not None, "a log is written only after its first segment exists"
         return self._active
 
-    def _activate(self) -> None:
-        self._close_active()
+    def _activate(self, file: File | None = None) -> None:
+        """Write to the last segment from now on, by ``file`` if it is open already."""
         with self._segments_lock:
-            self._last_base = int(self._segments.peekitem(-1)[0])
-        self._active = self._fs.open(self._paths.segment(self._last_base))
+            last_base = int(self._segments.peekitem(-1)[0])
+        file = self._fs.open(self._paths.segment(last_base)) if file is None else file
+        self._close_active()
+        self._last_base, self._active = last_base, file
 
     def close(self) -> None:
         """Close the active file; nothing is flushed, and no file is made or removed by anybody who comes later."""

@@ -300,11 +300,11 @@ class ConsumeQueues:
             for base in list(queue.files)[:-1]:
                 if queue.files[base][-1]["physical_offset"] >= border:
                     break
-                with self._lock:
-                    queue.files = {at: units for at, units in queue.files.items() if at != base}
                 queue.dirty.discard(base)
                 self._fs.unlink(folder / base_offset_name(base * UNIT_BYTES))
                 self._fs.flush_dir(folder)
+                with self._lock:  # at the end: a failure is made good by another try
+                    queue.files = {at: units for at, units in queue.files.items() if at != base}
 
     # reading
 
