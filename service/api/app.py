@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 
+from service.accepting import Connections
 from service.access.audit import AuditLog
 from service.access.control import AccessControl
 from service.api import errors
@@ -46,6 +47,7 @@ def create_app(
     control: AccessControl | None = None,
     audit: AuditLog | None = None,
     cluster: ClusterView | None = None,
+    connections: Connections | None = None,
 ) -> FastAPI:
     """The application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early.
 
@@ -57,7 +59,11 @@ def create_app(
     app.state.engine = engine
     app.state.settings = settings
     counts = HttpCounts()
-    app.state.metrics = Metrics(engine, counts, max_groups=settings.metrics.max_groups, cluster=cluster)
+    app.state.connections = connections = connections or Connections(settings.serve.max_connections)
+    connections.knows_callers = needs_tokens
+    app.state.metrics = Metrics(
+        engine, counts, connections, max_groups=settings.metrics.max_groups, cluster=cluster
+    )  # fmt: skip
     app.state.stopping = stopping = stopping or threading.Event()
     app.state.lanes = lanes = Lanes(settings.serve)
     app.state.body_memory = memory = BodyMemory(settings.serve.body_memory_bytes, settings.serve.wait_ms)
