@@ -14,6 +14,7 @@ from service.access.audit import AuditLog
 from service.access.control import AccessControl
 from service.api import errors
 from service.api.access import LocalOnly, RequireToken, cross_origin
+from service.api.answers import AnswerMemory, Answers
 from service.api.body_memory import BodyMemory
 from service.api.compression import Compression
 from service.api.contract import describe
@@ -61,8 +62,9 @@ def create_app(
     counts = HttpCounts()
     app.state.connections = connections = connections or Connections(settings.serve.max_connections)
     connections.knows_callers = needs_tokens
+    app.state.answer_memory = answers = AnswerMemory(settings.serve.answer_memory_bytes, settings.serve.wait_ms)
     app.state.metrics = Metrics(
-        engine, counts, connections, max_groups=settings.metrics.max_groups, cluster=cluster
+        engine, counts, connections, lambda: answers.used_bytes, max_groups=settings.metrics.max_groups, cluster=cluster
     )  # fmt: skip
     app.state.stopping = stopping = stopping or threading.Event()
     app.state.lanes = lanes = Lanes(settings.serve)
@@ -80,6 +82,7 @@ def create_app(
         app.add_middleware(PlainAppends, engine=engine, settings=settings, lanes=lanes, needs_tokens=needs_tokens)
     app.add_middleware(HeadAndOptions)
     app.add_middleware(Bodies, settings=settings.serve, memory=memory)
+    app.add_middleware(Answers, memory=answers)
     app.add_middleware(Compression)
     app.add_middleware(Admission, lanes=lanes)
     finder = engine if isinstance(engine, QuerierEngine) else None

@@ -42,6 +42,13 @@ class BodyMemory:
         share.held_bytes = 0
         self._serve()
 
+    def keep(self, share: Share, size_bytes: int) -> None:
+        """Give back what a share holds beyond so much."""
+        if share.held_bytes > size_bytes:
+            self.used_bytes -= share.held_bytes - size_bytes
+            share.held_bytes = size_bytes
+            self._serve()
+
     async def take(self, share: Share, size_bytes: int) -> None:
         """More for a share, at once or after a wait; :class:`OverloadedError` if that takes too long.
 

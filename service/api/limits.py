@@ -43,11 +43,21 @@ class Admission:
         except OverloadedError as error:
             await store_error(Request(scope), error)(scope, receive, send)
             return
+        is_inside = True
+
+        async def sent(message: Message) -> None:
+            nonlocal is_inside
+            if is_inside and not lane.is_long:  # the work is done: what waits for a reader has a bound of its own
+                is_inside = False
+                lane.leave()
+            await send(message)
+
         try:
             scope["tierlog.lane"] = lane
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, sent)
         finally:
-            lane.leave()
+            if is_inside:
+                lane.leave()
 
 
 def lane_of(request: Request) -> Lane:
@@ -102,7 +112,14 @@ class Bodies:
             except OverloadedError as error:
                 await store_error(Request(scope), error)(scope, receive, send)
                 return
-            await self._app(scope, _once(body, receive), send)
+
+            async def sent(message: Message) -> None:
+                """Of the room for the body keep what the answer takes: it is never more."""
+                if message["type"] == "http.response.body":
+                    self._memory.keep(share, len(message.get("body", b"")))
+                await send(message)
+
+            await self._app(scope, _once(body, receive), sent)
 
     async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, share: Share) -> bytes:
         announced = headers.get(b"content-length", b"")

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from index.hot_tier import HotPage
 from index.query import Coverage, Failure, StoreCoverage, TierCoverage
-from service.wire import Json, message_json
+from service.wire import Json
 from tiering.errors import CorruptionError, StoreError
 from tiering.format.manifest import tombstone_from_json
 from tiering.format.record import decode_record, encode_record
@@ -25,15 +25,10 @@ from tiering.types import Tier
 _SCHEMA = pa.schema([("record", pa.binary())])
 
 
-def hot_json(page: HotPage) -> Json:
-    """The whole answer as JSON."""
-    return {**_beside(page), "messages": [message_json(message) for message in page.messages]}
-
-
 def hot_stream(page: HotPage) -> bytes:
     """The whole answer as an Arrow stream."""
     records = pa.array([encode_record(message.record) for message in page.messages], pa.binary())
-    schema = _SCHEMA.with_metadata({"hot": json.dumps(_beside(page))})
+    schema = _SCHEMA.with_metadata({"hot": json.dumps(beside_hot(page))})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.record_batch([records], schema=schema))
@@ -51,7 +46,8 @@ def read_hot_stream(data: bytes) -> HotPage:
         raise CorruptionError(f"the answer is not one about a hot tier: {type(error).__name__}: {error}") from error
 
 
-def _beside(page: HotPage) -> Json:
+def beside_hot(page: HotPage) -> Json:
+    """What stands beside the messages."""
     return {
         "store_id": page.store_id,
         "cold_url": page.cold_url,
