@@ -171,9 +171,14 @@ class _DiskErrors:
 
 def _refusal(error: OSError, path: Path) -> StoreError:
     """Our error for what the system says about ``path``, of a call that does all or nothing."""
-    if error.errno in _SCARCE:
+    if is_scarcity(error):
         return OutOfResourcesError(f"the system refused for now: {error.strerror}", path=str(path), hint=_SCARCE_HINT)
     return _loss(error, path)
+
+
+def is_scarcity(error: BaseException | None) -> bool:
+    """Whether a call found no descriptor or memory to spare, which says nothing about what it asked for."""
+    return isinstance(error, OSError) and error.errno in _SCARCE
 
 
 def _loss(error: OSError, path: Path) -> StoreError:
