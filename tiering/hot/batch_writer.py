@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from tiering.batch import ANY_QUEUE, MAX_QUEUES, MessageBatch
 from tiering.clock import Clock
 from tiering.encoding import encode_batch
-from tiering.errors import MessageTooLargeError, OutOfResourcesError
+from tiering.errors import MessageTooLargeError
 from tiering.format.record import BLANK_BYTES
 from tiering.fs import ByteArray
 from tiering.hot.commit_log import CommitLog
@@ -85,40 +84,21 @@ class BatchWriter:
                 f"message {place}: record of {size} bytes does not fit a segment", position=place
             )
 
-    def append(
-        self,
-        batch: MessageBatch | LoneMessage,
-        sizes: Sizes,
-        cut: Callable[[AppendResult, int], object] = lambda result, count: None,
-    ) -> AppendResult:
+    def append(self, batch: MessageBatch | LoneMessage, sizes: Sizes) -> AppendResult:
         """Write the batch, rolling where a segment ends.
 
-        A roll that the system has no descriptor for is :class:`OutOfResourcesError`: ``cut`` is told where the batch
-        was going and how many of its messages are in the log all the same, and offsets of the others are free again.
-        After any other failure nobody may write again: offsets are taken.
+        Whatever needs a descriptor comes first: after :class:`OutOfResourcesError` nothing is written and no offset
+        taken. After any other failure nobody may write again.
         """
         if isinstance(batch, LoneMessage):
             return self._append_lone(batch, sizes[0])
+        ends = np.asarray(sizes).cumsum()
         topics = [self._topics.create(name) for name in batch.topics]
-        result, ends = self._place(batch, topics), np.asarray(sizes).cumsum()
-        written = 0
-        try:
-            for count in self._write(batch, np.asarray(sizes), ends, result):
-                written = count
-        except OutOfResourcesError:
-            self._give_back(batch, topics, result, written)
-            cut(result, written)
-            raise
-        finally:
-            self.messages += written
-            self.bytes += int(ends[written - 1]) if written else 0
+        self._log.reserve(self._rolls(ends))
+        result = self._place(batch, topics)
+        self.bytes += self._write(batch, np.asarray(sizes), ends, result)
+        self.messages += len(batch)
         return result
-
-    def _give_back(self, batch: MessageBatch, topics: list[Topic], result: AppendResult, written: int) -> None:
-        """Have the offsets of messages that were not written be those that follow."""
-        for place in range(len(batch) - 1, written - 1, -1):
-            key = topics[int(batch.topic_index[place])].topic_id, int(result.queue_id[place])
-            self._next_offsets[key] = int(result.queue_offset[place])
 
     def _append_lone(self, message: LoneMessage, size: int) -> AppendResult:
         """The same for a batch of one, without its arrays."""
@@ -129,7 +109,7 @@ class BatchWriter:
             self._round_robin[topic.topic_id] = (queue_id + 1) % topic.queues
         else:
             self._topics.ensure_queues(topic, queue_id + 1)
-        if size > self._log.room():  # first: after it fails for want of a descriptor, nothing is taken
+        if size > self._log.room():
             self._log.roll()
         queue_offset = self.next_offset(topic, queue_id)
         self._next_offsets[topic.topic_id, queue_id] = queue_offset + 1
@@ -162,7 +142,7 @@ class BatchWriter:
             if queues:
                 self._topics.ensure_queues(topic, queues[-1] + 1)
             chosen.append((counts, queues))
-        # no offset is taken before all queues are there
+        # no offset is taken before all queues are there; counts become the offset of each queue's next message
         for number, (topic, (following, queues)) in enumerate(zip(topics, chosen, strict=True)):
             for queue in queues:
                 following[queue] = self.next_offset(topic, queue)
@@ -175,10 +155,21 @@ class BatchWriter:
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
         return AppendResult(np.empty(count, np.int64), queue_id, queue_offset, self.last_store_ms)
 
+    def _rolls(self, ends: NDArray[np.int64]) -> int:
+        """How often the log rolls under records that end so far behind the batch's start."""
+        first = rolls = 0
+        room = self._log.room()
+        while first < len(ends):
+            before = int(ends[first - 1]) if first else 0
+            first = int(ends.searchsorted(before + room, side="right"))
+            if first < len(ends):
+                rolls, room = rolls + 1, self._log.segment_bytes - BLANK_BYTES
+        return rolls
+
     def _write(
         self, batch: MessageBatch, sizes: NDArray[np.int64], ends: NDArray[np.int64], result: AppendResult
-    ) -> Iterator[int]:
-        """Write piece by piece; tells after each how many messages are written."""
+    ) -> int:
+        """Returns the bytes of all records."""
         total = int(ends[-1]) if len(batch) else 0
         first = 0
         while first < len(batch):
@@ -201,7 +192,8 @@ class BatchWriter:
             np.subtract(ends[first:last], sizes[first:last], out=places)
             places += self._log.end - before
             self._log.write(out)
-            yield (first := last)
+            first = last
+        return total
 
     def _buffer_of(self, size: int) -> ByteArray:
         if size > len(self._buffer):

@@ -190,13 +190,12 @@ class ProducerWindow:
             self.is_in_use = True
 
     def register(self, origin: Origin, physical: NDArray[np.int64], sizes: ArrayLike, store_ms: int) -> None:
-        """The records that :meth:`begin` announced are written: of ``origin``, one for each of the first sequences."""
-        count = len(physical)
-        ends = physical + np.asarray(sizes)[:count]
-        apart = (np.diff(origin.sequences[:count]) != 1) | (physical[1:] != ends[:-1])
+        """The records that :meth:`begin` announced are written: one for each sequence of ``origin``."""
+        ends = physical + np.asarray(sizes)
+        apart = (np.diff(origin.sequences) != 1) | (physical[1:] != ends[:-1])
         cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), len(physical)]
         with self._lock:
-            for start, end in pairwise(cuts) if count else ():
+            for start, end in pairwise(cuts):
                 first = int(origin.sequences[start])
                 run = Run(first, first + end - start, int(physical[start]), int(ends[end - 1]), store_ms)
                 self._add((origin.topic, origin.producer), run)

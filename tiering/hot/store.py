@@ -195,13 +195,9 @@ class HotStore:
             with self._appending:
                 if origin is not None:
                     self.producers.begin(self.log.end, self.log.flushed)
-
-                def register(result: AppendResult, count: int) -> None:
-                    if origin is not None:
-                        self.producers.register(origin, result.physical_offset[:count], sizes, result.store_ms)
-
-                result = self._writer.append(batch, sizes, register)
-                register(result, len(sizes))
+                result = self._writer.append(batch, sizes)
+                if origin is not None:
+                    self.producers.register(origin, result.physical_offset, sizes, result.store_ms)
             end = self.log.end
         if durability is not Durability.ASYNC or end - self.log.flushed > self._options.flush_dirty_bytes:
             with self._tracer.span("flush wait"):
