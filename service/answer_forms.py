@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 import pyarrow as pa
@@ -22,6 +23,8 @@ from tiering.message_batch import MESSAGE_SCHEMA, message_batch
 
 #: A Parquet row group: of fewer rows, what is said of each group outweighs them; of more, they fill the memory.
 _GROUP_ROWS, _GROUP_BYTES = 50_000, 8 << 20
+#: Characters of text that are made at a time, or one message.
+_PIECE_LENGTH = 256 << 10
 
 
 class Form(Protocol):
@@ -47,11 +50,41 @@ def form_of(media_type: str) -> Form:
 
 
 def whole(messages: Sequence[StoredMessage], beside: Json, media_type: str) -> bytes:
-    """One page of an answer in a form; Arrow has what stands beside the messages in its schema's metadata."""
+    """One page of an answer in Arrow or Parquet; Arrow has what stands beside the messages in its schema's metadata."""
     if media_type == ARROW_STREAM:
         return messages_stream(messages, beside)
     form = form_of(media_type)
     return form.page(messages) + form.end(beside)
+
+
+def lines(messages: Sequence[StoredMessage], beside: Json) -> Iterator[bytes]:
+    """One page of an answer in NDJSON, in pieces: a message as text may be six times what it is in memory."""
+    return _pieces(chain((ndjson_line(message_json(message)) for message in messages), (ndjson_line(beside),)))
+
+
+def document(before: Json, messages: Sequence[StoredMessage], after: Json) -> Iterator[bytes]:
+    """One page of an answer as a JSON document, in pieces; ``messages`` stand between the members of the others."""
+    opening, closing = _dumped(before)[:-1], _dumped(after)[1:]
+    texts = (("," if number else "") + _dumped(message_json(message)) for number, message in enumerate(messages))
+    comma = "," if before else ""
+    return _pieces(chain((f'{opening}{comma}"messages":[',), texts, (f"]{',' if after else ''}{closing}",)))
+
+
+def _dumped(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _pieces(texts: Iterator[str]) -> Iterator[bytes]:
+    found: list[str] = []
+    length = 0
+    for text in texts:
+        found.append(text)
+        length += len(text)
+        if length >= _PIECE_LENGTH:
+            yield "".join(found).encode()
+            found, length = [], 0
+    if found:
+        yield "".join(found).encode()
 
 
 class _NdjsonForm:

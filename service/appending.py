@@ -127,7 +127,7 @@ class Appends:
             # from before callers had producers of their own: who sends the same again means that
             for run in window.known(topic, key.producer, key.first, end) if key.caller else ():
                 with contextlib.suppress(ConflictError):
-                    _answer_again(run, key, messages, rows, self._fetcher.message_at)
+                    _answer_again(run, key, messages, rows, self._fetcher)
                     self._make_as_durable(run, durability)
             for run in window.known(topic, key.origin, key.first, end):
                 self._make_as_durable(run, durability)

@@ -74,7 +74,7 @@ class ArchivedAppends:
         self._begin_lock = threading.Lock()
         self._sweep_every_s = manifest.options.grace_ms / 4000
         self._sweep_at_s = clock.monotonic_s() + min(_FIRST_SWEEP_S, self._sweep_every_s)
-        self._has_threads = False
+        self._threads = 0
         self._may_have_threads = False
         #: What writes the tails.
         self.writer = writer
@@ -101,6 +101,9 @@ class ArchivedAppends:
             self._work_until(end)
             return
         self._start_threads()
+        if not self._threads:
+            self._work_until(end)
+            return
         deadline_s = self._clock.monotonic_s() + self._options.timeout_ms / 1000
         with self.writer.changed:
             while not self.writer.is_covered(end):
@@ -149,10 +152,13 @@ class ArchivedAppends:
 
     def _start_threads(self) -> None:
         with self._begin_lock:
-            if not self._has_threads:
-                self._has_threads = True
-                for number in range(self._options.in_flight):
-                    threading.Thread(target=self._work, name=f"tierlog-tails-{number}", daemon=True).start()
+            while self._threads < self._options.in_flight:
+                thread = threading.Thread(target=self._work, name=f"tierlog-tails-{self._threads}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # there is none to be had now: the next who waits tries again
+                    return
+                self._threads += 1
 
     def _work(self) -> None:
         while not self._stopping.is_set():

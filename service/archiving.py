@@ -392,7 +392,7 @@ class ColdWay:
         return first_ms is not None and first_ms < time_ms
 
     def _remove_below(self, border: int) -> None:
-        if border > self._hot.border:
+        if border > self._hot.removed_to:
             self.check_going_on()
             self._hot.remove_below(border, forget=self._index.remove_below)
             head = self.own_head()

@@ -17,7 +17,7 @@ from service.arrivals import Arrivals
 from service.repeated import Repeated
 from service.settings import Settings
 from tiering.clock import Clock
-from tiering.errors import ClosedError, ReadOnlyError, StoreError
+from tiering.errors import ClosedError, OutOfResourcesError, ReadOnlyError, StoreError
 from tiering.hot.store import HotStore
 
 _LOG = logging.getLogger("tierlog")
@@ -33,7 +33,7 @@ class Background:
     def __init__(
         self,
         hot: HotStore,
-        checkpoint: Callable[[], None],
+        checkpoint: Repeated,
         keeping: Repeated,
         tiers: Sequence[Repeated],
         beside: Sequence[Repeated],
@@ -41,8 +41,8 @@ class Background:
         clock: Clock,
         stopping: threading.Event,
     ) -> None:
-        """``keeping`` keeps the index's files; ``tiers`` are the steps of the way from tier to tier, taken in turn;
-        ``beside`` goes beside them, as long as they do not fail."""
+        """``checkpoint`` moves the recovery points; ``keeping`` keeps the index's files; ``tiers`` are the steps of the
+        way from tier to tier, taken in turn; ``beside`` goes beside them, as long as they do not fail."""
         self._hot = hot
         self._checkpoint = checkpoint
         self._keeping = keeping
@@ -68,8 +68,8 @@ class Background:
 
     @property
     def index_error(self) -> str | None:
-        """The last failure to keep the index's files; None once it went well again."""
-        return self._keeping.error
+        """The last failure to keep the index's files or to move the recovery point; None once it went well again."""
+        return self._keeping.error or self._checkpoint.error
 
     def start(self) -> None:
         """Start the threads."""
@@ -136,16 +136,19 @@ class Background:
     def _derive(self) -> None:
         self._hot.dispatch()
         if self._clock.monotonic_s() >= self._checkpoint_at_s:
-            self._checkpoint()
-            self._checkpoint_at_s = self._clock.monotonic_s() + self._settings.hot.checkpoint_interval_ms / 1000
+            self._checkpoint.turn()
+            if self._checkpoint.error is None:
+                self._checkpoint_at_s = self._clock.monotonic_s() + self._settings.hot.checkpoint_interval_ms / 1000
 
     def _unless_read_only(self, step: Callable[[], object]) -> None:
-        """Take a step; a failure makes the store read-only, which ends these steps."""
+        """Take a step; a failure of the disk makes the store read-only, which ends these steps."""
         if self._hot.guard.read_only_reason is None:
             try:
                 step()
             except ReadOnlyError:
                 return  # it became so meanwhile, as when it is taken over, and said why
+            except (ClosedError, OutOfResourcesError):
+                return  # the next turn tries again
             except (StoreError, OSError):
                 _LOG.exception("the disk failed")
 

@@ -29,6 +29,8 @@ def make_background(
         return Repeated(name, step, Backoff(clock, randomness, first_s=first_s, most_s=most_s), error)
 
     keeping = repeated("keeping the key index", parts.keeping.round)
+    # what stops it in a store that can be written is the want of a descriptor, over as soon as anybody closes one
+    checkpointing = Repeated("checkpoint", checkpoint, Backoff(clock, randomness, first_s=1.0, most_s=5.0))
     cold_way, archived = parts.cold_way, parts.archived
     beside: list[Repeated] = []
     if cold_way is None or archived is None:
@@ -50,4 +52,4 @@ def make_background(
                 totals.learn(manifest.reader(scan=True), manifest.head)
 
         beside = [repeated("sweeping", sweep_both), repeated("counting the archive", count)]
-    return Background(parts.hot, checkpoint, keeping, tiers, beside, settings, clock, parts.stopping)
+    return Background(parts.hot, checkpointing, keeping, tiers, beside, settings, clock, parts.stopping)

@@ -27,6 +27,7 @@ from tiering.errors import (
     InvalidRequestError,
     MemberNotFoundError,
     NotFoundError,
+    OutOfResourcesError,
     ReadOnlyError,
     StaleGenerationError,
     UnavailableError,
@@ -321,7 +322,7 @@ class ConsumerGroups:
         """The same for those who only look: where no generation can begin, the members of the last one."""
         try:
             return self._settled(name)
-        except (ReadOnlyError, DiskFullError, DiskFailedError):
+        except (ReadOnlyError, DiskFullError, DiskFailedError, OutOfResourcesError):
             return self._groups.get(name) or _Members()
 
     def _adopt(self, name: str, group: _Members, members: dict[str, _Member]) -> None:

@@ -1,17 +1,25 @@
-"""How the HTTP server treats connections: how many, how big their heads, and how long a silent one is waited for."""
+"""How the HTTP server treats connections: how big their heads, how long it waits for silent and slow ones."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import functools
 import json
+import socket
+import struct
+import termios
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from service.accepting import Connections, Listener, Place
 from service.setting_groups.serve import ServeSettings
+
+#: What waits in a connection before the application is made to wait; a piece of an answer comes on top.
+_WAITING_BYTES = 64 << 10
 
 
 def http_config(app: Any, settings: ServeSettings, **others: Any) -> uvicorn.Config:
@@ -35,6 +43,37 @@ _TOO_LONG = "The head of the request is too long."
 #: Beside a request's target, and beside a header's name and value.
 _LEAST_LINE_BYTES, _HEADER_BYTES = len("GET  HTTP/1.1\r\n\r\n"), len(": \r\n")
 _PIECE_BYTES = 4096
+
+
+class HttpServer(uvicorn.Server):
+    """Serves with the connections that there may be, as :func:`http_config` says."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections, settings: ServeSettings) -> None:
+        super().__init__(config)
+        self._connections = connections
+        self._settings = settings
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept, once the application is ready."""
+        await super().startup(sockets=[])
+
+        def protocol(place: Place) -> asyncio.Protocol:
+            made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # as http_config has it
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state, place=place
+            )
+            return made
+
+        handshake_s, shutdown_s = self._settings.receive_timeout_ms / 1000, self._settings.send_timeout_ms / 1000
+        listeners: list[Any] = [
+            Listener(
+                listening, self._connections, protocol, _TOO_MANY,
+                tls=self.config.ssl, handshake_s=handshake_s, shutdown_s=shutdown_s,
+            )
+            for listening in sockets or ()
+        ]  # fmt: skip
+        self.servers = listeners  # what is closed and waited for in the end
+
+
 #: What both parsers' connections have.
 if TYPE_CHECKING:
     _Connection = HttpToolsProtocol
@@ -43,36 +82,36 @@ else:
 
 
 class _Patience(_Connection):
-    """One connection. Cut off when the client sends no head, or takes nothing of an answer, for too long.
+    """One connection. Cut off when the client sends no head, or takes too little of an answer, for too long.
 
-    What a client has not taken waits in the transport, 64 KiB at most before the application is made to wait. A
-    transport that is closed waits for its client too, for ever: so every end has a time.
+    What a client has not taken waits in the transport, 64 KiB and a piece at most before the application is made to
+    wait, and in the socket. A transport that is closed waits for its client too, for ever: so every end has a time.
     """
 
-    def __init__(self, *arguments: Any, limits: ServeSettings, **named: Any) -> None:
+    def __init__(self, *arguments: Any, limits: ServeSettings, place: Place, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._limits = limits
+        self._place = place
         self._send_s = limits.send_timeout_ms / 1000
-        self._stalled: asyncio.TimerHandle | None = None
+        self._least_taken = max(1, int(limits.min_send_rate * self._send_s))
+        self._untaken = 0
+        self._watching: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         #: What came of a body after its request was answered.
         self._unread_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuse one connection too many, and give the others a time for the head of their first request."""
+        """Give it a time for the head of its first request."""
         super().connection_made(transport)
-        if len(self.connections) > self._limits.max_connections:
-            self.connections.discard(self)
-            transport.write(_TOO_MANY)
-            self._close()
-        else:
-            self._await_head()
+        transport.set_write_buffer_limits(_WAITING_BYTES)
+        self._place.drop = transport.abort
+        self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
+        self._place.end()
         self._stop_waiting()
-        if self._stalled is not None:
-            self._stalled.cancel()
+        self._stop_watching()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -84,6 +123,7 @@ class _Patience(_Connection):
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
+            self._place.is_at_work()
             self._stop_waiting()
             self._unread_bytes = 0
         elif self._is_idle():
@@ -94,28 +134,27 @@ class _Patience(_Connection):
                 self._await_head()
 
     def pause_writing(self) -> None:
-        """The client is behind: from now on it has a time to take something."""
+        """The client is behind: from now on it is seen to that it goes on taking."""
         super().pause_writing()
-        if self._stalled is None:
-            self._stalled = self.loop.call_later(self._send_s, self._cut_off)
+        self._watch()
 
     def resume_writing(self) -> None:
-        """The client took something."""
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+        """The client has caught up."""
+        if not self.transport.is_closing():
+            self._stop_watching()
         super().resume_writing()
 
     def on_response_complete(self) -> None:
-        """What is still in the transport has a time too."""
+        """Keep the place of a caller; what is still in a transport that was closed has to be taken in time too."""
+        self._place.has_answered(self.cycle.scope.get("tierlog.caller"))
         super().on_response_complete()
         if self.transport.is_closing():
-            self.loop.call_later(self._send_s, self.transport.abort)
+            self._watch()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close what was idle, whether or not its client took the last answer."""
         super().timeout_keep_alive_handler()
-        self.loop.call_later(self._send_s, self.transport.abort)
+        self._watch()
 
     def _is_idle(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
@@ -129,13 +168,42 @@ class _Patience(_Connection):
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _cut_off(self) -> None:
-        self.logger.warning("a client took nothing of its answer for %g s and is cut off", self._send_s)
+    def _watch(self) -> None:
+        """Look from now on how much the client takes while nothing is written to it."""
+        if self._watching is None:
+            self._untaken = self._untaken_bytes()
+            self._watching = self.loop.call_later(self._send_s, self._look)
+
+    def _look(self) -> None:
+        untaken = self._untaken_bytes()
+        taken, self._untaken = self._untaken - untaken, untaken
+        if taken >= self._least_taken:
+            self._watching = self.loop.call_later(self._send_s, self._look)
+            return
+        self._watching = None
+        if untaken:
+            self.logger.warning(
+                "a client took %d bytes of its answer in %g s and is cut off", max(0, taken), self._send_s
+            )
         self.transport.abort()
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    def _untaken_bytes(self) -> int:
+        """What waits for the client, in the transport and in the socket: a big one hides that somebody reads."""
+        try:
+            queued = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        except (OSError, ValueError):  # the socket was closed: the system has the rest
+            queued = bytes(4)
+        (in_socket,) = struct.unpack("i", queued)
+        return int(in_socket) + self.transport.get_write_buffer_size()
 
     def _close(self) -> None:
         self.transport.close()
-        self.loop.call_later(self._send_s, self.transport.abort)
+        self._watch()
 
 
 class PatientProtocol(_Patience, HttpToolsProtocol):
@@ -224,7 +292,7 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
             return
         self._stop_waiting()
         self.connections.discard(self)
-        other = _WithoutUpgrade(self.config, self.server_state, self.app_state, limits=self._limits)
+        other = _WithoutUpgrade(self.config, self.server_state, self.app_state, limits=self._limits, place=self._place)
         self.transport.set_protocol(other)
         other.connection_made(self.transport)
         other.data_received(b"".join(self._kept))

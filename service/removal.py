@@ -44,7 +44,7 @@ def remove_due(hot: HotStore, index: LocalIndex, retention: RetentionOptions, di
     dispatched = hot.dispatch()
     due = due_border(hot, retention, now_ms, disk.excess_bytes())
     border = min(due, dispatched - dispatched % hot.log.segment_bytes, held_border(hot, has_archive=False))
-    if border > hot.border:
+    if border > hot.removed_to:
         hot.remove_below(border, forget=index.remove_below)
 
 

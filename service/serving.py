@@ -17,17 +17,20 @@ from typing import Any
 
 import uvicorn
 
+from service.accepting import Connections
 from service.access.audit import AuditLog
 from service.access.control import AccessControl
 from service.api.app import create_app
 from service.cli.errors import FAILED
 from service.cluster.joining import check_membership, join_cluster
 from service.cluster.view import ClusterView
+from service.descriptors import kept_descriptors, share_descriptors
 from service.engine import Engine
-from service.http_server import http_config
+from service.http_server import HttpServer, http_config
 from service.observing.logs import configure_logs
 from service.observing.tracing import tracer_of
 from service.querier_engine import QuerierEngine
+from service.setting_groups.serve import ServeSettings
 from service.settings import Settings
 from service.tls import ServerTls
 from tiering.clock import SystemClock
@@ -88,7 +91,7 @@ def serve(
             engine.close()
             audit.close()
 
-    _serve(settings, run)
+    _serve(settings, run, forwards=settings.cluster.address is not None)
 
 
 def serve_querier(
@@ -114,7 +117,7 @@ def serve_querier(
             _last_resort(process.stopping)
             engine.close()
 
-    _serve(settings, run)
+    _serve(settings, run, forwards=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class _Process:
     tracer: Tracer
     listener: socket.socket
     stopping: threading.Event
+    connections: Connections
 
     def answer(
         self,
@@ -136,11 +140,14 @@ class _Process:
         ready: Callable[[str], None],
     ) -> None:
         """Answer until asked to stop."""
-        app = create_app(engine, self.settings, self.stopping, control=self.control, audit=audit, cluster=cluster)
-        _answer(app, self.settings, self.tls, self.listener, self.stopping, ready)
+        app = create_app(
+            engine, self.settings, self.stopping, control=self.control, audit=audit, cluster=cluster,
+            connections=self.connections,
+        )  # fmt: skip
+        _answer(app, self.settings, self.connections, self.tls, self.listener, self.stopping, ready)
 
 
-def _serve(settings: Settings, run: Callable[[_Process], None]) -> None:
+def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: bool) -> None:
     configure_logs(settings.log)
     stopping = threading.Event()
     before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
@@ -150,9 +157,10 @@ def _serve(settings: Settings, run: Callable[[_Process], None]) -> None:
         control = AccessControl(settings.access, SystemClock())
         with _listen(settings.serve.host, settings.serve.port) as listener, tracer_of(settings.tracing) as tracer:
             _check_access(listener, control)
+            connections = _connections(settings, forwards=forwards)
             port = listener.getsockname()[1]  # goes into message ids, so a free port asked for as 0 must be known
             settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": port})})
-            run(_Process(settings, control, tls, tracer, listener, stopping))
+            run(_Process(settings, control, tls, tracer, listener, stopping, connections))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -196,6 +204,19 @@ def _check_access(listener: socket.socket, control: AccessControl) -> None:
     )
 
 
+def _connections(settings: Settings, *, forwards: bool) -> Connections:
+    """As many as there are descriptors for; whoever starts a service that is allowed too few is told."""
+    most = share_descriptors(settings, forwards=forwards)
+    if most < settings.serve.max_connections:
+        print(
+            f"tierlog: the limit of open files leaves {most} connections instead of {settings.serve.max_connections} "
+            f"(serve.max_connections): {kept_descriptors(settings)} files are kept for the store",
+            file=sys.stderr,
+            flush=True,
+        )
+    return Connections(most)
+
+
 def _check_volume(root: Path) -> None:
     """A mounted volume of another user is the most frequent reason why a store in a container does not open."""
     if root.is_dir() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
@@ -211,13 +232,19 @@ def _audit_log(root: Path, settings: Settings) -> AuditLog:
     return AuditLog(LocalFileSystem(), folder, SystemClock(), SystemRandomness(), settings.access.audit_max_bytes)
 
 
-class _Server(uvicorn.Server):
+class _Server(HttpServer):
     """Tells long polls of the stop at once, and the world of the start; looks after the certificate."""
 
     def __init__(
-        self, config: uvicorn.Config, stopping: threading.Event, started: Callable[[], None], tls: ServerTls | None
+        self,
+        config: uvicorn.Config,
+        connections: Connections,
+        settings: ServeSettings,
+        stopping: threading.Event,
+        started: Callable[[], None],
+        tls: ServerTls | None,
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, connections, settings)
         self._tls = tls
         self._stopping = stopping
         self._tell = started
@@ -240,6 +267,7 @@ class _Server(uvicorn.Server):
 def _answer(
     app: Callable[..., Any],
     settings: Settings,
+    connections: Connections,
     tls: ServerTls | None,
     listener: socket.socket,
     stopping: threading.Event,
@@ -257,7 +285,9 @@ def _answer(
     # the event loop is one thread among those that work: at 5 ms for each of them, it would hardly get its turn, and at
     # 0.1 ms they would change all the time; a request took a fifth more of either (docs/decisions/0025)
     sys.setswitchinterval(_SWITCH_S)
-    server = _Server(config, stopping, lambda: ready(_url(listener, is_tls=tls is not None)), tls)
+    server = _Server(
+        config, connections, settings.serve, stopping, lambda: ready(_url(listener, is_tls=tls is not None)), tls
+    )
     # the server hands on the signal that ended it, once the handlers before its own are back: those do nothing
     for number in _SIGNALS:
         signal.signal(number, _ignore)

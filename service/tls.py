@@ -9,6 +9,7 @@ from pathlib import Path
 
 from service.setting_groups.serve import ServeSettings
 from tiering.errors import InvalidRequestError
+from tiering.fs import is_scarcity
 from tiering.secret_files import warn_if_open
 
 _LOG = logging.getLogger("tierlog")
@@ -53,17 +54,19 @@ class ServerTls:
         """Take a new certificate for connections to come, if its files have changed.
 
         Files that do not fit, because only one of the two was replaced so far or for good, change nothing; an error is
-        logged once for each change.
+        logged once for each change. Files for which there is no descriptor now are looked at again the next time.
         """
         stamps = self._stamps_now()
         if stamps == self._stamps:
             return
-        self._stamps = stamps
+        before, self._stamps = self._stamps, stamps
         try:
             self._load(_context())  # a context that refused a key may have the certificate already
             self._load(self.context)
         except InvalidRequestError as error:
             _LOG.error("the certificate stays as it was: %s", error)
+            if is_scarcity(error.__cause__):
+                self._stamps = before
         else:
             _LOG.warning("took a new certificate from %s", self._certificate)
 
@@ -87,6 +90,10 @@ class ServerTls:
                 f"certificate and key cannot be read: {_reason(error)}",
                 path=str(self._certificate),
                 hint=f"both are PEM files; the key is read from {key}",
+            ) from error
+        except OSError as error:
+            raise InvalidRequestError(
+                f"certificate and key cannot be read: {error.strerror or error}", path=str(self._certificate)
             ) from error
 
 

@@ -17,7 +17,7 @@ from tiering.cold.segment.scan import Removal, scan_segment
 from tiering.cold.segment.writer import SegmentWriter
 from tiering.erasing.mask import hidden_rows
 from tiering.erasing.tombstones import Erasures
-from tiering.errors import StoreError
+from tiering.errors import StoreError, UnavailableError
 from tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
 from tiering.format.queue_rows import encode_queue_rows
 from tiering.hot.commit_log import Segment
@@ -55,7 +55,7 @@ class Archiver:
         if segment.base_offset != head.archived_to:
             raise StoreError(f"segment {segment.base_offset} is not the next to archive ({head.archived_to})")
         if self._hot.dispatch() < segment.end:
-            raise StoreError(f"segment {segment.base_offset} is not dispatched yet")
+            raise UnavailableError(f"segment {segment.base_offset} is not dispatched yet")
         while True:
             begun_s = self._manifest.begin_upload()
             topics = self._hot.topics.all()

@@ -26,6 +26,7 @@
     ├── UnavailableError  (retryable)        back off and try again
     │   ├── ObjectStoreUnavailableError
     │   ├── ThrottledError
+    │   ├── OutOfResourcesError              the machine has no descriptor or memory to spare for now
     │   ├── OverloadedError                  the service has too much to do at once
     │   └── DeadlineError                    the service gave the request up
     ├── AccessError
@@ -165,6 +166,13 @@ class ObjectStoreUnavailableError(UnavailableError):
 
 class ThrottledError(UnavailableError):
     """The object store asked to slow down."""
+
+
+class OutOfResourcesError(UnavailableError):
+    """The system had no descriptor or memory left for a call, which changed nothing; the same call may succeed later.
+
+    It says nothing about the disk, so nothing is given up because of it.
+    """
 
 
 class OverloadedError(UnavailableError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-from tiering.errors import DiskFailedError, StoreError
+from tiering.errors import DiskFailedError, OutOfResourcesError, StoreError
 
 
 class FlushGuard:
@@ -26,7 +26,10 @@ class FlushGuard:
             raise DiskFailedError("an earlier flush failed", path=self._path) from self._failure
 
     def flushing(self) -> AbstractContextManager[None]:
-        """Flush inside; refused after a failure, and a failure is remembered."""
+        """Flush inside; refused after a failure, and a failure is remembered.
+
+        A file that could not be opened for it was not flushed, and can be.
+        """
         return self
 
     def __enter__(self) -> None:
@@ -35,5 +38,5 @@ class FlushGuard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, StoreError):
+        if isinstance(error, StoreError) and not isinstance(error, OutOfResourcesError):
             self._failure = error

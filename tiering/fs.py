@@ -3,8 +3,10 @@
 A crash loses whatever was not flushed: bytes until :meth:`File.flush`, names until :meth:`FileSystem.flush_dir`
 of the folder that holds them. Tests put another implementation here that loses exactly that.
 
-Errors: a missing file is :class:`NotFoundError`, a full disk :class:`DiskFullError`, anything else the disk
-refuses :class:`DiskFailedError`. "Could not read" is never reported as "not there".
+Errors: a missing file is :class:`NotFoundError`, a full disk :class:`DiskFullError`; a call for which the system has no
+descriptor or memory to spare is :class:`OutOfResourcesError`, has changed nothing and may be made again; anything else
+the disk refuses is :class:`DiskFailedError`. A write or a flush that fails never is the second: bytes may be lost then,
+whatever the number of the error. "Could not read" is never reported as "not there".
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiering import byte_lock
-from tiering.errors import DiskFailedError, DiskFullError, NotFoundError, StoreError, StoreLockedError
+from tiering.errors import (
+    DiskFailedError,
+    DiskFullError,
+    NotFoundError,
+    OutOfResourcesError,
+    StoreError,
+    StoreLockedError,
+)
 from tiering.libc import Mapping, punch_hole, sync_mapped
 
 ByteArray = NDArray[np.uint8]
@@ -32,6 +41,9 @@ ByteArray = NDArray[np.uint8]
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 _ZEROS = bytes(1 << 20)
 _PREWRITE_STEP = 16 << 20
+_SCARCE_HINT = "raise the limit of open files (ulimit -n), or of memory; it is tried again"
+#: What passes by itself: nothing was begun, and the disk was not even asked.
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN)
 
 
 class File(Protocol):
@@ -161,12 +173,31 @@ class _DiskErrors:
 
 
 def _refusal(error: OSError, path: Path) -> StoreError:
-    """Our error for what the system says about ``path``."""
+    """Our error for what the system says about ``path``, of a call that does all or nothing."""
+    if is_scarcity(error):
+        return OutOfResourcesError(f"the system refused for now: {error.strerror}", path=str(path), hint=_SCARCE_HINT)
+    return _loss(error, path)
+
+
+def is_scarcity(error: BaseException | None) -> bool:
+    """Whether a call found no descriptor or memory to spare, which says nothing about what it asked for."""
+    return isinstance(error, OSError) and error.errno in _SCARCE
+
+
+def _loss(error: OSError, path: Path) -> StoreError:
+    """Our error for a write or flush of which nobody knows how far it came."""
     if error.errno == errno.ENOENT:
         return NotFoundError("no such file", path=str(path))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError("no space left for the write", path=str(path), hint="free space")
     return DiskFailedError(f"the disk refused: {error.strerror}", path=str(path))
+
+
+def _fsync(fd: int, path: Path) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise _loss(error, path) from error
 
 
 class _LocalFile:
@@ -184,7 +215,7 @@ class _LocalFile:
                 left = memoryview(left)[written:]
                 position += written
         except OSError as error:
-            raise _refusal(error, self._path) from error
+            raise _loss(error, self._path) from error
 
     def read_at(self, position: int, length: int) -> bytes:
         with _DiskErrors(self._path):
@@ -204,7 +235,7 @@ class _LocalFile:
         try:
             os.fdatasync(self._fd)
         except OSError as error:
-            raise _refusal(error, self._path) from error
+            raise _loss(error, self._path) from error
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -268,7 +299,7 @@ class LocalFileSystem:
                     os.posix_fallocate(fd, 0, size_bytes)
                 if os.fstat(fd).st_size != size_bytes:
                     raise DiskFullError("the file could not be made at its full size", path=str(path))
-                os.fsync(fd)
+                _fsync(fd, path)
             finally:
                 os.close(fd)
 
@@ -293,8 +324,10 @@ class LocalFileSystem:
     def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
         """msync the pages that hold ``[start, end)``; ``path`` is for the error only."""
         if start < end:
-            with _DiskErrors(path):
+            try:
                 sync_mapped(mapped, start, end)
+            except OSError as error:
+                raise _loss(error, path) from error
 
     def map_private(self, path: Path) -> ByteArray:
         """Map the file copy on write."""
@@ -332,7 +365,7 @@ class LocalFileSystem:
         with _DiskErrors(path):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                os.fsync(fd)
+                _fsync(fd, path)
             finally:
                 os.close(fd)
 

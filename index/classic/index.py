@@ -297,9 +297,9 @@ class ClassicIndex:
                 count += 1
             if count:
                 gone = self._full[:count]
-                self._show(self._full[count:], self._current)
                 base = self._progress
                 self._save(replace(base, files=base.files[count:]))
+                self._show(self._full[count:], self._current)
                 for file in gone:
                     self._fs.unlink(file.path)
                 self._fs.flush_dir(self._paths.index)

@@ -12,6 +12,7 @@ from service.access.entries import Entry, check_unique, find_caller, read_lines,
 from service.setting_groups.access import AccessSettings
 from tiering.clock import Clock
 from tiering.errors import InvalidRequestError
+from tiering.fs import is_scarcity
 from tiering.secret_files import warn_if_open
 
 _LOG = logging.getLogger("tierlog")
@@ -57,11 +58,13 @@ class AccessControl:
             stamp = _stamp(self._path)
             if stamp == self._stamp:
                 return
-            self._stamp = stamp
+            before, self._stamp = self._stamp, stamp
             try:
                 self._entries = self._read()
             except InvalidRequestError as error:
                 _LOG.error("the tokens stay as they were: %s", error)
+                if is_scarcity(error.__cause__):  # a token that was withdrawn is not known for ever
+                    self._stamp = before
             else:
                 _LOG.warning("read %d tokens anew from %s", len(self._entries), self._path)
 

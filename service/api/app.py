@@ -10,10 +10,12 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 
+from service.accepting import Connections
 from service.access.audit import AuditLog
 from service.access.control import AccessControl
 from service.api import errors
 from service.api.access import LocalOnly, RequireToken, cross_origin
+from service.api.answers import AnswerMemory, Answers
 from service.api.body_memory import BodyMemory
 from service.api.compression import Compression
 from service.api.contract import describe
@@ -47,6 +49,7 @@ def create_app(
     control: AccessControl | None = None,
     audit: AuditLog | None = None,
     cluster: ClusterView | None = None,
+    connections: Connections | None = None,
 ) -> FastAPI:
     """The application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early.
 
@@ -58,7 +61,12 @@ def create_app(
     app.state.engine = engine
     app.state.settings = settings
     counts = HttpCounts()
-    app.state.metrics = Metrics(engine, counts, max_groups=settings.metrics.max_groups, cluster=cluster)
+    app.state.connections = connections = connections or Connections(settings.serve.max_connections)
+    connections.knows_callers = needs_tokens
+    app.state.answer_memory = answers = AnswerMemory(settings.serve.answer_memory_bytes, settings.serve.wait_ms)
+    app.state.metrics = Metrics(
+        engine, counts, connections, lambda: answers.used_bytes, max_groups=settings.metrics.max_groups, cluster=cluster
+    )  # fmt: skip
     app.state.stopping = stopping = stopping or threading.Event()
     app.state.lanes = lanes = Lanes(settings.serve)
     app.state.body_memory = memory = BodyMemory(settings.serve.body_memory_bytes, settings.serve.wait_ms)
@@ -76,6 +84,7 @@ def create_app(
         app.add_middleware(PlainAppends, engine=engine, settings=settings, lanes=lanes, needs_tokens=needs_tokens)
     app.add_middleware(HeadAndOptions)
     app.add_middleware(Bodies, settings=settings.serve, memory=memory)
+    app.add_middleware(Answers, memory=answers)
     app.add_middleware(Compression)
     app.add_middleware(Admission, lanes=lanes)
     finder = engine if isinstance(engine, QuerierEngine) else None

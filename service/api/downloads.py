@@ -1,11 +1,11 @@
 """Answers of any length: pages are read on a thread of their lane and sent as fast as the client takes them.
 
-One page is in memory at a time. A client that goes away, or is cut off for taking nothing, ends the reading.
+One page is in memory at a time, and counts against the budget of answers; one that has begun is not refused half-way. A
+client that goes away, or is cut off for taking nothing, ends the reading.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 
@@ -14,13 +14,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.answer_forms import form_of
+from service.api.answers import memory_of, send_pieces, while_wanted
 from service.api.errors import store_error
 from service.api.limits import lane_of
 from service.following import FollowedQuery
 from tiering.errors import StoreError
 
 _LOG = logging.getLogger("tierlog")
-_PIECE_BYTES = 64 << 10
 
 
 async def download(request: Request, query: FollowedQuery, media_type: str, name: str) -> Response:
@@ -46,6 +46,7 @@ class _Download(Response):
 
     async def begin(self) -> None:
         self._next = await self._lane.run(self._step)
+        self._share = memory_of(self._request).take(len(self._next), waits=False)
 
     def _step(self) -> bytes:
         """On a thread: the bytes of the next page, or of the end."""
@@ -57,27 +58,22 @@ class _Download(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything; an end is sent only behind everything."""
-        sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_gone(receive))
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await while_wanted(self._send(send), receive)
         finally:
-            for task in (leaving, sending):
-                task.cancel()
-            await asyncio.gather(leaving, sending, return_exceptions=True)
-        if not sending.cancelled():
-            sending.result()
+            self._share.release()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         data = self._next or b""
         self._next = None
         while True:
-            await _send_pieces(send, data)
+            await send_pieces(send, data)
             if self._at_end:
                 break
             try:
                 data = await self._lane.run(self._step)
+                self._share.hold(len(data))
             except Exception as error:  # the status is out: what can be said is said in the form's own way
                 if not isinstance(error, StoreError):
                     _LOG.exception("a download failed")
@@ -85,7 +81,7 @@ class _Download(Response):
                 if last is None:
                     _LOG.warning("a download is broken off: %s", error)
                     return  # without an end, which the server makes the end of the connection
-                await _send_pieces(send, last)
+                await send_pieces(send, last)
                 break
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -95,16 +91,3 @@ class _Download(Response):
             found: dict[str, object] = json.loads(bytes(answer.body))
             return found
         return {"type": "about:blank", "title": "internal error", "status": 500, "detail": "see the service's log"}
-
-
-async def _send_pieces(send: Send, data: bytes) -> None:
-    """In pieces, between which the server waits for the client."""
-    view = memoryview(data)
-    for start in range(0, len(view), _PIECE_BYTES):
-        piece = bytes(view[start : start + _PIECE_BYTES])
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

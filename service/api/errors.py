@@ -51,6 +51,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.UnavailableError: 503,
     errors.ObjectStoreUnavailableError: 503,
     errors.ThrottledError: 503,
+    errors.OutOfResourcesError: 503,
     errors.OverloadedError: 429,
     errors.DeadlineError: 503,
     errors.AccessError: 403,

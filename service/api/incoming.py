@@ -210,7 +210,7 @@ class _AppendedResponse(Response):
         piece: bytes | None = bytes(self.body)
         while piece is not None:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-            piece = await self._lane.run(partial(next, self._rest, None))
+            piece = await self._lane.run(partial(next, self._rest, None), is_timed=False)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -55,7 +55,9 @@ class Lane:
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
         #: Whether its requests bring messages, and so large bodies.
         self.takes_messages = name == "append"
-        #: Requests that are being answered or wait for it.
+        #: Whether a request is under way until its answer is sent, as more is read for it until then.
+        self.is_long = name == "download"
+        #: Requests that are being worked on or wait for it.
         self.under_way = 0
 
     def enter(self) -> None:

@@ -42,11 +42,21 @@ class Admission:
         except OverloadedError as error:
             await store_error(Request(scope), error)(scope, receive, send)
             return
+        is_inside = True
+
+        async def sent(message: Message) -> None:
+            nonlocal is_inside
+            if is_inside and not lane.is_long:  # the work is done: what waits for a reader has a bound of its own
+                is_inside = False
+                lane.leave()
+            await send(message)
+
         try:
             scope["tierlog.lane"] = lane
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, sent)
         finally:
-            lane.leave()
+            if is_inside:
+                lane.leave()
 
 
 def lane_of(request: Request) -> Lane:
@@ -185,8 +195,15 @@ class Bodies:
             return
         with self._memory.share() as share:
             scope["tierlog.body"] = Body(scope, receive, share, self._settings)
+
+            async def sent(message: Message) -> None:
+                """Of the room for the body keep what an answer takes that is given as a whole: it is never more."""
+                if message["type"] == "http.response.body" and not message.get("more_body", False):
+                    self._memory.leave(share, len(message.get("body", b"")))
+                await send(message)
+
             try:
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, sent)
             except _GoneError:
                 return
             except _RefusedError as refused:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from index.hot_tier import HotPage
 from index.query import MAX_LIMIT, Coverage, Failure, StoreCoverage, TierCoverage
-from service.wire import Json, message_json
+from service.wire import Json
 from tiering.errors import CorruptionError, StoreError
 from tiering.format.arrow_stream import read_stream
 from tiering.format.manifest import tombstone_from_json
@@ -26,15 +26,10 @@ from tiering.types import Tier
 _SCHEMA = pa.schema([("record", pa.binary())])
 
 
-def hot_json(page: HotPage) -> Json:
-    """The whole answer as JSON."""
-    return {**_beside(page), "messages": [message_json(message) for message in page.messages]}
-
-
 def hot_stream(page: HotPage) -> bytes:
     """The whole answer as an Arrow stream."""
     records = pa.array([encode_record(message.record) for message in page.messages], pa.binary())
-    schema = _SCHEMA.with_metadata({"hot": json.dumps(_beside(page))})
+    schema = _SCHEMA.with_metadata({"hot": json.dumps(beside_hot(page))})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.record_batch([records], schema=schema))
@@ -59,7 +54,8 @@ def _check_schema(schema: pa.Schema) -> None:
         raise CorruptionError("a record is no bytes")
 
 
-def _beside(page: HotPage) -> Json:
+def beside_hot(page: HotPage) -> Json:
+    """What stands beside the messages."""
     return {
         "store_id": page.store_id,
         "cold_url": page.cold_url,

@@ -284,6 +284,22 @@ _HTTP = (
         "tierlog_http_refused_requests", "Requests refused with 401, 403, 413, 429, 503 or 507, by reason.",
         "The reason is the title of the problem that was answered.", "reason",
     ),
+    _gauge(
+        "tierlog_http_answer_bytes", "Bytes that answers hold while they wait for their readers.",
+        "Near `serve.answer_memory_bytes`, further large answers get 429: readers are slow, or ask for large pages.",
+    ),
+    _gauge("tierlog_http_connections", "Connections that are open, unfinished TLS handshakes included."),
+    _gauge(
+        "tierlog_http_connections_limit", "How many connections there may be.",
+        "Below `serve.max_connections`, the limit of open files (`ulimit -n`) leaves no more: raise it.",
+    ),
+    _counter(
+        "tierlog_http_refused_connections", "Connections that were turned away, by reason.",
+        "`full`: all others were at work, raise `serve.max_connections` or look who keeps them. `silent`: closed for "
+        "another one before a known caller had asked anything on it. `system`: times that there was no descriptor for "
+        "one, raise the limit of open files.",
+        "reason",
+    ),
     _labelled("tierlog_build_info", "1; which version runs.", "", "version", "python"),
 )  # fmt: skip
 

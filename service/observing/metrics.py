@@ -6,13 +6,14 @@ Read at each scrape, which asks nothing of the archive. What there is, and what 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from service.accepting import Connections
 from service.cluster.table_view import TableView
 from service.cluster.view import ClusterView
 from service.engine import Engine
@@ -133,8 +134,10 @@ def _archive(counted: StoreCounts) -> Iterator[Metric]:
 class HttpCollector(Collector):
     """The metrics of requests."""
 
-    def __init__(self, counts: HttpCounts) -> None:
+    def __init__(self, counts: HttpCounts, connections: Connections, answer_bytes: Callable[[], int]) -> None:
         self._counts = counts
+        self._connections = connections
+        self._answer_bytes = answer_bytes
 
     def collect(self) -> Iterator[Metric]:
         """Read all numbers."""
@@ -146,6 +149,10 @@ class HttpCollector(Collector):
         yield _one("tierlog_http_received_bytes", moved.get(("received",), 0))
         yield _one("tierlog_http_sent_bytes", moved.get(("sent",), 0))
         yield _metric("tierlog_http_refused_requests", counts.refused.reading())
+        yield _one("tierlog_http_answer_bytes", self._answer_bytes())
+        yield _one("tierlog_http_connections", self._connections.open)
+        yield _one("tierlog_http_connections_limit", self._connections.most)
+        yield _metric("tierlog_http_refused_connections", self._connections.refused.reading())
         yield _metric("tierlog_build_info", {(_version(), platform.python_version()): 1})
 
 
@@ -190,12 +197,14 @@ class Metrics:
         self,
         engine: Engine | QuerierEngine,
         http: HttpCounts | None = None,
+        connections: Connections | None = None,
+        answer_bytes: Callable[[], int] = lambda: 0,
         *,
         max_groups: int = 100,
         cluster: ClusterView | None = None,
     ) -> None:
         self._whole, self._nameless = CollectorRegistry(), CollectorRegistry()
-        http_collector = HttpCollector(http or HttpCounts())
+        http_collector = HttpCollector(http or HttpCounts(), connections or Connections(0), answer_bytes)
         for registry, most in ((self._whole, max_groups), (self._nameless, 0)):
             collector = StoreCollector(engine, most) if isinstance(engine, Engine) else QuerierCollector(engine)
             registry.register(collector)

@@ -36,11 +36,23 @@ class FlowSettings(SettingGroup):
             "`serve.wait_ms` and then gets 429; a larger one than all of this is let in when it is alone."
         ),
     )
+    answer_memory_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description=(
+            "Bytes of memory that answers hold together while they wait for their readers, as messages, which go out "
+            "in pieces of text, or as bytes. An answer that does not fit waits for `serve.wait_ms` and then gets 429; "
+            "a larger one than all of this is let in when it is alone."
+        ),
+    )
     wait_ms: int = Field(
         default=1_000,
         ge=0,
         le=60_000,
-        description="ms that a request waits for room for its body before it gets 429. Longer holds more connections.",
+        description=(
+            "ms that a request waits for room for its body or its answer before it gets 429. Longer holds more "
+            "connections, and threads."
+        ),
     )
     receive_timeout_ms: int = Field(
         default=30_000,
@@ -56,7 +68,17 @@ class FlowSettings(SettingGroup):
         ge=10,
         le=3_600_000,
         description=(
-            "ms. A client that takes none of its answer for so long is cut off, and what the answer holds is freed."
+            "ms. A client that takes less of its answer for so long than `serve.min_send_rate` says is cut off, and "
+            "what the answer holds is freed."
+        ),
+    )
+    min_send_rate: int = Field(
+        default=1_000,
+        ge=0,
+        le=1 << 30,
+        description=(
+            "Bytes a second that a client has to take of an answer that waits for it, looked at every "
+            "`serve.send_timeout_ms`; 0 = a byte each time is enough."
         ),
     )
     request_timeout_ms: int = Field(
@@ -78,7 +100,11 @@ class FlowSettings(SettingGroup):
         default=4_096,
         ge=1,
         le=1_000_000,
-        description="Connections at once; a further one is told 503 and closed. One file descriptor each.",
+        description=(
+            "Connections at once, unfinished TLS handshakes included; fewer where the limit of open files leaves no "
+            "more beside the store. For a further one the connection is closed that has been without a known caller's "
+            "request the longest; if there is none, it is told 503 and closed."
+        ),
     )
     max_header_bytes: int = Field(
         default=32 << 10,

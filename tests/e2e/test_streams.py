@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from fastapi import Request
 
 from index.query import Answer, Query
+from service.api.answers import AnswerMemory
 from service.api.downloads import download
 from service.api.lanes import Lanes
 from service.following import FollowedQuery
@@ -171,8 +173,10 @@ def sent(filled: Flow, kind: str) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
 
     async def run() -> None:
+        app = SimpleNamespace(state=SimpleNamespace(answer_memory=AnswerMemory(1 << 20, 0)))
         scope = {
             "type": "http", "method": "GET", "path": "/", "headers": [], "tierlog.lane": Lanes(ServeSettings()).stream,
+            "app": app,
         }  # fmt: skip
         answer = await download(Request(scope), FollowedQuery(ask, Query("t", limit=10)), kind, "t")
         never = asyncio.Event()

@@ -7,12 +7,12 @@ import socket
 import threading
 from collections.abc import Iterator
 
-import uvicorn
 from fastapi import FastAPI
 
+from service.accepting import Connections
 from service.api.app import create_app
 from service.engine import Engine
-from service.http_server import http_config
+from service.http_server import HttpServer, http_config
 from service.settings import Settings
 
 
@@ -29,7 +29,8 @@ def served_app(app: FastAPI, settings: Settings, stopping: threading.Event, port
     """The same with an application that has something beside."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         config = http_config(app, settings.serve, log_level="critical", timeout_graceful_shutdown=2)
-        server = uvicorn.Server(config)
+        connections = getattr(app.state, "connections", None) or Connections(settings.serve.max_connections)
+        server = HttpServer(config, connections, settings.serve)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

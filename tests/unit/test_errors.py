@@ -40,7 +40,8 @@ def test_drawing_is_the_tree() -> None:
 
 def test_only_what_passes_is_worth_another_try() -> None:
     assert {name for name, each in classes().items() if each.retryable} == {
-        "UnavailableError", "ObjectStoreUnavailableError", "ThrottledError", "OverloadedError", "DeadlineError",
+        "UnavailableError", "ObjectStoreUnavailableError", "ThrottledError", "OutOfResourcesError", "OverloadedError",
+        "DeadlineError",
         "RequestUnderWayError",
     }  # fmt: skip
 

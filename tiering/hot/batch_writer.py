@@ -101,15 +101,19 @@ class BatchWriter:
             raise no_such_queue(batch.topics[number], int(batch.queue_id[place]), counts[number], place)
 
     def append(self, batch: MessageBatch | LoneMessage, sizes: Sizes) -> AppendResult:
-        """Write the batch, rolling where a segment ends. After a failure nobody may write again: offsets are taken.
+        """Write the batch, rolling where a segment ends.
 
-        What :meth:`check_queues` refuses must not come here.
+        What :meth:`check_queues` refuses must not come here. Whatever needs a descriptor comes first: after
+        :class:`OutOfResourcesError` nothing is written and no offset taken. After any other failure nobody may write
+        again.
         """
         if isinstance(batch, LoneMessage):
             return self._append_lone(batch, sizes[0])
+        ends = np.asarray(sizes).cumsum()
         topics = [self._topics.create(name) for name in batch.topics]
+        self._log.reserve(self._rolls(ends))
         result = self._place(batch, topics)
-        self.bytes += self._write(batch, np.asarray(sizes), result)
+        self.bytes += self._write(batch, np.asarray(sizes), ends, result)
         self.messages += len(batch)
         return result
 
@@ -120,11 +124,11 @@ class BatchWriter:
         if queue_id == ANY_QUEUE:
             queue_id = self._round_robin.get(topic.topic_id, 0) % topic.queues
             self._round_robin[topic.topic_id] = (queue_id + 1) % topic.queues
+        if size > self._log.room():
+            self._log.roll()
         queue_offset = self.next_offset(topic, queue_id)
         self._next_offsets[topic.topic_id, queue_id] = queue_offset + 1
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
-        if size > self._log.room():
-            self._log.roll()
         physical = self._log.end
         record = message.encode(
             physical=physical, store_ms=self.last_store_ms, store_host=self._store_host_bytes, queue_id=queue_id,
@@ -161,9 +165,21 @@ class BatchWriter:
         self.last_store_ms = max(self.last_store_ms, self._clock.now_ms())
         return AppendResult(np.empty(count, np.int64), queue_id, queue_offset, self.last_store_ms)
 
-    def _write(self, batch: MessageBatch, sizes: NDArray[np.int64], result: AppendResult) -> int:
+    def _rolls(self, ends: NDArray[np.int64]) -> int:
+        """How often the log rolls under records that end so far behind the batch's start."""
+        first = rolls = 0
+        room = self._log.room()
+        while first < len(ends):
+            before = int(ends[first - 1]) if first else 0
+            first = int(ends.searchsorted(before + room, side="right"))
+            if first < len(ends):
+                rolls, room = rolls + 1, self._log.segment_bytes - BLANK_BYTES
+        return rolls
+
+    def _write(
+        self, batch: MessageBatch, sizes: NDArray[np.int64], ends: NDArray[np.int64], result: AppendResult
+    ) -> int:
         """Returns the bytes of all records."""
-        ends = sizes.cumsum()
         total = int(ends[-1]) if len(batch) else 0
         first = 0
         while first < len(batch):

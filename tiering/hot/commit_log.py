@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class CommitLog:
         self._flush_guard = FlushGuard()
         self._prepare_lock = threading.Lock()
         self._prepared: int | None = None
+        #: Segments that exist and come next, each with its open file.
+        self._reserved: deque[tuple[Segment, File]] = deque()
         self._is_closed = False
         #: Blocks of the first segment are written up to here; None where all are.
         self._zeroed: int | None = None
@@ -193,27 +196,35 @@ class CommitLog:
         return True
 
     def add_segment(self, base_offset: int) -> None:
-        """Make the segment, durable and pre-written with zeros, the log's last; a prepared one is taken.
+        """Make the segment, durable and pre-written with zeros, the log's last; a prepared one is taken."""
+        self._begin_segment(base_offset)
+        self._activate(self._reserved.popleft())
 
-        Killed before the rename: a temporary file, which is garbage. After it: an empty last segment, which a
-        RocketMQ store may have as well.
+    def reserve(self, count: int) -> None:
+        """Have the next segments there, named and open, so that so many rolls need no descriptor; idempotent.
+
+        Killed in here or later: empty last segments, which the next recovery removes.
         """
+        while len(self._reserved) < count:
+            self._begin_segment(self.last_base + (1 + len(self._reserved)) * self.segment_bytes)
+
+    def _begin_segment(self, base_offset: int) -> None:
+        """Killed before the rename: a temporary file, which is garbage. After it: an empty last segment, which a
+        RocketMQ store may have as well."""
         path = self._paths.segment(base_offset)
         with self._prepare_lock:
             self._prepare(base_offset)
             self._fs.rename(self._paths.tmp / path.name, path)
             self._prepared = None
             self._fs.flush_dir(self._paths.commitlog)
-            segment = Segment(base_offset, self._fs.map_read(path))
-            with self._segments_lock:
-                self._segments[base_offset] = segment
-        self._activate()
+            self._reserved.append((Segment(base_offset, self._fs.map_read(path)), self._fs.open(path)))
 
     @property
     def wants_next(self) -> bool:
         """Whether the active segment is a quarter full and the next one is not prepared yet."""
         base = self.last_base
-        return self.end - base >= self.segment_bytes // 4 and self._prepared != base + self.segment_bytes
+        is_there = self._reserved or self._prepared == base + self.segment_bytes
+        return self.end - base >= self.segment_bytes // 4 and not is_there
 
     def prepare_next(self) -> None:
         """Write the next segment's zeros under a temporary name, beside appends, unless it is done or the log closed.
@@ -221,7 +232,7 @@ class CommitLog:
         Killed in here or later: a temporary file, which is garbage.
         """
         with self._prepare_lock:
-            if not self._is_closed:  # another process may hold the store after that
+            if not self._is_closed and not self._reserved:  # another process may hold the store after it is closed
                 self._prepare(self.last_base + self.segment_bytes)
 
     def _prepare(self, base_offset: int, *, prewrite: bool = True) -> None:
@@ -325,9 +336,10 @@ class CommitLog:
     def roll(self) -> None:
         """Close the active segment with a blank record, give back the rest of its blocks and begin the next.
 
-        The old segment is flushed first. Killed after the blank record: recovery goes on at the next segment, which
-        it finds or creates.
+        The next is there before (:meth:`reserve`), and the old segment is flushed before the next gets a byte. Killed
+        after the blank record: recovery goes on at the next segment, which it finds or creates.
         """
+        self.reserve(1)
         base = self.last_base
         position = self.end - base
         if position < self.segment_bytes:
@@ -337,7 +349,7 @@ class CommitLog:
             file.zero(hole, self.segment_bytes)
         with self._flush_turn.taken():
             self._flush_file()
-            self.add_segment(base + self.segment_bytes)
+            self._activate(self._reserved.popleft())
             self.end = self.flushed = base + self.segment_bytes
 
     def flush(self, upto: int | None = None) -> int:
@@ -368,26 +380,36 @@ class CommitLog:
         base = self.begin
         if base == self.last_base:
             raise StoreError("the last segment never goes")
-        with self._segments_lock:
-            del self._segments[base]
         self._fs.unlink(self._paths.segment(base))
         self._fs.flush_dir(self._paths.commitlog)
+        with self._segments_lock:  # at the end: a failure is made good by another try
+            del self._segments[base]
 
     @property
     def _file(self) -> File:
         assert self._active is not None, "a log is written only after its first segment exists"
         return self._active
 
-    def _activate(self) -> None:
+    def _activate(self, begun: tuple[Segment, File] | None = None) -> None:
+        """Write to the last segment from now on, or to one that was begun and becomes the last."""
+        if begun is None:
+            with self._segments_lock:
+                segment: Segment = self._segments.peekitem(-1)[1]
+            file = self._fs.open(self._paths.segment(segment.base_offset))
+        else:
+            segment, file = begun
         self._close_active()
         with self._segments_lock:
-            self._last_base = int(self._segments.peekitem(-1)[0])
-        self._active = self._fs.open(self._paths.segment(self._last_base))
+            self._segments[segment.base_offset] = segment
+            self._last_base = segment.base_offset
+        self._active = file
 
     def close(self) -> None:
         """Close the active file; nothing is flushed, and no file is made or removed by anybody who comes later."""
         self._is_closed = True
         self._close_active()
+        while self._reserved:
+            self._reserved.popleft()[1].close()
 
     def _close_active(self) -> None:
         if self._active is not None:

@@ -409,11 +409,11 @@ class ConsumeQueues:
         for (topic_id, queue_id), queue in list(self._queues.items()):
             folder = self._paths.queue(names[topic_id], queue_id)
             for base in _below(queue.files, border):
-                with self._lock:
-                    queue.files = {at: units for at, units in queue.files.items() if at != base}
                 queue.dirty.discard(base)
                 self._fs.unlink(folder / base_offset_name(base * UNIT_BYTES))
                 self._fs.flush_dir(folder)
+                with self._lock:  # at the end: a failure is made good by another try
+                    queue.files = {at: units for at, units in queue.files.items() if at != base}
 
     # reading
 

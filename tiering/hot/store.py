@@ -2,7 +2,8 @@
 
 Locks, in the order they are taken: append (who writes the log), dispatch (who derives from it), state (border and
 pins; held for moments only). A failed write or flush makes the store read-only for good, with a reason; reading goes
-on. Nothing is acknowledged after that, and a failed flush is never tried again as if nothing had happened.
+on. Nothing is acknowledged after that, and a failed flush is never tried again as if nothing had happened. Where the
+system only has no descriptor to spare (:class:`OutOfResourcesError`), the disk was not asked: the step is taken again.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ class HotStore:
         #: What producers that number their messages have sent.
         self.producers = ProducerWindow(fs, paths, clock, options)
         self.border = self.log.begin
+        #: Everything below is gone from the disk: the border, unless a removal is to be taken up again.
+        self.removed_to = self.border
         self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics, foreign=options.foreign)
         self._durable = max(checkpoint.confirm_offset, self.log.begin)
         self._published_below = published_below
@@ -427,11 +430,11 @@ class HotStore:
         """
         self.guard.check()
         with self._state:
-            if border <= self.border:
+            if border <= self.removed_to:
                 return
             if border > self.log.last_base:
                 raise StoreError("the active segment never goes")
-            self.border = border
+            self.border = max(self.border, border)
             self._pins.wait_below(border, give_up=lambda: self._closed)
         with self._dispatch_lock, self.guard.writing("removal"):
             self._check_open()  # closing waits for this lock, and nothing may change on the disk after it
@@ -443,3 +446,4 @@ class HotStore:
             forget(border)
             if self._classic is not None:
                 self._classic.remove_below(border)
+            self.removed_to = border

@@ -145,6 +145,8 @@ class TopicRegistry:
         self.first_offset = 0
         #: Rises whenever a topic is added.
         self.version = 0
+        #: Whether floors were raised that the file does not know, as after a try that failed.
+        self._are_floors_raised = False
         #: Every topic's last deletion, with its name: another tuple after each change.
         self.deletions: tuple[tuple[str, Deletion], ...] = ()
         if fs.exists(paths.topics_json):
@@ -323,12 +325,14 @@ class TopicRegistry:
     def raise_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
         """Make durable that the next offset of (topic id, queue id) is at least the given one."""
         with self._lock:
-            changed = False
+            changed = self._are_floors_raised
             by_id = {topic.topic_id: topic for topic in self._by_name.values()}
             for (topic_id, queue_id), next_offset in next_offsets.items():
                 floors = by_id[topic_id].floors
                 if floors.get(queue_id, 0) < next_offset:
                     floors[queue_id] = next_offset
                     changed = True
+            self._are_floors_raised = changed
             if changed:
                 self._save()
+                self._are_floors_raised = False

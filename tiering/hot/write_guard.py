@@ -1,4 +1,9 @@
-"""One failure to write is final: the store is read-only from then on, with the reason, until somebody restarts it."""
+"""One failure to write is final: the store is read-only from then on, with the reason, until somebody restarts it.
+
+Two are none: a request that was wrong, and a system that had no descriptor or memory to spare, which has not asked the
+disk. A step that ends so is taken again later, and every step can be: what it did before is done once more, or is what
+it finds.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,10 @@ import threading
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-from tiering.errors import ClosedError, InvalidRequestError, ReadOnlyError
+from tiering.errors import ClosedError, InvalidRequestError, OutOfResourcesError, ReadOnlyError
 
 _LOG = logging.getLogger("tierlog")
+_NOT_OF_THE_DISK = (InvalidRequestError, ClosedError, OutOfResourcesError)
 
 
 class WriteGuard:
@@ -60,7 +66,7 @@ class _Step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # a wrong request or a store that was closed says nothing about the disk; out of memory, an interrupt: nobody
-        # knows how far it came
-        if error is not None and not isinstance(error, (InvalidRequestError, ClosedError)):
+        # neither says anything about the disk, nor does a store that was closed; an interrupt, or Python out of memory:
+        # nobody knows how far it came
+        if error is not None and not isinstance(error, _NOT_OF_THE_DISK):
             self._guard.turn_read_only(f"{self._what} failed: {error}")

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import JSONResponse
 
 from index.query import Query as Question
 from service.access.caller import Scope
+from service.answer_forms import document
+from service.api.answers import answer_in_pieces, whole_answer
 from service.api.contract import ARROW_SCHEMA, may_answer
 from service.api.deps import TheCaller, TheEngine
 from service.api.hot_schemas import HotIn, HotOut
 from service.api.lane_route import LaneRoute
 from service.api.negotiation import wanted_form
 from service.api.parameters import TopicName, any_store
-from service.cluster.hot_wire import hot_json, hot_stream
+from service.cluster.hot_wire import beside_hot, hot_stream
 from service.wire import ARROW_STREAM, JSON
 from tiering.errors import FencedError
 
@@ -45,5 +46,6 @@ def hot(
     form = wanted_form(request, (JSON, ARROW_STREAM))
     page = engine.hot_page(question, page_bytes=asked.page_bytes)
     if form == JSON:
-        return JSONResponse(hot_json(page))
-    return Response(hot_stream(page), media_type=form)
+        shown_bytes = sum(message.shown_bytes for message in page.messages)
+        return answer_in_pieces(request, document(beside_hot(page), page.messages, {}), shown_bytes, form)
+    return whole_answer(request, hot_stream(page), form)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -13,7 +14,8 @@ from fastapi.responses import JSONResponse
 from index.query import MAX_LIMIT, Answer
 from index.query import Query as Question
 from service.access.caller import Scope
-from service.answer_forms import whole
+from service.answer_forms import document, lines, whole
+from service.api.answers import answer_in_pieces, whole_answer
 from service.api.contract import PULL_FORMS, QUERY_FORMS, may_answer
 from service.api.deps import Stopping, TheCaller, TheEngine, TheReader, TheServed, TheSettings, check_now
 from service.api.downloads import download
@@ -29,11 +31,10 @@ from service.wire import (
     JSON,
     NDJSON,
     PARQUET,
-    answer_json,
+    Json,
     beside_answer,
     beside_pull,
     message_json,
-    pull_json,
 )
 from tiering.errors import InvalidRequestError, MessageNotFoundError
 from tiering.message import StoredMessage
@@ -86,11 +87,19 @@ async def query(
 
     def page() -> Response:
         answer = engine.query(question)
-        if form == JSON:
-            return JSONResponse(answer_json(answer))
-        return Response(whole(answer.messages, beside_answer(answer), form), media_type=form)
+        return _page(request, answer.messages, {}, beside_answer(answer), form)
 
     return await lane.run(page, is_timed=False)
+
+
+def _page(request: Request, messages: Sequence[StoredMessage], before: Json, after: Json, form: str) -> Response:
+    """A page in a form, on a thread; in JSON what stands beside the messages is ``before`` or ``after`` them."""
+    shown_bytes = sum(message.shown_bytes for message in messages)
+    if form == JSON:
+        return answer_in_pieces(request, document(before, messages, after), shown_bytes, form)
+    if form == NDJSON:
+        return answer_in_pieces(request, lines(messages, {**before, **after}), shown_bytes, form)
+    return whole_answer(request, whole(messages, {**before, **after}, form), form)
 
 
 def _question(topic: str, asked: QueryIn) -> Question:
@@ -133,10 +142,8 @@ async def pull(
 
     def answer(result: PullResult | PulledBatch) -> Response:
         if isinstance(result, PulledBatch):
-            return Response(batch_stream(result.messages, beside_pull(result)), media_type=form)
-        if form == JSON:
-            return JSONResponse(pull_json(result))
-        return Response(whole(result.messages, beside_pull(result), form), media_type=form)
+            return whole_answer(request, batch_stream(result.messages, beside_pull(result)), form)
+        return _page(request, result.messages, beside_pull(result), {}, form)
 
     result = await run(read)
     if result.status is PullStatus.NO_NEW_MESSAGE and asked.wait_ms > 0:

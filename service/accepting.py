@@ -1,0 +1,182 @@
+"""Connections are counted where they are accepted: before TLS, and before anything was said on them.
+
+There are as many as :class:`Connections` allows, which is fewer than the process has descriptors
+(``service.descriptors``), so that whoever comes leaves the store what it needs. Where all places are taken, the
+connection that has waited longest without a caller's request makes room: whoever only opens connections keeps nobody
+out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from tiering.gauging import Tally
+
+_LOG = logging.getLogger("tierlog")
+#: Accepted in one turn of the event loop, before anybody else has one.
+ACCEPTED_AT_ONCE = 64
+#: Where the system refuses a connection for want of a descriptor, the next try comes after so long.
+_PAUSE_S = 0.1
+
+
+class Place:
+    """What one connection takes from when it is accepted until it is closed. Used on the event loop only."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        #: Ends the connection at once.
+        self.drop: Callable[[], object] = lambda: None
+
+    def is_at_work(self) -> None:
+        """A request is being answered: the place is kept."""
+        self._connections.waiting.pop(self, None)
+
+    def has_answered(self, caller: object) -> None:
+        """It waits for the next request; of a caller who is known it is kept all the same."""
+        if caller is None and self._connections.knows_callers and self in self._connections.places:
+            self._connections.waiting[self] = None
+
+    def end(self) -> None:
+        """The connection is closed. Idempotent."""
+        self._connections.places.discard(self)
+        self._connections.waiting.pop(self, None)
+
+
+class Connections:
+    """The places of all connections. Used on the event loop; the numbers may be read by any thread."""
+
+    def __init__(self, most: int) -> None:
+        #: How many there may be.
+        self.most = most
+        #: Whether callers have tokens; else everybody is known who has asked something.
+        self.knows_callers = False
+        self.places: set[Place] = set()
+        #: Those on which no known caller has asked anything yet, longest first.
+        self.waiting: dict[Place, None] = {}
+        #: How many were turned away, by reason: ``full``, all others being at work; ``silent``, given up for another;
+        #: ``system``, times that the system had no descriptor.
+        self.refused = Tally()
+        for reason in ("full", "silent", "system"):
+            self.refused.add((reason,), 0)
+
+    @property
+    def open(self) -> int:
+        """How many there are."""
+        return len(self.places)
+
+    def enter(self) -> Place | None:
+        """A place for one more, or None; the longest silent connection is ended for it if need be."""
+        if len(self.places) >= self.most:
+            longest = next(iter(self.waiting), None)
+            if longest is None:
+                self.refused.add(("full",))
+                return None
+            longest.end()
+            longest.drop()
+            self.refused.add(("silent",))
+        place = Place(self)
+        self.places.add(place)
+        self.waiting[place] = None
+        return place
+
+
+class Listener:
+    """Accepts connections of one socket until it is closed; on an event loop, which calls it."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        connections: Connections,
+        protocol: Callable[[Place], asyncio.Protocol],
+        refusal: bytes,
+        *,
+        tls: ssl.SSLContext | None,
+        handshake_s: float,
+        shutdown_s: float,
+    ) -> None:
+        """``refusal`` is told to a connection too many, unless it would have to be encrypted.
+
+        A TLS handshake takes ``handshake_s`` at most, and the end of TLS ``shutdown_s``.
+        """
+        self._socket = listening
+        self._connections = connections
+        self._protocol = protocol
+        self._refusal = refusal if tls is None else b""
+        self._tls = tls
+        self._times = {} if tls is None else {"ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": shutdown_s}
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        self._loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Accept no more, and end handshakes; connections that are there go on."""
+        if self._pause is None:
+            self._loop.remove_reader(self._socket)
+        else:
+            self._pause.cancel()
+        for task in self._opening:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Until no handshake is under way."""
+        await asyncio.gather(*self._opening, return_exceptions=True)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                self._rest(error)
+                return
+            place = self._connections.enter()
+            if place is None:
+                self._refuse(accepted)
+            else:
+                task = self._loop.create_task(self._open(accepted, place))
+                place.drop = task.cancel
+                self._opening.add(task)
+                task.add_done_callback(partial(self._opened, accepted, place))
+
+    def _rest(self, error: OSError) -> None:
+        """Not at once again: the socket stays readable as long as somebody waits, and the loop would only turn."""
+        self._connections.refused.add(("system",))
+        _LOG.warning("no connection can be accepted for now: %s", error)
+        self._loop.remove_reader(self._socket)
+        self._pause = self._loop.call_later(_PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _refuse(self, accepted: socket.socket) -> None:
+        with accepted, contextlib.suppress(OSError):
+            accepted.setblocking(False)
+            accepted.send(self._refusal)
+            accepted.shutdown(socket.SHUT_WR)
+            accepted.recv(1 << 16)  # what was asked: closed with it unread, the answer could be lost on its way
+
+    async def _open(self, accepted: socket.socket, place: Place) -> None:
+        accepted.setblocking(False)
+        with contextlib.suppress(OSError):  # a handshake that fails is the client's matter
+            await self._loop.connect_accepted_socket(
+                lambda: self._protocol(place), accepted, ssl=self._tls, **self._times
+            )
+            return
+        accepted.close()
+        place.end()
+
+    def _opened(self, accepted: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        if task.cancelled():  # maybe before it began
+            accepted.close()
+            place.end()

@@ -1,0 +1,214 @@
+"""Answers that wait for their readers: made and sent piece by piece, and all together within one budget of memory.
+
+A piece is made when the one before is on its way, so that a reader decides how fast. What an answer is made of (the
+messages of a page, or bytes that come all at once) is held until its last piece: that is what counts against the
+budget. The budget waits for nobody who reads slowly: such a reader is cut off (``service.http_server``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from itertools import chain
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.errors import store_error
+from service.api.lanes import Lane
+from tiering.errors import OverloadedError
+
+#: Handed to the server at a time, which waits for the client between two; less is not worth counting.
+PIECE_BYTES = 64 << 10
+
+
+class AnswerShare:
+    """What one answer holds of the budget. Given back by :meth:`release`, or with the answer if it never begins."""
+
+    __slots__ = ("_memory", "held_bytes")
+
+    def __init__(self, memory: AnswerMemory, held_bytes: int) -> None:
+        self._memory = memory
+        self.held_bytes = held_bytes
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold so much from now on: of what has begun nothing is refused."""
+        self._memory.change(size_bytes - self.held_bytes)
+        self.held_bytes = size_bytes
+
+    def release(self) -> None:
+        """Hold nothing more. Idempotent."""
+        self.hold(0)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+class AnswerMemory:
+    """Bytes that answers hold. Thread safe."""
+
+    def __init__(self, total_bytes: int, wait_ms: int) -> None:
+        self._total, self._wait_s = total_bytes, wait_ms / 1000
+        self._changed = threading.Condition(threading.RLock())  # a share may be given back wherever it is forgotten
+        #: Held now.
+        self.used_bytes = 0
+
+    def take(self, size_bytes: int, *, waits: bool = True) -> AnswerShare:
+        """Room for an answer; :class:`OverloadedError` if there is none, at once or, on a thread, after a wait.
+
+        An answer that is alone gets whatever it wants: it is bounded by what one answer may be.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._fits(size_bytes), self._wait_s if waits else 0):
+                raise OverloadedError(
+                    f"there is no room for an answer of {size_bytes} bytes beside those that wait for their readers",
+                    hint="try again in a moment, or ask for less; serve.answer_memory_bytes is the limit",
+                )
+            self.used_bytes += size_bytes
+        return AnswerShare(self, size_bytes)
+
+    def change(self, size_bytes: int) -> None:
+        """Count so much more, or less."""
+        with self._changed:
+            self.used_bytes += size_bytes
+            if size_bytes < 0:
+                self._changed.notify_all()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not size_bytes or not self.used_bytes or self.used_bytes + size_bytes <= self._total
+
+
+def memory_of(request: Request) -> AnswerMemory:
+    """The budget of the service."""
+    memory: AnswerMemory = request.app.state.answer_memory
+    return memory
+
+
+def answer_in_pieces(
+    request: Request, pieces: Iterator[bytes], held_bytes: int, media_type: str, length: int | None = None
+) -> Response:
+    """An answer out of pieces that are made of ``held_bytes``; to be called on a thread of the request's lane.
+
+    ``length`` is that of all pieces, if it is known. Raises :class:`OverloadedError` without room.
+    """
+    share = memory_of(request).take(held_bytes if held_bytes > PIECE_BYTES else 0)
+    first, second = next(pieces, b""), next(pieces, None)
+    if second is None:
+        return Response(first, media_type=media_type)
+    return _InPieces(request.scope["tierlog.lane"], share, chain((first, second), pieces), media_type, length)
+
+
+def whole_answer(request: Request, data: bytes, media_type: str) -> Response:
+    """The same out of bytes that are there."""
+    pieces = (data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES))
+    return answer_in_pieces(request, pieces, len(data), media_type, len(data))
+
+
+class _InPieces(Response):
+    def __init__(
+        self, lane: Lane, share: AnswerShare, pieces: Iterator[bytes], media_type: str, length: int | None
+    ) -> None:
+        super().__init__(media_type=media_type)
+        if length is None:
+            del self.headers["content-length"]
+        else:
+            self.headers["content-length"] = str(length)
+        self._lane, self._share, self._pieces = lane, share, pieces
+        self._is_made = length is not None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything, and hold it no longer than somebody takes it."""
+        try:
+            await while_wanted(self._send(send), receive)
+        finally:
+            self._pieces = iter(())
+            self._share.release()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        while (piece := await self._next()) is not None:
+            await send_pieces(send, piece)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _next(self) -> bytes | None:
+        if self._is_made:
+            return next(self._pieces, None)
+        return await self._lane.run(lambda: next(self._pieces, None), is_timed=False)
+
+
+async def while_wanted(sending: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Send an answer until it has ended or its client is gone."""
+    answer, leaving = asyncio.ensure_future(sending), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (leaving, answer):
+            task.cancel()
+        await asyncio.gather(leaving, answer, return_exceptions=True)
+    if not answer.cancelled():
+        answer.result()
+
+
+async def send_pieces(send: Send, data: bytes) -> None:
+    """A part of a body in pieces, between which the server waits for the client."""
+    if len(data) <= PIECE_BYTES:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        return
+    view = memoryview(data)
+    for start in range(0, len(view), PIECE_BYTES):
+        piece = bytes(view[start : start + PIECE_BYTES])
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Answers:
+    """ASGI middleware: an answer that is given as a whole goes out in pieces too, and counts as long as it waits.
+
+    429 for one that only looks, if there is no room. What has changed something is answered in any case; for messages
+    the room of their request's body is kept for it (:class:`service.api.limits.Bodies`).
+    """
+
+    def __init__(self, app: ASGIApp, memory: AnswerMemory) -> None:
+        self._app = app
+        self._memory = memory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+
+        async def passed(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            begun, start = start, None
+            body: bytes = message.get("body", b"")
+            if len(body) <= PIECE_BYTES:
+                if begun is not None:
+                    await send(begun)
+                await send(message)
+                return
+            try:
+                share = self._memory.take(len(body) if scope["method"] == "GET" and begun else 0, waits=False)
+            except OverloadedError as error:
+                await store_error(Request(scope), error)(scope, receive, send)
+                return
+            try:
+                if begun is not None:
+                    await send(begun)
+                await send_pieces(send, body)
+                await send({**message, "body": b""})
+            finally:
+                share.release()
+
+        await self._app(scope, receive, passed)
