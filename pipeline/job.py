@@ -21,8 +21,11 @@ from tiering.clock import Clock, SystemClock
 from tiering.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, StoreError
 from tiering.progress import bar
 from tiering.randomness import Randomness, SystemRandomness
+from tiering.service_access import TOKEN, TOKEN_FILE
 
 DONE, FINDINGS, WRONG_USE, FAILED = 0, 1, 2, 3
+#: Settings of Spark that become environment variables of a driver or of executors.
+_SHOWN = ("spark.executorEnv", "spark.yarn.appMasterEnv", "spark.kubernetes.driverEnv")
 Progress = Callable[[int, int], None]
 Summary = Mapping[str, object]
 
@@ -60,6 +63,7 @@ class Job:
         arguments = parser.parse_args(argv)
         try:
             with _session(f"tierlog {self.name}", arguments.master) as spark, bar(self.unit) as progress:
+                _refuse_shown_token(spark)
                 summary = self.body(JobContext(spark, progress, SystemClock(), SystemRandomness()), arguments)
         except StoreError as error:
             print(f"{self.name}: " + " ".join(str(error).split("\n")), file=sys.stderr, flush=True)
@@ -74,6 +78,16 @@ def _exit_code(error: StoreError) -> int:
     if isinstance(error, NotFoundError) and not isinstance(error, ObjectNotFoundError):
         return FINDINGS
     return FAILED
+
+
+def _refuse_shown_token(spark: SparkSession) -> None:
+    """Raise :class:`InvalidRequestError` for a token among Spark's own settings, where many can read it."""
+    for setting in _SHOWN:
+        if spark.conf.get(f"{setting}.{TOKEN}", None):
+            raise InvalidRequestError(
+                f"a token in {setting}.{TOKEN} is shown in arguments of processes and in Spark's settings",
+                hint=f"put it into a file on driver and executors that {setting}.{TOKEN_FILE} names",
+            )
 
 
 @contextlib.contextmanager

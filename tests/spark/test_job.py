@@ -61,3 +61,17 @@ def test_an_archive_that_is_not_there_is_one_line(
 def test_what_a_store_refuses_has_failed(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     assert job_of(error=StoreError("the disk is gone")).main(["this"]) == FAILED
     assert "example: the disk is gone" in capfd.readouterr().err
+
+
+def test_a_token_among_sparks_settings_is_refused_and_not_repeated(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Spark shows its settings in the arguments of its processes, on its page and in its event log."""
+    spark.conf.set("spark.executorEnv.TIERLOG_TOKEN", "t-secret")
+    try:
+        assert job_of().main(["this"]) == WRONG_USE
+    finally:
+        spark.conf.unset("spark.executorEnv.TIERLOG_TOKEN")
+    said = capfd.readouterr().err
+    assert "spark.executorEnv.TIERLOG_TOKEN_FILE" in said
+    assert "t-secret" not in said
