@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from index.errors import CorruptIndexError, DamagedFilterError
+from index.errors import CorruptIndexError, DamagedFilterError, OtherIndexFileError
 from service.access.caller import Caller, Scope
 from service.api.methods import allowed_methods
 from service.observing.requests import current_request
@@ -39,6 +39,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.TornRecordError: 500,
     CorruptIndexError: 500,
     DamagedFilterError: 500,
+    OtherIndexFileError: 500,
     errors.UnsupportedFormatError: 500,
     errors.ConflictError: 409,
     errors.PreconditionFailedError: 409,

@@ -163,7 +163,7 @@ _ORDINARY = st.fixed_dictionaries(
         "keys": st.lists(_TEXTS, max_size=3),
         "tag": _TEXTS,
         "properties": st.dictionaries(_TEXTS, _TEXTS, max_size=3),
-        "born_ms": st.integers(0, 10**18 - 1),
+        "born_ms": st.integers(0, BORN_END_MS - 1),
         "queue_id": st.integers(0, 1023),
     },
 )

@@ -52,7 +52,7 @@ records = st.builds(
     properties_text=texts,
 )
 spans = st.sampled_from([Span(), Span(10, 60), Span(first=50), Span(end=1 << 61), Span(-(1 << 70), 1 << 70)])
-predicates = st.builds(Predicate, queue_offsets=spans, physical_offsets=spans, stored=spans, born=spans)
+predicates = st.builds(Predicate, physical_offsets=spans, stored=spans)
 
 
 def encoded(one: Record, checksum: bool) -> bytes:

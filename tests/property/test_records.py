@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.hot_stores import NOW_MS, STORE_HOST, STORE_HOST_V6, array, record
-from tiering.batch import BytesColumn, Message, MessageBatch
+from tiering.batch import BORN_END_MS, BytesColumn, Message, MessageBatch
 from tiering.errors import StoreError
 from tiering.format.hashing import tag_hash
 from tiering.format.properties import KEYS, TAGS, UNIQ_KEY, encode_properties
@@ -28,7 +28,7 @@ messages = st.builds(
     keys=st.lists(words, max_size=3),
     tag=st.one_of(st.just(""), words),
     properties=st.dictionaries(words.filter(lambda name: name not in (KEYS, TAGS)), words, max_size=2),
-    born_ms=st.integers(0, (1 << 62) - 1),
+    born_ms=st.integers(0, BORN_END_MS - 1),
     queue_id=st.integers(0, 5),
 )
 

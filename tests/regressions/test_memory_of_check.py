@@ -14,6 +14,7 @@ from index.snapshot import IndexFileEntry
 from service.checking import check_index
 from service.engine import Engine
 from tests.support.engines import tiny_settings
+from tests.support.index_items import put_so
 from tiering.batch import Message
 
 
@@ -75,6 +76,7 @@ def test_an_item_of_another_record_is_one_too_many(engine: Engine) -> None:
     item = entry.reader.all_items()[entry.items]
     right = int(item["offset"])
     item["offset"] = 5
+    put_so(entry.reader)
     assert check_index(engine._hot, engine._index) == [
         f"I3 index: 1 keys are missing, the first of the record at {right}",
         "I3 index: 1 items belong to no key, the first at 5",
@@ -88,6 +90,8 @@ def test_another_hash_is_another_key(engine: Engine) -> None:
         item = entry.reader.all_items()[1]
         right = int(item[name])
         item[name] = right ^ 1
+        put_so(entry.reader)
         assert len(check_index(engine._hot, engine._index)) == 2
         item[name] = right
+        put_so(entry.reader)
     assert check_index(engine._hot, engine._index) == []

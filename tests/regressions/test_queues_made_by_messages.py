@@ -17,7 +17,7 @@ from tests.support.access import GuardedService, line
 from tests.support.engines import tiny_settings
 from tiering.batch import Message
 from tiering.errors import ConflictError, InvalidRequestError
-from tiering.hot.consume_queue import QueueView
+from tiering.hot.shown_queue import ShownQueue
 from tiering.paths import StorePaths
 
 QUEUE_FILE_UNITS = 300_000
@@ -128,22 +128,22 @@ def test_listing_topics_costs_what_the_caller_sees_and_no_look_a_queue(
     service.engine.flush()
     looks: list[str] = []
     hot = service.engine._hot
-    dispatch, until, made = hot.dispatch, QueueView.until, QueueInfo.__init__
+    dispatch, shown, made = hot.dispatch, ShownQueue.__init__, QueueInfo.__init__
 
     def dispatched() -> int:
         looks.append("snapshot")
         return dispatch()
 
-    def looked_at(view: QueueView, end: int) -> QueueView:
+    def looked_at(queue: ShownQueue, *given: Any) -> None:
         looks.append("queue")
-        return until(view, end)
+        shown(queue, *given)
 
     def described(queue: QueueInfo, *given: Any) -> None:
         looks.append("described")
         made(queue, *given)
 
     monkeypatch.setattr(hot, "dispatch", dispatched)
-    monkeypatch.setattr(QueueView, "until", looked_at)
+    monkeypatch.setattr(ShownQueue, "__init__", looked_at)
     monkeypatch.setattr(QueueInfo, "__init__", described)
     for path, queues in (("/v1/topics", 40 * 50 + 500), ("/v1/topics/shop-1", 500)):
         looks.clear()

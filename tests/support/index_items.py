@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from index.chained_file import ChainedIndexFile
+from index.cover import crc_of
 from index.layout import Items
 from index.object_check import items_of_object
 from index.object_order import highs
-from index.snapshot import IndexFileEntry
+from index.snapshot import IndexFileEntry, IndexReader
 from index.states import IndexState
 from service.engine import Engine
 from tiering.cold.segment.reader import SegmentReader
@@ -114,3 +115,10 @@ def _keys(items: Items, physical: dict[int, int] | None = None) -> Counter[Key]:
     if physical is not None:
         offsets = [physical[offset] for offset in offsets]
     return Counter(zip(offsets, items["hash"].tolist(), highs(items).tolist(), strict=True))
+
+
+def put_so(file: IndexReader) -> None:
+    """Have a file that is being written take its items as they are now for those that were put."""
+    assert isinstance(file, ChainedIndexFile)
+    count, _ = file._put
+    file._put = count, crc_of(file._bytes_of_items(1, count + 1))

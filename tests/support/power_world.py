@@ -225,7 +225,7 @@ class PowerWorld:
         chance = self._random
         size = chance.choice((1, 20, 60, 60, 200, 200, 700, 2500))
         body = b"%d:" % self._count + chance.randbytes(size)
-        queue_id = chance.choice((-1, -1, -1, 0, 1, 3))
+        queue_id = chance.choice((-1, -1, -1, 0, 1, 1))
         keys = [*chance.sample(KEYS, chance.choice((0, 1, 1, 2, 3)))]
         return Message(
             chance.choice(TOPICS), body, keys, chance.choice(("", "TagA", "TagB")), {"n": str(self._count)},

@@ -73,7 +73,7 @@ def test_a_broken_or_missing_file_leaves_the_tokens_as_they_were_and_is_logged_o
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             assert names(control, clock, "old", "new", "fixed") == ["old", "fixed"]
-    assert len(caplog.records) == 1
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
     assert "the tokens stay as they were" in caplog.text
     replaced(path, entry("new"))
     assert names(control, clock, "old", "new") == ["new"]

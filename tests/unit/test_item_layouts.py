@@ -20,6 +20,7 @@ from index.states import IndexState
 from service.engine import Engine
 from service.opening import Surroundings, open_parts
 from tests.support.dumps import dumped
+from tests.support.index_items import put_so
 from tests.support.index_logs import Log, T, numbered
 from tests.support.index_world import index_settings
 from tests.support.item_layouts import BY_NUMBER, COVERED, NARROW, THIRD
@@ -208,6 +209,7 @@ def test_deep_check_compares_what_the_layout_has(tmp_path: Path) -> None:
     engine._hot.dispatch()
     file = engine._index.files()[0].reader
     file.all_items()["topic_id"][1] += 1
+    put_so(file)
     engine.archive(everything=True)
     (finding,) = engine.check(deep=True)
     assert "say something else of their record" in finding
