@@ -25,7 +25,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.opening import StoreParts, Surroundings, open_parts
+from service.opening import Surroundings, open_archive
+from service.seen_head import read_seen_head
 from service.wire import Json, body_bytes
 from tiering.batch import BORN_END_MS, Message
 from tiering.cold.manifest_store import ManifestStore
@@ -44,9 +45,10 @@ from tiering.format.manifest import Head, Tombstone
 from tiering.format.record import BLANK_BYTES, MAX_PROPERTIES_BYTES, Record
 from tiering.format.store_state import StoreState
 from tiering.hot.identity import StoreIdentity
+from tiering.hot.log_files import LogFiles
 from tiering.message import StoredMessage
 from tiering.old_log import OldLog, Parting
-from tiering.paths import StorePaths
+from tiering.paths import ColdKeys, StorePaths
 from tiering.types import Durability, PullStatus, Tier
 
 if TYPE_CHECKING:
@@ -109,36 +111,71 @@ def salvage(old_root: Path, around: Surroundings, target: Writer, progress: Prog
     paths = StorePaths(old_root)
     if around.fs.is_locked(paths.lock):
         raise StoreLockedError("the old store is in use", path=str(old_root), hint="stop its service first")
-    parts = open_parts(old_root, around, cold_url=None, store_id=None, read_only=True)
-    try:
-        if parts.manifest is None:
-            raise InvalidRequestError("the old store never had an archive", path=str(old_root))
-        head = parts.manifest.refresh()
-        _check(parts.identity, head, target, old_root)
-        target.only_store(parts.identity.store_id)
-        is_copy = head.volume_id == parts.identity.volume_id
+    with contextlib.ExitStack() as resources:
+        old = _open_old(old_root, around, resources)
+        head = old.manifest.refresh()
+        _check(old.identity, head, target, old_root)
+        target.only_store(old.identity.store_id)
+        is_copy = head.volume_id == old.identity.volume_id
         if is_copy:  # what its twin has not archived yet may be common
             target.archive(until_ms=None, everything=True, drop_hot=False, progress=None)
-            head = parts.manifest.refresh()
-        state = parts.manifest.state(parts.manifest.reader(), head)
-        erased = _Erased(parts.manifest, parts.known, state)
-        log = OldLog(parts.hot, parts.manifest, head, _Removed(erased, head, state))
+            head = old.manifest.refresh()
+        state = old.manifest.state(old.manifest.reader(), head)
+        if state.segment_bytes not in (0, old.identity.segment_bytes):
+            raise StoreMismatchError(
+                f"the archive has segments of {state.segment_bytes} bytes, "
+                f"the directory those of {old.identity.segment_bytes}",
+                path=str(paths.store_json),
+            )
+        erased = _Erased(old.manifest, old.known, state)
+        log = OldLog(old.files, old.manifest, head, _Removed(erased, head, state))
         parting = log.parting()
-        report = SalvageReport(parts.identity.store_id, parts.identity.volume_id, parting.parted_from)
+        report = SalvageReport(old.identity.store_id, old.identity.volume_id, parting.parted_from)
         fenced = [takeover.volume_id for takeover in state.takeovers]  # none if the state was lost and written anew
-        is_last = is_copy or parts.identity.volume_id in fenced[-1:]
-        run = _Run(target, report, parts, erased, parting, is_copy=is_copy, look_everywhere=not is_last)
+        is_last = is_copy or old.identity.volume_id in fenced[-1:]
+        run = _Run(target, report, old.files, erased, parting, is_copy=is_copy, look_everywhere=not is_last)
         # a twin has all that is common in its own log
-        begin, end = parting.common_to if is_copy else parts.hot.log.begin, parts.hot.log.end
-        for batch in _batches(_messages(log.lacking(parting, from_offset=begin), parts.identity.store_id)):
+        begin, end = parting.common_to if is_copy else old.files.begin, old.files.end
+        for batch in _batches(_messages(log.lacking(parting, from_offset=begin), old.identity.store_id)):
             run.append(batch)
             progress(batch[-1].record.physical_offset + batch[-1].record.size - begin, end - begin)
         report.not_saved += [
             NotSaved(damaged.first, damaged.next, None, "the old log is damaged here") for damaged in log.damaged
         ]
         return report
-    finally:
-        parts.resources.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """What is needed of the old volume."""
+
+    identity: StoreIdentity
+    manifest: ManifestStore
+    known: KnownErasures
+    files: LogFiles
+
+
+def _open_old(root: Path, around: Surroundings, resources: contextlib.ExitStack) -> _Old:
+    """Read the directory without recovery, which refuses a damaged log; queues and indexes do not matter here."""
+    fs, paths = around.fs, StorePaths(root)
+    identity = StoreIdentity.read(fs, paths)
+    if identity is None:
+        raise InvalidRequestError("no store of ours here", path=str(root))
+    if identity.restoring_from is not None:
+        raise StoreMismatchError("the restore of this store was cut off, nothing was acknowledged", path=str(root))
+    if identity.cold_url is None:
+        raise InvalidRequestError("the old store never had an archive", path=str(root))
+    objects = around.objects or open_archive(identity.cold_url, around.settings, around.clock, make=False)
+    resources.callback(objects.close)
+    manifest = ManifestStore(
+        objects, ColdKeys(identity.store_id), around.randomness, around.settings.cold_options(), clock=around.clock
+    )
+    resources.callback(manifest.cache.close)
+    files = LogFiles(fs, paths, identity.segment_bytes)
+    deleted = tuple(each.tombstone(name) for name, each in files.topics.deletions)
+    return _Old(
+        identity, manifest, KnownErasures(manifest, read_seen_head(fs, paths).tombstones, lambda: deleted), files
+    )
 
 
 class _Erased:
@@ -267,7 +304,7 @@ class _Run:
         self,
         target: Writer,
         report: SalvageReport,
-        parts: StoreParts,
+        files: LogFiles,
         erased: _Erased,
         parting: Parting,
         *,
@@ -280,7 +317,7 @@ class _Run:
         """
         self._target = target
         self._report = report
-        self._hot = parts.hot
+        self._files = files
         self._erased = erased
         self._parting = parting
         self._is_copy = is_copy
@@ -331,7 +368,7 @@ class _Run:
         """Whether the new volume has the topic with all its queues; made if it lacks it."""
         topic = message.record.topic
         if topic not in self._topics:
-            queues = self._hot.topics.of_log(topic).queues
+            queues = self._files.topics.of_log(topic).queues
             there = self._target.queues_of(topic)
             self._topics[topic] = None
             if there is None or there < queues:
@@ -381,7 +418,7 @@ class _Run:
         if self._is_copy:
             return self._begins.get(queue, _BEYOND)
         topic, queue_id = queue
-        return self._hot.next_offset(self._hot.topics.of_log(topic), queue_id)
+        return self._files.next_offset(topic, queue_id)
 
     def _looked(self, queue: _Queue, start: int) -> _There:
         """What a queue holds from ``start`` on."""
@@ -424,7 +461,7 @@ class _Run:
 
     def _is_tight(self, record: Record) -> bool:
         """Whether a record may have no room for a mark."""
-        room = self._hot.log.segment_bytes - BLANK_BYTES - record.size
+        room = self._files.segment_bytes - BLANK_BYTES - record.size
         return min(room, MAX_PROPERTIES_BYTES - len(record.properties_text)) < _ADDED_BYTES
 
     def _in_place(self, messages: list[StoredMessage]) -> set[int]:

@@ -12,10 +12,9 @@ are in no row of the directory, while those of removed records stay in theirs.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,17 +22,9 @@ from tiering.cold.manifest_store import ManifestStore
 from tiering.cold.segment.reader import DirectoryRow, SegmentReader
 from tiering.format.filler import Filler, decode_filler, is_filler
 from tiering.format.manifest import Head, LogEntry
-from tiering.format.record import MAGIC_V1, MAGIC_V2, Record, decode_record
-from tiering.fs import ByteArray
+from tiering.format.record import Record, decode_record
 from tiering.hot.commit_log import Segment
-from tiering.hot.store import HotStore
-from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
-
-_WINDOW_BYTES = 1 << 20
-_OFFSET_AT = 28
-_OFFSET_END = 36
-_MAGIC_AT = 4
-_MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big", signed=True)) for magic in (MAGIC_V1, MAGIC_V2)))
+from tiering.hot.log_files import LogFiles, Readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,50 +45,26 @@ class DamagedRange:
     next: int
 
 
-@dataclass(slots=True)
-class _Readable:
-    """What can be read of one segment."""
-
-    rows: ScanRows
-    damaged: list[tuple[int, int]] = field(default_factory=list)
-    """Positions ``[first, next)``."""
-
-    @property
-    def end(self) -> int:
-        """Position behind the last record."""
-        return int(self.rows["position"][-1] + self.rows["size"][-1]) if len(self.rows) else 0
-
-    def row_at(self, position: int) -> np.void | None:
-        """The record that begins at a position, None if none does."""
-        at = int(np.searchsorted(self.rows["position"], position))
-        return self.rows[at] if at < len(self.rows) and self.rows["position"][at] == position else None
-
-    def is_damaged(self, first: int, end: int) -> bool:
-        """Whether any of these positions is."""
-        return any(first < following and begin < end for begin, following in self.damaged)
-
-
 class OldLog:
-    """One opened old volume beside a head of the archive. For one thread; nothing is written.
+    """The log of an old volume beside a head of the archive. For one thread; nothing is written.
 
     ``is_removed`` tells whether any erasure, deletion or expiry that is known has removed a record.
     """
 
     def __init__(
-        self, hot: HotStore, manifest: ManifestStore, head: Head, is_removed: Callable[[Record], bool]
+        self, files: LogFiles, manifest: ManifestStore, head: Head, is_removed: Callable[[Record], bool]
     ) -> None:
-        self._hot = hot
+        self._files = files
         self._manifest = manifest
         self._head = head
         self._is_removed = is_removed
-        self._topics = TopicTable([topic.name for topic in hot.topics.all()])
         #: Where records that the archive lacks cannot be read; complete once :meth:`lacking` has ended.
         self.damaged: list[DamagedRange] = []
 
     def parting(self) -> Parting:
         """Where log and archive part. Reads a few segments of both, and more the fewer can be compared."""
         found = self._bounds()
-        for segment in self._hot.log.segments():
+        for segment in self._files.segments():
             if segment.end > found.common_to and segment.base_offset < found.parted_from:
                 other = self._first_other(segment, found)
                 if other is not None:
@@ -106,33 +73,46 @@ class OldLog:
 
     def lacking(self, parting: Parting, *, from_offset: int) -> Iterator[Record]:
         """Every record from an offset on that the archive lacks and never removed, in the order of the log."""
-        for segment in self._hot.log.segments():
+        for segment in self._files.segments():
             if segment.end <= from_offset:
                 continue
             is_below = segment.base_offset < parting.parted_from
             left_out = self._left_out(segment) if is_below else frozenset[str]()
-            if segment.end <= parting.parted_from and not left_out:
+            if segment.end <= parting.common_to and not left_out:
                 continue
-            found = self._read(segment)
-            self.damaged += self._lacking_damage(segment, found, parting)
+            found = self._files.read(segment)
+            self.damaged += self._lacking_damage(segment, found, parting, from_offset)
             for row in found.rows:
                 offset = int(row["physical_offset"])
                 is_parted = offset >= parting.parted_from
-                if offset < from_offset or not (is_parted or self._topics.names[row["topic_number"]] in left_out):
+                if offset < from_offset or not (is_parted or self._files.names[row["topic_number"]] in left_out):
                     continue
                 record = decode_record(segment.data.data, int(row["position"]))
-                if is_parted or not self._is_removed(record):
+                if not is_parted and self._is_removed(record):
+                    continue
+                if _is_sound(record):
                     yield record
+                else:
+                    self.damaged.append(DamagedRange(offset, offset + record.size))
+        for first, following in self._files.holes():
+            self.damaged += self._lacking_hole(max(first, parting.common_to), following, from_offset)
+        self.damaged.sort(key=lambda damaged: damaged.first)
 
     # where they part
 
     def _bounds(self) -> Parting:
-        """What records alone say, by bisection: a segment that says nothing is left out of it."""
-        undecided = self._hot.log.segments()
-        common_to, parted_from = self._hot.log.begin, self._hot.log.end
+        """What records alone say, by bisection: a segment that says nothing is left out of it.
+
+        Logs that have parted never meet again: where the next segment that says anything has common records, it was
+        damage that no checksum covers.
+        """
+        undecided = list(self._files.segments())
+        common_to, parted_from = self._files.begin, self._files.end
         while undecided:
             middle = len(undecided) // 2
             common, parted = self._compared(undecided[middle])
+            if parted is not None and self._meet_again(undecided[middle + 1 :]):
+                common, parted = undecided[middle].end, None
             if common is not None:
                 common_to = common
             if parted is not None:
@@ -145,15 +125,23 @@ class OldLog:
                 del undecided[middle]
         return Parting(common_to, parted_from)
 
+    def _meet_again(self, following: Iterable[Segment]) -> bool:
+        for segment in following:
+            common, parted = self._compared(segment)
+            if common is not None or parted is not None:
+                return common is not None
+        return False
+
     def _compared(self, segment: Segment) -> tuple[int | None, int | None]:
         """The end of a segment's last common record, and the first offset where archive and log differ."""
-        found = self._read(segment)
+        found = self._files.read(segment)
         if not len(found.rows):
             return None, None
-        archived = self._archived(segment)
-        if archived is None:
-            return None, None if self._has_expired(segment) else segment.base_offset
-        parted = archived.blank_position if archived.blank_position < found.end else found.end
+        entry = self._entry(segment.base_offset)
+        if entry is None:
+            return None, None if self._has_expired(segment.base_offset) else segment.base_offset
+        archived = SegmentReader(self._manifest.reader(), entry)
+        others = [archived.blank_position] if archived.blank_position < found.end else []
         common: list[int] = []
         for position, item in archived.raw_items():
             if position >= found.end or is_filler(item) or found.is_damaged(position, position + len(item)):
@@ -161,20 +149,21 @@ class OldLog:
             if bytes(item) == bytes(segment.data[position : position + len(item)]):
                 common.append(position + len(item))
             else:
-                parted = min(parted, position)
-        common_to = max((end for end in common if end <= parted), default=None)
+                others.append(position)
+        common_to = max(common, default=0)
+        parted = min((position for position in others if position >= common_to), default=None)
         return (
-            None if common_to is None else segment.base_offset + common_to,
-            segment.base_offset + parted if parted < found.end else None,
+            segment.base_offset + common_to if common else None,
+            None if parted is None else segment.base_offset + parted,
         )
 
     def _first_other(self, segment: Segment, bounds: Parting) -> int | None:
         """The first offset between the bounds with a filler that cannot stand for the record here."""
-        entry = self._entry(segment)
+        entry = self._entry(segment.base_offset)
         if entry is None:
             return None
         archived = SegmentReader(self._manifest.reader(), entry)
-        found, runs = self._read(segment), _Runs(archived)
+        found, runs = self._files.read(segment), _Runs(archived)
         others: list[int] = []
         cold = 0
         for position, item in archived.raw_items():
@@ -190,7 +179,7 @@ class OldLog:
     def _stands_for(self, filler: Filler, runs: _Runs, cold: int, row: np.void, segment: Segment) -> bool:
         if (filler.size, filler.queue_id, filler.queue_offset) != (row["size"], row["queue_id"], row["queue_offset"]):
             return False
-        topic, run = self._topics.names[row["topic_number"]], runs.at(cold)
+        topic, run = self._files.names[row["topic_number"]], runs.at(cold)
         if run is None:
             return topic not in runs.topics
         bounds = run.bounds
@@ -206,56 +195,67 @@ class OldLog:
 
     def _left_out(self, segment: Segment) -> frozenset[str]:
         """Topics of which the archive never held a record of this segment."""
-        entry = self._entry(segment)
+        entry = self._entry(segment.base_offset)
         if entry is None:
-            return frozenset(topic.name for topic in self._hot.topics.all() if not topic.archive)
-        topics, records = set(self._topics.names), 0
+            return frozenset(topic.name for topic in self._files.topics.all() if not topic.archive)
+        topics, records = set(self._files.names), 0
         for run in SegmentReader(self._manifest.reader(), entry).runs():
             topics.discard(run.topic)
             records += run.records
         return frozenset(topics) if records < entry.records else frozenset()
 
-    def _lacking_damage(self, segment: Segment, found: _Readable, parting: Parting) -> Iterator[DamagedRange]:
-        """Ranges of which the archive has no record either."""
-        archived = self._archived(segment)
+    def _lacking_damage(
+        self, segment: Segment, found: Readable, parting: Parting, from_offset: int
+    ) -> Iterator[DamagedRange]:
+        """Ranges of which the archive has, or had, not every record."""
+        entry = self._entry(segment.base_offset)
+        if not found.damaged or (entry is None and self._has_expired(segment.base_offset)):
+            return
+        ends = {} if entry is None else self._archived_ends(entry, is_closed=segment.end <= parting.common_to)
+        base, parted_from = segment.base_offset, parting.parted_from
         for first, following in found.damaged:
-            damaged = DamagedRange(segment.base_offset + first, segment.base_offset + following)
-            if archived is not None and damaged.first < parting.parted_from:
-                cold = archived.cold_offset(damaged.first)
-                if cold is not None and any(record for _, record in archived.records_at([cold])):
-                    continue
-            yield damaged
+            following, at = min(following, self._files.end - base), first
+            while at < following and base + at < parted_from and at in ends:
+                at = ends[at]
+            if at != following:  # else the archive has as many bytes in its place
+                yield from self._lacking_range(base + first, base + following, from_offset)
+
+    def _lacking_hole(self, first: int, following: int, from_offset: int) -> Iterator[DamagedRange]:
+        """What of a hole between the files lies behind all that is archived."""
+        segment_bytes = self._files.segment_bytes
+        base = first - first % segment_bytes
+        while base < following:
+            entry = self._entry(base)
+            if entry is None and not self._has_expired(base):
+                break
+            base += segment_bytes
+        yield from self._lacking_range(max(first, base), following, from_offset)
+
+    def _lacking_range(self, first: int, following: int, from_offset: int) -> Iterator[DamagedRange]:
+        following = min(following, self._files.end)
+        if following > max(first, from_offset):
+            yield DamagedRange(first, following)
+
+    def _archived_ends(self, entry: LogEntry, *, is_closed: bool) -> dict[int, int]:
+        """Where each record that the archive has or had ends, by where it begins; of a closed segment, its rest too."""
+        archived = SegmentReader(self._manifest.reader(), entry)
+        runs, ends, cold = _Runs(archived), {}, 0
+        for position, item in archived.raw_items():
+            if not is_filler(item) or runs.at(cold) is not None:
+                ends[position] = position + len(item)
+            cold += len(item)
+        if is_closed:
+            ends[archived.blank_position] = entry.segment_bytes
+        return ends
 
     # helpers
 
-    def _entry(self, segment: Segment) -> LogEntry | None:
-        return self._manifest.log_entry(self._manifest.reader(), self._head, segment.base_offset)
+    def _entry(self, base_offset: int) -> LogEntry | None:
+        return self._manifest.log_entry(self._manifest.reader(), self._head, base_offset)
 
-    def _archived(self, segment: Segment) -> SegmentReader | None:
-        entry = self._entry(segment)
-        return None if entry is None else SegmentReader(self._manifest.reader(), entry)
-
-    def _has_expired(self, segment: Segment) -> bool:
+    def _has_expired(self, base_offset: int) -> bool:
         """Whether an archived segment was here: none ever was in a gap of the log, which expiry passes over as well."""
-        base = segment.base_offset
-        return base < self._head.cold_min and self._head.beyond_gaps(base) == base
-
-    def _read(self, segment: Segment) -> _Readable:
-        """All records with every checksum; damage ends at the next record that says where it lies."""
-        limit = max(0, min(segment.end, self._hot.log.end) - segment.base_offset)
-        pieces: list[ScanRows] = []
-        damaged: list[tuple[int, int]] = []
-        position = 0
-        while True:
-            found = scan(segment.data, position, limit, segment.base_offset, self._topics, check_crc=True)
-            # the last row of a scan that met an unknown topic tells that topic and nothing else
-            pieces.append(found.rows[:-1] if found.stop is ScanStop.UNKNOWN_TOPIC else found.rows)
-            position = found.position
-            if found.stop in (ScanStop.INVALID, ScanStop.UNKNOWN_TOPIC):
-                position = _next_record(segment.data, position, limit, segment.base_offset)
-                damaged.append((found.position, position))
-            elif found.stop is not ScanStop.ROWS_FULL:
-                return _Readable(np.concatenate(pieces), damaged)
+        return base_offset < self._head.cold_min and self._head.beyond_gaps(base_offset) == base_offset
 
 
 class _Runs:
@@ -275,13 +275,9 @@ class _Runs:
         return self._runs[number]
 
 
-def _next_record(data: ByteArray, position: int, limit: int, base_offset: int) -> int:
-    """Where the next record seems to begin, by its magic and an offset that is its own; the end if there is none."""
-    for start in range(position + 1, limit, _WINDOW_BYTES):
-        window = data[start : min(limit, start + _WINDOW_BYTES + _OFFSET_END)].tobytes()
-        for magic in _MAGIC.finditer(window):
-            found = start + magic.start() - _MAGIC_AT
-            stored = bytes(data[found + _OFFSET_AT : found + _OFFSET_END])
-            if found > position and stored == (base_offset + found).to_bytes(8, "big"):
-                return found
-    return limit
+def _is_sound(record: Record) -> bool:
+    """Whether the property text, which no checksum has to cover, may be what was written: UTF-8 without a zero byte."""
+    try:
+        return "\0" not in record.properties_text.decode()
+    except UnicodeDecodeError:
+        return False
