@@ -139,3 +139,14 @@ def test_a_segment_size_that_is_not_the_archives_is_refused(world: RestoreWorld)
     new = world.open("b", restore=True)
     with pytest.raises(StoreMismatchError, match="the archive has segments of 4096 bytes"):
         run(world, new)
+
+
+def test_a_log_without_a_record_is_salvaged_to_nothing(world: RestoreWorld) -> None:
+    first = world.open("first")
+    send(first, "orders", 0, 4)
+    first.archive(everything=True)
+    first.close()
+    world.open("a", restore=True).close()
+    new = world.open("b", restore=True)
+    report = run(world, new)
+    assert (report.read, report.not_saved) == (0, [])

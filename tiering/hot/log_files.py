@@ -87,9 +87,12 @@ class LogFiles:
 
     def holes(self) -> list[tuple[int, int]]:
         """Physical offsets ``[first, next)`` below the end that no file is for; each begins where a segment does."""
-        bases = [segment.base_offset for segment in self._segments if segment.base_offset < self.end]
+        bases = [segment.base_offset for segment in self._segments]
         starts = [base + self.segment_bytes for base in bases]
-        return [hole for hole in zip(starts, [*bases[1:], self.end], strict=True) if hole[0] < hole[1]]
+        holes = [
+            (first, min(following, self.end)) for first, following in zip(starts, [*bases[1:], self.end], strict=False)
+        ]
+        return [hole for hole in holes if hole[0] < hole[1]]
 
     def read(self, segment: Segment) -> Readable:
         """All records with every checksum; damage ends at the next record that says where it lies."""
