@@ -24,7 +24,9 @@ from pathlib import Path
 
 import service.cli
 from service.cli.main import main as tierlog
+from service.kernels_at_start import compile_at_first_start
 from tests.support.docs.given import main as given
+from tiering.kernels import cache
 
 _TINY = ("--segment-bytes", "65536", "--queue-file-units", "60", "--index-slots", "100", "--index-items", "400")
 
@@ -57,6 +59,7 @@ def main(path: str) -> None:
 
 
 def _load_kernels() -> None:
+    compile_at_first_start(cache.CHOSEN, lambda line: None)  # or the first service of a page would say how far it is
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         log, root, cold = f"{folder}/log", f"{folder}/store", f"file://{folder}/cold"
         Path(log).write_text("a line k=1\n")
