@@ -74,7 +74,14 @@ def parsed(model: type[M], text: bytes, *place: str | int) -> M:
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)[:_MOST_ERRORS]
         raise RequestValidationError(
-            [{"loc": ("body", *place, *one["loc"]), "msg": one["msg"], "type": one["type"]} for one in found]
+            [
+                {
+                    "loc": ("body", *place, *one["loc"]),
+                    "msg": one["msg"].removeprefix("Value error, "),
+                    "type": one["type"],
+                }
+                for one in found
+            ]
         ) from None  # what the model keeps of the text goes with it
 
 
