@@ -177,6 +177,9 @@ class Listener:
 
     def _opened(self, accepted: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
-        if task.cancelled():  # maybe before it began
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _LOG.error("a connection could not be opened", exc_info=error)
+        if task.cancelled() or error is not None:  # maybe before it began
             accepted.close()
             place.end()
