@@ -18,7 +18,7 @@ from tiering.erasing.known import KnownErasures
 from tiering.erasing.tombstones import Erasures, ErasureSource
 from tiering.errors import StoreError, TopicNotFoundError
 from tiering.hot.store import HotStore
-from tiering.types import TimeAxis, TimeRange
+from tiering.types import EVER, TimeAxis, TimeRange
 
 
 class TieredStoreSearch(StoreSearch):
@@ -119,7 +119,8 @@ class ArchiveSearch(StoreSearch):
                 recent = None if self._max_age_s is None else manifest.recent(self._max_age_s)
                 head = recent or manifest.refresh(context.chain.bill)
                 if query.axis is TimeAxis.STORE:
-                    context.when_counted(lambda: claim.end_before(head.newest_ms + 1))
+                    end_ms = head.newest_ms + 1 or EVER.from_ms  # where nothing is archived, nothing is claimed
+                    context.when_counted(lambda: claim.end_before(end_ms))
                 reader = manifest.reader(context.chain.for_manifest())
                 try:
                     topic_id = topic_id_of(manifest, reader, head, query.topic)

@@ -112,7 +112,8 @@ def test_the_search_that_follows_keeps_within_the_estimate(seed: int) -> None:
             assert estimate is not None
             answer = reader.query(replace(question, max_requests=estimate.requests.most))
             assert answer.coverage.complete, question
-            assert estimate.requests.least <= answer.coverage.requests
+            if world.settings.query.concurrency == 1:  # else what the page before left in the air may come meanwhile
+                assert estimate.requests.least <= answer.coverage.requests
 
 
 def test_a_dry_run_asks_for_nothing_but_the_manifest() -> None:

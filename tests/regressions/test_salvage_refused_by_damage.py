@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from service.salvaging import SalvageReport, salvage
 from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send
 from tiering.errors import CorruptionError, StoreMismatchError
 from tiering.format.record import Record
+from tiering.hot.identity import StoreIdentity
+from tiering.paths import StorePaths
 from tiering.randomness import SeededRandomness
 
 _SEGMENT = 4096
@@ -133,9 +136,10 @@ def test_without_its_topics_a_log_is_refused(world: RestoreWorld) -> None:
 def test_a_segment_size_that_is_not_the_archives_is_refused(world: RestoreWorld) -> None:
     """With it no file would count as a segment."""
     lost(world)
-    path = world.root("a") / "tierlog/store.json"
-    at = world.fs.read(path).index(b"4096")
-    overwrite(world, "tierlog/store.json", at, b"8096")
+    paths = StorePaths(world.root("a"))
+    identity = StoreIdentity.read(world.fs, paths)
+    assert identity is not None
+    replace(identity, segment_bytes=8192).save(world.fs, paths)
     new = world.open("b", restore=True)
     with pytest.raises(StoreMismatchError, match="the archive has segments of 4096 bytes"):
         run(world, new)
