@@ -33,7 +33,7 @@ OCCURRENCES = {
     "pwrite64": (1, 2, 9, 40, 71, 130),
     "fsync": (1, 9, 31, 60),
     "rename": (1, 3, 8, 16, 30),
-    "fallocate": (1, 2, 4, 6),
+    "fallocate": (1, 2, 3),
     "ftruncate": (1,),
 }
 
