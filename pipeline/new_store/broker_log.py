@@ -116,7 +116,8 @@ class BrokerLog:
         the broker has appended since.
         """
         disk = LocalFileSystem()
-        data = {segment.base: disk.map_read(Path(segment.path)) for segment in self.segments}
+        reached = [segment for segment in self.segments if segment.base + self.segment_bytes > end]
+        data = {segment.base: disk.map_read(Path(segment.path)) for segment in reached}
         found = 0
         for queue in broker_queues(disk, StorePaths(Path(self.root))):
             for _, units in queue.files(disk):

@@ -122,7 +122,7 @@ class _InPieces(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything, and hold it no longer than somebody takes it."""
         try:
-            await while_wanted(self._send(send), receive)
+            await while_wanted(self._send(send), until_gone(receive))
         finally:
             self._pieces = iter(())
             self._share.release()
@@ -139,15 +139,15 @@ class _InPieces(Response):
         return await self._lane.run(lambda: next(self._pieces, None), is_timed=False)
 
 
-async def while_wanted(sending: Coroutine[Any, Any, None], receive: Receive) -> None:
-    """Send an answer until it has ended or its client is gone."""
-    answer, leaving = asyncio.ensure_future(sending), asyncio.ensure_future(_gone(receive))
+async def while_wanted(sending: Coroutine[Any, Any, None], leaving: Coroutine[Any, Any, None]) -> None:
+    """Send an answer until it has ended or its client is gone, which is when ``leaving`` ends."""
+    answer, gone = asyncio.ensure_future(sending), asyncio.ensure_future(leaving)
     try:
-        await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (leaving, answer):
+        for task in (gone, answer):
             task.cancel()
-        await asyncio.gather(leaving, answer, return_exceptions=True)
+        await asyncio.gather(gone, answer, return_exceptions=True)
     if not answer.cancelled():
         answer.result()
 
@@ -163,7 +163,8 @@ async def send_pieces(send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
-async def _gone(receive: Receive) -> None:
+async def until_gone(receive: Receive) -> None:
+    """Until the client has left; what it still sends is passed over."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

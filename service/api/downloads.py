@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from service.answer_forms import form_of
-from service.api.answers import memory_of, send_pieces, while_wanted
+from service.api.answers import memory_of, send_pieces, until_gone, while_wanted
 from service.api.errors import store_error
 from service.api.limits import lane_of
 from service.following import FollowedQuery
@@ -59,7 +59,7 @@ class _Download(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything; an end is sent only behind everything."""
         try:
-            await while_wanted(self._send(send), receive)
+            await while_wanted(self._send(send), until_gone(receive))
         finally:
             self._share.release()
 

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.access.caller import Caller
 from service.access.caller import Scope as Scopes
+from service.api.answers import while_wanted
 from service.api.errors import problem, store_error
 from service.api.hops import answer_headers, request_headers
 from service.api.node_session import BrokenOffError, NodeAnswer, NodeSession, NotSentError
@@ -246,16 +247,7 @@ class _Forward:
 
     async def run(self) -> None:
         """Until the answer has ended, broke off, or nobody waits for it any more: then the node is told so too."""
-        answering = asyncio.ensure_future(self._answer())
-        leaving = asyncio.ensure_future(self._until_gone())
-        try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (leaving, answering):
-                task.cancel()
-            await asyncio.gather(leaving, answering, return_exceptions=True)
-        if not answering.cancelled():
-            answering.result()
+        await while_wanted(self._answer(), self._until_gone())
 
     async def _answer(self) -> None:
         try:
