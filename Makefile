@@ -26,9 +26,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Nothing is resolved here: what is installed is what requirements/*.txt name, hash by hash.
 INSTALL := $(PIP) install --require-hashes
 INSTALL_SELF := $(PIP) install --no-deps --no-build-isolation -e .
-BANS := tests/unit/test_bans.py
+BANS := tests/rules
 
 export TIERLOG_SEED := $(SEED)
+# Some machines tell Python not to keep what it compiles; every process of the tests would compile its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # PySpark is a Python package, which many tests import. Sessions need a Java runtime; without one a line says so.
 JAVA := $(shell command -v java 2>/dev/null)
@@ -62,10 +64,10 @@ endif
 TEST_ALL_MARKS := ($(TEST_ALL_MARKS)) and not spark
 
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-TEST_STAMPS := $(VENV)/spark.stamp
+TEST_STAMPS := $(VENV)/spark.stamp $(VENV)/kernels.stamp
 TEST_MARKS := not slow and not s3 and not java and not spark and not browser and not helm and not k8s and not container
 # One process, as all of Spark's tests share a session, which itself uses both cores.
-PYTEST_SPARK := $(BIN)/python -m pytest -n 0
+PYTEST_SPARK := $(BIN)/python -m pytest -n 0 $(if $(PYTEST_ARGS),,tests/spark tests/docs)
 # What PYTEST_ARGS name may all belong to the other of the two runs.
 OR_NONE := $(if $(PYTEST_ARGS),|| test $$? = 5)
 
@@ -77,14 +79,14 @@ help: ## print this list
 	@echo "  knobs: PYTHON=python3.12  PYTEST_ARGS='-k name -x'  RUN_ARGS='--port 9000'  SEED=7  WORKERS=4  SOAK_MINUTES=5  BENCH=benchmarks/name.py  IMAGE=name:tag  ADVISORIES=osv"
 
 run: $(VENV)/runtime.stamp ## start the service on a store of its own in .tierlog/, with a sample loaded
-	@$(BIN)/python -m service.demo $(RUN_ARGS)
+	@$(BIN)/python -m tierlog.service.demo $(RUN_ARGS)
 
 spark-demo: $(VENV)/spark.stamp ## run every Spark job on the sample's archive, in build/spark-demo
-	@$(BIN)/python -m service.demo --only-archive build/spark-demo
-	@$(BIN)/python -m pipeline.demo build/spark-demo
+	@$(BIN)/python -m tierlog.service.demo --only-archive build/spark-demo
+	@$(BIN)/python -m docs.tools.spark_demo build/spark-demo
 
 spark-pack: $(VENV)/spark.stamp ## pack what Spark executors need into dist/tierlog-spark.tar.gz
-	@$(BIN)/python -m pipeline.packing dist/tierlog-spark.tar.gz
+	@$(BIN)/python -m tierlog.pipeline.packing dist/tierlog-spark.tar.gz
 
 test: $(TEST_STAMPS) ## run the tests that need nothing but Python (and Java, for Spark's)
 ifeq ($(JAVA),)
@@ -223,6 +225,12 @@ $(VENV)/bench.stamp: requirements/bench.txt $(VENV)/dev.stamp
 $(VENV)/audit.stamp: requirements/audit.txt $(VENV)/dev.stamp
 	@echo "set-up: what lists and questions the libraries that are shipped (requirements/audit.txt)"
 	@$(INSTALL) -r requirements/audit.txt
+	@touch $@
+
+# Else the processes that share the tests, and those that tests start, would all compile at the same time.
+$(VENV)/kernels.stamp: $(wildcard tiering/kernels/*.py index/kernels/*.py) $(VENV)/dev.stamp
+	@echo "set-up: the kernels, compiled for this processor"
+	@$(BIN)/python -m tests.tools.kernels
 	@touch $@
 
 # pyspark ships as source only; it is built with the setuptools of dev.txt.

@@ -30,13 +30,12 @@ import pyarrow as pa
 from benchmarks.corpus import hex_keys
 from benchmarks.harness import Report, Row, drained, in_turns
 from benchmarks.peers.rocketmq import rocketmq
-from service.engine import Engine
-from service.settings import Settings
-from tiering.arrow_batch import ArrowMessages
-from tiering.batch import MessageBatch
-from tiering.encoding import encode_batch
-from tiering.fs import LocalFileSystem
-from tiering.types import Durability, Visibility
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.types import Durability, Visibility
+from tierlog.tiering.message.arrow_input import ArrowMessages
+from tierlog.tiering.message.batch import MessageBatch, encode_batch
 
 BATCH = 1_000
 _BODY_BYTES = 256
@@ -82,14 +81,14 @@ def batches(distinct: int = _DISTINCT, *, unique_keys: bool = False) -> list[Arr
     return found
 
 
-def opened(folder: Path, *, prewritten: bool = True, start: bool = True, **hot: object) -> Engine:
+def opened(folder: Path, *, prewritten: bool = True, start: bool = True, **hot: object) -> Store:
     """A new store; ``prewritten``: with two segments of zeros on the disk, ``start``: with its background running.
 
     ``hot`` are settings of the hot tier.
     """
     overrides = {f"hot.{name}": value for name, value in {"default_queues": 4, **hot}.items()}
     settings = Settings.load(overrides={"advertise": "127.0.0.1:10911", **overrides})
-    engine = Engine.open(folder, settings=settings)
+    engine = Store.open(folder, settings=settings)
     if prewritten:
         log = engine._hot.log
         while log.write_zeros(engine._hot.between_appends):
@@ -115,7 +114,7 @@ def append(folder: Path, columns: list[ArrowMessages], messages: int, visibility
     return rate
 
 
-def append_all(engine: Engine, columns: list[ArrowMessages], messages: int) -> None:
+def append_all(engine: Store, columns: list[ArrowMessages], messages: int) -> None:
     """Append, and see that everything is derived."""
     for number in range(messages // BATCH):
         engine.append(columns[number % len(columns)], Durability.ASYNC)

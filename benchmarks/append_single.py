@@ -24,10 +24,10 @@ from benchmarks.append import opened
 from benchmarks.corpus import hex_keys
 from benchmarks.harness import Report, Row, drained, in_turns
 from benchmarks.peers.rocketmq import rocketmq
-from service.engine import Engine
-from service.producer import Producer
-from tiering.batch import Message
-from tiering.types import Durability, Visibility
+from tierlog.service.engine.producers import Producer
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Durability, Visibility
+from tierlog.tiering.message.batch import Message
 
 _BODY_BYTES = 256
 _DISTINCT = 50_000
@@ -63,7 +63,7 @@ class Calls:
 
 
 def timed(
-    folder: Path, count: int, append: Callable[[Engine], object], visibility: Visibility = Visibility.WRITTEN
+    folder: Path, count: int, append: Callable[[Store], object], visibility: Visibility = Visibility.WRITTEN
 ) -> tuple[float, float]:
     """Calls a second on a new store: until all is written, and until all is derived."""
     with tempfile.TemporaryDirectory(dir=folder) as inside:
@@ -96,15 +96,15 @@ def main() -> None:
     messages = corpus()
     few = arguments.messages // _FEWER
 
-    def produce(engine: Engine) -> None:
+    def produce(engine: Store) -> None:
         producer = Producer(engine, Durability.ASYNC)
         send = producer.send
         for _ in range(arguments.messages // _DISTINCT):
             for body, key in messages:
-                send("orders", body, (key,), "TagA")
+                send("orders", body, keys=(key,), tag="TagA")
         engine.append(producer._pending, Durability.ASYNC)  # written, as the others' last one, not flushed
 
-    def append_each(engine: Engine) -> None:
+    def append_each(engine: Store) -> None:
         for number in range(few):
             body, key = messages[number % _DISTINCT]
             engine.append([Message("orders", body, (key,), "TagA")], Durability.ASYNC)

@@ -20,21 +20,21 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.measured import measured
-from tiering.archive import upload_segment
-from tiering.batch import Message, MessageBatch
-from tiering.clock import SystemClock
-from tiering.cold.local import LocalObjectStore
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.object_store import ObjectStore
-from tiering.cold.s3.store import S3ObjectStore
-from tiering.fs import LocalFileSystem
-from tiering.hot.store import HotStore
-from tiering.options import ColdOptions, HotOptions
-from tiering.paths import ColdKeys, StorePaths
-from tiering.randomness import SystemRandomness
-from tiering.types import Durability
+from tests.support.processes.measured import measured
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.options import ColdOptions, HotOptions
+from tierlog.tiering.base.paths import ColdKeys, StorePaths
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.lifecycle.archiver import upload_segment
+from tierlog.tiering.message.batch import Message, MessageBatch
+from tierlog.tiering.objects.local import LocalObjectStore
+from tierlog.tiering.objects.memory import MemoryObjectStore
+from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.objects.s3_store import S3ObjectStore
 
 _BATCH = 1_000
 
@@ -94,9 +94,11 @@ def fill(root: Path, mib: int, messages: Iterator[list[Message]]) -> int:
 def archive(root: Path, mib: int, objects: ObjectStore) -> tuple[int, float, float, int, int]:
     """(peak of anonymous memory over before, seconds, seconds of processor, record bytes, object bytes)."""
     hot = open_hot(root, mib)
-    manifest = ManifestStore(objects, ColdKeys("bench"), SystemRandomness(), ColdOptions())
+    manifest = ManifestStore(objects, ColdKeys("bench"), randomness=SystemRandomness(), options=ColdOptions())
     segment = hot.log.segments()[0]
-    run = measured(lambda: upload_segment(manifest, SystemRandomness(), hot.topics.all(), segment, 1))
+    run = measured(
+        lambda: upload_segment(manifest, SystemRandomness(), topics=hot.topics.all(), segment=segment, epoch=1)
+    )
     hot.close()
     return run.peak_bytes, run.seconds, run.cpu_seconds, run.result.raw_bytes, run.result.size_bytes
 

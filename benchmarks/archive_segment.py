@@ -24,17 +24,17 @@ import zstandard
 
 from benchmarks.harness import Report, Row, drained, in_turns
 from benchmarks.log_records import fill_segment, open_hot
-from tiering.archive import upload_segment
-from tiering.clock import SystemClock
-from tiering.cold.local import LocalObjectStore
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.segment.pooled import THREADS
-from tiering.cold.segment.reader import SegmentReader
-from tiering.format.manifest import LogEntry
-from tiering.hot.store import HotStore
-from tiering.options import ColdOptions
-from tiering.paths import ColdKeys
-from tiering.randomness import SystemRandomness
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.cold.segment.scan import THREADS
+from tierlog.tiering.format.manifest import LogEntry
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.lifecycle.archiver import upload_segment
+from tierlog.tiering.objects.local import LocalObjectStore
 
 _TARGET = 0.85
 _HELD_BY = (
@@ -49,8 +49,10 @@ def archived(hot: HotStore, folder: Path, level: int) -> tuple[ManifestStore, Lo
     shutil.rmtree(folder, ignore_errors=True)
     objects = LocalObjectStore(folder, SystemClock())
     options = ColdOptions(compression_level=level)
-    manifest = ManifestStore(objects, ColdKeys("bench"), SystemRandomness(), options)
-    entry = upload_segment(manifest, SystemRandomness(), hot.topics.all(), hot.log.segments()[0], 1)
+    manifest = ManifestStore(objects, ColdKeys("bench"), randomness=SystemRandomness(), options=options)
+    entry = upload_segment(
+        manifest, SystemRandomness(), topics=hot.topics.all(), segment=hot.log.segments()[0], epoch=1
+    )
     return manifest, entry
 
 

@@ -23,10 +23,10 @@ import zstandard
 
 from benchmarks.harness import Report, Row, drained, in_turns
 from benchmarks.log_records import QUEUED_TOPIC, fill_segment
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from service.settings import Settings
-from tiering.cold.segment.reader import SegmentReader
+from tierlog.service.archive.archive import Archive
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.cold.segment.reader import SegmentReader
 
 QUEUES = 4
 _ROWS = 8192
@@ -44,7 +44,7 @@ _HELD_BY = {
 }
 
 
-class Archive:
+class MadeArchive:
     """One archived segment."""
 
     def __init__(self, url: str) -> None:
@@ -60,11 +60,11 @@ class Archive:
         self._pieces = [data[start:end] for start, end in pairwise(ends)]
         self.raw_bytes = int(self._table.decompressed[-1])
 
-    def _opened(self) -> ColdEngine:
-        return ColdEngine.open(self._url, settings=self.settings)
+    def _opened(self) -> Archive:
+        return Archive.open(self._url, settings=self.settings)
 
     @staticmethod
-    def _manifest(engine: ColdEngine):  # type: ignore[no-untyped-def]
+    def _manifest(engine: Archive):  # type: ignore[no-untyped-def]
         (manifest,) = engine._manifests.values()
         return manifest
 
@@ -108,11 +108,11 @@ def main() -> None:
         folder = Path(name).absolute()
         url = f"file://{folder}/cold"
         settings = Settings.load(overrides={"hot.segment_bytes": given.mib << 20, "advertise": "127.0.0.1:10911"})
-        engine = Engine.open(folder / "store", settings=settings, cold_url=url, store_id="store")
+        engine = Store.open(folder / "store", settings=settings, cold_url=url, store_id="store")
         fill_segment(engine._hot, given.mib, QUEUES)
         engine.archive()
         engine.close()
-        archive = Archive(url)
+        archive = MadeArchive(url)
         drained()
         for what, work in (
             ("cold queues in order, as Arrow", archive.pull),

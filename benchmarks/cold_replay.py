@@ -21,22 +21,22 @@ from pathlib import Path
 
 import numpy as np
 
-from index.query import Query
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from service.settings import Settings
-from tiering.batch import Message
-from tiering.clock import SystemClock
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.metered import Meter, MeteredObjectStore
-from tiering.cold.object_store import ObjectInfo
-from tiering.cold.reading import ArchiveCache
-from tiering.cold.segment.reader import SegmentReader
-from tiering.message import StoredMessage
-from tiering.paths import ColdKeys
-from tiering.randomness import SystemRandomness
-from tiering.types import Durability, PullStatus, Tier
+from tierlog.index.search.query import Query
+from tierlog.service.archive.archive import Archive
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.types import Durability, PullStatus, Tier
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.cold.reading.archive_reader import ArchiveCache
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.objects.memory import MemoryObjectStore
+from tierlog.tiering.objects.metered import Meter, MeteredObjectStore
+from tierlog.tiering.objects.object_store import ObjectInfo
 
 TOPIC = "bench"
 
@@ -94,7 +94,7 @@ def log_lines(size: int) -> Iterator[bytes]:
 def archived(folder: Path, objects: SlowObjectStore, messages: int, body: int, queues: int, segment_mib: int) -> None:
     """Fill the archive."""
     settings = Settings.load(overrides={"hot.segment_bytes": segment_mib << 20, "advertise": "127.0.0.1:10911"})
-    engine = Engine.open(folder, settings=settings, cold_url="memory://bench", store_id="store", objects=objects)
+    engine = Store.open(folder, settings=settings, cold_url="memory://bench", store_id="store", objects=objects)
     bodies = log_lines(body)
     pool = [next(bodies) for _ in range(2000)]
     for start in range(0, messages, 5000):
@@ -112,7 +112,11 @@ def naive_replay(objects: SlowObjectStore, limit: int, most: int, *, keeps_metad
 
     def fresh() -> ManifestStore:
         return ManifestStore(
-            objects, ColdKeys("store"), SystemRandomness(), Settings().cold_options(), ArchiveCache(256 << 20)
+            objects,
+            ColdKeys("store"),
+            randomness=SystemRandomness(),
+            options=Settings().cold_options(),
+            cache=ArchiveCache(256 << 20),
         )
 
     def messages(manifest: ManifestStore, topic_id: int, offset: int) -> Iterator[StoredMessage]:
@@ -136,7 +140,7 @@ def naive_replay(objects: SlowObjectStore, limit: int, most: int, *, keeps_metad
             return offset
 
 
-def replay(engine: ColdEngine, limit: int, queue: int = 0) -> int:
+def replay(engine: Archive, limit: int, queue: int = 0) -> int:
     """Pull a queue to its end."""
     offset = 0
     while (page := engine.pull(TOPIC, queue, offset, limit)).status is PullStatus.FOUND:
@@ -144,8 +148,8 @@ def replay(engine: ColdEngine, limit: int, queue: int = 0) -> int:
     return offset
 
 
-def opened(objects: SlowObjectStore | MeteredObjectStore) -> ColdEngine:
-    return ColdEngine.open("memory://bench", settings=Settings(), objects=objects)
+def opened(objects: SlowObjectStore | MeteredObjectStore) -> Archive:
+    return Archive.open("memory://bench", settings=Settings(), objects=objects)
 
 
 def main() -> None:

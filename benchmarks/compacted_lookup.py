@@ -20,14 +20,14 @@ import pyarrow as pa
 from benchmarks.corpus import drawn
 from benchmarks.harness import Report, Row, Side, in_turns
 from benchmarks.peers.rocketmq import rocketmq
-from index.batch import KeyBatch
-from index.chained_file import ChainedIndexFile
-from index.compacted_file import CompactedIndexFile
-from index.compactor import compact
-from index.key_column import KeyHasher
-from index.layout import TIERLOG
-from tests.support.key_batches import BEGIN_MS, TOPIC, TOPIC_IDS, ManyKeys
-from tiering.fs import LocalFileSystem
+from tests.support.index.key_batches import BEGIN_MS, TOPIC, TOPIC_IDS, ManyKeys
+from tierlog.index.format.layout import TIERLOG
+from tierlog.index.local.chained_file import ChainedIndexFile
+from tierlog.index.local.compacted_file import CompactedIndexFile
+from tierlog.index.local.compaction import compact
+from tierlog.index.local.key_batch import KeyBatch
+from tierlog.index.search.hot_lookup import KeyHasher
+from tierlog.tiering.base.fs import LocalFileSystem
 
 FS = LocalFileSystem()
 _BATCH = 1 << 13
@@ -37,7 +37,9 @@ _KEYS_PER_SLOT = 4
 def compacted_file(folder: Path, keys: ManyKeys) -> CompactedIndexFile:
     """A file with all keys."""
     items = len(keys)
-    file = ChainedIndexFile.create(FS, folder / "f", TIERLOG, items // _KEYS_PER_SLOT, items + 1, BEGIN_MS, 0)
+    file = ChainedIndexFile.create(
+        FS, folder / "f", TIERLOG, slots=items // _KEYS_PER_SLOT, items=items + 1, begin_ms=BEGIN_MS, first_physical=0
+    )
     for data, rows in keys.batches(_BATCH):
         batch = KeyBatch.of(data, rows, TOPIC_IDS)
         file.put(batch, 0, len(batch))

@@ -22,14 +22,14 @@ from pathlib import Path
 
 from benchmarks.harness import Report, Row, drained, in_turns
 from benchmarks.peers.rocketmq import rocketmq
-from index import compactor
-from index.batch import KeyBatch
-from index.chained_file import ChainedIndexFile
-from index.layout import TIERLOG
-from index.slot_pieces import PIECE_BYTES
-from tests.support.key_batches import BEGIN_MS, RECORD_BYTES, TOPIC_IDS, ManyKeys
-from tests.support.measured import measured
-from tiering.fs import LocalFileSystem
+from tests.support.index.key_batches import BEGIN_MS, RECORD_BYTES, TOPIC_IDS, ManyKeys
+from tests.support.processes.measured import measured
+from tierlog.index.format.layout import TIERLOG
+from tierlog.index.local import compaction
+from tierlog.index.local.chained_file import ChainedIndexFile
+from tierlog.index.local.compaction import PIECE_BYTES
+from tierlog.index.local.key_batch import KeyBatch
+from tierlog.tiering.base.fs import LocalFileSystem
 
 FS = LocalFileSystem()
 _BATCH = 1 << 13
@@ -49,7 +49,9 @@ HELD_BY = {
 
 def sealed_file(path: Path, keys: ManyKeys, slots: int) -> ChainedIndexFile:
     """A file of all keys, durable."""
-    file = ChainedIndexFile.create(FS, path, TIERLOG, slots, len(keys) + 1, BEGIN_MS, 0)
+    file = ChainedIndexFile.create(
+        FS, path, TIERLOG, slots=slots, items=len(keys) + 1, begin_ms=BEGIN_MS, first_physical=0
+    )
     for data, rows in keys.batches(_BATCH):
         batch = KeyBatch.of(data, rows, TOPIC_IDS)
         file.put(batch, 0, len(batch))
@@ -60,12 +62,12 @@ def sealed_file(path: Path, keys: ManyKeys, slots: int) -> ChainedIndexFile:
 def laid_out(source: ChainedIndexFile, target: Path) -> None:
     """All of a compaction but its flush and its name."""
     source.verify()
-    compactor._write(FS, source, target, PIECE_BYTES)
+    compaction._write(FS, source, target, PIECE_BYTES)
 
 
 def durable(source: ChainedIndexFile, target: Path) -> None:
     """A compaction as the service does it."""
-    compactor.compact(FS, source, target, target.parent / "tmp")
+    compaction.compact(FS, source, target, target.parent / "tmp")
 
 
 def rate(work: Callable[[ChainedIndexFile, Path], None], source: ChainedIndexFile, target: Path) -> float:

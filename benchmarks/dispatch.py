@@ -20,10 +20,10 @@ from pathlib import Path
 
 from benchmarks.append import BATCH, batches, opened
 from benchmarks.harness import Report, Row, drained
-from service.engine import Engine
-from service.settings import Settings
-from tiering.arrow_batch import ArrowMessages
-from tiering.types import Durability
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.arrow_input import ArrowMessages
 
 _TARGET = 5_000_000
 _SAMPLES = 100
@@ -69,7 +69,7 @@ def lag(folder: Path, columns: list[ArrowMessages], messages: int) -> tuple[floa
     return messages / seconds[-1], seconds, behind
 
 
-def _append(engine: Engine, columns: list[ArrowMessages], messages: int) -> None:
+def _append(engine: Store, columns: list[ArrowMessages], messages: int) -> None:
     for number in range(messages // BATCH):
         engine.append(columns[number % len(columns)], Durability.ASYNC)
 

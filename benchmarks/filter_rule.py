@@ -14,7 +14,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
-from tiering.cold.caching.by_use import KeptByUse, uses_that_pay
+from tierlog.tiering.cold.reading.memory_cache import AdmissionByUse, uses_that_pay
 
 OBJECTS, ROOM, SIZE = 2592, 300, 57 << 20
 A_DAY = 86
@@ -44,7 +44,7 @@ class LeastRecentlyUsed:
 class ByUse:
     def __init__(self) -> None:
         self.fetched = 0
-        self._table = KeptByUse(ROOM * SIZE)
+        self._table = AdmissionByUse(ROOM * SIZE)
 
     def ask(self, name: str) -> bool:
         self._table.use(name)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import zstandard
 
-from tiering.format.record import Record, RecordVersion, encode_host, encode_record
+from tierlog.tiering.format.record import Record, RecordVersion, encode_host, encode_record
 
 _LEVELS = (1, 3, 6)
 _FRAMES = (16, 32, 64, 128, 256)

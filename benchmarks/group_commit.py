@@ -27,11 +27,11 @@ from benchmarks.append import opened
 from benchmarks.corpus import hex_keys
 from benchmarks.harness import Report, Row, drained, in_turns
 from benchmarks.peers.rocketmq import RocketMQ, rocketmq
-from service.async_producer import AsyncProducer
-from service.engine import Engine
-from service.settings import Settings
-from tiering.batch import Message
-from tiering.types import Durability
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.producers import AsyncProducer
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import Message
 
 MANY = 64
 #: What holds rows back, by profiles; record 0021 has them.
@@ -56,12 +56,12 @@ _DEVICE_BYTES = 64 << 20
 _ROLLED_BYTES = 64 << 20
 
 
-def tasks(engine: Engine, count: int, messages: int) -> float:
+def tasks(engine: Store, count: int, messages: int) -> float:
     """Acknowledged messages a second of so many tasks that each await their last one."""
 
     async def send(producer: AsyncProducer, share: int) -> None:
         for number in range(share):
-            await producer.send("orders", _BODY, (_KEYS[number % len(_KEYS)],), "TagA")
+            await producer.send("orders", _BODY, keys=(_KEYS[number % len(_KEYS)],), tag="TagA")
 
     async def run() -> float:
         async with AsyncProducer(engine) as producer:
@@ -110,7 +110,7 @@ class Device:
         return messages / (time.perf_counter() - begun)
 
 
-def flush_each(engine: Engine) -> Callable[[Message], object]:
+def flush_each(engine: Store) -> Callable[[Message], object]:
     """Whoever appends flushes, whether or not somebody else has done so meanwhile."""
     lock = threading.Lock()
 
@@ -126,7 +126,7 @@ def slowest_roll_ms(folder: Path, *, ahead: bool) -> float:
     """What the slowest of four appends took that met the end of a segment."""
     with tempfile.TemporaryDirectory(dir=folder) as inside:
         settings = Settings.load(overrides={"hot.segment_bytes": _ROLLED_BYTES, "advertise": "127.0.0.1:10911"})
-        engine = Engine.open(Path(inside), settings=settings)
+        engine = Store.open(Path(inside), settings=settings)
         batch = [Message("orders", bytes(64 << 10), queue_id=0) for _ in range(16)]
         slowest = 0.0
         while engine._hot.log.last_base < 4 * _ROLLED_BYTES:
@@ -140,7 +140,7 @@ def slowest_roll_ms(folder: Path, *, ahead: bool) -> float:
     return slowest * 1e3
 
 
-def measure(engine: Engine, java: RocketMQ, device: Device, messages: int, runs: int, report: Report) -> None:
+def measure(engine: Store, java: RocketMQ, device: Device, messages: int, runs: int, report: Report) -> None:
     """The rows about one store."""
 
     def append(message: Message) -> object:

@@ -28,11 +28,11 @@ from benchmarks.peers.lmdb_ import lmdb
 from benchmarks.peers.rocketmq import rocketmq
 from benchmarks.peers.rocksdb import rocksdb
 from benchmarks.peers.sqlite import sqlite
-from index.hot_keys import HotKeys
-from service.engine import Engine
-from service.settings import Settings
-from tiering.batch import Message
-from tiering.types import Durability
+from tierlog.index.search.hot_lookup import HotKeys
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import Message
 
 _TOPIC = "TopicTest"
 _BODY_BYTES = 256
@@ -43,10 +43,10 @@ ONE_HELD_BY = (
 )
 
 
-def filled(folder: Path, keys: Sequence[str]) -> Engine:
+def filled(folder: Path, keys: Sequence[str]) -> Store:
     """A store with a message of each key, all of it derived."""
     settings = Settings.load(None, {"index.items": len(keys) + 1, "index.slots": max(1, len(keys) // 4)})
-    engine = Engine.open(folder, settings=settings)
+    engine = Store.open(folder, settings=settings)
     bodies = np.random.default_rng(1).integers(0, 256, (_APPENDED, _BODY_BYTES), np.uint8)
     for start in range(0, len(keys), _APPENDED):
         part = keys[start : start + _APPENDED]

@@ -219,7 +219,7 @@ def main() -> None:
     report = Report.of(__file__, __doc__)
     with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         folder = Path(name)
-        serve = ("-m", "service.cli.main", "serve", "--root", str(folder / "store"), "--port", "0")
+        serve = ("-m", "tierlog.service.main", "serve", "--root", str(folder / "store"), "--port", "0")
         beside = (__file__, "--as-peer", "--peer-port", str(arguments.peer_port))
         with (
             service(folder / "log", *serve, is_ready=lambda line: "serving" in line) as url,

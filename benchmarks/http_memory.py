@@ -31,7 +31,7 @@ from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
-from service.setting_groups.serve import ServeSettings
+from tierlog.service.config.serve import ServeSettings
 
 _BATCH, _ARROW_BATCH = 50, 1_000
 _ARROW = "application/vnd.apache.arrow.stream"
@@ -99,7 +99,7 @@ def _served(root: Path, load: Load) -> Iterator[tuple[subprocess.Popen[str], int
     environment = {
         **os.environ, "TIERLOG_SERVE_BODY_MEMORY_BYTES": str(load.body_memory_bytes), "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
-    command = [sys.executable, "-m", "service.cli.main", "serve", "--root", str(root / "store"), "--port", "0"]
+    command = [sys.executable, "-m", "tierlog.service.main", "serve", "--root", str(root / "store"), "--port", "0"]
     with (root / "log").open("w+") as log:
         process = subprocess.Popen(
             [*command, "--cold", f"file://{root}/cold"], stderr=log, text=True, env=environment

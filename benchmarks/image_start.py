@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support.containers import Caller, running, volume, wait_until_ready
+from tests.support.processes.containers import Caller, running, volume, wait_until_ready
 from tests.tools.containers import run_tool
 from tests.tools.image import build_image
 

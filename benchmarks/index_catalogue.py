@@ -17,14 +17,14 @@ from typing import Any
 
 from tabulate import tabulate
 
-from index.index_catalogue import IndexCatalogue
-from index.interval_skip_list import IntervalSkipList, Tenure
-from index.snapshot import OverlapOrder
-from tests.support.counted import Counted
-from tests.support.index_trees import EVER, IndexTrees
-from tiering.format.manifest import Head, IndexEntry, PageNode
-from tiering.randomness import SeededRandomness
-from tiering.types import Order, TimeAxis, TimeBounds, TimeRange
+from tests.support.index.counted import Counted
+from tests.support.index.index_trees import EVER, IndexTrees
+from tierlog.index.local.snapshot import OverlapOrder
+from tierlog.index.objects.catalogue import IndexCatalogue
+from tierlog.index.objects.interval_skip_list import IntervalSkipList, Tenure
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import Order, TimeAxis, TimeBounds, TimeRange
+from tierlog.tiering.format.manifest import Head, IndexEntry, PageNode
 
 _TIMES = 15
 _AT_ONCE = 400

@@ -20,20 +20,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from index.layout import TIERLOG
-from index.merge_task import MergeTask, merge_range
-from index.object_builder import build_index_object
-from index.object_writer import IndexMeta
-from index.publish import Workbench
-from tests.support.given_items import GivenItems
-from tests.support.measured import measured
-from tiering.clock import SystemClock
-from tiering.cold.local import LocalObjectStore
-from tiering.format.manifest import IndexEntry
-from tiering.fs import LocalFileSystem
-from tiering.paths import ColdKeys
-from tiering.randomness import SeededRandomness
-from tiering.types import TimeBounds
+from tests.support.index.given_items import GivenItems
+from tests.support.processes.measured import measured
+from tierlog.index.format.layout import TIERLOG
+from tierlog.index.maintenance.merge_task import MergeTask, merge_range
+from tierlog.index.objects.builder import build_index_object
+from tierlog.index.objects.publisher import Workbench
+from tierlog.index.objects.writer import IndexMeta
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.format.manifest import IndexEntry
+from tierlog.tiering.objects.local import LocalObjectStore
 
 _SEGMENT = 1 << 30
 _RECORD_BYTES = 300
@@ -68,7 +68,7 @@ def make(folder: Path, objects: int, count: int) -> None:
         made = build_index_object(
             GivenItems(items, slots, TIERLOG, begin_ms, first, end, bounds), _mirrored, _META, filter_bits=0
         )
-        key = ColdKeys("store").index(0, begin_ms, first, 1, f"{number:08x}")
+        key = ColdKeys("store").index(0, begin_ms=begin_ms, first_physical=first, epoch=1, nonce=f"{number:08x}")
         store.put(key, made.data)
         entries.append(
             IndexEntry(

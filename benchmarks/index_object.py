@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Report, Row, drained
-from index.layout import TIERLOG
-from index.object_builder import IndexMeta, build_index_object, write_index_object
-from tests.support.given_items import GivenItems
-from tests.support.measured import measured
-from tiering.fs import LocalFileSystem
-from tiering.types import TimeBounds
+from tests.support.index.given_items import GivenItems
+from tests.support.processes.measured import measured
+from tierlog.index.format.layout import TIERLOG
+from tierlog.index.objects.builder import IndexMeta, build_index_object, write_index_object
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.types import TimeBounds
 
 _SEGMENT = 1 << 30
 _RECORD_BYTES = 300

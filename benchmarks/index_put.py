@@ -19,11 +19,11 @@ from pathlib import Path
 from benchmarks.harness import Report, Row, drained, in_turns
 from benchmarks.peers.rocketmq import rocketmq
 from benchmarks.peers.rocksdb import rocksdb
-from index.batch import KeyBatch
-from index.chained_file import ChainedIndexFile
-from index.layout import TIERLOG
-from tests.support.key_batches import BEGIN_MS, TOPIC_IDS, ManyKeys
-from tiering.fs import LocalFileSystem
+from tests.support.index.key_batches import BEGIN_MS, TOPIC_IDS, ManyKeys
+from tierlog.index.format.layout import TIERLOG
+from tierlog.index.local.chained_file import ChainedIndexFile
+from tierlog.index.local.key_batch import KeyBatch
+from tierlog.tiering.base.fs import LocalFileSystem
 
 FS = LocalFileSystem()
 #: As many messages of some 400 bytes are scanned at a time.
@@ -35,7 +35,9 @@ def put(folder: Path, keys: ManyKeys) -> float:
     """Keys a second into a new file."""
     path = folder / "index"
     drained()
-    file = ChainedIndexFile.create(FS, path, TIERLOG, len(keys) // _KEYS_PER_SLOT, len(keys) + 1, BEGIN_MS, 0)
+    file = ChainedIndexFile.create(
+        FS, path, TIERLOG, slots=len(keys) // _KEYS_PER_SLOT, items=len(keys) + 1, begin_ms=BEGIN_MS, first_physical=0
+    )
     seconds = 0.0
     for data, rows in keys.batches(_BATCH):
         begun = time.perf_counter()

@@ -28,17 +28,16 @@ _BATCH = 1_000
 def child(target: str, messages: int) -> dict[str, float]:
     import numpy as np
 
-    from tiering.kernels import cache
+    from tierlog.tiering.kernels import cache
 
     if target == "baseline":
         cache.use_target(cache.BASELINES[platform.machine()])
     from benchmarks.compaction import FS, sealed_file
-    from index.compactor import compact
-    from index.kernels.keys import hash_keys
-    from tests.support.key_batches import ManyKeys
-    from tiering.batch import Message, MessageBatch
-    from tiering.encoding import encode_batch
-    from tiering.kernels.scan import TopicTable, scan_all
+    from tests.support.index.key_batches import ManyKeys
+    from tierlog.index.kernels.keys import hash_keys
+    from tierlog.index.local.compaction import compact
+    from tierlog.tiering.kernels.scan import TopicTable, scan_all
+    from tierlog.tiering.message.batch import Message, MessageBatch, encode_batch
 
     chance = np.random.default_rng(1)
     body = chance.integers(32, 127, 256, np.uint8).tobytes()

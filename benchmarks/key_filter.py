@@ -24,8 +24,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from index.key_filter import KeyFilter
-from tiering.format.hashing import key_hash, key_hash_high
+from tierlog.index.format.key_filter import KeyFilter
+from tierlog.tiering.format.hashing import key_hash, key_hash_high
 
 _BITS = (8, 10, 12, 14, 16, 18, 20, 24, 28, 32)
 _TOPIC = "orders"

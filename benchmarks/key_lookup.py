@@ -33,15 +33,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tabulate import tabulate
 
-from index.query import Answer, Query
-from tests.support.look_ups import LookUps
-from tests.support.rocketmq_lookup import RocketMqLookup, UploadedFile, rocketmq_form
-from tests.support.synthetic_archive import DAY_MS, TOPIC, TOPIC_ID, Shape, SyntheticArchive
-from tiering.clock import SystemClock
-from tiering.cold.local import LocalObjectStore
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.object_store import ObjectInfo
-from tiering.cold.prices import usd_of
+from tests.support.index.look_ups import LookUps
+from tests.support.index.synthetic_archive import DAY_MS, TOPIC, TOPIC_ID, Shape, SyntheticArchive
+from tests.support.rocketmq.rocketmq_lookup import RocketMqLookup, UploadedFile, rocketmq_form
+from tierlog.index.search.query import Answer, Query
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.objects.local import LocalObjectStore
+from tierlog.tiering.objects.memory import MemoryObjectStore
+from tierlog.tiering.objects.object_store import ObjectInfo, usd_of
 
 LIMIT = 32
 

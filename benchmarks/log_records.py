@@ -8,13 +8,13 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from tiering.batch import Message, MessageBatch
-from tiering.clock import SystemClock
-from tiering.fs import LocalFileSystem
-from tiering.hot.store import HotStore
-from tiering.options import HotOptions
-from tiering.paths import StorePaths
-from tiering.types import Durability
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.options import HotOptions
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.message.batch import Message, MessageBatch
 
 QUEUED_TOPIC = "orders-topic-00"
 BODY = 256

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import zstandard
 
-from index.query import Query
-from service.engine import Engine
-from service.settings import Settings
-from tiering.batch import Message, MessageBatch
-from tiering.types import Durability
+from tierlog.index.search.query import Query
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import Message, MessageBatch
 
 _BATCH = 1_000
 _TOPIC = "bench"
@@ -62,7 +62,7 @@ def main() -> None:
         settings = Settings.load(
             overrides={"hot.segment_bytes": (mib + 4) << 20, "index.items": 4_000_000, "index.slots": 1_000_000}
         )
-        engine = Engine.open(root / "store", settings=settings, cold_url=f"file://{root}/cold")
+        engine = Store.open(root / "store", settings=settings, cold_url=f"file://{root}/cold")
         hot = engine._hot  # the column path has no public name yet
         began = time.monotonic()
         for batch in made:

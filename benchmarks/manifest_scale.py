@@ -9,7 +9,7 @@ import sys
 
 from tabulate import tabulate
 
-from tests.support.big_archive import COMMITS, Asked, BigArchive, Costs
+from tests.support.stores.big_archive import COMMITS, Asked, BigArchive, Costs
 
 
 def _told(asked: Asked, per: int = 1) -> str:

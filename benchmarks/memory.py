@@ -25,12 +25,12 @@ import pyarrow as pa
 
 from benchmarks.corpus import drawn, hex_keys
 from benchmarks.harness import Report, Row
-from index.query import Query
-from service.engine import Engine
-from service.settings import Settings
 from tests.soak.growth import resident_mib
-from tiering.arrow_batch import ArrowMessages
-from tiering.types import Durability
+from tierlog.index.search.query import Query
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.arrow_input import ArrowMessages
 
 _TOPIC, _QUEUES, _BATCH, _BODY_BYTES = "t", 4, 50_000, 256
 _LOOK_UPS, _PULLS = 2_000, 100
@@ -93,8 +93,8 @@ def _own_pid() -> int:
     return int(Path("/proc/self").readlink().name)
 
 
-def _opened(folder: Path, room: str) -> Engine:
-    return Engine.open(folder / "store", settings=settings(room), cold_url=(folder / "cold").absolute().as_uri())
+def _opened(folder: Path, room: str) -> Store:
+    return Store.open(folder / "store", settings=settings(room), cold_url=(folder / "cold").absolute().as_uri())
 
 
 def _in_a_process(*arguments: str) -> str:

@@ -22,10 +22,10 @@ from pathlib import Path
 
 from benchmarks.harness import Report, Row, drained, in_turns
 from benchmarks.peers.rocketmq import rocketmq
-from service.engine import Engine
-from service.settings import Settings
-from tiering.batch import Message
-from tiering.types import Durability
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import Message
 
 TOPIC = "orders-topic-00"
 QUEUES = 4
@@ -43,7 +43,7 @@ _ASKED: tuple[tuple[str, Sequence[str] | None, float | None], ...] = (
 )
 
 
-def fill(engine: Engine, count: int) -> None:
+def fill(engine: Store, count: int) -> None:
     """Append the messages and derive their queues."""
     chance = random.Random(1)
     for start in range(0, count, _BATCH):
@@ -60,7 +60,7 @@ def fill(engine: Engine, count: int) -> None:
     engine.flush()
 
 
-def pull_all(engine: Engine, columns: Sequence[str] | None) -> float:
+def pull_all(engine: Store, columns: Sequence[str] | None) -> float:
     """Messages a second from the first of each queue to its last."""
     got = 0
     begin = time.perf_counter()
@@ -82,7 +82,7 @@ def main() -> None:
     given.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.dir) as folder:
         settings = Settings.load(overrides={"advertise": "127.0.0.1:10911"})
-        engine = Engine.open(Path(folder, "tierlog"), settings=settings)
+        engine = Store.open(Path(folder, "tierlog"), settings=settings)
         with closing(engine), rocketmq(Path(folder, "java")) as java:
             fill(engine, given.messages)
             java.run("fill", n=given.messages)

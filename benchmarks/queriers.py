@@ -34,11 +34,11 @@ from urllib.parse import urlsplit
 import numpy as np
 from tabulate import tabulate
 
-from service.engine import Engine
-from service.settings import ColdSettings, HotSettings, IndexSettings, Settings
-from tests.support.nodes import Querier
-from tests.support.real_s3 import running_server
-from tiering.batch import Message
+from tests.support.objects.real_s3 import running_server
+from tests.support.processes.nodes import Querier
+from tierlog.service.config.settings import ColdSettings, HotSettings, IndexSettings, Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 _TOPIC = "orders"
 _BATCH = 2_000
@@ -60,7 +60,7 @@ def make_archive(folder: Path, cold_url: str, endpoint_url: str, messages: int, 
         index=IndexSettings(slots=10_000, items=max(1_000, messages // 4)),
         cold=ColdSettings(s3_endpoint=endpoint_url),
     )
-    engine = Engine.open(folder, settings=settings, cold_url=cold_url, store_id="a")
+    engine = Store.open(folder, settings=settings, cold_url=cold_url, store_id="a")
     try:
         for first in range(0, messages, _BATCH):
             engine.append(

@@ -2,7 +2,7 @@
 
 A segment of ``--mib`` MiB is filled with records of ``--body`` bytes of text in eight queues, two keys each, and
 archived. Then it is put together in memory, item by item (``raw_items``) and frame by frame, and
-restored to a file, and made into index objects by ``index.rebuild``.
+restored to a file, and made into index objects by ``index.maintenance.rebuild``.
 
 ``python benchmarks/rebuild.py [--mib 256] [--body 200]``
 """
@@ -18,28 +18,28 @@ from pathlib import Path
 
 import numpy as np
 
-from index.rebuild import IndexRebuild
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import SystemClock
-from tiering.cold.local import LocalObjectStore
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.reading import ArchiveCache
-from tiering.cold.segment.reader import SegmentReader
-from tiering.cold.segment.restoring import restore_segment
-from tiering.format.manifest import LogEntry
-from tiering.fs import LocalFileSystem
-from tiering.options import ColdOptions
-from tiering.paths import ColdKeys
-from tiering.randomness import SystemRandomness
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.maintenance.rebuild import IndexRebuild
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.cold.reading.archive_reader import ArchiveCache
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.cold.segment.restoration import restore_segment
+from tierlog.tiering.format.manifest import LogEntry
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.local import LocalObjectStore
 
 _BATCH = 2_000
 
 
 def fill(root: Path, mib: int, body: int) -> None:
     chance = random.Random(1)
-    engine = Engine.open(
+    engine = Store.open(
         root / "store",
         settings=tiny_settings(
             hot__segment_bytes=mib << 20, index__slots=1 << 20, index__items=1 << 22, cold__frame_bytes=64 << 10
@@ -75,7 +75,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), chosen.mib, chosen.body)
         objects = LocalObjectStore(Path(folder, "cold"), SystemClock())
-        manifest = ManifestStore(objects, ColdKeys("bench"), SystemRandomness(), ColdOptions(), ArchiveCache(64 << 20))
+        manifest = ManifestStore(
+            objects,
+            ColdKeys("bench"),
+            randomness=SystemRandomness(),
+            options=ColdOptions(),
+            cache=ArchiveCache(64 << 20),
+        )
         head = manifest.refresh()
         entry = max(manifest.log_entries(manifest.reader(), head), key=lambda each: each.records)
         segment = SegmentReader(manifest.reader(scan=True), entry)

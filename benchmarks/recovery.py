@@ -29,11 +29,11 @@ import pyarrow as pa
 from benchmarks.corpus import hex_keys
 from benchmarks.harness import Report, Row, as_installed, drained, in_turns
 from benchmarks.peers.rocketmq import RocketMQ, rocketmq
-from service.engine import Engine
-from service.settings import Settings
 from tests.tools.cache import ToolMissingError
-from tiering.arrow_batch import ArrowMessages
-from tiering.types import Durability
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.arrow_input import ArrowMessages
 
 _TOPIC, _BODY_BYTES, _BATCH = "TopicTest", 256, 50_000
 _LINGER_S = 2.0
@@ -55,7 +55,7 @@ def settings() -> Settings:
 
 def fill_and_die(root: Path, messages: int, *, has_points: bool) -> None:
     """In a process of its own: with the background that makes recovery points, or without."""
-    engine = Engine.open(root, settings=settings())
+    engine = Store.open(root, settings=settings())
     if has_points:
         engine.start()
     bodies = np.random.default_rng(1).bytes(_BATCH * _BODY_BYTES)
@@ -78,7 +78,7 @@ def fill_and_die(root: Path, messages: int, *, has_points: bool) -> None:
 def open_and_die(root: Path) -> None:
     """In a process of its own: seconds of opening the store."""
     begun_s = time.perf_counter()
-    engine = Engine.open(root, settings=settings())
+    engine = Store.open(root, settings=settings())
     print(json.dumps({"seconds": time.perf_counter() - begun_s, "end": engine.stats()["log_end"]}), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from tiering.batch import Message
+from tierlog.tiering.message.batch import Message
 
 TOPICS = 16
 _BATCH = 2_000
@@ -59,8 +59,8 @@ def main() -> None:
 
 def made_archive(work: Path, mib: int) -> int:
     """Make the archive unless it is there; its number of messages."""
-    from service.engine import Engine
-    from service.settings import Settings
+    from tierlog.service.config.settings import Settings
+    from tierlog.service.engine.store import Store
 
     note = work / "made.json"
     if note.exists():
@@ -75,7 +75,7 @@ def made_archive(work: Path, mib: int) -> int:
                    "hot.disk_max_used_percent": 100, "hot.disk_full_percent": 100}
     )  # fmt: skip
     begun = time.perf_counter()
-    engine = Engine.open(work / "store", settings=settings, cold_url=f"file://{work}/cold", store_id="bench")
+    engine = Store.open(work / "store", settings=settings, cold_url=f"file://{work}/cold", store_id="bench")
     chance = np.random.default_rng(1)
     messages = 0
     while int(str(engine.stats()["appended_bytes"])) < mib << 20:
@@ -184,10 +184,10 @@ def timed(work: Callable[[str | None], dict[str, Any]]) -> dict[str, Any]:
 def frames(spark: Any, cold: str) -> dict[str, Any]:
     from functools import partial
 
-    from pipeline.archive import ArchiveSnapshot
-    from pipeline.parts import plan_parts
-    from pipeline.predicate import Predicate
-    from pipeline.tasks import run_tasks
+    from tierlog.pipeline.base.archive import ArchiveSnapshot
+    from tierlog.pipeline.jobs.job import run_tasks
+    from tierlog.pipeline.read.partitions import plan_parts
+    from tierlog.pipeline.read.predicate import Predicate
 
     store = ArchiveSnapshot.take(cold).only()
 
@@ -202,7 +202,7 @@ def frames(spark: Any, cold: str) -> dict[str, Any]:
 
 
 def rows_of(task: Any, *, store: Any, predicate: Any) -> int:
-    from pipeline.parts import read_parts
+    from tierlog.pipeline.read.partitions import read_parts
 
     return sum(batch.num_rows for batch in read_parts(store, task, predicate))
 
@@ -211,7 +211,7 @@ def export(cold: str, out: Path) -> dict[str, Any]:
     import contextlib
     import io
 
-    from pipeline.jobs.export import main as job
+    from tierlog.pipeline.jobs.export import main as job
 
     def write(topic: str | None) -> dict[str, Any]:
         folder = out if topic is None else out.with_name(f"{out.name}-warm")
@@ -228,7 +228,7 @@ def export(cold: str, out: Path) -> dict[str, Any]:
 
 
 def archive(spark: Any, cold: str, **options: str) -> Any:
-    from pipeline.source import TierlogDataSource
+    from tierlog.pipeline.source import TierlogDataSource
 
     spark.dataSource.register(TierlogDataSource)
     return spark.read.format("tierlog").option("cold", cold).options(**options).load()

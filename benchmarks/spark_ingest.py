@@ -21,13 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.jobs.ingest import main as ingest
-from service.cold_engine import ColdEngine
-from service.settings import Settings
-from tiering.batch import Message, MessageBatch
-from tiering.clock import SystemClock
-from tiering.encoding import NO_HOST, encode_batch
-from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
+from tierlog.pipeline.jobs.ingest import main as ingest
+from tierlog.service.archive.archive import Archive
+from tierlog.service.config.settings import Settings
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
+from tierlog.tiering.message.batch import NO_HOST, Message, MessageBatch, encode_batch
 
 _BATCH = 20_000
 _TOPICS, _QUEUES, _ORDERS = 4, 16, 100_000
@@ -118,7 +117,7 @@ def main() -> None:
                 f" {summary['bytes_raw'] / summary['bytes_stored']:.2f} : 1"
             )
         if not arguments.no_check:
-            engine = ColdEngine.open(f"file://{cold}", settings=Settings(), store_id=f"cores-{arguments.cores[-1]}")
+            engine = Archive.open(f"file://{cold}", settings=Settings(), store_id=f"cores-{arguments.cores[-1]}")
             try:
                 began_s = clock.monotonic_s()
                 print(

@@ -20,9 +20,9 @@ import urllib.request
 from pathlib import Path
 
 from benchmarks.harness import Report, Row, as_installed, in_turns
-from tests.support.real_s3 import free_port
+from tests.support.objects.real_s3 import free_port
 
-_TIERLOG = (sys.executable, "-m", "service.cli.main")
+_TIERLOG = (sys.executable, "-m", "tierlog.service.main")
 _SETTINGS = {"TIERLOG_HOT_SEGMENT_BYTES": str(64 << 20), "TIERLOG_LOG_LEVEL": "warning"}
 _POLL_S = 0.005
 

@@ -1,7 +1,7 @@
 """Packs what executors need beside a Python of the same version: this project's packages and what they import.
 
-``python -m pipeline.packing dist/tierlog-spark.tar.gz``. The libraries are those installed here, so that driver and
-executors run the same versions. ``spark-submit --archives dist/tierlog-spark.tar.gz#site --conf
+``python -m tierlog.pipeline.packing dist/tierlog-spark.tar.gz``. The libraries are those installed here, so that driver
+and executors run the same versions. ``spark-submit --archives dist/tierlog-spark.tar.gz#site --conf
 spark.executorEnv.PYTHONPATH=site`` unpacks it beside every executor. PySpark comes with Spark itself.
 """
 
@@ -13,19 +13,22 @@ import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
-PACKAGES = ("index", "pipeline", "tiering")
+#: Folders of the package ``tierlog``; executors serve nothing.
+FOLDERS = ("index", "pipeline", "tiering")
 #: Distributions that those packages import; what these need is found by their metadata.
 LIBRARIES = ("boto3", "numba", "numpy", "pyarrow", "rich", "sortedcontainers", "urllib3", "xxhash", "zstandard")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-_HERE = Path(__file__).resolve().parent.parent
 _LEFT_OUT = ("__pycache__", "tests", "include")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the archive and say how large it is."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.packing", description="Pack what Spark executors need.")
+    """Writes the archive and prints how large it is."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tierlog.pipeline.packing", description="Pack what Spark executors need."
+    )
     parser.add_argument("out", type=Path, metavar="FILE.tar.gz")
     out: Path = parser.parse_args(argv).out
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -38,11 +41,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _package() -> Path:
+    """Returns the folder of the package ``tierlog``, below which a checkout has the others by links."""
+    found = find_spec("tierlog")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("the package tierlog is not on the path")
+    return Path(found.origin).parent
+
+
 def _files() -> Iterator[tuple[str, Path]]:
-    for package in PACKAGES:
-        for path in (_HERE / package).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path.relative_to(_HERE).as_posix(), path
+    package = _package()
+    for path in (*package.glob("*.py"), *(path for folder in FOLDERS for path in (package / folder).rglob("*"))):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(package.parent).as_posix(), path
     for found in installed(LIBRARIES):
         for file in found.files or ():
             path = Path(str(found.locate_file(file)))

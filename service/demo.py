@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from service.born import BornTimes
-from service.cli.errors import DONE, FAILED, exit_code, say
-from service.engine import Engine
-from service.loading import Batch, LineRules, LoadReport, batches_of_lines, load
-from service.sample import BORN_FORMAT, BORN_PATTERN, DEFAULT_LINES, KEY_PATTERNS, TAG_PATTERN, sample_log
-from service.serving import serve
-from service.settings import Settings
-from tiering.clock import SystemClock
-from tiering.errors import StoreError
-from tiering.paths import StorePaths
+from tierlog.service.api.application.process import serve
+from tierlog.service.cli.errors import say
+from tierlog.service.cli.line_loader import Batch, LineRules, LoadReport, TimestampParser, batches_of_lines, load
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.service.exit_codes import DONE, FAILED, exit_code
+from tierlog.service.sample import BORN_FORMAT, BORN_PATTERN, DEFAULT_LINES, KEY_PATTERNS, TAG_PATTERN, sample_log
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.paths import StorePaths
 
 TOPIC = "shop"
 _HOME = Path(".tierlog")
@@ -37,7 +37,7 @@ _MANY: dict[str, object] = {
 
 
 def main() -> int:
-    """Serve until stopped."""
+    """Serves until stopped."""
     parser = argparse.ArgumentParser(prog="make run RUN_ARGS=…", description=__doc__)
     parser.add_argument("--host", metavar="H")
     parser.add_argument("--port", type=int, metavar="N")
@@ -60,8 +60,8 @@ def main() -> int:
     return DONE
 
 
-def load_sample(engine: Engine, lines: int = DEFAULT_LINES) -> None:
-    """On the first start: the older half of the sample into the archive alone, the newer half into the hot tier."""
+def load_sample(engine: Store, lines: int = DEFAULT_LINES) -> None:
+    """Loads the sample at the first start: the older half into the archive alone, the newer half into the hot tier."""
     if any(topic.name == TOPIC for topic in engine.topics()):
         return
     say(f"first start: loading a sample of {lines} lines into topic {TOPIC}")
@@ -70,7 +70,7 @@ def load_sample(engine: Engine, lines: int = DEFAULT_LINES) -> None:
         TOPIC,
         [re.compile(pattern) for pattern in KEY_PATTERNS],
         re.compile(TAG_PATTERN),
-        BornTimes(re.compile(BORN_PATTERN), BORN_FORMAT, year=None, now_ms=clock.now_ms()),
+        TimestampParser(re.compile(BORN_PATTERN), BORN_FORMAT, year=None, now_ms=clock.now_ms()),
     )
     report = LoadReport()
     pieces = iter(_lines(lines))
@@ -85,9 +85,9 @@ def load_sample(engine: Engine, lines: int = DEFAULT_LINES) -> None:
 
 
 def sample_archive(folder: Path) -> None:
-    """All of the sample in an archive of several segments in ``folder``, unless it is there."""
+    """Makes an archive of several segments of the whole sample in ``folder``, unless it is there."""
     settings = Settings.load(None, _MANY)
-    engine = Engine.open(folder / "store", settings=settings, cold_url=f"file://{(folder / 'cold').absolute()}")
+    engine = Store.open(folder / "store", settings=settings, cold_url=f"file://{(folder / 'cold').absolute()}")
     try:
         load_sample(engine)
         engine.archive(everything=True, drop_hot=True)
@@ -96,7 +96,7 @@ def sample_archive(folder: Path) -> None:
 
 
 def _lines(lines: int) -> Iterator[bytes]:
-    """Whole lines of the sample, with their ends."""
+    """Returns whole lines of the sample, with their ends."""
     return iter(b"".join(sample_log(lines)).splitlines(keepends=True))
 
 
@@ -106,7 +106,7 @@ def _batches(lines: Iterator[bytes], rules: LineRules, report: LoadReport) -> It
 
 
 def _key_in_both_halves(lines: int = DEFAULT_LINES) -> str:
-    """The order that is mentioned most often on both sides of the border."""
+    """Finds the order that is mentioned most often on both sides of the border."""
     halves = (Counter[str](), Counter[str]())
     for number, piece in enumerate(sample_log(lines)):
         halves[number >= lines // 2].update(re.findall(KEY_PATTERNS[0], piece.decode()))
@@ -116,7 +116,7 @@ def _key_in_both_halves(lines: int = DEFAULT_LINES) -> str:
 
 def _announce(url: str) -> None:
     command = Path(sys.executable).parent / "tierlog"
-    tierlog = os.path.relpath(command) if command.exists() else f"{sys.executable} -m service.cli.main"
+    tierlog = os.path.relpath(command) if command.exists() else f"{sys.executable} -m tierlog.service.main"
     key = shlex.quote(_key_in_both_halves())
     print(
         f"\nThe page: {url}/   (Ctrl-C stops)\n\n"

@@ -1,4 +1,5 @@
-"""A made-up service log of the kind people have: ``python -m service.sample [--lines N] [--seed S] > shop.log``.
+"""A made-up service log of the kind people have: ``python -m tierlog.service.sample [--lines N] [--seed S] >
+shop.log``.
 
 The same seed gives the same bytes on every machine. In it: CRLF line ends if asked for, lines with several
 keys and now and then one with about a hundred, long lines, traces whose lines have no time, text beyond
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from tiering.randomness import SeededRandomness
+from tierlog.tiering.base.randomness import SeededRandomness
 
 #: How to load what comes out of here.
 KEY_PATTERNS = (r"ord-\d+", r"pay-[0-9a-f]{12}", r"\d+\.\d+\.\d+\.\d+")
@@ -27,7 +28,7 @@ _THREADS = ("http-1", "http-2", "http-3", "batch-1", "mailer")
 
 
 class _Dice:
-    """Whole numbers out of the seeded sequence."""
+    """A source of whole numbers out of the seeded sequence."""
 
     def __init__(self, seed: int) -> None:
         self._source = SeededRandomness(seed)
@@ -52,7 +53,7 @@ class _Shop:
         self._next = 100_000
 
     def line(self) -> list[str]:
-        """The next event: one line, or a trace of several."""
+        """Returns the next event: one line, or a trace of several."""
         dice = self._dice
         self._now += timedelta(milliseconds=dice.below(900))
         event = dice.below(1000)
@@ -107,7 +108,7 @@ class _Shop:
 
 
 def sample_log(lines: int = DEFAULT_LINES, *, seed: int = 1, crlf: bool = True) -> Iterator[bytes]:
-    """The log in pieces, one a line, ``lines`` of them; the last has no line end."""
+    """Yields the log in pieces, one a line, ``lines`` of them; the last has no line end."""
     shop, end = _Shop(seed), b"\r\n" if crlf else b"\n"
     written = 0
     while written < lines:
@@ -119,8 +120,8 @@ def sample_log(lines: int = DEFAULT_LINES, *, seed: int = 1, crlf: bool = True) 
 
 
 def main() -> int:
-    """Write a sample to standard output."""
-    parser = argparse.ArgumentParser(prog="python -m service.sample", description=__doc__.split("\n", 1)[0])
+    """Writes a sample to standard output."""
+    parser = argparse.ArgumentParser(prog="python -m tierlog.service.sample", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--lines", type=int, default=DEFAULT_LINES, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     parser.add_argument("--lf", action="store_true", help="end lines with LF alone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import zlib
@@ -50,6 +51,13 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if _no_skips():
         lines.append("skipped tests count as failures (TIERLOG_NO_SKIPS)")
     return lines
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep the collector of garbage from looking at all modules and tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _seed_of(request: pytest.FixtureRequest) -> int:

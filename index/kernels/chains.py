@@ -1,4 +1,4 @@
-"""Puts items into chained index files and walks their chains. ``index.plain`` is the oracle.
+"""Puts items into chained index files and walks their chains. ``tests.support.oracles.plain_index`` is the oracle.
 
 Field positions come from ``ItemLayout.kernel_offsets``: hash, topic id, queue id, offset, size, seconds,
 previous, hash_high (-1 = absent), bytes of an item. Nothing read from a file is used before it was checked.
@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba import int64, types, uint32
 from numba.extending import intrinsic
 
-from index.kernels.keys import KEY_ROW
-from tiering.kernels.primitives import (
+from tierlog.index.kernels.keys import KEY_ROW
+from tierlog.tiering.kernels.primitives import (
     called,
     kernel,
     load_be32,
@@ -27,7 +27,8 @@ from tiering.kernels.primitives import (
     store_i32,
     store_i64,
 )
-from tiering.kernels.scan import SCAN_ROW, row_offset
+from tierlog.tiering.kernels.scan import SCAN_ROW, row_offset
+from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 
 FULL = -1
 BAD_INPUT = -2
@@ -83,7 +84,7 @@ def _link(pending: int, count: int, number: int, previous: int, item_bytes: int)
 
 
 @kernel
-def batch_bounds(rows: int, row_count: int, topic_count: int, keys: int, start: int, end: int, out: int) -> Any:
+def batch_bounds(*, rows: int, row_count: int, topic_count: int, keys: int, start: int, end: int, out: int) -> Any:
     """Least and greatest store and born time over the messages of keys ``[start, end)``; checks them."""
     min_store = min_born = int64(0x7FFFFFFFFFFFFFFF)
     max_store = max_born = ~int64(0x7FFFFFFFFFFFFFFF)
@@ -113,15 +114,13 @@ def _seconds(begin_ms: int, store_ms: int) -> Any:
     return min(max(seconds, int64(-(1 << 31))), int64((1 << 31) - 1))
 
 
-@kernel
-def put_items(
-    file: int, file_bytes: int, slots: int, items: int, begin_ms: int, offsets: int, rows: int, topic_ids: int,
-    keys: int, start: int, end: int, pending: int,
-) -> Any:  # fmt: skip
+@struct_kernel("file file_bytes slots items begin_ms offsets rows topic_ids keys start end pending")
+def put_items(job: int) -> Any:
     """Put keys ``[start, end)`` into the file; the new item count, or FULL or BAD_INPUT, nothing changed.
 
     The keys are those of a ``batch_bounds`` that did not refuse them: they are not checked again.
     """
+    file, file_bytes, slots, items, begin_ms, offsets, rows, topic_ids, keys, start, end, pending = load_fields(job, 12)
     hash_at = load_i64(offsets)
     topic_at = load_i64(offsets + 8)
     queue_at = load_i64(offsets + 16)
@@ -204,23 +203,14 @@ def link_again(file: int, file_bytes: int, slots: int, count: int, offsets: int)
     return used
 
 
-@kernel
-def walk_chain(
-    file: int,
-    file_bytes: int,
-    slots: int,
-    limit: int,
-    offsets: int,
-    low: int,
-    high: int,
-    out: int,
-    capacity: int,
-) -> Any:
+@struct_kernel("file file_bytes slots limit offsets low high out capacity")
+def walk_chain(job: int) -> Any:
     """Numbers (int32) of the items with these hashes, newest first; ``high`` < 0 matches any.
 
     Returns how many there are, of which the first ``capacity`` are stored, or CORRUPT for a chain whose
     numbers do not fall or leave ``1..limit``.
     """
+    file, file_bytes, slots, limit, offsets, low, high, out, capacity = load_fields(job, 9)
     hash_at = load_i64(offsets)
     previous_at = load_i64(offsets + 48)
     high_at = load_i64(offsets + 56)

@@ -1,4 +1,5 @@
-"""Finds the items of a classic index in scanned records, puts them and walks chains. Oracle: ``index.classic.format``.
+"""Finds the items of a classic index in scanned records, puts them and walks chains. Oracle:
+``tests.support.oracles.plain_classic``.
 
 Unlike the keys of our own index, items repeat if a key does, and the tags of a message are one more item. Nothing
 read from a file is used before it was checked.
@@ -12,10 +13,10 @@ import numpy as np
 from numba import int64
 from numpy.typing import NDArray
 
-from index.kernels.chains import publish_be32
-from tiering.errors import InvalidRequestError
-from tiering.fs import ByteArray
-from tiering.kernels.primitives import (
+from tierlog.index.kernels.chains import publish_be32
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.kernels.primitives import (
     called,
     kernel,
     load_be32,
@@ -30,8 +31,9 @@ from tiering.kernels.primitives import (
     store_i32,
     store_i64,
 )
-from tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
-from tiering.kernels.text import java_hash, key_hash
+from tierlog.tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
+from tierlog.tiering.kernels.structs import load_fields, struct_kernel
+from tierlog.tiering.kernels.text import java_hash, key_hash
 
 BAD_INPUT = -2
 #: One row an item: the message's row in the batch and the hash.
@@ -75,7 +77,7 @@ def _emit(out: int, count: int, capacity: int, row: int, hash: int) -> Any:
 
 @kernel
 def _hash_items(
-    data: int, data_bytes: int, rows: int, row_count: int, mark: int, out: int, capacity: int, bad_row: int
+    *, data: int, data_bytes: int, rows: int, row_count: int, mark: int, out: int, capacity: int, bad_row: int
 ) -> Any:
     """Item rows of all records, of which ``capacity`` are stored; their number, or BAD_INPUT and the bad row.
 
@@ -133,8 +135,8 @@ def hash_classic_items(data: ByteArray, rows: ScanRows) -> ItemRows:
     while True:
         out = np.empty(capacity, ITEM_ROW)
         count = _hash_items(
-            data.ctypes.data, len(data), rows.ctypes.data, len(rows), _MARK.ctypes.data,
-            out.ctypes.data, capacity, bad_row.ctypes.data,
+            data=data.ctypes.data, data_bytes=len(data), rows=rows.ctypes.data, row_count=len(rows),
+            mark=_MARK.ctypes.data, out=out.ctypes.data, capacity=capacity, bad_row=bad_row.ctypes.data,
         )  # fmt: skip
         if count < 0:
             raise InvalidRequestError(f"row {bad_row[0]} points outside the scanned bytes")
@@ -143,11 +145,10 @@ def hash_classic_items(data: ByteArray, rows: ScanRows) -> ItemRows:
         capacity = int(count)
 
 
-@kernel
-def put_classic(
-    file: int, file_bytes: int, slots: int, items: int, rows: int, row_count: int, keys: int, start: int, end: int
-) -> Any:
+@struct_kernel("file file_bytes slots items rows row_count keys start end")
+def put_classic(job: int) -> Any:
     """Put item rows ``[start, end)`` until the file is full; how many were put, or BAD_INPUT, nothing changed."""
+    file, file_bytes, slots, items, rows, row_count, keys, start, end = load_fields(job, 9)
     first_item = file + 40 + 4 * slots
     counter = max(load_be32(file + 36), int64(1))
     if slots < 1 or items < 2 or counter > items or start < 0 or 40 + 4 * slots + 20 * items > file_bytes:
@@ -219,16 +220,14 @@ def relink_classic(file: int, file_bytes: int, slots: int, items: int, count: in
     return used
 
 
-@kernel
-def walk_classic(
-    file: int, file_bytes: int, slots: int, items: int, hash: int, begin_ms: int, end_ms: int,
-    out: int, capacity: int,
-) -> Any:  # fmt: skip
+@struct_kernel("file file_bytes slots items hash begin_ms end_ms out capacity")
+def walk_classic(job: int) -> Any:
     """Offsets (int64) of items with this hash and a time in the closed range, newest first, at most ``capacity``.
 
     A chain ends at a number that does not fall. It may start above a counter that was read before the last put,
     so the capacity bounds it.
     """
+    file, file_bytes, slots, items, hash, begin_ms, end_ms, out, capacity = load_fields(job, 9)
     if slots < 1 or hash < 0 or 40 + 4 * slots + 20 * items > file_bytes:
         return BAD_INPUT
     first_ms = load_be64(file)

@@ -1,4 +1,4 @@
-"""Puts many keys into a split-block Bloom filter. ``index.key_filter.plain_block_and_mask`` is the oracle."""
+"""Puts many keys into a split-block Bloom filter. ``index.format.key_filter.plain_block_and_mask`` is the oracle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Any
 
 from numba import int64
 
-from tiering.kernels.primitives import called, kernel, load_be32, load_i64, load_u32, prefetch, store_i32, store_i64
+from tierlog.tiering.kernels.primitives import (
+    called,
+    kernel,
+    load_be32,
+    load_i64,
+    load_u32,
+    prefetch,
+    store_i32,
+    store_i64,
+)
 
 #: How far ahead of the block being set memory is asked for; blocks lie at random.
 _AHEAD = 16
@@ -59,7 +68,7 @@ def _mixed(low: int, high: int) -> Any:
 
 
 @kernel
-def add_items(words: int, blocks: int, items: int, count: int, width: int, hash_at: int, high_at: int) -> Any:
+def add_items(*, words: int, blocks: int, items: int, count: int, width: int, hash_at: int, high_at: int) -> Any:
     """The same for the keys of compacted items, whose hashes are at these places; returns the sum of the keys."""
     total = int64(0)
     for at in range(count):
@@ -74,7 +83,7 @@ def add_items(words: int, blocks: int, items: int, count: int, width: int, hash_
 
 
 @kernel
-def count_keys(items: int, count: int, width: int, hash_at: int, high_at: int, last: int) -> Any:
+def count_keys(*, items: int, count: int, width: int, hash_at: int, high_at: int, last: int) -> Any:
     """How many of sorted items have another key than the one before.
 
     ``last`` (int64 each) has the hashes of the last one, -1 at the start, and the sum of the keys of all items so far.

@@ -1,4 +1,4 @@
-"""Hashes every key of a batch of scanned records. ``index.plain.plain_keys`` is the oracle.
+"""Hashes every key of a batch of scanned records. ``tests.support.oracles.plain_index.plain_keys`` is the oracle.
 
 A message is found by its UNIQ_KEY, then by each non-empty piece of KEYS split at single spaces; a rolled-back
 transaction by nothing; keys of one message that are equal in both hashes count once.
@@ -13,14 +13,13 @@ import numpy as np
 from numba import int64
 from numpy.typing import NDArray
 
-from tiering.errors import InvalidRequestError
-from tiering.fs import ByteArray
-from tiering.kernels.primitives import (
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.kernels.primitives import (
     called,
     copy,
     copy_short,
     inlined,
-    kernel,
     load_i32,
     load_i64,
     load_u8,
@@ -31,8 +30,9 @@ from tiering.kernels.primitives import (
     store_i64,
     store_u8,
 )
-from tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
-from tiering.kernels.text import java_hash, key_hash, xxh32_begun, xxh32_ended
+from tierlog.tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
+from tierlog.tiering.kernels.structs import load_fields, struct_kernel
+from tierlog.tiering.kernels.text import java_hash, key_hash, xxh32_begun, xxh32_ended
 
 #: One row a key: the message's row in the batch and both hashes.
 KEY_ROW = np.dtype([("row", "<i4"), ("hash", "<i4"), ("hash_high", "<u4")])
@@ -86,8 +86,9 @@ def _remember(table: int, out: int, first: int, number: int) -> None:
 
 
 @called
-def _seen(table: int, out: int, first: int, count: int, low: int, high: int) -> Any:
+def _seen(table: int, out: int, first: int, count: int, hashes: tuple[int, int]) -> Any:
     """Whether output rows ``first..count`` hold both hashes."""
+    low, high = hashes
     if count - first < _FEW_KEYS:
         for number in range(first, count):
             row = out + number * _KEY_BYTES
@@ -105,19 +106,17 @@ def _seen(table: int, out: int, first: int, count: int, low: int, high: int) -> 
         place = (place + 1) & (_TABLE_ENTRIES - 1)
 
 
-@kernel
-def _hash_keys(
-    data: int, data_bytes: int, rows: int, row_count: int, scratch: int, scratch_bytes: int, table: int,
-    out: int, capacity: int, result: int,
-) -> None:  # fmt: skip
+@struct_kernel("data data_bytes rows row_count scratch scratch_bytes table out capacity result")
+def _hash_keys(job: int) -> None:
     """``result``: keys emitted, or -1 if ``out`` is too small, -2 if a row leaves the data; then that row.
 
     The table is cleared here, when a message first needs it: hardly any does.
     """
+    data, data_bytes, rows, row_count, scratch, scratch_bytes, table, out, capacity, result = load_fields(job, 10)
     count = int64(0)
     seed = int64(0)
     topic_length = int64(-1)
-    a, b, c, d = xxh32_begun(scratch, 0)
+    sums = xxh32_begun(scratch, 0)
     taken = int64(0)
     is_table_clear = False
     for number in range(row_count):
@@ -147,7 +146,7 @@ def _hash_keys(
             store_u8(scratch + length, 35)
             topic_length = length
             seed = java_hash(0, scratch, length + 1)
-            a, b, c, d = xxh32_begun(scratch, length + 1)
+            sums = xxh32_begun(scratch, length + 1)
             taken = (length + 1) & -16
         first = count
         at = data + load_i32(row + _KEYS_AT)
@@ -158,8 +157,8 @@ def _hash_keys(
             if piece_length > 0:
                 low = key_hash(java_hash(seed, piece, piece_length))
                 copy_short(scratch + topic_length + 1, piece, piece_length)
-                high = xxh32_ended(a, b, c, d, taken, scratch + taken, topic_length + 1 - taken + piece_length)
-                if not _seen(table, out, first, count, low, high):
+                high = xxh32_ended(sums, taken, scratch + taken, topic_length + 1 - taken + piece_length)
+                if not _seen(table, out, first, count, (low, high)):
                     if count == capacity:
                         store_i64(result, -1)
                         return
@@ -206,8 +205,9 @@ def hash_keys(data: ByteArray, rows: ScanRows) -> KeyRows:
     while True:
         out = np.empty(capacity, KEY_ROW)
         _hash_keys(
-            data.ctypes.data, len(data), rows.ctypes.data, len(rows), text.ctypes.data, len(text), table.ctypes.data,
-            out.ctypes.data, capacity, result.ctypes.data,
+            data=data.ctypes.data, data_bytes=len(data), rows=rows.ctypes.data, row_count=len(rows),
+            scratch=text.ctypes.data, scratch_bytes=len(text), table=table.ctypes.data, out=out.ctypes.data,
+            capacity=capacity, result=result.ctypes.data,
         )  # fmt: skip
         count, row = int(result[0]), int(result[1])
         if count >= 0:

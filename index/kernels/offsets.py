@@ -11,7 +11,16 @@ from typing import Any
 
 from numba import int64
 
-from tiering.kernels.primitives import called, kernel, load_be64, load_i32, load_i64, load_u32, store_i32, store_i64
+from tierlog.tiering.kernels.primitives import (
+    called,
+    kernel,
+    load_be64,
+    load_i32,
+    load_i64,
+    load_u32,
+    store_i32,
+    store_i64,
+)
 
 ROW_BYTES = 24
 NEGATIVE = -1
@@ -38,7 +47,7 @@ def _rows_up_to(rows: int, known: int, physical: int) -> Any:
 
 @kernel
 def count_offsets(
-    items: int, count: int, width: int, offset_at: int, segment_bytes: int, rows: int, most: int, state: int
+    *, items: int, count: int, width: int, offset_at: int, segment_bytes: int, rows: int, most: int, state: int
 ) -> Any:
     """Count the offsets of items in the last field of their segments' rows, of which there is room for ``most``.
 
@@ -78,7 +87,7 @@ def count_offsets(
 
 @kernel
 def collect_offsets(
-    items: int, count: int, width: int, offset_at: int, segment_bytes: int, rows: int, known: int, found: int
+    *, items: int, count: int, width: int, offset_at: int, segment_bytes: int, rows: int, known: int, found: int
 ) -> Any:
     """Put each item's position in its segment (uint32) where the segment's row says; ``count``, or -1 - an item that
     no row has room for.
@@ -144,7 +153,7 @@ def sort_distinct(values: int, count: int, other: int, scratch: int) -> Any:
 
 
 @kernel
-def fill_buckets(pairs: int, start: int, end: int, shift: int, buckets: int, count: int) -> Any:
+def fill_buckets(pairs: int, *, start: int, end: int, shift: int, buckets: int, count: int) -> Any:
     """The first of the pairs ``[start, end)`` at or above ``bucket << shift``, for each of ``count`` buckets.
 
     Positions (uint32) ascend, each beside another number.

@@ -1,4 +1,4 @@
-"""Sorts items inside their slots; ``index.object_order.plain_order`` is the oracle.
+"""Sorts items inside their slots; ``index.objects.item_order.plain_order`` is the oracle.
 
 Field positions are those of compacted items: hash, hash_high (-1 = absent), offset, bytes of an item.
 """
@@ -9,10 +9,22 @@ from typing import Any
 
 from numba import int64, uint32
 
-from tiering.kernels.primitives import called, inlined, kernel, load_be32, load_be64, load_i32, store_i32, store_i64
+from tierlog.tiering.kernels.primitives import (
+    called,
+    inlined,
+    kernel,
+    load_be32,
+    load_be64,
+    load_i32,
+    store_i32,
+    store_i64,
+)
+from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 
 #: Up to this many items are sorted by insertion; slots are short, but for a hot key's.
 _RUN = 16
+#: How items lie: the address of number 0, bytes of an item, and positions of hash, hash_high and offset in it.
+Lying = tuple[int, int, int, int, int]
 
 
 @inlined
@@ -22,7 +34,7 @@ def _slot(hash_address, slots):
 
 
 @kernel
-def rising_slots(items: int, count: int, width: int, hash_at: int, slots: int, slot_from: int, out: int) -> Any:
+def rising_slots(*, items: int, count: int, width: int, hash_at: int, slots: int, slot_from: int, out: int) -> Any:
     """Where the run of the last item's slot begins, or -1 unless slots rise from ``slot_from`` on; at least one item.
 
     ``out`` gets the first and the last slot (int64).
@@ -57,10 +69,9 @@ def _is_before(left: int, right: int, hash_at: int, high_at: int, offset_at: int
 
 
 @called
-def _insert(
-    items: int, width: int, hash_at: int, high_at: int, offset_at: int, order: int, start: int, end: int
-) -> Any:
+def _insert(lying: Lying, order: int, start: int, end: int) -> Any:
     """Sort the numbers ``[start, end)``, which the order holds as they come."""
+    items, width, hash_at, high_at, offset_at = lying
     for at in range(start + 1, end):
         number = load_i32(order + 4 * at)
         place = at
@@ -75,11 +86,10 @@ def _insert(
 
 
 @called
-def _merge(
-    items: int, width: int, hash_at: int, high_at: int, offset_at: int, source: int, target: int, start: int,
-    middle: int, end: int,
-) -> Any:  # fmt: skip
-    """Merge two sorted runs of numbers into another array; of equal items the earlier one comes first."""
+def _merge(lying: Lying, source: int, target: int, runs: tuple[int, int, int]) -> Any:
+    """Merge two sorted runs of numbers, (start, middle, end), into another array; of equals the earlier comes first."""
+    items, width, hash_at, high_at, offset_at = lying
+    start, middle, end = runs
     left, right = start, middle
     for place in range(start, end):
         take_right = left >= middle
@@ -97,14 +107,14 @@ def _merge(
     return int64(0)
 
 
-@kernel
-def sort_slots(
-    items: int, count: int, width: int, hash_at: int, high_at: int, offset_at: int, slots: int, order: int, scratch: int
-) -> Any:
+@struct_kernel("items count width hash_at high_at offset_at slots order scratch")
+def sort_slots(job: int) -> Any:
     """Fill ``order`` (int32) with the numbers of ``count`` items whose slots ascend, sorted inside each slot.
 
     ``scratch`` is another array of int32 of that length.
     """
+    items, count, width, hash_at, high_at, offset_at, slots, order, scratch = load_fields(job, 9)
+    lying = (items, width, hash_at, high_at, offset_at)
     start = int64(0)
     while start < count:
         slot = _slot(items + width * start + hash_at, slots)
@@ -113,15 +123,13 @@ def sort_slots(
             store_i32(order + 4 * end, end)
             end += 1
         for run in range(start, end, _RUN):
-            _insert(items, width, hash_at, high_at, offset_at, order, run, min(run + _RUN, end))
+            _insert(lying, order, run, min(run + _RUN, end))
         length = int64(_RUN)
         source, target = order, scratch
         while length < end - start:
             for run in range(start, end, 2 * length):
                 middle = min(run + length, end)
-                _merge(
-                    items, width, hash_at, high_at, offset_at, source, target, run, middle, min(middle + length, end)
-                )
+                _merge(lying, source, target, (run, middle, min(middle + length, end)))
             source, target = target, source
             length *= 2
         if source != order:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from numba import int64
 
-from tiering.kernels.checksum import continued_crc32
-from tiering.kernels.primitives import kernel, load_u32, store_i32
+from tierlog.tiering.kernels.checksum import continued_crc32
+from tierlog.tiering.kernels.primitives import kernel, load_u32, store_i32
 
-#: ``index.page_checksums.PAGE_BYTES``.
+#: ``index.format.page_checksums.PAGE_BYTES``.
 _PAGE_BYTES = 4096
 
 

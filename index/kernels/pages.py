@@ -1,4 +1,4 @@
-"""Lays items out in the pages of an index object, with their cold offsets. ``index.object_pages`` reads them.
+"""Lays items out in the pages of an index object, with their cold offsets. ``index.objects.pages`` reads them.
 
 Field positions are those of compacted items.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from numba import int64, uint32
 
-from tiering.kernels.primitives import (
+from tierlog.tiering.kernels.primitives import (
     called,
     kernel,
     load_be32,
@@ -23,6 +23,7 @@ from tiering.kernels.primitives import (
     store_i64,
     store_u8,
 )
+from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 
 #: Items between the steps that ask for an offset's bucket, for what is in it, and search there.
 _AHEAD = 16
@@ -33,7 +34,7 @@ TRANSLATE_SCRATCH_BYTES = 24 * _RING
 
 @kernel
 def slot_starts(
-    items: int, count: int, width: int, hash_at: int, slots: int, slot_from: int, slot_count: int, out: int
+    *, items: int, count: int, width: int, hash_at: int, slots: int, slot_from: int, slot_count: int, out: int
 ) -> Any:
     """The first item (int64) at or above each of ``slot_count`` slots and of the one behind them; slots ascend."""
     place = int64(0)
@@ -56,16 +57,14 @@ def _transpose(rows: int, count: int, width: int, out: int) -> int:
     return out
 
 
-@kernel
-def lay_page(
-    items: int, width: int, item: int, item_end: int, starts: int, slot: int, slot_end: int, first_slot: int,
-    head_bytes: int, out: int, entries: int,
-) -> Any:  # fmt: skip
+@struct_kernel("items width item item_end starts slot slot_end first_slot head_bytes out entries")
+def lay_page(job: int) -> Any:
     """The page of the items ``[item, item_end)``, to ``out``; its bytes.
 
     ``starts`` has the first item (int64) of each slot from number 0 on; the page's are ``[slot, slot_end)``, of which
     number ``slot`` is the object's ``first_slot``. ``entries`` is scratch of 8 bytes a slot.
     """
+    items, width, item, item_end, starts, slot, slot_end, first_slot, head_bytes, out, entries = load_fields(job, 11)
     slots = slot_end - slot
     store_be32(out, first_slot)
     store_be32(out + 4, slots)
@@ -79,17 +78,17 @@ def lay_page(
     return _transpose(items + width * item, item_end - item, width, end) - out
 
 
-@kernel
-def translate(
-    items: int, count: int, width: int, offset_at: int, segment_bytes: int, bases: int, segments: int, buckets: int,
-    buckets_each: int, shift: int, pairs: int, scratch: int,
-) -> Any:  # fmt: skip
+@struct_kernel("items count width offset_at segment_bytes bases segments buckets buckets_each shift pairs scratch")
+def translate(job: int) -> Any:
     """Rewrite the physical offsets of items as cold ones; ``count``, or -1 - the first item whose offset is not known.
 
     ``bases`` (int64) are those of the segments, ascending. ``pairs`` (uint32 each) are the positions of each segment,
     ascending, one segment after the other, each beside its cold one. Each segment has ``buckets_each`` (uint32),
     and one more for where it ends: the number of the first position of ``bucket << shift`` or above.
     """
+    (
+        items, count, width, offset_at, segment_bytes, bases, segments, buckets, buckets_each, shift, pairs, scratch,
+    ) = load_fields(job, 12)  # fmt: skip
     base = load_i64(bases)
     row = buckets
     for ahead in range(count + 2 * _AHEAD):

@@ -1,4 +1,5 @@
-"""Lays chained items out slot by slot, and compares the result with the items by number. Oracle: ``index.plain``.
+"""Lays chained items out slot by slot, and compares the result with the items by number. Oracle:
+``tests.support.oracles.plain_index``.
 
 Field positions come from ``ItemLayout.kernel_offsets``, as in ``index.kernels.chains``. Nothing read from a file is
 used before it was checked.
@@ -10,11 +11,10 @@ from typing import Any
 
 from numba import int64, uint32
 
-from tiering.kernels.primitives import (
+from tierlog.tiering.kernels.primitives import (
     called,
     copy_short,
     inlined,
-    kernel,
     load_be32,
     load_i32,
     load_i64,
@@ -24,6 +24,7 @@ from tiering.kernels.primitives import (
     store_i32,
     store_i64,
 )
+from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 
 CORRUPT = -1
 
@@ -37,6 +38,10 @@ GATHER_SCRATCH_BYTES = GROUP * (16 + 8 * ROUNDS)
 #: Items between the step that asks for one and the one that compares it.
 _AHEAD = 16
 _PREVIOUS_BYTES = 4
+
+
+#: Where chained items lie: the address of number 0, bytes of an item, slots, and positions of hash and previous in it.
+Chains = tuple[int, int, int, int, int]
 
 
 @inlined
@@ -59,8 +64,10 @@ def _ask_for(item, item_bytes):
 
 
 @called
-def _previous_of(item: int, number: int, slot: int, slots: int, hash_at: int, previous_at: int) -> Any:
+def _previous_of(chains: Chains, number: int, slot: int) -> Any:
     """The number that follows in the chain of ``slot``, 0 at its end, or CORRUPT."""
+    items, item_bytes, slots, hash_at, previous_at = chains
+    item = items + item_bytes * number
     if not _is_of_slot(load_be32(item + hash_at), slot, slots):
         return int64(CORRUPT)
     previous = load_be32(item + previous_at)
@@ -68,30 +75,26 @@ def _previous_of(item: int, number: int, slot: int, slots: int, hash_at: int, pr
 
 
 @called
-def _follow(
-    items: int, item_bytes: int, number: int, slot: int, slots: int, hash_at: int, previous_at: int, target: int,
-    end: int, taken: int,
-) -> Any:  # fmt: skip
-    """Copy a chain from ``number`` on while there is room up to ``end``: the next number or CORRUPT, the new target.
+def _follow(chains: Chains, number: int, slot: int, room: tuple[int, int], taken: int) -> Any:
+    """Copy a chain from ``number`` on while there is room: the next number or CORRUPT, the new target.
 
-    The numbers go to ``taken``.
+    ``room`` is (target, end); the numbers go to ``taken``.
     """
+    items, item_bytes, _slots, _hash_at, previous_at = chains
+    target, end = room
     width = item_bytes - _PREVIOUS_BYTES
     while number > 0 and target + width <= end:
         item = items + item_bytes * number
         store_i32(taken, number)
         taken += 4
-        number = _previous_of(item, number, slot, slots, hash_at, previous_at)
+        number = _previous_of(chains, number, slot)
         _copy_item(target, item, previous_at, width - previous_at)
         target += width
     return number, target
 
 
-@kernel
-def gather_slots(
-    file: int, file_bytes: int, slots: int, count: int, offsets: int, state: int, scratch: int,
-    table: int, table_slots: int, out: int, out_bytes: int, taken: int,
-) -> Any:  # fmt: skip
+@struct_kernel("file file_bytes slots count offsets state scratch table table_slots out out_bytes taken")
+def gather_slots(job: int) -> Any:
     """Go on laying out chains in slot order: compacted items to ``out``, compacted slots to ``table``.
 
     The numbers of the items (int32) go to ``taken``, in the same order.
@@ -102,11 +105,15 @@ def gather_slots(
     one if ``out`` takes ``ROUNDS`` items. Returns the bytes written to ``out``, or CORRUPT for a chain whose numbers do
     not fall or leave ``1..count``, and for an item that is not of its slot.
     """
+    (
+        file, file_bytes, slots, count, offsets, state, scratch, table, table_slots, out, out_bytes, taken,
+    ) = load_fields(job, 12)  # fmt: skip
     hash_at = load_i64(offsets)
     previous_at = load_i64(offsets + 48)
     item_bytes = load_i64(offsets + 64)
     width = item_bytes - _PREVIOUS_BYTES
     items = file + 28 + 8 * slots
+    chains = (items, item_bytes, slots, hash_at, previous_at)
     first = load_i64(state)
     number = load_i64(state + 8)
     start = load_i64(state + 16)
@@ -127,10 +134,7 @@ def gather_slots(
     end = out + out_bytes
     while slot < slots and slot - first < table_slots:
         if number > 0:  # a long chain, or one left over from a full ``out``
-            number, target = _follow(
-                items, item_bytes, number, slot, slots, hash_at, previous_at, target, end,
-                taken + 4 * ((target - out) // width),
-            )  # fmt: skip
+            number, target = _follow(chains, number, slot, (target, end), taken + 4 * ((target - out) // width))
             if number < 0:
                 return int64(CORRUPT)
             if number > 0:
@@ -160,7 +164,7 @@ def gather_slots(
                 entry = load_i64(alive + 8 * place)
                 k = entry >> 32
                 here = entry & 0xFFFFFFFF
-                next = _previous_of(items + item_bytes * here, here, slot + k, slots, hash_at, previous_at)
+                next = _previous_of(chains, here, slot + k)
                 if next < 0:
                     return int64(CORRUPT)
                 _ask_for(items + item_bytes * next, item_bytes)
@@ -206,11 +210,10 @@ def gather_slots(
     return target - out
 
 
-@kernel
-def compare_slots(
-    chained: int, chained_bytes: int, slots: int, count: int, offsets: int, compacted: int, compacted_bytes: int,
-    numbers: int, number_count: int, slot_end: int, state: int,
-) -> Any:  # fmt: skip
+@struct_kernel(
+    "chained chained_bytes slots count offsets compacted compacted_bytes numbers number_count slot_end state"
+)
+def compare_slots(job: int) -> Any:
     """Go on comparing: the next items of a compacted file, and its slots below ``slot_end``, which end among them.
 
     ``numbers`` (int32) says which of the chained items ``1..count`` each of the next items is. It is not trusted: each
@@ -221,6 +224,10 @@ def compare_slots(
     be below, the place that comes next, and how many slots had items; at the start 0, 0, ``count + 1``, 0, 0. Returns
     0, or -1 - the slot that differs.
     """
+    (
+        chained, chained_bytes, slots, count, offsets, compacted, compacted_bytes, numbers, number_count, slot_end,
+        state,
+    ) = load_fields(job, 11)  # fmt: skip
     hash_at = load_i64(offsets)
     previous_at = load_i64(offsets + 48)
     item_bytes = load_i64(offsets + 64)

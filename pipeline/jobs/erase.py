@@ -1,6 +1,7 @@
 """Erases messages of an archive in bulk: hidden by one commit, overwritten by executors; prints the receipt.
 
-``python -m pipeline.jobs.erase --cold URL [--store ID] TOPIC [--key K]… [--keys-file FILE] [--from T] [--to T]``
+``python -m tierlog.pipeline.jobs.erase --cold URL [--store ID] TOPIC [--key K]… [--keys-file FILE] [--from T] [--to
+T]``
 """
 
 from __future__ import annotations
@@ -8,14 +9,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pipeline.archive import ArchiveSnapshot
-from pipeline.grace import grace_ms_of
-from pipeline.job import Job, JobContext, Summary
-from pipeline.removal.erasing import BulkErasure, ErasureRequest
-from pipeline.removal.spark import add_archive_arguments, most_at_once, on_executors
-from pipeline.removal.tasks import ArchivePlace
-from tiering.errors import InvalidRequestError
-from tiering.times import parse_time
+from tierlog.pipeline.base.archive import ArchiveSnapshot
+from tierlog.pipeline.jobs.job import (
+    Job,
+    JobContext,
+    Summary,
+    add_archive_arguments,
+    grace_ms_of,
+    most_at_once,
+    on_executors,
+)
+from tierlog.pipeline.removal.erasure import BulkErasure, ErasureRequest
+from tierlog.pipeline.removal.tasks import ArchivePlace
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.times import parse_time
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,18 +50,18 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
         assert request is not None
         return erasure.plan(request)
     if request is None:
-        tombstone_id, stone = arguments.resume, erasure.open_erasure(arguments.resume)
+        tombstone_id, tombstone = arguments.resume, erasure.open_erasure(arguments.resume)
     else:
-        stone = erasure.begin(request)
-        tombstone_id = stone.tombstone_id
-    if stone is not None:
-        erasure.carry_out(stone, request, context.progress)
+        tombstone = erasure.begin(request)
+        tombstone_id = tombstone.tombstone_id
+    if tombstone is not None:
+        erasure.carry_out(tombstone, request, context.progress)
     unreadable = erasure.unreadable
     return {**erasure.receipt(tombstone_id), "unreadable": list(unreadable), "findings": len(unreadable)}
 
 
 def _request(arguments: argparse.Namespace) -> ErasureRequest | None:
-    """What is asked for; None to go on with what was begun."""
+    """Returns the request of the arguments; None to go on with an erasure that was begun."""
     if arguments.resume is not None:
         if arguments.topic or arguments.key or arguments.keys_file or arguments.from_time or arguments.to_time:
             raise InvalidRequestError("--resume stands alone", hint="the tombstone says what is erased")

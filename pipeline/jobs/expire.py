@@ -1,21 +1,27 @@
 """Lets messages of an archive expire in bulk: whole segments by their age, or those of topics.
 
-``python -m pipeline.jobs.expire --cold URL [--store ID] [--older-than DURATION | --before T] [--topic T]…``
+``python -m tierlog.pipeline.jobs.expire --cold URL [--store ID] [--older-than DURATION | --before T] [--topic T]…``
 """
 
 from __future__ import annotations
 
 import argparse
 
-from pipeline.archive import ArchiveSnapshot
-from pipeline.grace import grace_ms_of
-from pipeline.job import Job, JobContext, Summary
-from pipeline.removal.expiring import BulkExpiry
-from pipeline.removal.spark import add_archive_arguments, most_at_once, on_executors
-from pipeline.removal.tasks import ArchivePlace
-from tiering.errors import InvalidRequestError
-from tiering.expiring.rules import GivenRules, Rules, SetRules
-from tiering.times import parse_duration, parse_time
+from tierlog.pipeline.base.archive import ArchiveSnapshot
+from tierlog.pipeline.jobs.job import (
+    Job,
+    JobContext,
+    Summary,
+    add_archive_arguments,
+    grace_ms_of,
+    most_at_once,
+    on_executors,
+)
+from tierlog.pipeline.removal.expiry import BulkExpiry
+from tierlog.pipeline.removal.tasks import ArchivePlace
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.times import parse_duration, parse_time
+from tierlog.tiering.lifecycle.expiry import ConfiguredRules, ExpiryRules, GivenRules
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,12 +53,12 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
     return {**report.to_json(), "dry_run": arguments.dry_run}
 
 
-def _rules(arguments: argparse.Namespace, now_ms: int) -> Rules:
-    """What is given, else the retention of each topic."""
+def _rules(arguments: argparse.Namespace, now_ms: int) -> ExpiryRules:
+    """Returns the rules of the arguments, else the retention of each topic."""
     if arguments.older_than is None and arguments.before is None:
         if arguments.topic:
             raise InvalidRequestError("--topic without a time", hint="give --older-than DURATION or --before T")
-        return SetRules()
+        return ConfiguredRules()
     if arguments.before is not None:
         before_ms = parse_time(arguments.before)
         if before_ms > now_ms:

@@ -1,4 +1,4 @@
-"""The job ``export``: topics and ranges of store time as a table of Parquet files (``pipeline.export.table``).
+"""The job ``export``: topics and ranges of store time as a table of Parquet files (``pipeline.jobs.export_table``).
 
 An export has a folder of its own:
 
@@ -29,17 +29,14 @@ from itertools import count
 
 import pyarrow as pa
 
-from pipeline.archive import ArchiveSnapshot, open_objects
-from pipeline.export.json_body import parse_bodies, schema_of
-from pipeline.export.plan import ExportPlan, ExportRequest
-from pipeline.export.table import TableWriter
-from pipeline.job import Job, JobContext, Summary
-from pipeline.parts import PART_BYTES, SegmentPart, plan_parts, read_parts
-from pipeline.tasks import TaskFailure, run_tasks
-from tiering.cold.object_store import ObjectStore
-from tiering.cold.urls import canonical_url
-from tiering.errors import InvalidRequestError, ObjectNotFoundError, PreconditionFailedError, StoreError
-from tiering.times import parse_time
+from tierlog.pipeline.base.archive import ArchiveSnapshot, open_objects
+from tierlog.pipeline.jobs.export_table import ExportPlan, ExportRequest, TableWriter, parse_bodies, schema_of
+from tierlog.pipeline.jobs.job import Job, JobContext, Summary, TaskFailure, run_tasks
+from tierlog.pipeline.read.partitions import PART_BYTES, SegmentPart, plan_parts, read_parts
+from tierlog.tiering.base.errors import InvalidRequestError, ObjectNotFoundError, PreconditionFailedError, StoreError
+from tierlog.tiering.base.times import parse_time
+from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.objects.urls import canonical_url
 
 _PLAN, _DONE, _TASKS = "_export.json", "_exported.json", "_tasks/"
 #: Tasks that are waited for together, for each core: the more, the fewer cores idle at the end of a wave.
@@ -56,7 +53,7 @@ class ExportTask:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; its exit code."""
+    """Runs the job; returns its exit code."""
     return JOB.main(argv)
 
 
@@ -111,13 +108,14 @@ def _request(arguments: argparse.Namespace) -> ExportRequest:
     if arguments.task_bytes < 1:
         raise InvalidRequestError("--task-bytes is at least 1")
     return ExportRequest(
-        canonical_url(arguments.cold), tuple(sorted(set(arguments.store))), tuple(sorted(set(arguments.topic))),
-        from_ms, to_ms, arguments.json_schema, arguments.task_bytes,
+        cold=canonical_url(arguments.cold), stores=tuple(sorted(set(arguments.store))),
+        topics=tuple(sorted(set(arguments.topic))), from_ms=from_ms, to_ms=to_ms, json_schema=arguments.json_schema,
+        task_bytes=arguments.task_bytes,
     )  # fmt: skip
 
 
 def _plan(objects: ObjectStore, request: ExportRequest, nonce: str, out: str) -> ExportPlan:
-    """The plan that lies there, if it is for the same request, else a new one."""
+    """Returns the plan that lies there, if it is for the same request, else a new one."""
     found = _get(objects, _PLAN)
     if found is None:
         if next(iter(objects.list("")), None) is not None:
@@ -139,7 +137,7 @@ def _plan(objects: ObjectStore, request: ExportRequest, nonce: str, out: str) ->
 
 
 def tasks_of(plan: ExportPlan) -> Iterator[ExportTask]:
-    """All tasks of a plan, the same whenever they are asked for."""
+    """Returns all tasks of a plan, always the same."""
     number = count()
     for store in plan.stores.values():
         for parts in plan_parts(store, plan.request.predicate, part_bytes=plan.request.task_bytes):
@@ -151,7 +149,7 @@ def _export_task(task: ExportTask, *, plan: ExportPlan, out: str, schema: pa.Sch
 
 
 def write_task(objects: ObjectStore, task: ExportTask, plan: ExportPlan, schema: pa.Schema | None) -> None:
-    """Write the files of a task, then its record; runs on an executor."""
+    """Writes the files of a task, then its record; runs on an executor."""
     writer = TableWriter(objects, plan.table, task.number)
     unparsed = 0
     for batch in read_parts(plan.stores[task.store_id], task.parts, plan.request.predicate):

@@ -1,4 +1,5 @@
-"""``python -m pipeline.jobs.ingest``: a broker's directory, JSON lines or Parquet to the archive of a new store.
+"""``python -m tierlog.pipeline.jobs.ingest``: a broker's directory, JSON lines or Parquet to the archive of a new
+store.
 
 Killed anywhere before a store's one commit: there is no such store, and running it again starts over; what was stored
 by then goes once a later run has succeeded (``pipeline.new_store.commit``). After the commit: the store is complete,
@@ -14,21 +15,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from index.from_archive import IndexSizes
-from index.header import DEFAULT_ITEMS, DEFAULT_SLOTS
-from pipeline.following import following
-from pipeline.job import Job, JobContext, Summary
-from pipeline.new_store.broker_log import ArchiveTask, BrokerLog, LogPlan, survey
-from pipeline.new_store.commit import discard, exists_already, find_head, publish
-from pipeline.new_store.counted import CountedPlan, archive, count, keep
-from pipeline.new_store.described_input import ISO, Described, FileList, message_columns, queues_of
-from pipeline.new_store.input_rows import InputRows
-from pipeline.new_store.part import BuiltPart, NewStore
-from pipeline.tasks import TaskFailure, run_tasks
-from tiering.cold.urls import canonical_url
-from tiering.errors import InvalidRequestError, StoreError
-from tiering.format.manifest import Head
-from tiering.hot.identity import DEFAULT_SEGMENT_BYTES, validate_store_id
+from tierlog.index.format.header import DEFAULT_ITEMS, DEFAULT_SLOTS
+from tierlog.index.objects.derivation import IndexSizes
+from tierlog.pipeline.jobs.job import Job, JobContext, Summary, TaskFailure, run_tasks, task_progress
+from tierlog.pipeline.new_store.broker_log import ArchiveTask, BrokerLog, LogPlan, survey
+from tierlog.pipeline.new_store.commit import discard, exists_already, find_head, publish
+from tierlog.pipeline.new_store.input_files import ISO, Described, FileList, message_columns, queues_of
+from tierlog.pipeline.new_store.input_rows import InputRows
+from tierlog.pipeline.new_store.part import BuiltPart, NewStore
+from tierlog.pipeline.new_store.two_pass import CountedPlan, archive, count, keep
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError
+from tierlog.tiering.format.manifest import Head
+from tierlog.tiering.hot.identity import DEFAULT_SEGMENT_BYTES, validate_store_id
+from tierlog.tiering.objects.urls import canonical_url
 
 R = TypeVar("R")
 _QUEUES = 8
@@ -94,9 +93,10 @@ def _number(value: object) -> int:
 def _rows(context: JobContext, store: NewStore, arguments: argparse.Namespace) -> Summary:
     began_s = context.clock.monotonic_s()
     described = Described(
-        tuple(arguments.json or arguments.parquet), bool(arguments.json), arguments.topic, arguments.topic_column,
-        arguments.body_column, tuple(arguments.key_column), arguments.tag_column, tuple(arguments.property_column),
-        arguments.queue_column, arguments.time_column, arguments.time_format,
+        files=tuple(arguments.json or arguments.parquet), is_json=bool(arguments.json), topic=arguments.topic,
+        topic_column=arguments.topic_column, body_column=arguments.body_column, key_columns=tuple(arguments.key_column),
+        tag_column=arguments.tag_column, property_columns=tuple(arguments.property_column),
+        queue_column=arguments.queue_column, time_column=arguments.time_column, time_format=arguments.time_format,
     )  # fmt: skip
     queues, partitions = queues_of(arguments.queues), arguments.partitions
     if partitions is not None and partitions < 1:
@@ -108,7 +108,7 @@ def _rows(context: JobContext, store: NewStore, arguments: argparse.Namespace) -
     rows = InputRows.of(frame.schema, store_ms=context.clock.now_ms(), topic=described.topic)
     frame = keep(frame)
     try:
-        with following(context.spark, context.clock, context.progress, f"ingest {context.randomness.token_hex(4)}"):
+        with task_progress(context.spark, context.clock, context.progress, f"ingest {context.randomness.token_hex(4)}"):
             plan = CountedPlan.of(store, rows, count(frame, described.topic), queues)
             archive(frame, plan, files.fingerprint)
     finally:
@@ -120,7 +120,7 @@ def _rows(context: JobContext, store: NewStore, arguments: argparse.Namespace) -
 
 def _log(context: JobContext, store: NewStore, log: BrokerLog) -> Summary:
     began_s = context.clock.monotonic_s()
-    with following(context.spark, context.clock, context.progress, f"ingest {context.randomness.token_hex(4)}"):
+    with task_progress(context.spark, context.clock, context.progress, f"ingest {context.randomness.token_hex(4)}"):
         plan = LogPlan.of(log, [_sound(found) for found in run_tasks(context.spark, survey, log.segments)])
         if (made := _made_before(store, plan.fingerprint)) is not None:
             return {**_summary(context, store, made, began_s, is_new=False), **_cut_off(plan)}
@@ -137,7 +137,7 @@ def _log(context: JobContext, store: NewStore, log: BrokerLog) -> Summary:
 
 
 def _cut_off(plan: LogPlan) -> Summary:
-    """What is said of messages behind damage, which the archive lacks as the broker would after its own recovery."""
+    """Reports messages behind damage, which the archive lacks as the broker would after its own recovery."""
     if not plan.cut_off:
         return {}
     print(
@@ -149,7 +149,7 @@ def _cut_off(plan: LogPlan) -> Summary:
 
 @contextlib.contextmanager
 def _discarding(store: NewStore, parts: Sequence[BuiltPart]) -> Iterator[None]:
-    """What was stored goes if the commit cannot be tried."""
+    """Deletes what was stored if the commit cannot be tried."""
     try:
         yield
     except StoreError:
@@ -164,7 +164,7 @@ def _sound(outcome: R | TaskFailure) -> R:
 
 
 def _made_before(store: NewStore, fingerprint: str) -> Head | None:
-    """The head if this very input was ingested before; :class:`StoreMismatchError` for any other store of the id."""
+    """Returns the head if this input was ingested before; :class:`StoreMismatchError` for another store of the id."""
     head = find_head(store)
     if head is None:
         return None

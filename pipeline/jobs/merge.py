@@ -1,4 +1,4 @@
-"""Merges small index objects into those of days, months and years: ``python -m pipeline.jobs.merge``.
+"""Merges small index objects into those of days, months and years: ``python -m tierlog.pipeline.jobs.merge``.
 
 One task is one slot range of one group. Executors build and upload the objects of a range; the driver replaces the
 inputs of a group by them in one commit when all its ranges are there. Killed anywhere: groups that were committed are
@@ -17,21 +17,28 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from index.merge_job import FailedRange, MergeJob, MergeReport, Outcome
-from index.merge_plan import Level, MergeGroup, MergeOptions
-from index.merge_task import MergeTask, merge_range
-from index.publish import Workbench
-from pipeline.archive import ArchiveSnapshot, PinnedStore, open_objects
-from pipeline.grace import add_grace_argument, grace_ms_of
-from pipeline.job import Job, JobContext, Summary
-from pipeline.tasks import TaskFailure, run_tasks, scratch_folder
-from tiering.cold.manifest_store import ManifestStore
-from tiering.errors import StoreError
-from tiering.fs import LocalFileSystem
-from tiering.options import ColdOptions
-from tiering.paths import ColdKeys
-from tiering.randomness import SystemRandomness
-from tiering.times import format_time, parse_time
+from tierlog.index.maintenance.merge_job import FailedRange, MergeJob, MergeReport, RangeResult
+from tierlog.index.maintenance.merge_plan import Level, MergeGroup, MergeOptions
+from tierlog.index.maintenance.merge_task import MergeTask, merge_range
+from tierlog.index.objects.publisher import Workbench
+from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore, open_objects
+from tierlog.pipeline.jobs.job import (
+    Job,
+    JobContext,
+    Summary,
+    TaskFailure,
+    add_grace_argument,
+    grace_ms_of,
+    run_tasks,
+    scratch_folder,
+)
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.times import format_time, parse_time
+from tierlog.tiering.cold.manifest.store import ManifestStore
 
 _HOUR_MS = 3_600_000
 _LEVELS = {level.name.lower(): level for level in Level}
@@ -75,21 +82,21 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
 
 def _job(context: JobContext, store: PinnedStore, options: MergeOptions, grace_ms: int) -> MergeJob:
     manifest = ManifestStore(
-        open_objects(store.url), ColdKeys(store.store_id), context.randomness,
-        replace(ColdOptions(), grace_ms=grace_ms), clock=context.clock,
+        open_objects(store.url), ColdKeys(store.store_id), randomness=context.randomness,
+        options=replace(ColdOptions(), grace_ms=grace_ms), clock=context.clock,
     )  # fmt: skip
     at_once = 2 * context.spark.sparkContext.defaultParallelism
     return MergeJob(manifest, options, partial(_run, context.spark, store.url), context.clock, at_once=at_once)
 
 
-def _run(spark: SparkSession, url: str, tasks: Sequence[MergeTask]) -> list[Outcome]:
-    """Every task on its own, on whatever executor is free."""
+def _run(spark: SparkSession, url: str, tasks: Sequence[MergeTask]) -> list[RangeResult]:
+    """Runs every task on its own, on whatever executor is free."""
     outcomes = run_tasks(spark, partial(_merged, url), tasks)
     return [FailedRange(each.text, None) if isinstance(each, TaskFailure) else each for each in outcomes]
 
 
-def _merged(url: str, task: MergeTask) -> Outcome:
-    """Runs on an executor; what can be tried again fails the attempt."""
+def _merged(url: str, task: MergeTask) -> RangeResult:
+    """Merges a range, on an executor; an error that can be tried again fails the attempt."""
     with scratch_folder("merge") as folder:
         workbench = Workbench(LocalFileSystem(), Path(folder), contextlib.nullcontext)
         try:

@@ -1,8 +1,8 @@
 """The job ``rebuild``: the cold index of one store made again from its archived segments alone.
 
-Each stretch of the log (``index.rebuild_plan``) is replaced in one commit once its tasks are done. Killed anywhere:
-the stretches committed so far are right, the others as they were, and objects of tasks that were not committed are
-nobody's. Run again, it finds what is still missing or of another shape, and goes on there.
+Each stretch of the log (``index.maintenance.rebuild``) is replaced in one commit once its tasks are done. Killed
+anywhere: the stretches committed so far are right, the others as they were, and objects of tasks that were not
+committed are nobody's. Run again, it finds what is still missing or of another shape, and goes on there.
 """
 
 from __future__ import annotations
@@ -13,18 +13,32 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from index.header import check_capacity
-from index.layout import LAYOUTS, TIERLOG, ItemLayout
-from index.rebuild import build_objects, replace_stretch
-from index.rebuild_plan import IndexShape, Range, RebuildPlan, Stretch, plan_rebuild
-from pipeline.archive import ArchiveSnapshot, PinnedStore, open_manifest, pin
-from pipeline.grace import add_grace_argument, grace_ms_of
-from pipeline.job import Job, JobContext, Summary
-from pipeline.tasks import TaskFailure, run_tasks, scratch_folder
-from tiering.errors import ConflictError, InvalidRequestError
-from tiering.format.manifest import IndexEntry
-from tiering.fs import LocalFileSystem
-from tiering.randomness import SystemRandomness
+from tierlog.index.format.header import check_capacity
+from tierlog.index.format.layout import LAYOUTS, TIERLOG, ItemLayout
+from tierlog.index.maintenance.rebuild import (
+    IndexShape,
+    Range,
+    RebuildPlan,
+    Stretch,
+    build_objects,
+    plan_rebuild,
+    replace_stretch,
+)
+from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore, open_manifest, pin
+from tierlog.pipeline.jobs.job import (
+    Job,
+    JobContext,
+    Summary,
+    TaskFailure,
+    add_grace_argument,
+    grace_ms_of,
+    run_tasks,
+    scratch_folder,
+)
+from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.format.manifest import IndexEntry
 
 _DEFAULT_SLOTS, _DEFAULT_ITEMS = 5_000_000, 20_000_000
 _PART_BYTES = 4 << 30
@@ -35,8 +49,8 @@ _ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """What the arguments ask for."""
+class _Request:
+    """The request that the arguments make."""
 
     within: tuple[Range, ...]
     everything: bool
@@ -55,7 +69,7 @@ class _Report:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; its exit code."""
+    """Runs the job; returns its exit code."""
     return JOB.main(argv)
 
 
@@ -79,18 +93,18 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
         raise InvalidRequestError("--from lies below --to, and --part-bytes above 0")
     store = ArchiveSnapshot.take(arguments.cold, filter(None, [arguments.store])).only()
     shape = _shape(store, arguments)
-    wish = _Wish(((arguments.first, arguments.end),), arguments.all, arguments.part_bytes, grace_ms_of(arguments))
-    plan = _plan(store, shape, wish)
-    told: dict[str, object] = {
+    request = _Request(((arguments.first, arguments.end),), arguments.all, arguments.part_bytes, grace_ms_of(arguments))
+    plan = _plan(store, shape, request)
+    summary: dict[str, object] = {
         "store": store.store_id, "slots": shape.slots, "items_an_object": shape.items, "layout": shape.layout.name,
     }  # fmt: skip
     if arguments.dry_run:
-        return told | {
+        return summary | {
             "ranges": [[each.first, each.next] for each in plan.stretches],
             "objects_to_replace": sum(len(each.old) for each in plan.stretches), "objects_kept": plan.kept,
         }  # fmt: skip
-    report = _run(context, store, plan, shape, wish)
-    return told | {
+    report = _run(context, store, plan, shape, request)
+    return summary | {
         "commits": report.stretches, "objects_added": report.added, "objects_removed": report.removed,
         "objects_kept": plan.kept, "items": report.items, "planned_again": report.planned_again,
         "findings": len(report.failed), "failed": report.failed,
@@ -98,7 +112,7 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
 
 
 def _shape(store: PinnedStore, arguments: argparse.Namespace) -> IndexShape:
-    """As told; the rest as the newest object of the store has it, of level 0 if there is one."""
+    """Returns the shape of the arguments; the rest as the store's newest object has it, of level 0 if there is one."""
     manifest = store.manifest
     known = list(manifest.all_index_entries(manifest.reader(scan=True), store.head))
     files = [entry for entry in known if not entry.level]
@@ -118,31 +132,31 @@ def _layout(name: str) -> ItemLayout:
     return known[name]
 
 
-def _plan(store: PinnedStore, shape: IndexShape, wish: _Wish) -> RebuildPlan:
+def _plan(store: PinnedStore, shape: IndexShape, request: _Request) -> RebuildPlan:
     manifest, head = store.manifest, store.head
     reader = manifest.reader(scan=True)
     sizes = {info.key: info.size_bytes for info in manifest.objects.list(f"{store.store_id}/index/")}
 
     def is_right(entry: IndexEntry) -> bool:
         return (
-            not wish.everything
+            not request.everything
             and sizes.get(entry.key) == entry.size_bytes
             and (entry.slots, entry.layout) == (shape.slots, shape.layout.name)
         )
 
     log = list(manifest.log_entries(reader, head))
     index = manifest.all_index_entries(reader, head)
-    return plan_rebuild(head, log, index, is_right, within=wish.within, most_bytes=wish.part_bytes)
+    return plan_rebuild(head, log, index, is_right, within=request.within, most_bytes=request.part_bytes)
 
 
-def _run(context: JobContext, store: PinnedStore, plan: RebuildPlan, shape: IndexShape, wish: _Wish) -> _Report:
+def _run(context: JobContext, store: PinnedStore, plan: RebuildPlan, shape: IndexShape, request: _Request) -> _Report:
     report = _Report()
     done = 0
     for number in range(_ROUNDS):
         again: list[tuple[Stretch, str]] = []
         of = done + sum(len(each.pieces) for each in plan.stretches)
         for wave in _waves(plan.stretches, _WAVE * context.spark.sparkContext.defaultParallelism):
-            again += _replace(context, store, wave, shape, wish.grace_ms, report)
+            again += _replace(context, store, wave=wave, shape=shape, grace_ms=request.grace_ms, report=report)
             done += sum(len(each.pieces) for each in wave)
             context.progress(done, of)
         if not again:
@@ -152,7 +166,7 @@ def _run(context: JobContext, store: PinnedStore, plan: RebuildPlan, shape: Inde
             return report
         report.planned_again += len(again)
         store = pin(store.url, store.store_id)
-        plan = _plan(store, shape, replace(wish, within=tuple((each.first, each.next) for each, _ in again)))
+        plan = _plan(store, shape, replace(request, within=tuple((each.first, each.next) for each, _ in again)))
     return report
 
 
@@ -171,16 +185,19 @@ def _waves(stretches: Sequence[Stretch], tasks: int) -> Iterator[list[Stretch]]:
 def _replace(
     context: JobContext,
     store: PinnedStore,
+    *,
     wave: Sequence[Stretch],
     shape: IndexShape,
     grace_ms: int,
     report: _Report,
 ) -> list[tuple[Stretch, str]]:
-    """Build and commit some stretches; those that have to be planned again, with the reason."""
+    """Builds and commits some stretches; returns those that have to be planned again, with the reason."""
     manifest, again = open_manifest(store.url, store.store_id, grace_ms), list[tuple[Stretch, str]]()
     begun_s = manifest.begin_upload()
+    # executors build the pieces of all stretches
     pieces = [piece for stretch in wave for piece in stretch.pieces]
     results = iter(run_tasks(context.spark, partial(_build, store, shape), pieces))
+    # a commit for each stretch whose pieces were all built
     for stretch in wave:
         built: list[IndexEntry] = []
         failures: list[TaskFailure] = []
@@ -211,10 +228,11 @@ def _replace(
 
 
 def _build(store: PinnedStore, shape: IndexShape, piece: Range) -> tuple[IndexEntry, ...]:
-    """On an executor: objects of one piece, with a folder of its own on the disk that Spark was given."""
+    """Builds the objects of one piece, on an executor, in a folder of its own on the disk that Spark was given."""
     with scratch_folder("rebuild") as folder:
         return build_objects(
-            store.manifest, store.head, piece, shape, LocalFileSystem(), Path(folder), SystemRandomness()
+            store.manifest, store.head, piece, shape=shape, fs=LocalFileSystem(), folder=Path(folder),
+            randomness=SystemRandomness(),
         )  # fmt: skip
 
 

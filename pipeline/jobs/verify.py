@@ -14,15 +14,13 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from index.archive_check import ObjectRead
-from index.check_tasks import CheckCounts, ObjectTask, SegmentRead, SegmentTask, check_in_tasks
-from pipeline.archive import check_is_there, open_manifest, open_objects
-from pipeline.job import Job, JobContext, Summary
-from pipeline.tasks import TaskFailure, run_tasks
-from tiering.checks.findings import Finding, Findings
-from tiering.cold.listing import stores_below
-from tiering.cold.urls import canonical_url
-from tiering.errors import InvalidRequestError, NotFoundError, StoreError
+from tierlog.index.maintenance.check import ObjectRead
+from tierlog.index.maintenance.check_tasks import CheckCounts, ObjectTask, SegmentRead, SegmentTask, check_in_tasks
+from tierlog.pipeline.base.archive import check_is_there, open_manifest, open_objects
+from tierlog.pipeline.jobs.job import Job, JobContext, Summary, TaskFailure, run_tasks
+from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreError
+from tierlog.tiering.checks.findings import Finding, Findings
+from tierlog.tiering.objects.urls import canonical_url, stores_below
 
 _TASK_BYTES = 128 << 20
 #: Tasks that are waited for together, for each core.
@@ -43,7 +41,7 @@ _R = TypeVar("_R")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; its exit code."""
+    """Runs the job; returns its exit code."""
     return JOB.main(argv)
 
 
@@ -108,7 +106,7 @@ def _read_segments(url: str, store_id: str, task: SegmentTask) -> tuple[SegmentR
 
 
 def _results(found: Sequence[_R | TaskFailure]) -> list[_R]:
-    """Damage is a finding; what is left is a bucket that does not answer as it should."""
+    """Runs tasks, in which damage is a finding; raises for a bucket that does not answer as it should."""
     results = []
     for each in found:
         if isinstance(each, TaskFailure):

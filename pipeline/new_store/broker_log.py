@@ -1,6 +1,6 @@
 """A RocketMQ broker's commit log on its way into an archive: what is there, found by tasks, and each segment archived.
 
-The log decides, as for every reader of a broker's directory (``tiering.rocketmq.adopt``): it ends before the first
+The log decides, as for every reader of a broker's directory (``tiering.rocketmq.adoption``): it ends before the first
 record that is not whole or does not stand where it says, and one that goes on behind damage is refused. Segments keep
 their bytes and physical offsets; the last is closed with a blank record, as rolling it would.
 """
@@ -17,24 +17,23 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.new_store.commit import NewTopics
-from pipeline.new_store.part import BuiltPart, NewStore, PartBuilder, QueueRun
-from tiering.errors import CorruptionError, InvalidRequestError, NotFoundError, StoreError
-from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, decode_record
-from tiering.format.store_state import CommittedOffset, GroupRecord
-from tiering.fs import ByteArray, LocalFileSystem
-from tiering.group_offsets import validate_group
-from tiering.hot.commit_log import CommitLog, Segment
-from tiering.hot.consume_queue import MOST_QUEUES
-from tiering.hot.identity import StoreIdentity
-from tiering.hot.topics import Topic, TopicRegistry, validate_foreign_topic
-from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan, topic_at_stop
-from tiering.overlay import OverlayFileSystem
-from tiering.paths import StorePaths
-from tiering.randomness import SystemRandomness
-from tiering.rocketmq.adopt import adopt, is_broker_store
-from tiering.rocketmq.config_files import read_consumer_offsets
-from tiering.rocketmq.queue_files import broker_queues
+from tierlog.pipeline.new_store.commit import NewTopics
+from tierlog.pipeline.new_store.part import BuiltPart, NewStore, PartBuilder, PartQueue
+from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, NotFoundError, StoreError
+from tierlog.tiering.base.fs import ByteArray, LocalFileSystem
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.wrapped_fs import OverlayFileSystem
+from tierlog.tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, decode_record
+from tierlog.tiering.format.store_state import CommittedOffset, GroupRecord
+from tierlog.tiering.hot.commit_log import CommitLog, Segment
+from tierlog.tiering.hot.consume_queue import MOST_QUEUES
+from tierlog.tiering.hot.consumer_groups import validate_group
+from tierlog.tiering.hot.identity import StoreIdentity
+from tierlog.tiering.hot.topics import Topic, TopicRegistry, validate_foreign_topic
+from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan, topic_at_stop
+from tierlog.tiering.rocketmq.adoption import adopt, is_broker_store
+from tierlog.tiering.rocketmq.broker_files import broker_queues, read_consumer_offsets
 
 _PIECE_BYTES = 1 << 20
 
@@ -49,7 +48,7 @@ class BrokerSegment:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one file holds."""
+    """The contents of one file."""
 
     segment: BrokerSegment
     end: int
@@ -64,7 +63,7 @@ class Survey:
     checksum: int
     """CRC-32 of the records."""
     topics: tuple[str, ...]
-    runs: tuple[QueueRun, ...]
+    runs: tuple[PartQueue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class BrokerLog:
 
     @classmethod
     def find(cls, root: Path) -> BrokerLog:
-        """Look at a directory, of which nothing changes.
+        """Looks at a directory, of which nothing changes.
 
         Raises :class:`NotFoundError` if no broker's log is there, :class:`InvalidRequestError` for a store of
         tierlog's own, :class:`CorruptionError` if a segment is missing or of another size.
@@ -110,7 +109,7 @@ class BrokerLog:
         return cls(str(root), size, segments, tuple(topics), _groups(disk, paths))
 
     def cut_off(self, end: int, newest_ms: int) -> int:
-        """How many whole records that queues lead to lie behind the ``end`` of a log whose newest is of ``newest_ms``.
+        """Counts whole records that queues lead to behind the ``end`` of a log whose newest is of ``newest_ms``.
 
         What an earlier recovery of the broker cut off lies there too, with units that lead to it; it is older than what
         the broker has appended since.
@@ -146,10 +145,10 @@ def _groups(fs: LocalFileSystem, paths: StorePaths) -> dict[str, dict[tuple[str,
 
 
 def survey(segment: BrokerSegment) -> Survey:
-    """Read one file with every checksum. Memory: one run for each queue, and for each jump of its offsets."""
+    """Reads one file with every checksum. Memory: one run for each queue, and for each jump of its offsets."""
     data = LocalFileSystem().map_read(Path(segment.path))
     names: list[str] = []
-    runs: dict[tuple[str, int], list[QueueRun]] = {}
+    runs: dict[tuple[str, int], list[PartQueue]] = {}
     table, position, records, newest_ms, stop = TopicTable(names), 0, 0, 0, ScanStop.ROWS_FULL
     while stop in (ScanStop.ROWS_FULL, ScanStop.UNKNOWN_TOPIC):
         found = scan(data, position, len(data), segment.base, table, check_crc=True, check_torn=True)
@@ -165,15 +164,16 @@ def survey(segment: BrokerSegment) -> Survey:
         newest_ms = max(newest_ms, int(rows["store_ms"].max(initial=0)))
         _follow(runs, names, rows[in_queues(rows)], segment)
     return Survey(
-        segment, position, stop is ScanStop.BLANK, bool(data[:BLANK_BYTES].any()), records, newest_ms,
-        zlib.crc32(data[:position].data), tuple(names), tuple(run for queue in runs.values() for run in queue),
+        segment=segment, end=position, is_closed=stop is ScanStop.BLANK, is_begun=bool(data[:BLANK_BYTES].any()),
+        records=records, newest_ms=newest_ms, checksum=zlib.crc32(data[:position].data), topics=tuple(names),
+        runs=tuple(run for queue in runs.values() for run in queue),
     )  # fmt: skip
 
 
 def _follow(
-    runs: dict[tuple[str, int], list[QueueRun]], names: Sequence[str], rows: ScanRows, segment: BrokerSegment
+    runs: dict[tuple[str, int], list[PartQueue]], names: Sequence[str], rows: ScanRows, segment: BrokerSegment
 ) -> None:
-    """Note which offsets of which queues come, in the order of the log."""
+    """Notes which offsets of which queues come, in the order of the log."""
     if not len(rows):
         return
     if not ((rows["queue_id"] >= 0) & (rows["queue_id"] < MOST_QUEUES) & (rows["queue_offset"] >= 0)).all():
@@ -186,7 +186,7 @@ def _follow(
     ends = np.concatenate((starts[1:], [len(rows)]))
     for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
         row = rows[first]
-        run = QueueRun(
+        run = PartQueue(
             names[row["topic_number"]], int(row["queue_id"]), int(row["queue_offset"]),
             int(row["queue_offset"]) + last - first,
         )  # fmt: skip
@@ -199,7 +199,7 @@ def _follow(
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """A log that was surveyed: what of it is archived."""
+    """The part of a surveyed log that is archived."""
 
     surveys: tuple[Survey, ...]
     """Of files with records, ascending; all but the last are closed."""
@@ -215,7 +215,8 @@ class LogPlan:
 
     @classmethod
     def of(cls, log: BrokerLog, surveys: Sequence[Survey]) -> LogPlan:
-        """Find the end of the log; :class:`CorruptionError` if it goes on behind damage."""
+        """Finds the end of the log; :class:`CorruptionError` if it goes on behind damage."""
+        # whole files, and the one in which the log ends
         kept: list[Survey] = []
         end: Survey | None = None
         for each in surveys:
@@ -230,12 +231,14 @@ class LogPlan:
                 kept.append(each)
             if end is None and not each.is_closed:
                 end = each
+        # topics are numbered by name, with the queues and floors that the broker knows
         known = {topic.name: topic for topic in log.topics}
         names = sorted({*known, *(name for each in kept for name in each.topics)})
         topics = [
             Topic(number, name, known[name].queues if name in known else 1, known[name].floors if name in known else {})
             for number, name in enumerate(names, 1)
         ]
+        # the fingerprint tells this input from any other
         digest = hashlib.blake2b(digest_size=8)
         for each in kept:
             digest.update(f"{each.segment.base} {each.end} {each.records} {each.checksum}\n".encode())
@@ -244,9 +247,18 @@ class LogPlan:
             GroupRecord(name, 0, tuple(CommittedOffset(*queue, offset) for queue, offset in sorted(offsets.items())))
             for name, offsets in sorted(log.groups.items())
         )
+        # how much lies behind the end
         log_end = begin if end is None else end.segment.base + end.end
         lost = log.cut_off(log_end, max((each.newest_ms for each in kept), default=0)) if end is not None else 0
-        return cls(tuple(kept), begin, tuple(topics), groups, log_end, lost, f"rocketmq-{digest.hexdigest()}")
+        return cls(
+            surveys=tuple(kept),
+            begin=begin,
+            topics=tuple(topics),
+            groups=groups,
+            end=log_end,
+            cut_off=lost,
+            fingerprint=f"rocketmq-{digest.hexdigest()}",
+        )
 
     @property
     def records(self) -> int:
@@ -279,7 +291,7 @@ class ArchiveTask:
     topics: tuple[tuple[int, str], ...]
 
     def run(self) -> BuiltPart:
-        """Archive and index the segment. Killed: objects that nobody names; another try stores its own."""
+        """Archives and indexes the segment. Killed: objects that nobody names; another try stores its own."""
         found = self.survey
         data = LocalFileSystem().map_private(Path(found.segment.path))
         if zlib.crc32(data[: found.end].data) != found.checksum:
@@ -293,7 +305,7 @@ class ArchiveTask:
 
 
 def _close(data: ByteArray, position: int) -> None:
-    """A blank record over the rest, of which nothing stays; pages of zeros remain the file's."""
+    """Puts a blank record over the rest, of which nothing stays; pages of zeros remain the file's."""
     for start in range(position, len(data), _PIECE_BYTES):
         piece = data[start : start + _PIECE_BYTES]
         if piece.any():

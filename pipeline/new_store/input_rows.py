@@ -1,4 +1,4 @@
-"""Rows on their way into an archive: which columns they may have, and what a message becomes of.
+"""Rows on their way into an archive: which columns they may have, and how they become messages.
 
 Columns are named and typed as in the view ``messages``; only what a user may choose is taken.
 """
@@ -24,11 +24,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tiering.arrow_batch import ArrowMessages
-from tiering.batch import MessageBatch, validate_topic
-from tiering.errors import InvalidRequestError
-from tiering.options import HotOptions
-from tiering.types import END_OF_TIME_MS
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.options import HotOptions
+from tierlog.tiering.base.types import END_OF_TIME_MS
+from tierlog.tiering.message.arrow_input import ArrowMessages
+from tierlog.tiering.message.batch import MessageBatch, validate_topic
 
 _TEXT, _BYTES, _TIME = (StringType,), (BinaryType, StringType), (TimestampType,)
 #: Types of each column, and what is said of them.
@@ -50,7 +50,7 @@ _GIVEN_OUT = ("queue_offset", "message_id", "physical_offset", "store_id", "tier
 
 @dataclass(frozen=True, slots=True)
 class InputRows:
-    """What the rows of one write have; small, goes with every task."""
+    """The columns and defaults of the rows of one write; small, goes with every task."""
 
     columns: frozenset[str]
     store_ms: int
@@ -60,7 +60,7 @@ class InputRows:
 
     @classmethod
     def of(cls, schema: StructType, *, store_ms: int, topic: str | None = None) -> InputRows:
-        """Check the columns of a DataFrame; :class:`InvalidRequestError` for what cannot be taken."""
+        """Checks the columns of a DataFrame; :class:`InvalidRequestError` for what cannot be taken."""
         for field in schema.fields:
             if field.name in _GIVEN_OUT:
                 raise InvalidRequestError(

@@ -15,24 +15,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-from index.from_archive import IndexSizes
-from index.layout import TIERLOG
-from index.local_index import LocalIndex
-from index.publish import Workbench, upload_file
-from pipeline.archive import open_manifest
-from tiering.archive import upload_segment
-from tiering.cold.manifest_store import ManifestStore
-from tiering.errors import CorruptionError
-from tiering.format.manifest import Head, IndexEntry, LogEntry
-from tiering.fs import LocalFileSystem
-from tiering.hot.commit_log import Segment
-from tiering.hot.dispatch import LogRange
-from tiering.hot.identity import DEFAULT_SEGMENT_BYTES
-from tiering.hot.topics import Topic
-from tiering.kernels.scan import ScanStop, TopicTable, scan
-from tiering.options import HotOptions
-from tiering.paths import StorePaths
-from tiering.randomness import Randomness
+from tierlog.index.format.layout import TIERLOG
+from tierlog.index.local.local_index import LocalIndex
+from tierlog.index.objects.derivation import IndexSizes
+from tierlog.index.objects.publisher import Workbench, upload_file
+from tierlog.pipeline.base.archive import open_manifest
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.options import HotOptions
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.format.manifest import Head, IndexEntry, LogEntry
+from tierlog.tiering.hot.commit_log import Segment
+from tierlog.tiering.hot.dispatch import LogRange
+from tierlog.tiering.hot.identity import DEFAULT_SEGMENT_BYTES
+from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.kernels.scan import ScanStop, TopicTable, scan
+from tierlog.tiering.lifecycle.archiver import upload_segment
 
 #: Of a store that is made at once; what takes it over publishes the next.
 EPOCH = 1
@@ -56,7 +56,7 @@ class NewStore:
         return open_manifest(self.url, self.store_id)
 
 
-class QueueRun(NamedTuple):
+class PartQueue(NamedTuple):
     """Consecutive queue offsets ``[first, next)`` of one queue, in the order of the log."""
 
     topic: str
@@ -67,13 +67,13 @@ class QueueRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BuiltPart:
-    """What one task stored of the physical range ``[first, next)``; small enough to come back to the driver."""
+    """The objects that one task stored of the range ``[first, next)``; small enough to come back to the driver."""
 
     first: int
     next: int
     log: tuple[LogEntry, ...]
     index: tuple[IndexEntry, ...]
-    runs: tuple[QueueRun, ...] = ()
+    runs: tuple[PartQueue, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -116,39 +116,45 @@ class PartBuilder:
         self._workbench = Workbench(fs, paths.tmp, contextlib.nullcontext)
 
     def add(self, segment: Segment, topics: Sequence[Topic]) -> None:
-        """Store the next segment; ``topics`` are at least those of its records."""
-        self._log.append(upload_segment(self._manifest, self._randomness, topics, segment, EPOCH))
+        """Stores the next segment; ``topics`` are at least those of its records."""
+        self._log.append(upload_segment(self._manifest, self._randomness, topics=topics, segment=segment, epoch=EPOCH))
         self._next = segment.end
         self._topic_names |= {topic.topic_id: topic.name for topic in topics}
         for records in _ranges(segment, topics):
             self._index.on_records(records)
         self._publish()
 
-    def finish(self, runs: Sequence[QueueRun] = ()) -> BuiltPart:
-        """Everything that was stored; ``runs`` are the queues of all segments."""
+    def finish(self, runs: Sequence[PartQueue] = ()) -> BuiltPart:
+        """Ends the part and returns everything that was stored; ``runs`` are the queues of all segments."""
         self._index.seal()
         self._publish()
         return BuiltPart(self._begin, self._next, tuple(self._log), tuple(self._objects), tuple(runs))
 
     def _publish(self) -> None:
-        self._index.keep_house()
+        self._index.maintain()
         for entry in self._index.pending():
             assert entry.next is not None
             if entry.next > self._next:
                 break
             self._objects.append(
                 upload_file(
-                    self._manifest, self._randomness, entry, self._head(), self._topic_names, self._workbench
-                )
-            )  # fmt: skip
+                    self._manifest,
+                    self._randomness,
+                    entry,
+                    head=self._head(),
+                    topic_names=self._topic_names,
+                    workbench=self._workbench,
+                ),
+            )
             self._index.set_indexed_to(entry.next)
             self._index.remove_below(entry.next)
-        self._index.keep_house()
+        self._index.maintain()
 
     def _head(self) -> Head:
-        """What the head will say of this stretch: enough to find segments by."""
+        """Returns what the head will say of this stretch: enough to find segments by."""
         return Head(
-            self._store.store_id, "", "", EPOCH, 1, "", (), self._next, self._begin, self._begin, log=tuple(self._log)
+            store_id=self._store.store_id, volume_id="", open_id="", epoch=EPOCH, version=1, commit_id="",
+            commit_ids=(), archived_to=self._next, indexed_to=self._begin, cold_min=self._begin, log=tuple(self._log),
         )  # fmt: skip
 
 
@@ -164,7 +170,9 @@ def _ranges(segment: Segment, topics: Sequence[Topic]) -> Iterator[LogRange]:
             end = segment.end
         elif found.stop is not ScanStop.ROWS_FULL:
             raise CorruptionError("the segment changed while it was archived", path="commitlog", position=end)
-        yield LogRange(segment.data, segment.base_offset, start, end, found.rows, ids)
+        yield LogRange(
+            data=segment.data, base_offset=segment.base_offset, start=start, end=end, rows=found.rows, topic_ids=ids
+        )
         if end == segment.end:
             return
         position = found.position

@@ -1,4 +1,4 @@
-"""What executors do for an erasure or expiry, a segment or an index object at a time.
+"""The work of executors for an erasure or expiry, a segment or an index object at a time.
 
 Each is a plain function of values that travel. A task that Spark runs twice stores two objects, of which one is named;
 the other is swept as nobody's.
@@ -12,30 +12,36 @@ from functools import partial
 from itertools import groupby
 from typing import Protocol, TypeVar
 
-from index.key_segments import KeyNumbers, segments_of_keys
-from pipeline.archive import open_manifest
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.segment.reader import SegmentReader, items_in
-from tiering.erasing.rewriting import Batch, Outcome, Selection, entries_between, rewrite
-from tiering.errors import CorruptionError, ObjectNotFoundError
-from tiering.format.filler import Filler
-from tiering.format.manifest import Head, IndexEntry, LogEntry
-from tiering.format.record import Record
-from tiering.randomness import Randomness, SystemRandomness
+from tierlog.index.objects.lookup import KeyNumbers, segments_of_keys
+from tierlog.pipeline.base.archive import open_manifest
+from tierlog.tiering.base.errors import CorruptionError, ObjectNotFoundError
+from tierlog.tiering.base.randomness import Randomness, SystemRandomness
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.cold.segment.reader import SegmentReader, items_in
+from tierlog.tiering.format.filler import Filler
+from tierlog.tiering.format.manifest import Head, IndexEntry, LogEntry
+from tierlog.tiering.format.record import Record
+from tierlog.tiering.lifecycle.rewrite_batches import (
+    RecordSelection,
+    RewriteBatch,
+    RewriteOutcome,
+    entries_between,
+    rewrite,
+)
 
 A = TypeVar("A")
 R = TypeVar("R")
 
 
 class FanOut(Protocol):
-    """Who runs tasks: executors, or this process."""
+    """A runner of tasks: on executors, or in this process."""
 
     def __call__(self, function: Callable[[A], R], arguments: Sequence[A]) -> list[R]:
-        """What the function, which travels, makes of each argument, in their order."""
+        """Runs the function, which travels, on each argument; returns the results in their order."""
         ...
 
 
-class Archive(Protocol):
+class ArchiveAccess(Protocol):
     """One store's archive as each process opens it."""
 
     @property
@@ -51,7 +57,7 @@ class Archive(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlace:
-    """Where the archive of one store is."""
+    """The place of one store's archive."""
 
     url: str
     store_id: str
@@ -70,8 +76,8 @@ class ArchivePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """What one segment holds of what is meant."""
+class SegmentCount:
+    """Counts of the selected records of one segment."""
 
     base: int
     all: int
@@ -81,7 +87,7 @@ class Counted:
     """Why it cannot be read."""
 
 
-class Seen(Protocol):
+class RecordVisibility(Protocol):
     """Whether readers see a record. Goes from process to process by pickle."""
 
     def __call__(self, record: Record) -> bool:
@@ -89,19 +95,28 @@ class Seen(Protocol):
         ...
 
 
-def rewrite_segment(archive: Archive, epoch: int, selection: Selection, entry: LogEntry) -> Outcome:
-    """See :func:`tiering.erasing.rewriting.rewrite`."""
+def rewrite_segment(archive: ArchiveAccess, epoch: int, selection: RecordSelection, entry: LogEntry) -> RewriteOutcome:
+    """See :func:`tiering.lifecycle.rewrite_batches.rewrite`."""
     manifest = archive.manifest
-    return rewrite(manifest, manifest.reader(scan=True), epoch, entry, selection, archive.randomness)
+    return rewrite(
+        manifest,
+        manifest.reader(scan=True),
+        epoch=epoch,
+        entry=entry,
+        selection=selection,
+        randomness=archive.randomness,
+    )
 
 
-def count_segment(archive: Archive, selection: Selection, is_seen: Seen, entry: LogEntry) -> Counted:
-    """How many records of a segment a selection takes; nothing is written."""
+def count_segment(
+    archive: ArchiveAccess, selection: RecordSelection, is_seen: RecordVisibility, entry: LogEntry
+) -> SegmentCount:
+    """Counts the records of a segment that a selection takes; nothing is written."""
     reader, meant, seen = archive.manifest.reader(scan=True), 0, 0
     try:
         unwanted = selection.unwanted(reader, entry)
         if unwanted is None:
-            return Counted(entry.base, 0)
+            return SegmentCount(entry.base, 0)
         segment = SegmentReader(reader, entry)
         for place, rows in groupby(filter(unwanted.may_hold, segment.runs()), key=lambda row: row.place):
             frame = segment.frame(place)
@@ -113,11 +128,11 @@ def count_segment(archive: Archive, selection: Selection, is_seen: Seen, entry: 
     except (CorruptionError, ObjectNotFoundError) as error:
         if error.path != entry.key:
             raise
-        return Counted(entry.base, 0, error=str(error))
-    return Counted(entry.base, meant, seen)
+        return SegmentCount(entry.base, 0, error=str(error))
+    return SegmentCount(entry.base, meant, seen)
 
 
-def find_segments(archive: Archive, keys: KeyNumbers, segment_bytes: int, entry: IndexEntry) -> set[int] | None:
+def find_segments(archive: ArchiveAccess, keys: KeyNumbers, segment_bytes: int, entry: IndexEntry) -> set[int] | None:
     """Bases of the segments to which an index object leads for any of the keys; None if it cannot be read."""
     try:
         return segments_of_keys(archive.manifest.reader(scan=True), entry, keys, segment_bytes)
@@ -128,16 +143,16 @@ def find_segments(archive: Archive, keys: KeyNumbers, segment_bytes: int, entry:
 class ExecutorRewriter:
     """Prepares batches of which each segment is a task."""
 
-    def __init__(self, archive: Archive, fan_out: FanOut, most: int) -> None:
-        """``most`` segments are looked at for one commit: what is lost if somebody else was faster."""
+    def __init__(self, archive: ArchiveAccess, fan_out: FanOut, most: int) -> None:
+        """``most`` segments go into one commit: the work that is lost if another process commits first."""
         self._archive = archive
         self._fan_out = fan_out
         self._most = most
 
-    def batch(self, head: Head, first: int, end: int, selection: Selection) -> Batch:
-        """See :class:`tiering.erasing.rewriting.BatchMaker`."""
+    def batch(self, head: Head, first: int, end: int, selection: RecordSelection) -> RewriteBatch:
+        """See :class:`tiering.lifecycle.rewrite_batches.RewriteBatchMaker`."""
         manifest = self._archive.manifest
-        batch = Batch(first, first, manifest.begin_upload())
+        batch = RewriteBatch(first, first, manifest.begin_upload())
         wanted: list[LogEntry] = []
         reached = max(first, end)
         for entry in entries_between(manifest, manifest.reader(), head, first, end):

@@ -1,3 +1,3 @@
-from pipeline.source.datasource import TierlogDataSource
+from tierlog.pipeline.source.datasource import TierlogDataSource
 
 __all__ = ["TierlogDataSource"]

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
-from index.from_archive import IndexSizes
-from pipeline.new_store.commit import NewTopics, refuse_existing
-from pipeline.new_store.encoder import QueuePlan
-from pipeline.new_store.input_rows import InputRows
-from pipeline.new_store.part import BuiltPart, NewStore
-from pipeline.new_store.topic_ids import check_ids, topic_id_of
-from pipeline.new_store.writer import ArchiveWriter
-from pipeline.source.options import SourceOptions
-from tiering.batch import MAX_QUEUES, validate_topic
-from tiering.clock import Clock
-from tiering.errors import InvalidRequestError
-from tiering.hot.identity import DEFAULT_SEGMENT_BYTES, validate_store_id
-from tiering.hot.topics import Topic
-from tiering.randomness import Randomness
+from tierlog.index.objects.derivation import IndexSizes
+from tierlog.pipeline.new_store.commit import NewTopics, check_ids, refuse_existing, topic_id_of
+from tierlog.pipeline.new_store.input_rows import InputRows
+from tierlog.pipeline.new_store.part import BuiltPart, NewStore
+from tierlog.pipeline.new_store.writer import ArchiveWriter, QueuePlan
+from tierlog.pipeline.source.options import SourceOptions
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.hot.identity import DEFAULT_SEGMENT_BYTES, validate_store_id
+from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.message.batch import MAX_QUEUES, validate_topic
 
 #: What tells the offsets of one partition's rows apart from those of another's, where rows name their queues.
 _OFFSET_BITS = 32
@@ -34,7 +32,7 @@ class UncountedPlaces:
     """Whether rows name their queues."""
 
     def plan(self, partition: int) -> QueuePlan:
-        """Without queues in the rows a partition is a queue of its own, dense from 0."""
+        """Plans a partition; without queues in the rows it is a queue of its own, dense from 0."""
         if self.have_queues:
             return QueuePlan((partition % MAX_QUEUES,), other_start=partition << _OFFSET_BITS)
         if partition >= MAX_QUEUES:
@@ -45,7 +43,7 @@ class UncountedPlaces:
         return QueuePlan((partition,))
 
     def topic_id(self, topic: str) -> int:
-        """By the name alone."""
+        """Returns the id by the name alone."""
         return topic_id_of(topic)
 
     def new_topics(self, parts: Sequence[BuiltPart]) -> NewTopics:

@@ -15,13 +15,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pipeline.archive import ArchiveSnapshot, PinnedStore
-from pipeline.key_reads import HitsPart, plan_key_reads, read_hits
-from pipeline.parts import PART_BYTES, SegmentPart, plan_parts, read_part
-from pipeline.predicate import ANY, EVERYTHING, Predicate, Span
-from pipeline.rows import keyed, projected
-from pipeline.source.options import SourceOptions, View
-from pipeline.source.pulled import PulledPartition, plan_pulls, read_pulled
+from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore
+from tierlog.pipeline.read.key_reads import HitsPart, plan_key_reads, read_hits
+from tierlog.pipeline.read.partitions import PART_BYTES, SegmentPart, plan_parts, read_part
+from tierlog.pipeline.read.predicate import ANY, EVERYTHING, Predicate, ValueRange
+from tierlog.pipeline.read.views import keyed, projected
+from tierlog.pipeline.source.options import SourceOptions, View
+from tierlog.pipeline.source.pulled import PulledPartition, plan_pulls, read_pulled
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class ArchivePartition(InputPartition):
 
     store_id: str
     parts: tuple[SegmentPart | HitsPart, ...]
-    physical_offsets: Span
+    physical_offsets: ValueRange
     """Which of their records."""
 
 
@@ -51,15 +51,18 @@ class BatchReader(DataSourceReader):
         if options.cold is not None:
             self._archive = ArchiveSnapshot.take(options.cold, () if options.store is None else (options.store,))
         self._predicate = Predicate(
-            options.topics or None, stored=Span(options.from_ms, options.to_ms), keys=options.keys, tags=options.tags
+            options.topics or None,
+            stored=ValueRange(options.from_ms, options.to_ms),
+            keys=options.keys,
+            tags=options.tags,
         )
 
     def __getstate__(self) -> dict[str, object]:
-        """What executors need."""
+        """Returns the state that executors need."""
         return {**self.__dict__, "_archive": self._archive and self._archive.for_known_entries()}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """What has to be read, in tasks of about ``partition_bytes``."""
+        """Returns what has to be read, in tasks of about ``partition_bytes``."""
         found: list[InputPartition] = []
         if self._options.url is not None:
             found += plan_pulls(self._options, self._archive)
@@ -77,7 +80,7 @@ class BatchReader(DataSourceReader):
         part_bytes, to_scan = self._options.partition_bytes, ANY
         by_key = plan_key_reads(store, self._predicate, part_bytes=part_bytes or PART_BYTES)
         if by_key is not None:
-            indexed, to_scan = Span(end=store.head.indexed_to), Span(store.head.indexed_to)
+            indexed, to_scan = ValueRange(end=store.head.indexed_to), ValueRange(store.head.indexed_to)
             for hits in by_key:
                 yield ArchivePartition(store.store_id, hits, indexed)
         for parts in plan_parts(store, self._predicate.within(to_scan), part_bytes=part_bytes):

@@ -1,4 +1,4 @@
-"""The data source ``tierlog``: what Spark asks for which use of it."""
+"""The data source ``tierlog``, as Spark uses it for reads, streams and writes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from pipeline.rows import KEYED_SPARK, MESSAGES_SPARK, is_projection
-from pipeline.source.options import SourceOptions, Use, View
-from tiering.clock import SystemClock
-from tiering.errors import InvalidRequestError
-from tiering.randomness import SystemRandomness
-from tiering.types import Durability
+from tierlog.pipeline.read.views import KEYED_SPARK, MESSAGES_SPARK, is_projection
+from tierlog.pipeline.source.options import SourceOptions, Use, View
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.types import Durability
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -26,7 +26,7 @@ class TierlogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What follows ``format``."""
+        """Returns the name for ``format``."""
         return "tierlog"
 
     def schema(self) -> StructType:
@@ -35,7 +35,7 @@ class TierlogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads what is there when the query is planned."""
-        from pipeline.source.batch import BatchReader
+        from tierlog.pipeline.source.batch import BatchReader
 
         options = SourceOptions.parse(self.options, Use.READ)
         _check_schema(schema, options)
@@ -43,7 +43,7 @@ class TierlogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Reads what comes, each message once."""
-        from pipeline.source.stream_reader import TierlogStreamReader
+        from tierlog.pipeline.source.stream_reader import TierlogStreamReader
 
         options = SourceOptions.parse(self.options, Use.READ_STREAM)
         _check_schema(schema, options)
@@ -51,13 +51,13 @@ class TierlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Appends to a running service (``url``), or makes an archive of a new store (``cold``)."""
-        from pipeline.source.archive_writer import make_archive_writer
+        from tierlog.pipeline.source.archive_writer import make_archive_writer
 
         options = SourceOptions.parse(self.options, Use.WRITE)
         if options.cold is not None and options.url is not None:
             raise InvalidRequestError("rows go to a service or to an archive", hint="give option 'url' or 'cold'")
         if options.cold is None:
-            from pipeline.source.service_writer import make_service_writer
+            from tierlog.pipeline.source.service_writer import make_service_writer
 
             if options.segment_bytes or options.index_slots or options.index_items:
                 raise InvalidRequestError("a service has sizes of its own", hint="such options are for 'cold'")
@@ -70,7 +70,7 @@ class TierlogDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Appends to a running service, each row once."""
-        from pipeline.source.service_writer import make_service_stream_writer
+        from tierlog.pipeline.source.service_writer import make_service_stream_writer
 
         options = SourceOptions.parse(self.options, Use.WRITE_STREAM)
         if options.url is None or options.cold is not None:
@@ -90,9 +90,9 @@ def _schema_of(options: SourceOptions) -> StructType:
 
 
 def _check_schema(schema: StructType, options: SourceOptions) -> None:
-    """Refuse a schema that the user made up and that is no projection of the view."""
-    meant = _schema_of(options)
-    if not is_projection(schema, meant):
+    """Refuses a schema that the user made up and that is no projection of the view."""
+    full_schema = _schema_of(options)
+    if not is_projection(schema, full_schema):
         raise InvalidRequestError(
-            f"view {options.view} has other columns", hint=f".schema(…) may name some of {meant.simpleString()}"
+            f"view {options.view} has other columns", hint=f".schema(…) may name some of {full_schema.simpleString()}"
         )

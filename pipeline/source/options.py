@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
 from typing import Any
 
-from tiering.batch import validate_topic
-from tiering.cold.urls import canonical_url
-from tiering.errors import InvalidRequestError, StoreError
-from tiering.service_address import ServiceAddress
-from tiering.times import parse_time
-from tiering.types import Durability
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError
+from tierlog.tiering.base.times import parse_time
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import validate_topic
+from tierlog.tiering.objects.urls import canonical_url
+from tierlog.tiering.remote.endpoint import ServiceAddress
 
 #: What Spark itself hands to every source and sink, whatever the user wrote.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode"})
@@ -28,7 +28,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 class Use(Flag):
-    """What a source is opened for."""
+    """The use that a source is opened for."""
 
     READ = auto()
     READ_STREAM = auto()
@@ -37,7 +37,7 @@ class Use(Flag):
 
 
 class View(StrEnum):
-    """What a row is."""
+    """The view: what a row stands for."""
 
     MESSAGES = "messages"
     """A message."""
@@ -57,7 +57,9 @@ class SourceOptions:
     """The one store that is meant; None: all that lie in the archive."""
     view: View = View.MESSAGES
     partition_bytes: int | None = None
-    """What a task reads, about, before compression, at least a frame; None: see :func:`pipeline.parts.plan_parts`."""
+    """What a task reads, about, before compression, at least a frame; None: see
+    :func:`pipeline.read.partitions.plan_parts`.
+    """
     start: str | int = EARLIEST
     """Where a stream begins: :data:`EARLIEST`, :data:`LATEST`, or a store time in ms."""
     max_messages_per_trigger: int | None = None
@@ -243,8 +245,8 @@ def option_names(use: Use) -> list[str]:
 
 def _unknown(name: str, use: Use) -> InvalidRequestError:
     near = difflib.get_close_matches(name, list(_OPTIONS), 1)
-    meant = f"do you mean {_OPTIONS[near[0]].name!r}? " if near else ""
-    return InvalidRequestError(f"there is no option {name[:60]!r}", hint=meant + _for_use(use))
+    suggestion = f"do you mean {_OPTIONS[near[0]].name!r}? " if near else ""
+    return InvalidRequestError(f"there is no option {name[:60]!r}", hint=suggestion + _for_use(use))
 
 
 def _for_use(use: Use) -> str:

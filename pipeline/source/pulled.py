@@ -20,15 +20,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from pipeline.archive import ArchiveSnapshot, PinnedStore
-from pipeline.client import PulledPage, QueueEnds, ServiceClient
-from pipeline.parts import PART_BYTES
-from pipeline.predicate import Predicate, Span
-from pipeline.pulled_rows import pulled_batch
-from pipeline.rows import shown_ms
-from pipeline.source.options import SourceOptions
-from tiering.errors import ConflictError, InvalidRequestError
-from tiering.types import PullStatus
+from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore
+from tierlog.pipeline.base.client import PulledPage, ServedQueueEnds, ServiceClient
+from tierlog.pipeline.read.partitions import PART_BYTES
+from tierlog.pipeline.read.predicate import Predicate, ValueRange
+from tierlog.pipeline.read.views import pulled_batch, shown_ms
+from tierlog.pipeline.source.options import SourceOptions
+from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
+from tierlog.tiering.base.types import PullStatus
 
 _MESSAGE_BYTES = 1 << 10
 """What a message counts for in a task."""
@@ -47,12 +46,12 @@ class PulledPartition(InputPartition):
     queue_id: int
     first: int
     end: int
-    physical_offsets: Span
+    physical_offsets: ValueRange
     """Which of those messages are the service's to tell."""
 
 
 def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None) -> Iterator[PulledPartition]:
-    """What the service has beyond the archive, which was pinned before; all of it without one.
+    """Plans pulls of what the service has beyond the archive, which was pinned before; of all of it without one.
 
     Raises :class:`InvalidRequestError` if it serves another store than those that are meant, and what its client does.
     """
@@ -67,19 +66,27 @@ def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None) -> Itera
                 continue
             for queue in topic.queues:
                 first = _first_at_or_above(client, topic.name, queue, above)
-                task = PulledPartition(options.url, store_id, topic.name, queue.queue_id, 0, 0, Span(above))
+                task = PulledPartition(
+                    url=options.url,
+                    store_id=store_id,
+                    topic=topic.name,
+                    queue_id=queue.queue_id,
+                    first=0,
+                    end=0,
+                    physical_offsets=ValueRange(above),
+                )
                 if archive is not None and log_begin < above:
                     store = archive.stores[store_id]
-                    for begin, end in _holes(client, store, topic.name, queue, first, log_begin):
+                    for begin, end in _holes(client, store, topic.name, queue=queue, end=first, log_begin=log_begin):
                         hole = (_present_from(client, topic.name, queue, begin), end)
                         for start, end in _ranges(queue, hole, task_bytes):
-                            yield replace(task, first=start, end=end, physical_offsets=Span(log_begin, above))
+                            yield replace(task, first=start, end=end, physical_offsets=ValueRange(log_begin, above))
                 for start, end in _ranges(queue, (first, queue.max_offset), task_bytes):
                     yield replace(task, first=start, end=end)
 
 
 def _holes(
-    client: ServiceClient, store: PinnedStore, topic: str, queue: QueueEnds, end: int, log_begin: int
+    client: ServiceClient, store: PinnedStore, topic: str, *, queue: ServedQueueEnds, end: int, log_begin: int
 ) -> Iterator[tuple[int, int]]:
     """The queue offsets below ``end`` that the archive lacks and whose messages may still be hot."""
     manifest, head = store.manifest, store.head
@@ -125,18 +132,18 @@ def _above(options: SourceOptions, archive: ArchiveSnapshot | None, store_id: st
     return head.archived_to
 
 
-def _first_at_or_above(client: ServiceClient, topic: str, queue: QueueEnds, above: int) -> int:
+def _first_at_or_above(client: ServiceClient, topic: str, queue: ServedQueueEnds, above: int) -> int:
     """The queue offset from which on all messages that there are lie at or above a physical offset."""
     return _present_from(client, topic, queue, 0 if above == 0 else _bisected(client, topic, queue, above))
 
 
-def _present_from(client: ServiceClient, topic: str, queue: QueueEnds, first: int) -> int:
+def _present_from(client: ServiceClient, topic: str, queue: ServedQueueEnds, first: int) -> int:
     """``first``, or the queue's first offset if that is greater."""
     page = client.pull(topic, queue.queue_id, first, 1)
     return page.next_offset if page.status is PullStatus.OFFSET_TOO_SMALL else first
 
 
-def _bisected(client: ServiceClient, topic: str, queue: QueueEnds, above: int) -> int:
+def _bisected(client: ServiceClient, topic: str, queue: ServedQueueEnds, above: int) -> int:
     """The least queue offset with nothing below ``above`` behind it, looked for from the queue's end.
 
     Queue offsets and physical offsets rise together.
@@ -161,7 +168,7 @@ def _bisected(client: ServiceClient, topic: str, queue: QueueEnds, above: int) -
     return high
 
 
-def _next_message(client: ServiceClient, topic: str, queue: QueueEnds, offset: int) -> dict[str, Any] | None:
+def _next_message(client: ServiceClient, topic: str, queue: ServedQueueEnds, offset: int) -> dict[str, Any] | None:
     """The first message at or above an offset that is there; None if there is none."""
     while offset < queue.max_offset:
         page = client.pull(topic, queue.queue_id, offset, 1)
@@ -173,7 +180,7 @@ def _next_message(client: ServiceClient, topic: str, queue: QueueEnds, offset: i
     return None
 
 
-def _ranges(queue: QueueEnds, among: tuple[int, int], task_bytes: int) -> Iterator[tuple[int, int]]:
+def _ranges(queue: ServedQueueEnds, among: tuple[int, int], task_bytes: int) -> Iterator[tuple[int, int]]:
     """The offsets ``[first, end)`` of the queue, without its declared gaps, a task each."""
     first, end = among
     for gap_first, gap_end in sorted(queue.gaps or []):

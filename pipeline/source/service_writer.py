@@ -1,9 +1,9 @@
 """``df.write.format("tierlog").option("url", URL)`` and ``df.writeStream``: rows to a running service, each once.
 
-The service knows a row by its producer and its number (:mod:`pipeline.sending`). The producer of a batch write is drawn
-once on the driver, or given as option ``producer``, with the partition; of a streaming write it is the query's id,
-which its checkpoint keeps, with the batch and the partition. So neither a task that is tried again nor a batch that a
-stream replays after a restart appends anything twice, as long as the rows come in the same order and the service's
+The service knows a row by its producer and its number (:mod:`pipeline.base.client`). The producer of a batch write is
+drawn once on the driver, or given as option ``producer``, with the partition; of a streaming write it is the query's
+id, which its checkpoint keeps, with the batch and the partition. So neither a task that is tried again nor a batch that
+a stream replays after a restart appends anything twice, as long as the rows come in the same order and the service's
 window (``produce.window_ms``) still has the first attempt.
 
 A write is no transaction: a job that fails leaves what its tasks have appended.
@@ -20,14 +20,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pipeline.client import ServiceClient
-from pipeline.new_store.input_rows import InputRows
-from pipeline.sending import RowSender
-from pipeline.source.options import SourceOptions
-from tiering.batch import validate_topic
-from tiering.errors import InvalidRequestError, StoreError, StoreMismatchError
-from tiering.randomness import Randomness
-from tiering.types import Durability
+from tierlog.pipeline.base.client import RowSender, ServiceClient
+from tierlog.pipeline.new_store.input_rows import InputRows
+from tierlog.pipeline.source.options import SourceOptions
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError, StoreMismatchError
+from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import validate_topic
 
 #: What Spark tells the tasks of a streaming query, as local properties.
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -37,14 +36,14 @@ _PRODUCER = re.compile(r"[A-Za-z0-9_.~-]{1,48}")
 
 @dataclass(frozen=True)
 class Sent(WriterCommitMessage):
-    """What one task has appended."""
+    """The count of what one task has appended."""
 
     messages: int
 
 
 @dataclass(frozen=True)
 class ServiceTarget:
-    """Where the rows of one write go; travels to every task."""
+    """The service and topic that the rows of one write go to; travels to every task."""
 
     url: str
     topic: str | None
@@ -52,7 +51,7 @@ class ServiceTarget:
 
     @classmethod
     def of(cls, options: SourceOptions, schema: StructType, *, overwrite: bool) -> ServiceTarget:
-        """Check everything that can be known before a task runs.
+        """Checks everything that can be known before a task runs.
 
         Raises :class:`InvalidRequestError` for columns and options that cannot be taken, :class:`StoreMismatchError`
         if the service is of another store than option ``store`` says, :class:`UnavailableError` if nobody answers.
@@ -71,7 +70,7 @@ class ServiceTarget:
         return cls(options.url, topic, options.durability)
 
     def send(self, producer: str, batches: Iterator[pa.RecordBatch]) -> Sent:
-        """Send one partition's rows; killed anywhere, the next attempt sends them again and appends the rest."""
+        """Sends one partition's rows; killed anywhere, the next attempt sends them again and appends the rest."""
         with ServiceClient(self.url) as client:
             return Sent(RowSender(client, producer, self.topic, self.durability).send(batches))
 
@@ -85,7 +84,7 @@ class ServiceWriter(DataSourceArrowWriter):
         self._producer = producer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Append one partition."""
+        """Appends one partition."""
         return self._target.send(f"{self._producer}-{_context().partitionId()}", iterator)
 
 
@@ -97,7 +96,7 @@ class ServiceStreamWriter(DataSourceStreamArrowWriter):
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Append one partition of one batch."""
+        """Appends one partition of one batch."""
         context = _context()
         query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if query is None or batch is None:

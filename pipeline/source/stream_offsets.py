@@ -1,4 +1,4 @@
-"""Where a stream is, as its checkpoint keeps it, and how far a micro-batch goes.
+"""Offsets of a stream, as its checkpoint keeps them, and the ranges of a micro-batch.
 
 A stream begins nowhere: its initial offset names no queue. A queue is named from the batch on that meets it, and the
 offset at which that batch ends tells where the queue's reading began. So a batch that is run again after a crash reads
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tiering.errors import InvalidRequestError, UnsupportedFormatError
+from tierlog.tiering.base.errors import InvalidRequestError, UnsupportedFormatError
 
 VERSION = 1
 Json = dict[str, Any]
@@ -77,7 +77,7 @@ INITIAL = StreamOffset(has_begun=False)
 
 
 def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
-    """What the batch between two offsets reads, in the order of queues: of both alone, whatever is known by now."""
+    """Returns the ranges between two offsets, in the order of queues: from both alone, whatever is known by now."""
     found = []
     for key, following in sorted(end.next.items()):
         first = start.next.get(key, end.met.get(key, following))
@@ -101,7 +101,7 @@ def present(first: int, following: int, gaps: Gaps) -> Iterator[tuple[int, int]]
 
 
 def messages_between(first: int, following: int, gaps: Gaps) -> int:
-    """How many offsets of ``[first, following)`` a message has or had."""
+    """Counts the offsets of ``[first, following)`` that a message has or had."""
     return sum(end - begin for begin, end in present(first, following, gaps))
 
 
@@ -116,7 +116,7 @@ def offset_after(first: int, following: int, gaps: Gaps, count: int) -> int:
 
 
 def shares(backlogs: Mapping[QueueKey, int], limit: int) -> dict[QueueKey, int]:
-    """How many messages of each queue a batch takes: ``limit`` in all, or all there are, each queue's in proportion.
+    """Returns how many messages of each queue a batch takes: ``limit`` in all, or all, each queue's in proportion.
 
     Of what rounding leaves, the queues with the least get one more each: a quiet queue does not starve beside busy
     ones, whose proportions grow while they wait.
@@ -132,7 +132,7 @@ def shares(backlogs: Mapping[QueueKey, int], limit: int) -> dict[QueueKey, int]:
 
 
 def pieces_of(ranges: Iterable[QueueRange], messages: int) -> Iterator[list[QueueRange]]:
-    """The ranges cut and put together to pieces of so many messages, in their order; the last may have fewer."""
+    """Cuts and joins the ranges to pieces of so many messages, in their order; the last may have fewer."""
     piece: list[QueueRange] = []
     room = messages
     for key, first, following in ranges:

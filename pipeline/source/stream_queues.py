@@ -1,4 +1,4 @@
-"""What archives and a running service tell of their queues, and how they give the messages of one.
+"""Queues of archives and of a running service, for the streaming read: their bounds and their messages.
 
 Where both are given, the service is asked how far its store's queues go, and the archive gives what lies in it, so that
 a long backlog does not burden the service. Queue offsets are the same in both tiers.
@@ -10,38 +10,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipeline.archive import ArchiveSnapshot, open_manifest
-from pipeline.client import QueueEnds, ServiceClient
-from pipeline.source.options import SourceOptions
-from pipeline.source.stream_offsets import Gaps, QueueKey, QueueRange
-from tiering.cold.queue_place import queue_rows_from
-from tiering.cold.reloading import despite_deletion
-from tiering.declared_gaps import DeclaredGaps
-from tiering.errors import StoreMismatchError, UnavailableError
-from tiering.fetch import Fetcher
-from tiering.first_offsets import FirstOffsets
-from tiering.format.manifest import Head
-from tiering.format.store_state import TopicState
-from tiering.takeover import QUEUE_STEP
-from tiering.types import Boundary, PullStatus
+from tierlog.pipeline.base.archive import ArchiveSnapshot, open_manifest
+from tierlog.pipeline.base.client import ServedQueueEnds, ServiceClient
+from tierlog.pipeline.source.options import SourceOptions
+from tierlog.pipeline.source.stream_offsets import Gaps, QueueKey, QueueRange
+from tierlog.tiering.base.errors import StoreMismatchError, UnavailableError
+from tierlog.tiering.base.types import Boundary, PullStatus
+from tierlog.tiering.cold.manifest.store import despite_deletion
+from tierlog.tiering.format.manifest import Head
+from tierlog.tiering.format.store_state import TopicState
+from tierlog.tiering.lifecycle.takeover import QUEUE_STEP
+from tierlog.tiering.read.archived_offsets import DeclaredGaps, FirstOffsets, queue_rows_from
+from tierlog.tiering.read.fetcher import Fetcher
 
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """How far a queue goes."""
+    """The bounds of a queue."""
 
     end: int
     """Everything below it can be read, has expired, or was erased."""
     gaps: Gaps = ()
     is_certain: bool = True
-    """False: no message of it is archived, and how many have been cannot be told yet."""
+    """False: no message of it is archived, and how many have been is not known yet."""
 
 
-class Queues(Protocol):
+class StreamQueues(Protocol):
     """Queues of one or more stores. Raises the errors of the archive or the service where it has to ask."""
 
     def bounds(self) -> Mapping[QueueKey, QueueBounds]:
-        """Every queue, as far as it goes now."""
+        """Returns the bounds of every queue, as far as it goes now."""
 
     def least(self, key: QueueKey, offset: int) -> int:
         """``offset``, or the queue's first offset if that is greater: messages before it have expired."""
@@ -50,7 +48,7 @@ class Queues(Protocol):
         """The first message stored at or after a time; the queue's end if there is none."""
 
     def reach(self, wanted: QueueRange) -> int:
-        """Up to which offset of a range the archive gives its messages; a running service gives the rest."""
+        """Returns up to which offset of a range the archive gives its messages; a running service gives the rest."""
 
 
 class ArchivedQueues:
@@ -86,7 +84,7 @@ class ArchivedQueues:
         return found
 
     def _end(self, head: Head, topic: TopicState, queue_id: int, gaps: Gaps, *, is_state_archived: bool) -> int | None:
-        """Behind the last archived message; where all have gone, behind those, unless some may not be archived yet."""
+        """Returns the offset behind the last archived message, expired or not; None if it is not known."""
         manifest, gap_end = self._manifest, gaps[-1][1] if gaps else 0
         pieces = manifest.queue_row_pieces(manifest.reader(), head, topic.topic_id, queue_id, backwards=True)
         for rows in pieces:
@@ -96,14 +94,14 @@ class ArchivedQueues:
         return None
 
     def least(self, key: QueueKey, offset: int) -> int:
-        """See :class:`Queues`; of a queue that :meth:`bounds` has told."""
+        """See :class:`StreamQueues`; of a queue that :meth:`bounds` has returned."""
         topic, end = self._topics[key.topic], self._seen[1][key].end
         head = self._manifest.head
         assert head is not None
         return max(offset, self._firsts.find(key.topic, topic.topic_id, key.queue_id, head.archived_to, end))
 
     def at_time(self, key: QueueKey, time_ms: int) -> int:
-        """See :class:`Queues`."""
+        """See :class:`StreamQueues`."""
         return self._fetcher.offset_by_time(key.topic, key.queue_id, time_ms, Boundary.LOWER)
 
     def reach(self, wanted: QueueRange) -> int:
@@ -116,7 +114,12 @@ class ArchivedQueues:
         if topic is None or head is None:
             return reached
         for rows in queue_rows_from(
-            manifest, manifest.reader(), head, topic.topic_id, wanted.key.queue_id, wanted.first
+            manifest,
+            manifest.reader(),
+            head,
+            topic_id=topic.topic_id,
+            queue_id=wanted.key.queue_id,
+            offset=wanted.first,
         ):
             for first, count in zip(rows["first_queue_offset"].tolist(), rows["count"].tolist(), strict=True):
                 if first > reached:
@@ -131,10 +134,10 @@ class ServedQueues:
     """The store of a running service, both tiers of it."""
 
     def __init__(self, client: ServiceClient, store_id: str) -> None:
-        """The client is used by whoever uses this, in one thread."""
+        """The client is used in one thread, that which uses this object."""
         self._client = client
         self._store_id = store_id
-        self._ends: dict[QueueKey, QueueEnds] = {}
+        self._ends: dict[QueueKey, ServedQueueEnds] = {}
 
     def bounds(self) -> Mapping[QueueKey, QueueBounds]:
         """All queues as far as the service shows them."""
@@ -146,7 +149,7 @@ class ServedQueues:
         return {key: QueueBounds(queue.max_offset, self._gaps(key, queue)) for key, queue in self._ends.items()}
 
     @staticmethod
-    def _gaps(key: QueueKey, queue: QueueEnds) -> Gaps:
+    def _gaps(key: QueueKey, queue: ServedQueueEnds) -> Gaps:
         if queue.gaps is not None:
             return tuple((first, following) for first, following in queue.gaps)
         if queue.max_offset < QUEUE_STEP:
@@ -154,7 +157,7 @@ class ServedQueues:
         raise UnavailableError(f"which offsets of {key} were left out is in the archive, and that does not answer")
 
     def least(self, key: QueueKey, offset: int) -> int:
-        """See :class:`Queues`."""
+        """See :class:`StreamQueues`."""
         known = self._ends.get(key)
         if known is not None and known.min_offset <= offset:
             return offset
@@ -162,16 +165,16 @@ class ServedQueues:
         return page.next_offset if page.status is PullStatus.OFFSET_TOO_SMALL else offset
 
     def at_time(self, key: QueueKey, time_ms: int) -> int:
-        """See :class:`Queues`."""
+        """See :class:`StreamQueues`."""
         return self._client.offset_by_time(key.topic, key.queue_id, time_ms)
 
     def close(self) -> None:
-        """Close the client."""
+        """Closes the client."""
         self._client.close()
 
 
 class AllQueues:
-    """What the options of a query name: the stores of an archive, the store of a service, or both."""
+    """The queues that the options of a query name: those of an archive's stores, of a service's store, or of both."""
 
     def __init__(self, archives: Mapping[str, ArchivedQueues], served: Mapping[str, ServedQueues]) -> None:
         """By store id; of a store in both the service tells how far its queues go."""
@@ -181,7 +184,7 @@ class AllQueues:
 
     @classmethod
     def open(cls, options: SourceOptions) -> AllQueues:
-        """Ask which stores are there.
+        """Opens the queues; asks which stores are there.
 
         Raises :class:`StoreMismatchError` if the service's store is another than the one that is named, or has no
         archive where ``cold`` says; otherwise what archive and service raise.
@@ -205,26 +208,26 @@ class AllQueues:
         return cls(archives, served)
 
     def bounds(self) -> Mapping[QueueKey, QueueBounds]:
-        """See :class:`Queues`."""
+        """See :class:`StreamQueues`."""
         for store_id in self._served.keys() & self._archives.keys():
             self._archives[store_id].bounds()  # not how far queues go, but what :meth:`reach` looks at
         return {key: bounds for source in self._sources.values() for key, bounds in source.bounds().items()}
 
     def least(self, key: QueueKey, offset: int) -> int:
-        """See :class:`Queues`."""
+        """See :class:`StreamQueues`."""
         return self._sources[key.store_id].least(key, offset)
 
     def at_time(self, key: QueueKey, time_ms: int) -> int:
-        """See :class:`Queues`."""
+        """See :class:`StreamQueues`."""
         return self._sources[key.store_id].at_time(key, time_ms)
 
     def close(self) -> None:
-        """Give connections back. Idempotent."""
+        """Gives connections back. Idempotent."""
         for served in self._served.values():
             served.close()
 
     def reach(self, wanted: QueueRange) -> int:
-        """Up to which offset of a range it is read from the archive; the service gives the rest."""
+        """Returns up to which offset of a range it is read from the archive; the service gives the rest."""
         archive = self._archives.get(wanted.key.store_id)
         if archive is None:
             return wanted.first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,17 +19,175 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pipeline.archive import open_manifest
-from pipeline.client import ServiceClient
-from pipeline.pulled_rows import pulled_batch
-from pipeline.rows import keyed, message_batch, projected
-from pipeline.source.options import SourceOptions, View
-from pipeline.source.stream_offsets import INITIAL, Json, QueueKey, QueueRange, StreamOffset, pieces_of
-from pipeline.source.stream_planner import StreamPlanner, cut_by_tier, data_loss
-from pipeline.source.stream_queues import AllQueues
-from tiering.errors import InvalidRequestError, StoreMismatchError
-from tiering.fetch import Fetcher
-from tiering.types import PullStatus
+from tierlog.pipeline.base.archive import open_manifest
+from tierlog.pipeline.base.client import ServiceClient
+from tierlog.pipeline.read.views import keyed, message_batch, projected, pulled_batch
+from tierlog.pipeline.source.options import LATEST, SourceOptions, View
+from tierlog.pipeline.source.stream_offsets import (
+    INITIAL,
+    Json,
+    QueueKey,
+    QueueRange,
+    StreamOffset,
+    messages_between,
+    offset_after,
+    pieces_of,
+    present,
+    ranges_between,
+    shares,
+)
+from tierlog.pipeline.source.stream_queues import AllQueues, QueueBounds, StreamQueues
+from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreMismatchError, TopicNotFoundError
+from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.lifecycle.takeover import QUEUE_STEP
+from tierlog.tiering.read.fetcher import Fetcher
+
+_log = logging.getLogger(__name__)
+
+Bounds = Mapping[QueueKey, QueueBounds]
+
+
+class StreamPlanner:
+    """Plans micro-batches: where the stream begins, how far the next batch goes, and what its tasks read.
+
+    Plans by what queues tell now and by the offsets that Spark has logged; remembers nothing that matters.
+
+    Raises :class:`NotFoundError` naming queue and offsets if messages that were not read yet are gone, unless the
+    option ``failOnDataLoss`` is false: then the stream goes on behind them.
+    """
+
+    def __init__(self, queues: StreamQueues, options: SourceOptions) -> None:
+        self._queues = queues
+        self._start = options.start
+        self._topics = options.topics
+        self._fails = options.fail_on_data_loss
+        self._nothing_until: dict[QueueKey, int] = {}
+        #: How far every queue went when somebody asked last.
+        self.seen: Mapping[QueueKey, int] | None = None
+
+    def ends(self) -> dict[QueueKey, int]:
+        """Returns how far every queue of the stream goes now."""
+        self._chosen()
+        return dict(self.seen or {})
+
+    def next_offset(
+        self, start: StreamOffset, limit: int | None = None, target: Mapping[QueueKey, int] | None = None
+    ) -> StreamOffset:
+        """Returns where the batch that begins at ``start`` ends; ``start`` itself if there is nothing to do.
+
+        It has ``limit`` messages at most, those counted that were erased, and goes to the ``target`` at most.
+        Raises :class:`TopicNotFoundError` if a topic that is named is not there when the stream begins.
+        """
+        bounds = self._chosen()
+        if not start.has_begun:
+            self._require_topics(bounds)
+        self._check_all_there(start, bounds)
+        positions, met, ends = {}, {}, {}
+        for key, found in bounds.items():
+            if target is not None and key not in target:
+                continue
+            end = found.end if target is None else min(found.end, target[key])
+            position = start.next.get(key)
+            if position is not None:
+                position = self._readable_from(key, position, found)
+            elif not found.is_certain:
+                continue
+            else:
+                position = self._beginning(key, end, is_new=start.has_begun)
+                if position is None:
+                    continue
+                met[key] = position
+            positions[key], ends[key] = position, max(position, end)
+        backlogs = {key: messages_between(at, ends[key], bounds[key].gaps) for key, at in positions.items()}
+        taken = backlogs if limit is None else shares(backlogs, limit)
+        following = dict(start.next)
+        for key, position in positions.items():
+            following[key] = offset_after(position, ends[key], bounds[key].gaps, taken[key])
+        if start.has_begun and following == start.next:
+            return start
+        return StreamOffset(following, met)
+
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
+        """Returns what the batch between two offsets reads, in the order of queues, declared gaps left out."""
+        wanted = ranges_between(start, end)
+        bounds = self._queues.bounds() if wanted else {}
+        found = []
+        for key, first, following in wanted:
+            known = bounds.get(key)
+            if known is None or following > known.end:
+                self._lost(f"{key} ends at {known.end if known else 0}, but was read or planned up to {following}")
+                if known is None:
+                    continue
+                following = known.end
+            if first < following:
+                first = self._readable_from(key, first, known)
+            found += [QueueRange(key, *part) for part in present(first, following, known.gaps)]
+        return found
+
+    def _chosen(self) -> Bounds:
+        bounds = self._queues.bounds()
+        chosen = {key: bounds[key] for key in sorted(bounds) if not self._topics or key.topic in self._topics}
+        self.seen = {key: found.end for key, found in chosen.items()}
+        return chosen
+
+    def _require_topics(self, bounds: Bounds) -> None:
+        missing = sorted(self._topics - {key.topic for key in bounds})
+        if missing:
+            raise TopicNotFoundError(f"no such topic {', '.join(map(repr, missing))}", hint="make it before the stream")
+
+    def _check_all_there(self, start: StreamOffset, bounds: Bounds) -> None:
+        for key in sorted(start.next.keys() - bounds.keys()):
+            if start.next[key] and (not self._topics or key.topic in self._topics):
+                self._lost(f"{key} is not there, but was read up to {start.next[key]}")
+
+    def _beginning(self, key: QueueKey, end: int, *, is_new: bool) -> int | None:
+        """Returns where a queue's reading begins; None if that is not known before there is a message of its time."""
+        if isinstance(self._start, int):
+            if self._nothing_until.get(key) == end:
+                return None
+            first = self._queues.at_time(key, self._start)
+            if first < end:
+                return first
+            self._nothing_until[key] = end
+            return None
+        if self._start == LATEST and not is_new:
+            return end
+        return min(self._queues.least(key, 0), end)
+
+    def _readable_from(self, key: QueueKey, position: int, bounds: QueueBounds) -> int:
+        """``position``, or where messages begin again behind those that are gone."""
+        if position > bounds.end and bounds.is_certain:
+            self._lost(f"{key} ends at {bounds.end}, but was read up to {position}")
+        if position >= bounds.end:
+            return position
+        least = self._queues.least(key, position)
+        gone = list(present(position, least, bounds.gaps))
+        is_restored = least % QUEUE_STEP == 0  # where a restore lets queues begin of which no message was archived
+        if gone and not is_restored:
+            self._lost(f"offsets [{gone[0][0]}, {gone[-1][1]}) of {key} are not there any more")
+        return least
+
+    def _lost(self, what: str) -> None:
+        if self._fails:
+            raise data_loss(what)
+        _log.warning("%s; the stream goes on", what)
+
+
+def data_loss(what: str) -> NotFoundError:
+    """Returns the error for messages that are gone before the stream has read them."""
+    hint = "begin a new checkpoint, or set failOnDataLoss to false to go on without them"
+    return NotFoundError(what, hint=hint)
+
+
+def cut_by_tier(queues: StreamQueues, ranges: list[QueueRange]) -> Iterator[tuple[QueueRange, bool]]:
+    """Yields the ranges with whether the archive gives them; those of which it has only the beginning become two."""
+    for wanted in ranges:
+        reached = queues.reach(wanted)
+        if reached > wanted.first:
+            yield wanted._replace(next=reached), True
+        if reached < wanted.next:
+            yield wanted._replace(first=reached), False
+
 
 #: A task is worth its start from so many messages on; a batch becomes about so many tasks; none has more than that.
 _LEAST_MESSAGES, _TASKS, _MOST_MESSAGES = 1_000, 32, 50_000
@@ -37,7 +196,7 @@ _PAGE_MESSAGES = 10_000
 
 @dataclass(frozen=True)
 class QueuePart:
-    """A range of a queue and who gives it."""
+    """A range of a queue, and whether archive or service gives it."""
 
     range: QueueRange
     is_archived: bool
@@ -45,7 +204,7 @@ class QueuePart:
 
 @dataclass
 class StreamPartition(InputPartition):
-    """What one task reads, in this order."""
+    """The parts that one task reads, in this order."""
 
     parts: tuple[QueuePart, ...]
 
@@ -73,31 +232,31 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamPlanner(self._queues, self._options)
 
     def initialOffset(self) -> Json:
-        """The same for every stream: where each queue begins is in the offset that ends its first batch."""
+        """Returns the same offset for every stream: where queues begin is in the one that ends the first batch."""
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxMessagesPerTrigger``."""
+        """Returns the limit of ``maxMessagesPerTrigger``."""
         most = self._options.max_messages_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes after this is for the next run."""
+        """Ends this run at what is there now; what comes later is for the next run."""
         self._target = self._planner.ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
-        """Where the batch that begins at ``start`` ends; see :meth:`StreamPlanner.next_offset`."""
+        """Returns where the batch that begins at ``start`` ends; see :meth:`StreamPlanner.next_offset`."""
         begin = StreamOffset.from_json(start)
         end = self._planner.next_offset(begin, _messages(limit), self._target)
         return start if end == begin else end.to_json()
 
     def reportLatestOffset(self) -> Json | None:
-        """How far the queues go, for the progress of the query."""
+        """Returns how far the queues go, for the progress of the query."""
         seen = self._planner.seen
         return None if seen is None else StreamOffset(seen).to_json()
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """What the tasks of a batch read."""
+        """Returns what the tasks of a batch read."""
         ranges = self._planner.ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
         total = sum(following - first for _, first, following in ranges)
         size = min(max(_LEAST_MESSAGES, -(-total // _TASKS)), _MOST_MESSAGES)
@@ -113,7 +272,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return projected(keyed(batches) if self._options.view is View.KEYS else batches, self._schema)
 
     def stop(self) -> None:
-        """Give the connection to the service back."""
+        """Gives the connection to the service back."""
         if "_queues" in self.__dict__:
             self._queues.close()
 

@@ -1,4 +1,4 @@
-"""The log of admin calls: who asked for what and when, and what came of it.
+"""The log of admin calls: caller, request, time and outcome of each.
 
 A folder of NDJSON files, ``00000001.ndjson`` and so on, the greatest number the newest. A call has two lines with one
 ``call`` id: ``begun``, durable before anything is done, and ``ended`` with its outcome. A call that began and never
@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiering.clock import Clock
-from tiering.errors import StoreError
-from tiering.fs import File, FileSystem
-from tiering.randomness import Randomness
-from tiering.times import format_time
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.fs import File, FileSystem
+from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.base.times import format_time
 
 _LOG = logging.getLogger("tierlog")
 _SUFFIX = ".ndjson"
@@ -36,8 +36,8 @@ _MOST_VALUE = 1000
 
 
 @dataclass(slots=True)
-class Act:
-    """An admin call under way; what is put into :attr:`outcome` stands in its ``ended`` line."""
+class AuditEntry:
+    """An admin call under way; its ``ended`` line has what is put into :attr:`outcome`."""
 
     outcome: dict[str, object] = field(default_factory=dict)
 
@@ -58,8 +58,8 @@ class AuditLog:
         self._number = 0
 
     @contextlib.contextmanager
-    def call(self, who: Mapping[str, object], what: Mapping[str, object], *, must: bool = True) -> Iterator[Act]:
-        """Around one call that was allowed: ``begun`` before the context, ``ended`` after it.
+    def call(self, who: Mapping[str, object], what: Mapping[str, object], *, must: bool = True) -> Iterator[AuditEntry]:
+        """Surrounds one call that was allowed: writes ``begun`` before the context, ``ended`` after it.
 
         Raises what the disk raises, before the act, if ``begun`` cannot be made durable: what is not on record does
         not happen. Without ``must``, for acts that change nothing, it happens all the same, and an error is logged.
@@ -72,7 +72,7 @@ class AuditLog:
             if must:
                 raise
             _LOG.error("an admin call is not on record: %s", error)
-        act = Act()
+        act = AuditEntry()
         failure: BaseException | None = None
         try:
             yield act
@@ -90,7 +90,7 @@ class AuditLog:
                 _LOG.error("the end of admin call %s is not on record: %s", call_id, error)
 
     def close(self) -> None:
-        """Close the file; what was written is durable already. Idempotent."""
+        """Closes the file; what was written is durable already. Idempotent."""
         with self._lock:
             self._drop()
 
@@ -119,7 +119,7 @@ class AuditLog:
         self._fs.flush_dir(self._folder)
 
     def _remove_oldest(self, files: dict[int, int]) -> None:
-        """Until another whole file has room."""
+        """Removes the oldest files until another whole file has room."""
         left = sum(files.values()) + self._max_bytes // _FILES
         for number in sorted(files):
             if left <= self._max_bytes:
@@ -128,7 +128,7 @@ class AuditLog:
             left -= files[number]
 
     def _files(self) -> dict[int, int]:
-        """Number and size of every file."""
+        """The number and size of every file."""
         names = (name.removesuffix(_SUFFIX) for name in self._fs.list_dir(self._folder) if name.endswith(_SUFFIX))
         numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
         return {number: max(self._fs.size(self._path(number)), _BLOCK_BYTES) for number in numbers}
@@ -143,5 +143,5 @@ class AuditLog:
 
 
 def shortened(value: Any) -> Any:
-    """A parameter as it is recorded: long texts are cut, so that a line stays a line."""
+    """Returns a parameter as it is recorded: long texts are cut, so that a line stays a line."""
     return value[:_MOST_VALUE] + "…" if isinstance(value, str) and len(value) > _MOST_VALUE else value

@@ -1,4 +1,4 @@
-"""Who sends a request, and what that caller may do."""
+"""The caller of a request, and the rights that it has."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from tiering.errors import ForbiddenError
+from tierlog.tiering.base.errors import ForbiddenError
 
 #: What to do about a missing right.
 ASK = "ask who runs this service"
 
 
 class Scope(StrEnum):
-    """What a request does. ``ADMIN`` is about the store as a whole, and includes no other scope."""
+    """The kinds of requests. ``ADMIN`` is about the store as a whole, and includes no other scope."""
 
     PRODUCE = "produce"
     READ = "read"
@@ -43,20 +43,20 @@ class Caller:
 
     @property
     def window(self) -> str:
-        """What tells this caller's numbered appends from those of others, in records too: the same for ever.
+        """The name that tells this caller's numbered appends from those of others, in records too: the same for ever.
 
         64 bits of the SHA-256 of the name, so that a new token of the same name goes on; empty for :data:`ANYBODY`.
         """
         return "" if self is ANYBODY else hashlib.sha256(self.name.encode()).hexdigest()[:16]
 
     def check(self, scope: Scope, topic: str | None = None) -> None:
-        """Raise :class:`ForbiddenError` unless :meth:`may`; its words are the same whether the topic exists or not."""
+        """Raises :class:`ForbiddenError` unless :meth:`may`; its words are the same whether the topic exists or not."""
         if not self.may(scope, topic):
             what = "" if topic is None else f" topic {topic!r}"
             raise ForbiddenError(f"{self.name!r} has no right to {scope}{what}", hint=ASK)
 
     def check_everywhere(self, scope: Scope) -> None:
-        """Raise :class:`ForbiddenError` unless ``scope`` may be done to the store as a whole, every topic of it."""
+        """Raises :class:`ForbiddenError` unless ``scope`` may be done to the store as a whole, every topic of it."""
         if not (self.is_unlimited and self.may(scope)):
             raise ForbiddenError(f"{self.name!r} has no right to {scope} all topics", hint=ASK)
 

@@ -7,13 +7,13 @@ import os
 import threading
 from pathlib import Path
 
-from service.access.caller import Caller
-from service.access.entries import Entry, check_unique, find_caller, read_lines, read_toml
-from service.setting_groups.access import AccessSettings
-from tiering.clock import Clock
-from tiering.errors import InvalidRequestError
-from tiering.fs import is_scarcity
-from tiering.secret_files import warn_if_open
+from tierlog.service.access.caller import Caller
+from tierlog.service.access.tokens import Entry, check_unique, find_caller, read_lines, read_toml
+from tierlog.service.config.serve import AccessSettings
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.fs import is_scarcity
+from tierlog.tiering.base.secret_files import warn_if_open
 
 _LOG = logging.getLogger("tierlog")
 #: How often it is asked whether the file has changed.
@@ -22,7 +22,7 @@ _Stamp = tuple[int, int, int, int]
 
 
 class AccessControl:
-    """Tells who sends a token. Thread safe.
+    """Finds the caller whose token a request has. Thread safe.
 
     The file is looked at once a second at most, when a request comes. Replace it by renaming another over it, as
     Kubernetes does with a mounted secret. A new one with a mistake, an empty or a missing one changes nothing, and an
@@ -45,7 +45,7 @@ class AccessControl:
         return bool(self._entries)
 
     def caller(self, token: str) -> Caller | None:
-        """Whose token it is, None for an unknown or expired one."""
+        """Returns the caller whose token it is, None for an unknown or expired one."""
         self._look()
         return find_caller(self._entries, token, self._clock.now_ms())
 
@@ -85,7 +85,7 @@ class AccessControl:
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    """What changes with every new file, also behind a link; None while there is none."""
+    """Returns what changes with every new file, also behind a link; None while there is none."""
     try:
         found = os.stat(path)
     except OSError:

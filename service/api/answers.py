@@ -1,8 +1,8 @@
 """Answers that wait for their readers: made and sent piece by piece, and all together within one budget of memory.
 
-A piece is made when the one before is on its way, so that a reader decides how fast. What an answer is made of (the
-messages of a page, or bytes that come all at once) is held until its last piece: that is what counts against the
-budget. The budget waits for nobody who reads slowly: such a reader is cut off (``service.http_server``).
+A piece is made when the one before it is on its way, so that the reader sets the pace. What an answer is made of (the
+messages of a page, or bytes that come all at once) is held until its last piece, and counts against the budget. A
+reader who takes nothing for too long is cut off (``service.server.http_server``), so that nobody fills the budget.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.errors import store_error
-from service.api.lanes import Lane
-from tiering.errors import OverloadedError
+from tierlog.service.api.errors import store_error
+from tierlog.service.api.lanes import Lane
+from tierlog.tiering.base.errors import OverloadedError
 
-#: Handed to the server at a time, which waits for the client between two; less is not worth counting.
+#: Size of a piece: the server waits for the client between two. What is smaller is not worth counting.
 PIECE_BYTES = 64 << 10
 
 
 class AnswerShare:
-    """What one answer holds of the budget. Given back by :meth:`release`, or with the answer if it never begins."""
+    """The share of one answer in the budget, until :meth:`release`, or until the answer is forgotten."""
 
     __slots__ = ("_memory", "held_bytes")
 
@@ -35,12 +35,12 @@ class AnswerShare:
         self.held_bytes = held_bytes
 
     def hold(self, size_bytes: int) -> None:
-        """Hold so much from now on: of what has begun nothing is refused."""
+        """Holds this much from now on: an answer that has begun is never refused."""
         self._memory.change(size_bytes - self.held_bytes)
         self.held_bytes = size_bytes
 
     def release(self) -> None:
-        """Hold nothing more. Idempotent."""
+        """Holds nothing any more. Idempotent."""
         self.hold(0)
 
     def __del__(self) -> None:
@@ -48,7 +48,7 @@ class AnswerShare:
 
 
 class AnswerMemory:
-    """Bytes that answers hold. Thread safe."""
+    """The budget for answers. Thread safe."""
 
     def __init__(self, total_bytes: int, wait_ms: int) -> None:
         self._total, self._wait_s = total_bytes, wait_ms / 1000
@@ -57,9 +57,9 @@ class AnswerMemory:
         self.used_bytes = 0
 
     def take(self, size_bytes: int, *, waits: bool = True) -> AnswerShare:
-        """Room for an answer; :class:`OverloadedError` if there is none, at once or, on a thread, after a wait.
+        """Takes room for an answer; raises :class:`OverloadedError` if there is none, with ``waits`` after a wait.
 
-        An answer that is alone gets whatever it wants: it is bounded by what one answer may be.
+        It waits on a thread only. An answer that is alone gets whatever it asks for: its size has a limit of its own.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._fits(size_bytes), self._wait_s if waits else 0):
@@ -71,7 +71,7 @@ class AnswerMemory:
         return AnswerShare(self, size_bytes)
 
     def change(self, size_bytes: int) -> None:
-        """Count so much more, or less."""
+        """Counts this much more, or less."""
         with self._changed:
             self.used_bytes += size_bytes
             if size_bytes < 0:
@@ -82,7 +82,7 @@ class AnswerMemory:
 
 
 def memory_of(request: Request) -> AnswerMemory:
-    """The budget of the service."""
+    """Returns the budget of the service."""
     memory: AnswerMemory = request.app.state.answer_memory
     return memory
 
@@ -90,7 +90,7 @@ def memory_of(request: Request) -> AnswerMemory:
 def answer_in_pieces(
     request: Request, pieces: Iterator[bytes], held_bytes: int, media_type: str, length: int | None = None
 ) -> Response:
-    """An answer out of pieces that are made of ``held_bytes``; to be called on a thread of the request's lane.
+    """Makes an answer of pieces, for which ``held_bytes`` are held; called on a thread of the request's lane.
 
     ``length`` is that of all pieces, if it is known. Raises :class:`OverloadedError` without room.
     """
@@ -102,7 +102,7 @@ def answer_in_pieces(
 
 
 def whole_answer(request: Request, data: bytes, media_type: str) -> Response:
-    """The same out of bytes that are there."""
+    """Makes an answer of bytes that are there; otherwise like :func:`answer_in_pieces`."""
     pieces = (data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES))
     return answer_in_pieces(request, pieces, len(data), media_type, len(data))
 
@@ -120,7 +120,7 @@ class _InPieces(Response):
         self._is_made = length is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything, and hold it no longer than somebody takes it."""
+        """Sends everything, and holds it no longer than somebody takes it."""
         try:
             await while_wanted(self._send(send), until_gone(receive))
         finally:
@@ -140,7 +140,7 @@ class _InPieces(Response):
 
 
 async def while_wanted(sending: Coroutine[Any, Any, None], leaving: Coroutine[Any, Any, None]) -> None:
-    """Send an answer until it has ended or its client is gone, which is when ``leaving`` ends."""
+    """Sends an answer until it has ended or its client is gone, which is when ``leaving`` ends."""
     answer, gone = asyncio.ensure_future(sending), asyncio.ensure_future(leaving)
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -153,7 +153,7 @@ async def while_wanted(sending: Coroutine[Any, Any, None], leaving: Coroutine[An
 
 
 async def send_pieces(send: Send, data: bytes) -> None:
-    """A part of a body in pieces, between which the server waits for the client."""
+    """Sends a part of a body in pieces, between which the server waits for the client."""
     if len(data) <= PIECE_BYTES:
         await send({"type": "http.response.body", "body": data, "more_body": True})
         return
@@ -164,16 +164,16 @@ async def send_pieces(send: Send, data: bytes) -> None:
 
 
 async def until_gone(receive: Receive) -> None:
-    """Until the client has left; what it still sends is passed over."""
+    """Waits until the client has left; what it still sends is ignored."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class Answers:
-    """ASGI middleware: an answer that is given as a whole goes out in pieces too, and counts as long as it waits.
+    """ASGI middleware: sends an answer that is given as a whole in pieces too, and counts it as long as it waits.
 
-    429 for one that only looks, if there is no room. What has changed something is answered in any case; for messages
-    the room of their request's body is kept for it (:class:`service.api.limits.Bodies`).
+    Without room, a call that only looks is answered by 429. A call that has changed something is answered in any case:
+    after an append, the room of its body is kept for the answer (:class:`service.api.limits.Bodies`).
     """
 
     def __init__(self, app: ASGIApp, memory: AnswerMemory) -> None:
@@ -181,7 +181,7 @@ class Answers:
         self._memory = memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Passes a request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

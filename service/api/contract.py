@@ -13,10 +13,10 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from service.api.lane_route import LaneRoute
-from service.api.schemas import MessagesIn
-from service.cluster.meant_store import STORE_ID
-from service.wire import ARROW_STREAM, NDJSON, PARQUET
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.schemas.messages import MessagesIn
+from tierlog.service.cluster.routing import STORE_ID
+from tierlog.service.wire.documents import ARROW_STREAM, NDJSON, PARQUET
 
 Json = dict[str, Any]
 
@@ -163,12 +163,12 @@ A request may name itself with `X-Request-Id`. Every failure is answered as `app
 
 
 def may_answer(*statuses: int) -> dict[int | str, Json]:
-    """The failures that are a route's own, for its decorator."""
+    """Describes the failures that are a route's own, for its decorator."""
     return {status: {"description": _FAILURES[status][1]} for status in statuses}
 
 
 def describe(app: FastAPI, *, access: bool) -> None:
-    """Give the application its whole document; ``access``: whether calls need a token."""
+    """Gives the application its whole document; ``access``: whether calls need a token."""
     made, making = app.openapi, threading.Lock()
 
     def openapi() -> Json:
@@ -216,7 +216,7 @@ def _completed(document: Json, bodies: Sequence[type[BaseModel]], *, access: boo
 
 
 def _answer_of(document: Json, operation: str) -> Json:
-    """The good answer of a call."""
+    """Finds the good answer of a call."""
     calls = (described for methods in document["paths"].values() for described in methods.values())
     found: Json = next(call for call in calls if call["operationId"] == operation)["responses"]["200"]
     return found
@@ -253,7 +253,7 @@ def _complete(described: Json, *, is_open: bool, access: bool) -> None:
 
 
 def _without_null(schema: Json) -> None:
-    """A URL has no null: an argument is there or not."""
+    """Removes null from an argument's schema: in a URL it is there or not."""
     kinds = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
     if len(kinds) == 1:
         schema.update(kinds[0])
@@ -276,7 +276,7 @@ def _failure(status: int, text: str) -> Json:
 
 
 def _tidy(value: Any) -> None:
-    """Take away titles that the framework made of names, and the fraction that it gives to bounds."""
+    """Takes away titles that the framework made of names, and the fraction that it gives to bounds."""
     if isinstance(value, list):
         for one in value:
             _tidy(one)

@@ -11,13 +11,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from index.errors import CorruptIndexError, DamagedFilterError, OtherIndexFileError
-from service.access.caller import Caller, Scope
-from service.api.methods import allowed_methods
-from service.observing.requests import current_request
-from tiering import errors
-from tiering.cold.bill import AbandonedError, BudgetSpentError
-from tiering.problems import problem_title, problem_type
+from tierlog.index.format.errors import CorruptIndexError, DamagedFilterError, OtherIndexFileError
+from tierlog.service.access.caller import Caller, Scope
+from tierlog.service.api.methods import allowed_methods
+from tierlog.service.observing.request_context import current_request
+from tierlog.tiering.base import errors
+from tierlog.tiering.cold.reading.bill import AbandonedError, BudgetSpentError
+from tierlog.tiering.remote.problems import problem_title, problem_type
 
 _LOG = logging.getLogger("tierlog")
 _RETRY_S, _SOON_S = 5, 1
@@ -79,7 +79,7 @@ def problem(
     retry_s: int | None = None,
     **extra: object,
 ) -> JSONResponse:
-    """A problem body; ``hint`` and what else is known are members of their own, left out if there is none."""
+    """Makes a problem body; ``hint`` and what else is known are members of their own, left out if there is none."""
     request = current_request()
     if request is not None:
         request.problem = title
@@ -93,7 +93,7 @@ def problem(
 
 
 def install(app: FastAPI) -> None:
-    """Answer every failure with a problem body. Handlers are ``async``: others would need a thread of those shared."""
+    """Answers every failure with a problem body. Handlers are ``async``: others would need a thread of those shared."""
     app.add_exception_handler(errors.StoreError, _store_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -101,7 +101,7 @@ def install(app: FastAPI) -> None:
 
 
 def store_error(request: Request, error: Any) -> JSONResponse:
-    """The answer to what the store raised."""
+    """Makes the answer to what the store raised."""
     kind = type(error)
     status = STATUS.get(kind, 500)
     caller: Caller | None = request.scope.get("tierlog.caller")
@@ -129,7 +129,7 @@ async def _validation_error(request: Request, error: Any) -> JSONResponse:
 
 
 def validation_error(error: Any) -> JSONResponse:
-    """400 for an argument of the URL, 422 for a body that is not what it should be."""
+    """Answers 400 for an argument of the URL, 422 for a body that is not what it should be."""
     found = error.errors()
     detail = "; ".join(f"{'.'.join(str(part)[:100] for part in one['loc'])}: {one['msg'][:300]}" for one in found[:5])
     if any(one["loc"][:1] == ("body",) for one in found):
@@ -152,5 +152,5 @@ async def _http_error(request: Request, error: Any) -> JSONResponse:
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    """The server logs the traceback; the client learns only that it was not at fault."""
+    """Answers 500: the server logs the traceback; the client learns only that it was not at fault."""
     return problem(500, "internal error", "an unexpected error, see the service's log")

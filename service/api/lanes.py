@@ -1,7 +1,7 @@
-"""Lanes of requests: how many of a kind there may be at once, and on which threads they are worked on.
+"""Lanes of requests: how many of a kind may be under way at once, and on which threads they run.
 
-Kinds have threads of their own, so that a flood of one leaves the others answered; and of the threads for appends and
-for reads a share is kept for what does not wait for the archive.
+Each kind has threads of its own, so that a flood of one leaves the others answered. Of the threads for appends and for
+reads, a share is kept for what does not wait for the archive.
 """
 
 from __future__ import annotations
@@ -12,27 +12,39 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
-from service.setting_groups.serve import ServeSettings
-from tiering.cold.caching.fetch_pool import FetchPool
-from tiering.cold.gate import ArchiveGate, behind
-from tiering.errors import DeadlineError, OverloadedError
+from tierlog.service.cluster.routing import MOST_ARGUMENTS
+from tierlog.service.config.serve import ServeSettings
+from tierlog.tiering.base.errors import DeadlineError, OverloadedError
+from tierlog.tiering.base.worker_pool import WorkerPool
+from tierlog.tiering.cold.reading.gate import ArchiveGate, behind
 
 T = TypeVar("T")
 
-#: How many bodies are taken apart at a time: it is work for the processor alone, of which more threads get no more, and
-#: under which the event loop waits for its turn.
+#: How many bodies are parsed at a time. Parsing is work for the processor alone: more threads would not finish it
+#: sooner, and the event loop would wait longer for its turn.
 _PARSED_AT_ONCE = 2
 #: How long a thread stays after its last work.
 _LINGER_S = 2.0
-_MOST_ARGUMENTS = 64
 _TRUE = {"1", "on", "t", "true", "y", "yes"}
 
 
-def _pool(threads: int, name: str) -> FetchPool:
-    return FetchPool(threads, f"tierlog-{name}", linger_s=_LINGER_S)
+def _pool(threads: int, name: str) -> WorkerPool:
+    return WorkerPool(threads, f"tierlog-{name}", linger_s=_LINGER_S)
+
+
+class LaneChoice(StrEnum):
+    """The lanes that a route can declare."""
+
+    ALWAYS = "always"
+    READ = "read"
+    APPEND = "append"
+    ADMIN = "admin"
+    #: The lane of downloads for a call with ``all``, of long polls for one with ``wait_ms``, else of reads.
+    AS_ASKED = "as asked"
 
 
 class Lane:
@@ -41,14 +53,14 @@ class Lane:
     def __init__(
         self,
         name: str,
-        pool: FetchPool,
+        pool: WorkerPool,
         most: int,
         setting: str,
         *,
         gate: ArchiveGate | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """``most`` requests at once, as ``setting`` says; ``timeout_ms`` for the work of one, None: no limit."""
+        """``most`` requests at once, as ``setting`` says; ``timeout_ms`` for the work of one, None for no limit."""
         self.name = name
         self._pool, self._gate = pool, gate
         self._most, self._setting = most, setting
@@ -61,7 +73,7 @@ class Lane:
         self.under_way = 0
 
     def enter(self) -> None:
-        """Be one of the requests under way until :meth:`leave`; :class:`OverloadedError` if there are enough."""
+        """Counts a request until :meth:`leave`; raises :class:`OverloadedError` if there are enough."""
         if self.under_way >= self._most:
             raise OverloadedError(
                 f"{self.under_way} requests of this kind ({self.name}) are under way already",
@@ -70,13 +82,13 @@ class Lane:
         self.under_way += 1
 
     def leave(self) -> None:
-        """Be none of them any more."""
+        """Counts a request no longer."""
         self.under_way -= 1
 
     async def run(self, work: Callable[[], T], *, is_timed: bool = True) -> T:
-        """Do the work on a thread of the lane, in turn.
+        """Runs the work on a thread of the lane, in turn.
 
-        Raises :class:`DeadlineError` if it is not done in time: it then goes on and keeps its thread, or never begins.
+        Raises :class:`DeadlineError` if it is not done in time. It then goes on and keeps its thread, or never begins.
         """
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
@@ -107,11 +119,11 @@ class Lane:
 
     @property
     def timeout_s(self) -> float | None:
-        """For the work of one request; None: no limit."""
+        """The time for the work of one request; None for no limit."""
         return self._timeout_s
 
     def too_late(self) -> DeadlineError:
-        """What to say of a request that is not done in time."""
+        """The error of a request that is not done in time."""
         return DeadlineError(
             f"not done after {self._timeout_s:g} s; the work may have been done or not",
             hint="serve.request_timeout_ms is the limit",
@@ -133,7 +145,7 @@ class Lanes:
     def __init__(self, settings: ServeSettings) -> None:
         timeout_ms = settings.request_timeout_ms
         append, read = settings.append_threads, settings.read_threads
-        #: Held by a thread while it takes a body apart.
+        #: Held by a thread while it parses a body.
         self.parsing = threading.Semaphore(_PARSED_AT_ONCE)
         self.gates = {
             "append": ArchiveGate(append - max(1, append // 4), "serve.append_threads is the limit"),
@@ -156,22 +168,20 @@ class Lanes:
         )
         admin = settings.admin_threads
         self.admin = Lane("admin", _pool(admin, "admin"), 5 * admin, "serve.admin_threads")
-        #: What answers whatever else happens: health, metrics and the page.
+        #: For what is answered whatever else happens: health, metrics and the page.
         self.always = Lane("always", _pool(2, "always"), 1_000, "a constant", timeout_ms=timeout_ms)
+        self._chosen = {
+            LaneChoice.ALWAYS: self.always,
+            LaneChoice.READ: self.read,
+            LaneChoice.APPEND: self.append,
+            LaneChoice.ADMIN: self.admin,
+        }
 
-    def of(self, method: str, path: str, query: bytes) -> Lane:
-        """The lane of a request."""
-        if not path.startswith("/v1/"):
-            return self.always
-        if path.startswith("/v1/admin/") or (method == "DELETE" and path.startswith("/v1/topics/")):
-            return self.admin
-        if path.startswith("/v1/cluster/") and method in ("PUT", "DELETE"):
-            return self.admin
-        if not path.endswith("/messages"):
-            return self.read
-        if method == "POST":
-            return self.append
-        if query.count(b"&") > _MOST_ARGUMENTS:  # no call has as many: it will be refused
+    def of(self, choice: LaneChoice, query: bytes) -> Lane:
+        """The lane of a request, whose route declares the choice."""
+        if choice is not LaneChoice.AS_ASKED:
+            return self._chosen[choice]
+        if query.count(b"&") > MOST_ARGUMENTS:  # it will be refused
             return self.read
         asked = parse_qs(query.decode("latin-1"))
         if asked.get("all", [""])[-1].lower() in _TRUE:

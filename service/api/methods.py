@@ -1,4 +1,4 @@
-"""HEAD and OPTIONS, which the routes do not name: both follow from the methods that a path has."""
+"""HEAD and OPTIONS, which no route declares: both follow from the methods of a path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
 
 
 def allowed_methods(scope: Scope) -> list[str]:
-    """What can be asked of the path of a request; nothing if there is nothing there."""
+    """The methods of the path of a request; none if there is nothing at the path."""
     router: Router = scope["app"].router
     found = [
         method
@@ -29,7 +29,7 @@ class HeadAndOptions:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
+        """Passes a request on, or answers OPTIONS."""
         method = scope.get("method")
         if method == "OPTIONS" and (allowed := allowed_methods(scope)):
             await Response(status_code=204, headers={"Allow": ", ".join(allowed)})(scope, receive, send)
@@ -41,7 +41,7 @@ class HeadAndOptions:
 
 
 class _WithoutBody:
-    """Ends an answer where its body would begin, and tells who makes it that nobody listens any more."""
+    """Ends an answer where its body would begin, and tells its maker that nobody listens any more."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
@@ -49,11 +49,11 @@ class _WithoutBody:
         self._has_ended = False
 
     async def receive(self) -> Message:
-        """The request, until the answer has ended."""
+        """Receives the request, until the answer has ended."""
         return {"type": "http.disconnect"} if self._has_ended else await self._receive()
 
     async def send(self, message: Message) -> None:
-        """Pass the head of the answer on."""
+        """Passes the head of the answer on."""
         if message["type"] == "http.response.start":
             await self._send(message)
         elif not self._has_ended:

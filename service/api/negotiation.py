@@ -1,4 +1,4 @@
-"""Which of the forms that an answer can have a client wants (RFC 9110, section 12.5)."""
+"""The choice among the forms that an answer can have, by what a client accepts (RFC 9110, section 12.5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_RANGES = 64
 
 
 def wanted_form(request: Request, offered: Sequence[str]) -> str:
-    """The media type of ``offered`` that the request's ``Accept`` likes best, the first of them if it names none.
+    """Returns the media type of ``offered`` that the request's ``Accept`` likes best, the first if it names none.
 
     Each form has the weight of the range that fits it most closely; of equal weights the form that is named wins over
     one that a wildcard lets in, then the earlier of ``offered``. Raises 406 if every form is ruled out: whoever asks
@@ -33,13 +33,13 @@ def wanted_form(request: Request, offered: Sequence[str]) -> str:
 
 
 def weight_of(name: str, header: str) -> float | None:
-    """The weight that a header like ``Accept-Encoding`` gives a name, by itself or by ``*``; None without either."""
+    """Returns the weight that a header like ``Accept-Encoding`` gives a name, by itself or by ``*``; else None."""
     weights = _weights(header)
     return weights.get(name, weights.get("*"))
 
 
 def _liking(form: str, weights: dict[str, float]) -> tuple[float, int]:
-    """(weight, closeness) of the range that fits most closely."""
+    """Returns (weight, closeness) of the range that fits most closely."""
     for closeness, fitting in ((2, form), (1, form.partition("/")[0] + "/*"), (0, "*/*"), (0, "*")):
         if fitting in weights:
             return weights[fitting], closeness
@@ -47,7 +47,7 @@ def _liking(form: str, weights: dict[str, float]) -> tuple[float, int]:
 
 
 def _weights(header: str) -> dict[str, float]:
-    """What a header names, in lower case, with its weight; with 64 at most."""
+    """Returns the names in a header, in lower case, with their weights; 64 at most."""
     found: dict[str, float] = {}
     for one in header.split(",", _MOST_RANGES)[:_MOST_RANGES]:
         name, *parameters = one.lower().split(";")

@@ -1,43 +1,23 @@
-"""Exit codes, and the one line on standard error that goes with them."""
+"""The line on standard error that goes with an exit code."""
 
 from __future__ import annotations
 
 import json
 import sys
 
-from service.cli.look import printable, safe_json
-from tiering import errors
-from tiering.problems import problem_title, problem_type
-
-DONE = 0
-NOTHING = 1
-WRONG_USE = 2
-FAILED = 3
-INCOMPLETE = 4
-
-#: The first class that fits decides; what is not here has failed.
-_CODES: tuple[tuple[type[errors.StoreError], int], ...] = (
-    (errors.InvalidRequestError, WRONG_USE),
-    (errors.TopicNotFoundError, WRONG_USE),
-    (errors.StoreLockedError, WRONG_USE),
-    (errors.StoreMismatchError, WRONG_USE),
-    (errors.ObjectNotFoundError, FAILED),
-    (errors.NotFoundError, NOTHING),
-)
-
-
-def exit_code(error: errors.StoreError) -> int:
-    """The exit code of a command that ended with ``error``."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+from tierlog.service.cli.output_style import printable, safe_json
+from tierlog.service.exit_codes import exit_code
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.remote.problems import problem_title, problem_type
 
 
 def say(text: str) -> None:
-    """One line on standard error, from us; of what others wrote in it a terminal obeys nothing."""
+    """Prints one line on standard error, from us; of what others wrote in it a terminal obeys nothing."""
     print("tierlog: " + printable(" ".join(text.split("\n"))), file=sys.stderr, flush=True)
 
 
-def say_error(error: errors.StoreError, form: str | None = None) -> None:
-    """What failed, for who asked: a problem document if ``form`` is json or ndjson, else text.
+def say_error(error: StoreError, form: str | None = None) -> None:
+    """Prints what failed: a problem document if ``form`` is json or ndjson, else text.
 
     On a terminal the hint has a line of its own; in a pipe all is one line.
     """
@@ -51,8 +31,8 @@ def say_error(error: errors.StoreError, form: str | None = None) -> None:
     print("hint: " + printable(" ".join(error.hint.split("\n"))), file=sys.stderr, flush=True)
 
 
-def problem_document(error: errors.StoreError) -> dict[str, object]:
-    """The members of the service's problem documents, and the exit code in the place of a status."""
+def problem_document(error: StoreError) -> dict[str, object]:
+    """Makes a document with the members of the service's problems, and the exit code in the place of a status."""
     found: dict[str, object] = {
         "type": problem_type(type(error)),
         "title": problem_title(type(error)),

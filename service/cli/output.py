@@ -1,25 +1,155 @@
-"""Rows on standard output: table, json, ndjson, csv or arrow. Rows come page by page and go out the same way."""
+"""Output of commands on standard output: rows as table, json, ndjson, csv or arrow, and answers of one document.
+
+Rows come page by page and go out the same way. Messages for people are a line of a table each, or all of each
+(``--full``). An answer of one document is a list of names and values on a terminal, JSON elsewhere.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from service.cli.look import Look, printable, safe_json
-from service.cli.message_view import full_lines, message_cells, message_columns
-from service.wire import Json, ndjson_line
+from tierlog.service.cli.output_style import OutputStyle, printable, readable_bytes, safe_json
+from tierlog.service.wire.documents import Json, ndjson_line
 
 if TYPE_CHECKING:
-    from service.cli.table import Column, Table
+    from tierlog.service.cli.table import Column, Table
 
+#: Above this many ms a number is no duration: 1980.
+_MOMENT_MS = 315_532_800_000
 _BODY_COLUMNS = (
     "message_id", "store_id", "physical_offset", "topic", "queue_id", "queue_offset", "keys", "tag", "properties",
     "born_ms", "store_ms", "tier", "size_bytes", "body", "body_base64",
 )  # fmt: skip
+
+
+def message_columns(look: OutputStyle, *, by_born: bool) -> tuple[Column, ...]:
+    """Returns the columns of messages; the time that is asked about is first, the other one is for ``--full``."""
+    from tierlog.service.cli.table import Column
+
+    name = f"{'born' if by_born else 'stored'} ({look.zone})"
+    return (
+        Column(name, style="time"),
+        Column("tier", rank=1, by_value=True),
+        Column("topic", rank=3),
+        Column("queue:offset", rank=2),
+        Column("key", style="key"),
+        Column("body", is_text=True),
+    )
+
+
+def message_cells(row: Json, look: OutputStyle, key: str | None, *, by_born: bool) -> Json:
+    """Returns a message in one line; of several keys the one asked for, else the first, and how many more."""
+    keys: list[str] = row["keys"]
+    first = key if key is not None and key in keys else "".join(keys[:1])
+    body = row.get("body")
+    return {
+        f"{'born' if by_born else 'stored'} ({look.zone})": look.time(row["born_ms" if by_born else "store_ms"]),
+        "tier": row["tier"],
+        "topic": row["topic"],
+        "queue:offset": f"{row['queue_id']}:{row['queue_offset']}",
+        "key": first + (f" +{len(keys) - 1}" if len(keys) > 1 else ""),
+        "body": (f"base64: {row.get('body_base64')}" if body is None else body)[: look.width + 1],
+    }
+
+
+def full_lines(rows: Sequence[Json], look: OutputStyle) -> list[str]:
+    """Returns every field of the messages, bodies whole; JSON bodies with an indent."""
+    lines = []
+    for row in rows:
+        for name in row:
+            if name in ("body", "body_base64") or row[name] in ("", [], {}):
+                continue
+            value = row[name]
+            text = look.time(value) if name.endswith("_ms") else _text(value)
+            label = f"{name.removesuffix('_ms') if name.endswith('_ms') else name}:"
+            lines.append(f"{painted(f'{label:<16}', 'head', look)}{painted(text, _style(name, text), look)}")
+        lines += ["", *_body_lines(row), ""]
+    return lines
+
+
+def _body_lines(row: Json) -> list[str]:
+    body = row.get("body")
+    if body is None:
+        return [f"base64: {row.get('body_base64')}"]
+    if body[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):  # else it is shown as it is
+            body = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+    return [printable(line.replace("\t", "    ").rstrip("\r")) for line in body.split("\n")]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return printable(" ".join(str(each) for each in value))
+    return printable(json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value))
+
+
+def _style(name: str, text: str) -> str:
+    return text if name == "tier" else "key" if name == "keys" else ""
+
+
+def painted(text: str, style: str, look: OutputStyle) -> str:
+    """Returns text in a style, where colours are wanted."""
+    if not look.is_colored:
+        return text
+    from tierlog.service.cli.table import paint
+
+    return paint(text, style)
+
+
+def print_document(document: Json, look: OutputStyle) -> None:
+    """Prints a document: ``table`` is a line for each value; ``json`` has an indent, ``ndjson`` is one line."""
+    if look.form != "table":
+        text = json.dumps(document, ensure_ascii=False, indent=1 if look.form == "json" else None)
+        print(safe_json(text), flush=True)
+        return
+    lines = list(flat(document))
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, value in lines:
+        sys.stdout.write(f"{painted(f'{name:<{width}}', 'head', look)}  {shown_value(name, value, look)}\n".rstrip(" "))
+    sys.stdout.flush()
+
+
+def print_done(document: Json, arguments: argparse.Namespace) -> None:
+    """Prints what a command did that has nothing else to say; in a pipe only if a format was asked for."""
+    if arguments.format is not None or sys.stdout.isatty():
+        print_document(document, OutputStyle.of(arguments))
+
+
+def flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yields values of values by their whole names, ``cache.filters.hits``."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def shown_value(name: str, value: object, look: OutputStyle) -> str:
+    """Writes a value for people: bytes with a unit beside their number, moments as such, digits in groups of three."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return (
+            printable(", ".join(map(str, value)))
+            if all(isinstance(one, str | int) for one in value)
+            else printable(json.dumps(value, ensure_ascii=False))
+        )
+    if isinstance(value, int):
+        if name.endswith("_ms") and value > _MOMENT_MS:
+            return look.time(value)
+        if name.rpartition(".")[2].find("bytes") >= 0 and value >= 1024:
+            return f"{value:,} ({readable_bytes(value)})"
+        return f"{value:,}"
+    return printable(str(value))
 
 
 class Rows(ABC):
@@ -27,15 +157,15 @@ class Rows(ABC):
 
     @abstractmethod
     def write(self, rows: Sequence[Json]) -> None:
-        """Write some rows."""
+        """Writes some rows."""
 
     def end(self, **beside: object) -> None:
-        """Finish."""
+        """Finishes the output."""
         sys.stdout.flush()
 
 
-def messages_out(look: Look, key: str | None = None, *, by_born: bool = False) -> Rows:
-    """Messages; of a table's row ``key`` is shown if the message has several, and which time is told."""
+def messages_out(look: OutputStyle, key: str | None = None, *, by_born: bool = False) -> Rows:
+    """Makes a writer of messages; a table's row shows ``key`` if the message has several, and the time asked about."""
     if look.form == "table":
         if look.is_full:
             return _FullRows(look)
@@ -45,14 +175,15 @@ def messages_out(look: Look, key: str | None = None, *, by_born: bool = False) -
 
 
 def rows_out(
-    look: Look,
+    look: OutputStyle,
     name: str,
+    *,
     columns: Sequence[str],
     shown: Sequence[Column] = (),
     cells: Callable[[Json], Json] | None = None,
     types: Mapping[str, str] | None = None,
 ) -> Rows:
-    """Other rows: ``name`` is their member of a json document, ``cells`` makes a row of a table with columns ``shown``.
+    """Makes a writer of other rows: ``name`` is their member of a json document, ``cells`` makes a table's row.
 
     ``types`` are those of an Arrow stream: "int", "bool", "json" (as text), else text. Without them, the values of the
     first page decide.
@@ -81,7 +212,7 @@ class _NdjsonRows(Rows):
 
 
 class _JsonRows(Rows):
-    """One document, its rows written as they come."""
+    """One JSON document, its rows written as they come."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -102,7 +233,7 @@ class _JsonRows(Rows):
 
 
 class _CsvRows(Rows):
-    """For people and their spreadsheets: text that one of those would take for a formula has an apostrophe before it.
+    """CSV for spreadsheets: text that one of those would take for a formula has an apostrophe before it.
 
     A terminal gets nothing that it would obey. Everything else, numbers and base64 too, is as it is; what programs read
     is ndjson.
@@ -130,7 +261,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def _csv_line(cells: Sequence[object]) -> str:
-    """As RFC 4180 has it, but for the line end; the module ``csv`` leaves a lone CR without quotes."""
+    """Writes a line as RFC 4180 has it, but for the line end; the module ``csv`` leaves a lone CR without quotes."""
     texts = ["" if cell is None else str(cell) for cell in cells]
     if texts == [""]:
         return '""\n'
@@ -147,14 +278,14 @@ def _flat_cell(value: Any, name: str) -> object:
 
 
 class _TableRows(Rows):
-    def __init__(self, look: Look, columns: Sequence[Column], cells: Callable[[Json], Json]) -> None:
+    def __init__(self, look: OutputStyle, columns: Sequence[Column], cells: Callable[[Json], Json]) -> None:
         self._look = look
         self._columns = columns
         self._cells = cells
         self._table: Table | None = None
 
     def write(self, rows: Sequence[Json]) -> None:
-        from service.cli.table import Table
+        from tierlog.service.cli.table import Table
 
         if self._table is None:
             self._table = Table(self._columns, width=self._look.width, is_colored=self._look.is_colored)
@@ -163,9 +294,9 @@ class _TableRows(Rows):
 
 
 class _FullRows(Rows):
-    """Messages one below the other."""
+    """Messages in full, one below the other."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: OutputStyle) -> None:
         self._look = look
 
     def write(self, rows: Sequence[Json]) -> None:
@@ -178,7 +309,7 @@ class _ArrowRows(Rows):
 
     def __init__(self, columns: Sequence[str], types: Mapping[str, str] | None, *, messages: bool) -> None:
         if sys.stdout.isatty():
-            from tiering.errors import InvalidRequestError
+            from tierlog.tiering.base.errors import InvalidRequestError
 
             raise InvalidRequestError("an Arrow stream is not for a terminal", hint="send it to a file or a pipe")
         self._columns = columns
@@ -189,7 +320,7 @@ class _ArrowRows(Rows):
     def write(self, rows: Sequence[Json]) -> None:
         import pyarrow as pa
 
-        from service.arrow_rows import answered_batch
+        from tierlog.service.wire.arrow import answered_batch
 
         if self._messages:
             batch = answered_batch(rows)

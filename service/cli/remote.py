@@ -6,32 +6,28 @@ service closed for being idle cannot be told from one that it closed while it wa
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-import index.errors  # noqa: F401 - a service may answer with its classes
-from service.wire import Json, produced_json
-from tiering.errors import TopicNotFoundError, UnavailableError
-from tiering.problems import answered_error
-from tiering.service_access import ServiceAccess
-from tiering.service_address import ServiceAddress
+import tierlog.index.format.errors  # noqa: F401 - a service may answer with its classes
+from tierlog.service.wire.documents import Json, produced_json
+from tierlog.tiering.base.errors import TopicNotFoundError, UnavailableError
+from tierlog.tiering.remote.endpoint import ServiceAccess, ServiceAddress
+from tierlog.tiering.remote.http_client import HttpClient
 
 if TYPE_CHECKING:
-    from index.query import Query
-    from tiering.batch import Message
-    from tiering.group_offsets import Queue
-    from tiering.types import Durability
+    from tierlog.index.search.query import Query
+    from tierlog.tiering.base.types import Durability
+    from tierlog.tiering.hot.consumer_groups import Queue
+    from tierlog.tiering.message.batch import Message
 
 _TIMEOUT_S = 600.0
 
 
 class RemoteTarget:
-    """Speaks the REST API at one URL and raises the errors that the service answered with."""
+    """A service spoken to over the REST API at one URL; raises the errors that it answered with."""
 
     def __init__(self, url: str, access: ServiceAccess | None = None, store_id: str | None = None) -> None:
         """Connects to nothing yet. Raises :class:`InvalidRequestError` for anything but an http(s) URL.
@@ -41,11 +37,11 @@ class RemoteTarget:
         """
         self._store_id: str | None = store_id
         self._address = ServiceAddress.parse(url)
-        self._access = ServiceAccess.of() if access is None else access
-        self._tls = self._access.tls() if self._address.is_tls else None
+        self._client = HttpClient(ServiceAccess.of() if access is None else access, _TIMEOUT_S)
+        self._client.check_certificates(self._address)
 
     def only_store(self, store_id: str) -> None:
-        """From now on everything but groups is asked of this store."""
+        """Asks everything but groups of this store from now on."""
         self._store_id = store_id
 
     def query(self, query: Query) -> Json:
@@ -68,7 +64,7 @@ class RemoteTarget:
     def pull(
         self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None
     ) -> Json:
-        """Messages of a queue in order; waits up to ``wait_ms`` at its end."""
+        """Reads messages of a queue in order; waits up to ``wait_ms`` at its end."""
         asked = urlencode(
             {"offset": offset, "limit": limit, "wait_ms": wait_ms} | ({} if tag is None else {"tag": tag})
         )
@@ -98,34 +94,34 @@ class RemoteTarget:
         return self._call("POST", "/v1/admin/check", {"deep": deep})
 
     def append(self, messages: Sequence[Message], durability: Durability) -> None:
-        """Append a batch, all of one topic, and return when it is as durable as asked for."""
+        """Appends a batch, all of one topic, and returns when it is as durable as asked for."""
         path = f"/v1/topics/{quote(messages[0].topic, safe='')}/messages?durability={durability.value}"
         self._call("POST", path, {"messages": [produced_json(message) for message in messages]})
 
     def queues_of(self, topic: str) -> int | None:
-        """How many queues a topic has, None if there is no such topic."""
+        """The number of queues of a topic, None if there is no such topic."""
         try:
             return int(self._call("GET", f"/v1/topics/{quote(topic, safe='')}")["queues"])
         except TopicNotFoundError:
             return None
 
     def create_topic(self, name: str, queues: int) -> None:
-        """Make a topic or give it more queues."""
+        """Makes a topic or gives it more queues."""
         self._call("PUT", f"/v1/topics/{quote(name, safe='')}", {"queues": queues})
 
     def archive(self, *, until_ms: int | None, everything: bool, drop_hot: bool, progress: object) -> Json:
-        """Archive now; answers when published."""
+        """Archives now; answers when published."""
         wanted: Json = {"all": everything, "drop_hot": drop_hot}
         if until_ms is not None:
             wanted["until"] = until_ms
         return self._call("POST", "/v1/admin/archive", wanted)
 
     def flush(self) -> None:
-        """Make durable now."""
+        """Makes everything durable now."""
         self._call("POST", "/v1/admin/flush")
 
     def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: object) -> Json:
-        """Erase what the query matches."""
+        """Erases what the query matches."""
         wanted: Json = {
             "topic": query.topic, "key": query.key, "from": query.from_ms, "to": query.to_ms,
             "dry_run": dry_run, "wait": wait,
@@ -133,12 +129,12 @@ class RemoteTarget:
         return self._call("POST", "/v1/admin/erase", wanted)
 
     def delete_topic(self, topic: str, *, dry_run: bool, wait: bool, progress: object) -> Json:
-        """Delete a topic."""
+        """Deletes a topic."""
         flags = f"dry_run={str(dry_run).lower()}&wait={str(wait).lower()}"
         return self._call("DELETE", f"/v1/topics/{quote(topic, safe='')}?{flags}")
 
     def hold(self, topic: str, *, hold: bool) -> None:
-        """Put a topic on hold, or end that."""
+        """Puts a topic on hold, or ends that."""
         self._call("PUT", f"/v1/topics/{quote(topic, safe='')}/hold", {"hold": hold})
 
     def receipts(self) -> list[Json]:
@@ -155,64 +151,48 @@ class RemoteTarget:
         return self._call("GET", "/v1/cluster")
 
     def topic_home(self, topic: str) -> Json:
-        """Where new messages of a topic go."""
+        """The store that new messages of a topic go to."""
         return self._call("GET", f"/v1/cluster/topics/{quote(topic, safe='')}")
 
     def route_topic(self, topic: str, store_id: str | None) -> Json:
-        """Send new messages of a topic to a store, or leave them to hashing."""
+        """Sends new messages of a topic to a store, or leaves them to hashing."""
         path = f"/v1/cluster/topics/{quote(topic, safe='')}"
         return self._call("DELETE", path) if store_id is None else self._call("PUT", path, {"store_id": store_id})
 
     def close_store(self, store_id: str, *, closed: bool) -> Json:
-        """Close a store to new topics, or open it."""
+        """Closes a store to new topics, or opens it."""
         return self._call("PUT" if closed else "DELETE", f"/v1/cluster/closed/{quote(store_id, safe='')}")
 
     def remove_store(self, store_id: str) -> Json:
-        """Take a store out of the cluster."""
+        """Takes a store out of the cluster."""
         return self._call("DELETE", f"/v1/cluster/stores/{quote(store_id, safe='')}")
 
     def committed_offsets(self, group: str) -> dict[Queue, int]:
-        """Where a consumer group is."""
+        """The offsets that a consumer group has committed."""
         found = self._call("GET", f"/v1/groups/{quote(group, safe='')}/offsets")["offsets"]
         return {(one["topic"], one["store_id"], one["queue_id"]): one["offset"] for one in found}
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Commit for a group without members."""
+        """Commits for a group without members."""
         wanted = [
             {"topic": topic, "store_id": store_id, "queue_id": queue_id, "offset": offset}
             for (topic, store_id, queue_id), offset in offsets.items()
         ]
         self._call("PUT", f"/v1/groups/{quote(group, safe='')}/offsets", {"offsets": wanted})
 
-    def _call(self, method: str, path: str, body: Json | None = None, *, timeout_s: float = _TIMEOUT_S) -> Json:
-        if self._store_id is not None and not path.startswith("/v1/groups/"):
-            path += ("&" if "?" in path else "?") + urlencode({"store_id": self._store_id})
+    def _call(self, method: str, path: str, body: Json | None = None, *, timeout_s: float | None = None) -> Json:
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        headers = {"Accept": "application/json", "Connection": "close"} | (
-            {"Content-Type": "application/json"} if data else {}
-        )
-        headers |= self._access.headers(is_private=self._address.is_private)
-        try:
-            with closing(self._address.connect(timeout_s, self._tls)) as connection:
-                connection.request(method, self._address.prefix + path, data, headers)
-                answer = connection.getresponse()
-                content = answer.read()
-        except ssl.SSLCertVerificationError as error:
-            raise UnavailableError(
-                f"{self._address} is not who it says it is: {error.verify_message}",
-                hint="--ca-file or TIERLOG_CA_FILE names an authority of your own",
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
-            words = str(error) or type(error).__name__
-            raise UnavailableError(
-                f"no answer from {self._address}: {words}", hint="is `tierlog serve` running?"
-            ) from error
-        try:
-            document: Any = json.loads(content)
-        except (ValueError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
+        headers = {"Content-Type": "application/json"} if data else {}
+        answer = self._client.ask(self._address, method, self._path(path), data, headers, timeout_s=timeout_s)
+        document = answer.document()
+        if document is None:
             raise UnavailableError(f"{self._address} answered {answer.status} without JSON; is it tierlog?")
-        if answer.status >= 400:
-            raise answered_error(answer.status, document)
+        error = answer.error()
+        if error is not None:
+            raise error
         return document
+
+    def _path(self, path: str) -> str:
+        if self._store_id is None or path.startswith("/v1/groups/"):
+            return path
+        return path + ("&" if "?" in path else "?") + urlencode({"store_id": self._store_id})

@@ -14,8 +14,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.color import ColorSystem
 from rich.style import Style
 
-from service.cli.look import printable
-from service.wire import Json
+from tierlog.service.cli.output_style import printable
+from tierlog.service.wire.documents import Json
 
 _GAP = "  "
 _LEAST_ROOM = 24
@@ -28,7 +28,7 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: ``is_text`` is cut to the room that is left; of ``rank`` 1 and up are left out first, highest first.
+    """One column: ``is_text`` is cut to the room that is left; those of ``rank`` 1 and up are left out, highest first.
 
     ``style`` names an entry of :data:`STYLES`; ``by_value`` takes the value's own.
     """
@@ -42,7 +42,7 @@ class Column:
 
 
 class Table:
-    """Lines of a table; cells are text, numbers or None, by column name."""
+    """A table by its lines; cells are text, numbers or None, by column name."""
 
     def __init__(self, columns: Sequence[Column], *, width: int, is_colored: bool) -> None:
         self._columns = list(columns)
@@ -51,7 +51,7 @@ class Table:
         self._widths: dict[str, int] = {}
 
     def lines(self, rows: Sequence[Json]) -> list[str]:
-        """A page of rows, with the names above the first."""
+        """Yields a page of rows, with the names above the first."""
         if not rows:
             return []
         cells = [{column.name: _text(row.get(column.name)) for column in self._columns} for row in rows]
@@ -70,7 +70,7 @@ class Table:
         return head + [self._line(row) for row in cells]
 
     def _leave_out(self, natural: dict[str, int]) -> None:
-        """Drop what matters least until the text has room enough, or the line fits."""
+        """Drops what matters least until the text has room enough, or the line fits."""
         least = _LEAST_ROOM if any(column.is_text for column in self._columns) else -len(_GAP)
         for rank in sorted({column.rank for column in self._columns if column.rank}, reverse=True):
             taken = sum(
@@ -83,7 +83,7 @@ class Table:
             self._columns = [column for column in self._columns if column.rank != rank]
 
     def _fit(self, cells: Sequence[Json]) -> None:
-        """Share what is left of the width among the columns of text."""
+        """Shares what is left of the width among the columns of text."""
         texts = [column for column in self._columns if column.is_text]
         if not texts:
             return
@@ -114,7 +114,7 @@ class Table:
 
 
 def paint(text: str, style: str) -> str:
-    """Text in the colours of a style, if there is one of that name."""
+    """Returns text in the colours of a style, if there is one of that name."""
     found = _style(STYLES[style]) if style in STYLES else None
     return text if found is None or not text else found.render(text, color_system=ColorSystem.STANDARD)
 

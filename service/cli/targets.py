@@ -1,4 +1,10 @@
-"""Where a command works: a store opened here, an archive read directly, or a running service. All answer as JSON."""
+"""The targets of commands: a store opened here, an archive read directly, or a running service. All answer as JSON.
+
+Commands about a cluster have one of two (:func:`open_cluster`): a running service, or the archive's prefix alone, which
+needs no node. For all others :func:`open_reader` and :func:`open_writer` choose by the flags. :class:`LocalReader` and
+:class:`LocalWriter` are a store or an archive opened in the process of the command; they answer as a running service
+does.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +14,27 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from service.cli.arguments import overrides
-from service.wire import Json
-from tiering.errors import InvalidRequestError, StoreError, TopicNotFoundError
+from tierlog.service.cli.arguments import overrides
+from tierlog.service.wire.documents import Json, answer_json, file_json, pull_json, report_json, topic_json
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError, TopicNotFoundError
+from tierlog.tiering.base.progress_bar import Progress
+from tierlog.tiering.base.types import Boundary, Durability
 
 if TYPE_CHECKING:
-    from index.query import Query
-    from service.cold_engine import ColdEngine
-    from service.engine import Engine
-    from service.settings import Settings
-    from tiering.batch import Message
-    from tiering.group_offsets import Queue
-    from tiering.service_access import ServiceAccess
-    from tiering.types import Durability
-
-Progress = Callable[[int, int], None]
+    from tierlog.index.search.query import Query
+    from tierlog.service.archive.archive import Archive
+    from tierlog.service.archive.readable import ReadableStore
+    from tierlog.service.cluster.table import ClusterTable, ClusterTableStore
+    from tierlog.service.config.settings import Settings
+    from tierlog.service.engine.store import Store
+    from tierlog.tiering.base.types import Durability
+    from tierlog.tiering.hot.consumer_groups import Queue
+    from tierlog.tiering.message.batch import Message
+    from tierlog.tiering.remote.endpoint import ServiceAccess
 
 
 class Reader(Protocol):
-    """What commands that look may ask."""
+    """The interface of a target to commands that only look."""
 
     def query(self, query: Query) -> Json:
         """A page of results."""
@@ -35,7 +43,7 @@ class Reader(Protocol):
     def pull(
         self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None
     ) -> Json:
-        """Messages of a queue in order, with ``tag`` those it lets through; only a running service waits."""
+        """Reads messages of a queue in order, with ``tag`` those it lets through; only a running service waits."""
         ...
 
     def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
@@ -60,50 +68,50 @@ class Reader(Protocol):
 
 
 class Writer(Reader, Protocol):
-    """What commands that change something may ask."""
+    """The interface of a target to commands that change something."""
 
     def only_store(self, store_id: str) -> None:
-        """From now on ask this store, whichever is the home of a topic's new messages."""
+        """Asks this store from now on, whichever is the home of a topic's new messages."""
         ...
 
     def append(self, messages: Sequence[Message], durability: Durability) -> None:
-        """Append a batch and return when it is as durable as asked for."""
+        """Appends a batch and returns when it is as durable as asked for."""
         ...
 
     def queues_of(self, topic: str) -> int | None:
-        """How many queues a topic has, None if there is no such topic."""
+        """The number of queues of a topic, None if there is no such topic."""
         ...
 
     def create_topic(self, name: str, queues: int) -> None:
-        """Make a topic or give it more queues."""
+        """Makes a topic or gives it more queues."""
         ...
 
     def archive(self, *, until_ms: int | None, everything: bool, drop_hot: bool, progress: Progress | None) -> Json:
-        """Archive now; only a store opened here tells its progress."""
+        """Archives now; only a store opened here tells its progress."""
         ...
 
     def flush(self) -> None:
-        """Make durable now."""
+        """Makes everything durable now."""
         ...
 
     def committed_offsets(self, group: str) -> dict[Queue, int]:
-        """Where a consumer group is; :class:`NotFoundError` for an unknown one."""
+        """The offsets that a consumer group has committed; :class:`NotFoundError` for an unknown one."""
         ...
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
-        """Commit, durably, for a group without members."""
+        """Commits, durably, for a group without members."""
         ...
 
     def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
-        """Erase what the query matches; the receipt."""
+        """Erases what the query matches; returns the receipt."""
         ...
 
     def delete_topic(self, topic: str, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
-        """Delete a topic with all its messages; where its queues ended, and the receipt."""
+        """Deletes a topic with all its messages; returns where its queues ended, and the receipt."""
         ...
 
     def hold(self, topic: str, *, hold: bool) -> None:
-        """Put a topic on hold, or end that."""
+        """Puts a topic on hold, or ends that."""
         ...
 
     def receipts(self) -> list[Json]:
@@ -116,36 +124,36 @@ class Writer(Reader, Protocol):
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """File, environment and flags."""
-    from service.settings import Settings
+    """Loads the settings of file, environment and flags."""
+    from tierlog.service.config.settings import Settings
 
     return Settings.load(arguments.config, overrides(arguments))
 
 
 def access_of(arguments: argparse.Namespace) -> ServiceAccess:
-    """What is brought to a service: flags, else the environment."""
-    from tiering.service_access import ServiceAccess
+    """Returns what is brought to a service: flags, else the environment."""
+    from tierlog.tiering.remote.endpoint import ServiceAccess
 
     return ServiceAccess.of(token_file=arguments.token_file, ca_file=arguments.ca_file)
 
 
 def _store_of(arguments: argparse.Namespace) -> str | None:
-    """Which store of the service's cluster; None for the one that is asked, or whose topic it is."""
+    """The store meant in the service's cluster; None for the one that is asked, or whose topic it is."""
     store_id: str | None = getattr(arguments, "store_id", None)
     return store_id
 
 
 @contextmanager
 def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> Iterator[Reader]:
-    """The target of a command that only looks; a store that does not exist is not made."""
+    """Opens the target of a command that only looks; a store that does not exist is not made."""
     _one_target(arguments)
     if arguments.url is not None:
-        from service.cli.remote import RemoteTarget
+        from tierlog.service.cli.remote import RemoteTarget
 
         with _topic_hints(remote := RemoteTarget(arguments.url, access_of(arguments), _store_of(arguments)), arguments):
             yield remote
         return
-    from service.cli.local import LocalReader
+    pass
 
     if arguments.root is not None:
         with (
@@ -154,10 +162,10 @@ def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> It
         ):
             yield local
     else:
-        from service.cold_engine import ColdEngine
+        from tierlog.service.archive.archive import Archive
 
         check_archive(arguments.cold)
-        cold = ColdEngine.open(arguments.cold, settings=settings_of(arguments), store_id=arguments.store_id)
+        cold = Archive.open(arguments.cold, settings=settings_of(arguments), store_id=arguments.store_id)
         try:
             with _topic_hints(archive := LocalReader(cold), arguments):
                 yield archive
@@ -166,12 +174,12 @@ def open_reader(arguments: argparse.Namespace, *, read_only: bool = False) -> It
 
 
 @contextmanager
-def open_archives(arguments: argparse.Namespace) -> Iterator[ColdEngine]:
-    """The archive that a command names, or that the store in --root remembers; the store is not opened."""
-    from service.cold_engine import ColdEngine
-    from tiering.fs import LocalFileSystem
-    from tiering.hot.identity import StoreIdentity
-    from tiering.paths import StorePaths
+def open_archives(arguments: argparse.Namespace) -> Iterator[Archive]:
+    """Opens the archive that a command names, or that the store in --root remembers; the store is not opened."""
+    from tierlog.service.archive.archive import Archive
+    from tierlog.tiering.base.fs import LocalFileSystem
+    from tierlog.tiering.base.paths import StorePaths
+    from tierlog.tiering.hot.identity import StoreIdentity
 
     cold_url, store_id = arguments.cold, arguments.store_id
     if arguments.root is not None:
@@ -182,7 +190,7 @@ def open_archives(arguments: argparse.Namespace) -> Iterator[ColdEngine]:
     if cold_url is None:
         raise InvalidRequestError("no archive", hint="give --cold URL, or --root DIR of a store that has one")
     check_archive(cold_url)
-    archives = ColdEngine.open(cold_url, settings=settings_of(arguments), store_id=store_id)
+    archives = Archive.open(cold_url, settings=settings_of(arguments), store_id=store_id)
     try:
         yield archives
     finally:
@@ -190,8 +198,8 @@ def open_archives(arguments: argparse.Namespace) -> Iterator[ColdEngine]:
 
 
 @contextmanager
-def open_repairable(arguments: argparse.Namespace, *, read_only: bool) -> Iterator[Engine | ColdEngine]:
-    """What ``repair`` works on: a store opened here, or an archive alone."""
+def open_repairable(arguments: argparse.Namespace, *, read_only: bool) -> Iterator[ReadableStore]:
+    """Opens what ``repair`` works on: a store opened here, or an archive alone."""
     if arguments.root is not None:
         with _engine(arguments, make=False, read_only=read_only) as engine:
             yield engine
@@ -202,15 +210,15 @@ def open_repairable(arguments: argparse.Namespace, *, read_only: bool) -> Iterat
 
 @contextmanager
 def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: bool = False) -> Iterator[Writer]:
-    """The target of a command that changes something; ``make`` allows a new store, ``start`` runs its threads."""
+    """Opens the target of a command that changes something; ``make`` allows a new store, ``start`` runs its threads."""
     _one_target(arguments, writes=True)
     if arguments.url is not None:
-        from service.cli.remote import RemoteTarget
+        from tierlog.service.cli.remote import RemoteTarget
 
         with _topic_hints(remote := RemoteTarget(arguments.url, access_of(arguments), _store_of(arguments)), arguments):
             yield remote
         return
-    from service.cli.local import LocalWriter
+    pass
 
     with _engine(arguments, make=make, read_only=False) as engine:
         if start:
@@ -221,11 +229,11 @@ def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: boo
 
 @contextmanager
 def _topic_hints(target: Reader, arguments: argparse.Namespace) -> Iterator[None]:
-    """An unknown topic is told with the one that was meant, if the target has a like one."""
+    """Adds the topic that was meant to the error of an unknown one, if the target has a like one."""
     try:
         yield
     except TopicNotFoundError as error:
-        from service.suggestions import did_you_mean
+        from tierlog.service.config.suggestions import did_you_mean
 
         with suppress(StoreError):
             names = [topic["topic"] for topic in target.topics()]
@@ -236,15 +244,15 @@ def _topic_hints(target: Reader, arguments: argparse.Namespace) -> Iterator[None
 
 
 @contextmanager
-def _engine(arguments: argparse.Namespace, *, make: bool, read_only: bool) -> Iterator[Engine]:
+def _engine(arguments: argparse.Namespace, *, make: bool, read_only: bool) -> Iterator[Store]:
     root: Path = arguments.root
     settings = settings_of(arguments)
     restore = getattr(arguments, "restore", False)
     if not make and not restore:
         _check_store(root)
-    from service.engine import Engine
+    from tierlog.service.engine.store import Store
 
-    engine = Engine.open(
+    engine = Store.open(
         root,
         cold_url=arguments.cold,
         store_id=arguments.store_id,
@@ -259,9 +267,9 @@ def _engine(arguments: argparse.Namespace, *, make: bool, read_only: bool) -> It
 
 
 def _check_store(root: Path) -> None:
-    from tiering.fs import LocalFileSystem
-    from tiering.paths import StorePaths
-    from tiering.rocketmq.adopt import is_broker_store
+    from tierlog.tiering.base.fs import LocalFileSystem
+    from tierlog.tiering.base.paths import StorePaths
+    from tierlog.tiering.rocketmq.adoption import is_broker_store
 
     paths = StorePaths(root)
     is_store = root.is_dir() and (paths.store_json.is_file() or is_broker_store(LocalFileSystem(), paths))
@@ -274,8 +282,8 @@ def _check_store(root: Path) -> None:
 
 
 def check_archive(cold_url: str) -> None:
-    """Raise :class:`InvalidRequestError` if an archive's directory is not there: for commands that make none."""
-    from tiering.cold.urls import canonical_url
+    """Raises :class:`InvalidRequestError` if an archive's directory is not there: for commands that make none."""
+    from tierlog.tiering.objects.urls import canonical_url
 
     scheme, _, path = canonical_url(cold_url).partition("://")
     if scheme == "file" and not Path(path).is_dir():
@@ -283,10 +291,215 @@ def check_archive(cold_url: str) -> None:
 
 
 def _one_target(arguments: argparse.Namespace, *, writes: bool = False) -> None:
-    """Exactly one of a root (with or without its archive), a service, and an archive alone."""
+    """Refuses flags unless they name one of a root (with or without its archive), a service, and an archive alone."""
     places = "--root DIR or --url URL" if writes else "--root DIR, --url URL or --cold URL"
     if arguments.url is not None:
         if arguments.root is not None or arguments.cold is not None or getattr(arguments, "restore", False):
             raise InvalidRequestError("--url stands alone", hint=f"give {places}")
     elif arguments.root is None and (writes or arguments.cold is None):
         raise InvalidRequestError("no target", hint=f"give {places}")
+
+
+class LocalReader:
+    """An engine in this process."""
+
+    def __init__(self, engine: ReadableStore) -> None:
+        self._reading = engine
+
+    def query(self, query: Query) -> Json:
+        """A page of results."""
+        return answer_json(self._reading.query(query))
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None
+    ) -> Json:
+        """Messages of a queue in order."""
+        return pull_json(self._reading.pull(topic, queue_id, offset, limit, tag))
+
+    def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """The first offset at or after a time."""
+        return self._reading.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
+
+    def topics(self) -> list[Json]:
+        """Topics with their queues."""
+        return [topic_json(topic) for topic in self._reading.topics()]
+
+    def files(self) -> list[Json]:
+        """Segments and index files."""
+        return [file_json(file) for file in self._reading.files()]
+
+    def stats(self) -> Json:
+        """Sizes and lags."""
+        return dict(self._reading.stats())
+
+    def check(self, *, deep: bool, progress: Progress | None) -> Json:
+        """Findings and notes."""
+        return self._reading.check_report(deep=deep, progress=progress).to_json()
+
+
+class LocalWriter(LocalReader):
+    """A store opened for writing in this process."""
+
+    def __init__(self, engine: Store) -> None:
+        super().__init__(engine)
+        self._engine = engine
+
+    def only_store(self, store_id: str) -> None:
+        """Does nothing: there is no other store."""
+
+    def append(self, messages: Sequence[Message], durability: Durability) -> None:
+        """Appends a batch."""
+        self._engine.append(messages, durability)
+
+    def queues_of(self, topic: str) -> int | None:
+        """The number of queues of a topic."""
+        try:
+            return len(self._engine.topic(topic).queues)
+        except TopicNotFoundError:
+            return None
+
+    def create_topic(self, name: str, queues: int) -> None:
+        """Makes a topic or gives it more queues."""
+        self._engine.create_topic(name, queues)
+
+    def archive(self, *, until_ms: int | None, everything: bool, drop_hot: bool, progress: Progress | None) -> Json:
+        """Archives now."""
+        report = self._engine.archive(until_ms=until_ms, everything=everything, drop_hot=drop_hot, progress=progress)
+        return report_json(report)
+
+    def flush(self) -> None:
+        """Makes everything durable now."""
+        self._engine.flush()
+
+    def committed_offsets(self, group: str) -> dict[Queue, int]:
+        """The offsets that a consumer group has committed."""
+        return dict(self._engine.groups.committed(group).offsets)
+
+    def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
+        """Commits for a group without members."""
+        self._engine.groups.commit(group, offsets)
+
+    def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
+        """Erases what the query matches."""
+        return self._engine.removal.erase(query, dry_run=dry_run, wait=wait, progress=progress)
+
+    def delete_topic(self, topic: str, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
+        """Deletes a topic."""
+        return self._engine.removal.delete_topic(topic, dry_run=dry_run, wait=wait, progress=progress)
+
+    def hold(self, topic: str, *, hold: bool) -> None:
+        """Puts a topic on hold, or ends that."""
+        self._engine.removal.configure(topic, hold=hold)
+
+    def receipts(self) -> list[Json]:
+        """Receipts of all erasures."""
+        return self._engine.removal.receipts()
+
+    def receipt(self, tombstone_id: str) -> Json:
+        """The receipt of one."""
+        return self._engine.removal.receipt(tombstone_id)
+
+
+class ClusterTarget(Protocol):
+    """The interface of a cluster to commands; every change answers with the cluster after it."""
+
+    def cluster(self) -> Json:
+        """The stores, and topics that are routed by name."""
+        ...
+
+    def topic_home(self, topic: str) -> Json:
+        """The store that new messages of a topic go to."""
+        ...
+
+    def route_topic(self, topic: str, store_id: str | None) -> Json:
+        """Sends new messages of a topic to a store; None leaves them to hashing."""
+        ...
+
+    def close_store(self, store_id: str, *, closed: bool) -> Json:
+        """Hashes no topics to a store any more, or does so again."""
+        ...
+
+    def remove_store(self, store_id: str) -> Json:
+        """Takes a store out of the table."""
+        ...
+
+
+def add_cluster_target(parser: argparse.ArgumentParser) -> None:
+    """Adds --url and --cold."""
+    group = parser.add_argument_group("where")
+    group.add_argument("--url", metavar="URL", help="ask a running service, for example http://127.0.0.1:8080")
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="with --url: its token; else TIERLOG_TOKEN")
+    group.add_argument("--ca-file", type=Path, metavar="FILE", help="with --url: PEM file of who signed for it")
+    group.add_argument("--cold", metavar="URL", help="the prefix of the archives: file:///dir or s3://bucket/prefix")
+    group.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
+
+
+@contextmanager
+def open_cluster(arguments: argparse.Namespace) -> Iterator[ClusterTarget]:
+    """Opens the target of a command about a cluster."""
+    if (arguments.url is None) == (arguments.cold is None):
+        raise InvalidRequestError("where is the cluster?", hint="give --url URL of a service, or --cold URL")
+    if arguments.url is not None:
+        from tierlog.service.cli.remote import RemoteTarget
+
+        yield RemoteTarget(arguments.url, access_of(arguments))
+        return
+    from tierlog.service.cluster.table import ClusterTableStore
+    from tierlog.service.config.settings import Settings
+    from tierlog.service.engine.opening import open_archive
+    from tierlog.tiering.base.clock import SystemClock
+    from tierlog.tiering.base.randomness import SystemRandomness
+    from tierlog.tiering.objects.urls import canonical_url
+
+    check_archive(arguments.cold)
+    clock = SystemClock()
+    objects = open_archive(canonical_url(arguments.cold), Settings.load(arguments.config), clock, make=False)
+    try:
+        yield _ClusterTableTarget(ClusterTableStore(objects, clock, SystemRandomness()))
+    finally:
+        objects.close()
+
+
+class _ClusterTableTarget:
+    """The table in the bucket, read and changed without a node."""
+
+    def __init__(self, tables: ClusterTableStore) -> None:
+        self._tables = tables
+
+    def cluster(self) -> Json:
+        return _cluster_json(self._tables.refresh())
+
+    def topic_home(self, topic: str) -> Json:
+        from tierlog.service.cluster.documents import home_in_table
+        from tierlog.tiering.message.batch import validate_topic
+
+        return home_in_table(self._tables.refresh(), validate_topic(topic))
+
+    def route_topic(self, topic: str, store_id: str | None) -> Json:
+        from tierlog.tiering.message.batch import validate_topic
+
+        validate_topic(topic)
+        if store_id is None:
+            return self._change(lambda table: table.unroute(topic))
+        return self._change(lambda table: table.route(topic, store_id))
+
+    def close_store(self, store_id: str, *, closed: bool) -> Json:
+        return self._change(lambda table: table.close(store_id) if closed else table.open(store_id))
+
+    def remove_store(self, store_id: str) -> Json:
+        from tierlog.service.cluster.documents import taken_out
+
+        return self._change(taken_out(store_id))
+
+    def _change(self, edit: Callable[[ClusterTable], ClusterTable]) -> Json:
+        if not self._tables.refresh().stores:  # none is made here: nodes do that
+            raise InvalidRequestError(
+                "there is no cluster below this prefix", hint="a node with cluster.address makes one (docs/cluster.md)"
+            )
+        return _cluster_json(self._tables.change(edit))
+
+
+def _cluster_json(table: ClusterTable) -> Json:
+    from tierlog.service.cluster.documents import table_json
+
+    return table_json(table)

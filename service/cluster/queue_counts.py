@@ -1,4 +1,4 @@
-"""The queues of other stores, asked for over REST: what a consumer group's home allocates beside its own.
+"""The queues of other stores, learnt over REST: what a consumer group's home allocates beside its own.
 
 Each store is asked by a thread of its own, which exists only while there is something to ask, so that one that hangs
 delays nobody but those who wait for it, and those for ``cluster.ask_timeout_ms`` at most. After it did not answer it is
@@ -13,14 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from service.cluster.elsewhere import QueueEnds, no_such_store
-from service.cluster.node_client import NodeClient
-from service.cluster.view import ClusterView
-from service.setting_groups.cluster import ClusterSettings
-from tiering.clock import Clock
-from tiering.errors import StoreError, TopicNotFoundError, UnavailableError
-from tiering.group_offsets import Queue
-from tiering.service_access import ServiceAccess
+from tierlog.service.cluster.node_client import NodeClient
+from tierlog.service.cluster.view import ClusterView
+from tierlog.service.config.cluster import ClusterSettings
+from tierlog.service.engine.groups import QueueEnds, no_such_store
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import StoreError, TopicNotFoundError, UnavailableError
+from tierlog.tiering.hot.consumer_groups import Queue
+from tierlog.tiering.remote.endpoint import ServiceAccess
 
 _LOG = logging.getLogger("tierlog")
 #: Topics that are remembered of a store; those asked for longest ago go first.
@@ -31,7 +31,7 @@ _Ask = Callable[[str, str], tuple[QueueEnds, ...]]
 
 @dataclass(slots=True)
 class _Ticket:
-    """One question that is to be asked, or is being asked."""
+    """A question that is to be asked, or is being asked."""
 
     topic: str
     is_urgent: bool
@@ -41,7 +41,7 @@ class _Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Answer:
     asked_s: float
     queues: tuple[QueueEnds, ...]
 
@@ -55,7 +55,7 @@ class _Store:
         self._clock = clock
         self._retry_s = retry_ms / 1000
         self._changed = changed
-        self._told: dict[str, _Told] = {}
+        self._answers: dict[str, _Answer] = {}
         self._tickets: dict[str, _Ticket] = {}
         self._failed_s: float | None = None
         self._is_asking = False
@@ -64,19 +64,19 @@ class _Store:
     def is_answering(self) -> bool:
         return self._failed_s is None
 
-    def told(self, topic: str) -> tuple[QueueEnds, ...] | None:
-        """None: it was never asked, or never answered."""
-        found = self._told.get(topic)
+    def last_known(self, topic: str) -> tuple[QueueEnds, ...] | None:
+        """The answer last given; None if it was never asked, or never answered."""
+        found = self._answers.get(topic)
         return None if found is None else found.queues
 
     def is_due(self, topic: str, age_s: float) -> bool:
-        found, ticket = self._told.get(topic), self._tickets.get(topic)
+        found, ticket = self._answers.get(topic), self._tickets.get(topic)
         if found is None:
             return True
         return ticket is None and self._clock.monotonic_s() - found.asked_s >= age_s
 
     def begin(self, topics: Iterable[str], *, is_urgent: bool) -> list[_Ticket]:
-        """Have it asked for these topics; none while it is left alone. Who is urgent hears what is true from now on."""
+        """Has it asked for these topics, unless it is left alone. An urgent caller hears what is true from now on."""
         if self._failed_s is not None and self._clock.monotonic_s() - self._failed_s < self._retry_s:
             return []
         tickets = []
@@ -128,10 +128,10 @@ class _Store:
         else:
             self._failed_s = None
             ticket.is_answered = True
-            self._told.pop(ticket.topic, None)
-            self._told[ticket.topic] = _Told(asked_s, queues)
-            while len(self._told) > _MOST_TOPICS:
-                del self._told[next(iter(self._told))]
+            self._answers.pop(ticket.topic, None)
+            self._answers[ticket.topic] = _Answer(asked_s, queues)
+            while len(self._answers) > _MOST_TOPICS:
+                del self._answers[next(iter(self._answers))]
         for each in ended:
             each.is_done = True
             if self._tickets.get(each.topic) is each:
@@ -140,7 +140,7 @@ class _Store:
 
 
 class QueueCounts:
-    """What the other stores of a cluster told of their queues. Thread safe."""
+    """The queues of a cluster's other stores, as those told last. Thread safe."""
 
     def __init__(
         self, view: ClusterView, settings: ClusterSettings, clock: Clock, access: ServiceAccess | None = None
@@ -154,7 +154,7 @@ class QueueCounts:
         self._stores: dict[str, _Store] = {}
 
     def refresh(self, topics: Collection[str], *, age_ms: int | None = None, wait: bool = True) -> None:
-        """See :meth:`QueuesElsewhere.refresh`."""
+        """See :meth:`RemoteQueues.refresh`."""
         if not topics:
             return
         age_s = (self._settings.refresh_ms if age_ms is None else age_ms) / 1000
@@ -167,12 +167,12 @@ class QueueCounts:
             self._wait(tickets)
 
     def counts(self, topic: str) -> Mapping[str, int]:
-        """See :meth:`QueuesElsewhere.counts`."""
+        """See :meth:`RemoteQueues.counts`."""
         with self._changed:
-            return {store.store_id: len(queues) for store in self._others() if (queues := store.told(topic))}
+            return {store.store_id: len(queues) for store in self._others() if (queues := store.last_known(topic))}
 
-    def told(self, queue: Queue) -> QueueEnds:
-        """See :meth:`QueuesElsewhere.told`."""
+    def last_known(self, queue: Queue) -> QueueEnds:
+        """See :meth:`RemoteQueues.last_known`."""
         with self._changed:
             store = self._other(queue[1])
             if not store.is_answering:
@@ -180,7 +180,7 @@ class QueueCounts:
             return _ends_of(store, queue)
 
     def ends(self, offsets: Mapping[Queue, int]) -> dict[Queue, int]:
-        """See :meth:`QueuesElsewhere.ends`."""
+        """See :meth:`RemoteQueues.ends`."""
         tickets: dict[tuple[str, str], _Ticket] = {}
         with self._changed:
             doubtful = {
@@ -200,9 +200,9 @@ class QueueCounts:
             return {queue: _ends_of(self._other(queue[1]), queue).max_offset for queue in offsets}
 
     def _is_new(self, queue: Queue, offset: int) -> bool:
-        """Whether what is known of a queue does not say that there is such an offset."""
+        """Whether an offset lies beyond what is known of its queue."""
         topic, store_id, queue_id = queue
-        queues = self._other(store_id).told(topic)
+        queues = self._other(store_id).last_known(topic)
         return queues is None or queue_id >= len(queues) or offset > queues[queue_id].max_offset
 
     def _others(self) -> list[_Store]:
@@ -247,7 +247,7 @@ class QueueCounts:
 
 def _ends_of(store: _Store, queue: Queue) -> QueueEnds:
     topic, store_id, queue_id = queue
-    queues = store.told(topic)
+    queues = store.last_known(topic)
     if queues is None:
         raise _down(store_id)
     if queue_id >= len(queues):

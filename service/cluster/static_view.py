@@ -1,14 +1,14 @@
-"""Stores that were named by their URLs (``--stores``): which one answers where is learnt by asking."""
+"""A view of stores that were named by their URLs (``--stores``): which one answers where is learnt by asking."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 
-from service.cluster.asking import Service
-from service.cluster.view import ClusterView, StorePlace
-from tiering.cluster.rendezvous import rendezvous
-from tiering.errors import NotFoundError, UnavailableError
+from tierlog.service.cluster.fan_out import StoreService
+from tierlog.service.cluster.table import rendezvous
+from tierlog.service.cluster.view import ClusterView, StorePlace
+from tierlog.tiering.base.errors import NotFoundError, UnavailableError
 
 
 class StaticView:
@@ -30,17 +30,17 @@ class StaticView:
         self._lock = threading.Lock()
         self._ids: dict[str, str] = {}
 
-    def services(self) -> list[Service]:
-        """All of the list, in its order; those of which nothing is known are asked first, within the bound of asks."""
+    def services(self) -> list[StoreService]:
+        """Returns all of the list, in its order; the unknown ones are asked first, within the bound of asks."""
         unknown = [url for url in self._urls if url not in self._ids]
         if unknown:
             found = self._learn(unknown)
             with self._lock:
                 self._ids.update(found)
-        return [Service(url, self._ids.get(url)) for url in self._urls]
+        return [StoreService(url, self._ids.get(url)) for url in self._urls]
 
     def forget(self, url: str) -> None:
-        """Another store than before answers there."""
+        """Forgets which store answers there, as it is another than before."""
         with self._lock:
             self._ids.pop(url, None)
 
@@ -52,7 +52,7 @@ class StaticView:
         return [places[store_id] for store_id in sorted(places)]
 
     def place_of(self, store_id: str) -> StorePlace:
-        """Where a store answers; :class:`NotFoundError` for one of which that is not known."""
+        """Returns where a store answers; :class:`NotFoundError` for one of which that is not known."""
         for place in self.stores():
             if place.store_id == store_id:
                 return place
@@ -70,25 +70,25 @@ class StaticView:
         return home
 
     def home_of_group(self, group: str) -> str:
-        """By the table, or the only store; :class:`UnavailableError` without both."""
+        """Decides by the table, or for the only store; :class:`UnavailableError` without both."""
         if self._table is not None and self._table.stores():
             return self._table.home_of_group(group)
         return self._only_store()
 
     def known_home_of_group(self, group: str) -> str | None:
-        """The same without deciding it; None if nobody has."""
+        """Returns the home without deciding it; None if nobody has."""
         if self._table is not None and self._table.stores():
             return self._table.known_home_of_group(group)
         return self._only_store()
 
     def choice_for_group(self, group: str) -> str:
-        """By the table, or the only store."""
+        """Chooses by the table, or the only store."""
         if self._table is not None and self._table.stores():
             return self._table.choice_for_group(group)
         return self._only_store()
 
     def refresh_soon(self) -> None:
-        """Look again at the table."""
+        """Looks again at the table."""
         if self._table is not None:
             self._table.refresh_soon()
 

@@ -1,4 +1,4 @@
-"""The cluster as its table says, looked at in the background; a node enters its own store there.
+"""A view of the cluster by its table, looked at in the background; a node enters its own store there.
 
 Nothing of it lies on a disk. A process that starts while the bucket is dead knows its own store only, and all there was
 once the bucket answers; one that runs on keeps what it saw last.
@@ -11,18 +11,15 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from service.cluster.view import StorePlace
-from service.repeated import Repeated
-from tiering.backoff import Backoff
-from tiering.clock import Clock
-from tiering.cluster.group_homes import MAX_HOMES, GroupHomes
-from tiering.cluster.rendezvous import rendezvous
-from tiering.cluster.table import ClusterTable, StoreEntry
-from tiering.cluster.table_store import ClusterTableStore
-from tiering.cold.object_store import ObjectStore
-from tiering.errors import ClosedError, FencedError, NotFoundError, StoreMismatchError, UnavailableError
-from tiering.randomness import Randomness
-from tiering.service_address import ServiceAddress
+from tierlog.service.cluster.group_homes import MAX_HOMES, GroupHomes
+from tierlog.service.cluster.table import ClusterTable, ClusterTableStore, StoreEntry, rendezvous
+from tierlog.service.cluster.view import StorePlace
+from tierlog.tiering.base.backoff import Backoff, RepeatedTask
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import ClosedError, FencedError, NotFoundError, StoreMismatchError, UnavailableError
+from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.remote.endpoint import ServiceAddress
 
 _LOG = logging.getLogger("tierlog")
 #: Between two looks, whoever asks for them; and while the own store is not entered yet.
@@ -47,7 +44,7 @@ class OwnNode:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One version of the table, with what was worked out from it."""
+    """A version of the table, with what was worked out from it."""
 
     table: ClusterTable
     places: dict[str, StorePlace]
@@ -71,17 +68,18 @@ class TableView:
         own: OwnNode | None = None,
         max_groups: int = MAX_HOMES,
     ) -> None:
+        self._stopping = stopping = threading.Event()
         #: For whoever changes the table; :meth:`learn` what came of it.
-        self.tables = ClusterTableStore(objects, clock, randomness)
+        self.tables = ClusterTableStore(objects, clock, randomness, stopping)
         self.homes = GroupHomes(objects, max_groups)
         #: The own store, if there is one.
         self.own = own
         self._clock = clock
         self._refresh_s = refresh_ms / 1000
         backoff = Backoff(clock, randomness, first_s=min(_SOON_S, self._refresh_s), most_s=_MOST_PAUSE_S)
-        self._look_again = Repeated("reading the cluster table", self.look, backoff)
+        self._look_again = RepeatedTask("reading the cluster table", self.look, backoff)
         pauses = Backoff(clock, randomness, first_s=min(_SOON_S, self._refresh_s), most_s=_MOST_PAUSE_S)
-        self._enter_again = Repeated("entering the store in the cluster table", self.enter, pauses)
+        self._enter_again = RepeatedTask("entering the store in the cluster table", self.enter, pauses)
         self._lock = threading.Lock()
         self._seen = self._see(ClusterTable())
         self._looked_s: float | None = None
@@ -89,7 +87,6 @@ class TableView:
         self._entered: StoreEntry | None = None
         self._fenced: str | None = None
         self._has_tried = threading.Event()
-        self._stopping = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -107,13 +104,13 @@ class TableView:
 
     @property
     def age_ms(self) -> int | None:
-        """How long ago the table was known to be the newest; None before the first look."""
+        """The time since the table was known to be the newest; None before the first look."""
         looked_s = self._looked_s
         return None if looked_s is None else max(0, round((self._clock.monotonic_s() - looked_s) * 1000))
 
     @property
     def silence_s(self) -> float:
-        """How long ago the table was known to be the newest; before the first look, how long it was looked for."""
+        """The time since the table was known to be the newest; before the first look, since it was looked for."""
         looked_s = self._looked_s
         return max(0.0, self._clock.monotonic_s() - (self._made_s if looked_s is None else looked_s))
 
@@ -134,7 +131,7 @@ class TableView:
         return [places[store_id] for store_id in sorted(places)]
 
     def place_of(self, store_id: str) -> StorePlace:
-        """Where a store answers; :class:`NotFoundError` for one that is not in the cluster."""
+        """Returns where a store answers; :class:`NotFoundError` for one that is not in the cluster."""
         found = self._seen.places.get(store_id)
         if found is None:
             raise NotFoundError(
@@ -143,7 +140,7 @@ class TableView:
         return found
 
     def home_of_topic(self, topic: str) -> str:
-        """The store for new messages of a topic; :class:`UnavailableError` while no store is known."""
+        """Returns the store for new messages of a topic; :class:`UnavailableError` while no store is known."""
         seen = self._seen
         home = seen.homes.get(topic)
         if home is None:
@@ -157,7 +154,7 @@ class TableView:
         return self._seen.table.topics.get(topic) in self._seen.places
 
     def home_of_group(self, group: str) -> str:
-        """The store that keeps a consumer group; the first use asks the bucket, which may raise its error.
+        """Returns the store that keeps a consumer group; the first use asks the bucket, which may raise its error.
 
         One that the own store has had since before it was in a cluster stays here, although this is asked for before
         the store has entered itself.
@@ -165,11 +162,11 @@ class TableView:
         return self.homes.home(group, lambda: self.choice_for_group(group))
 
     def known_home_of_group(self, group: str) -> str | None:
-        """The same without deciding it; None if nobody has."""
+        """Returns the home without deciding it; None if nobody has."""
         return self.homes.known(group)
 
     def refresh_soon(self) -> None:
-        """Look again within half a second. Returns at once."""
+        """Looks again within half a second. Returns at once."""
         self._wake.set()
 
     def _home(self, seen: _Seen, topic: str) -> str:
@@ -185,7 +182,7 @@ class TableView:
         return home
 
     def choice_for_group(self, group: str) -> str:
-        """The store that :meth:`home_of_group` would choose; nothing is decided."""
+        """Returns the store that :meth:`home_of_group` would choose; nothing is decided."""
         known = self._known_by_bucket()
         own = self.own
         if own is not None and self._fenced is None and group in own.groups():
@@ -193,7 +190,7 @@ class TableView:
         return self._hashed(known, group)
 
     def _known_by_bucket(self) -> _Seen:
-        """What a decision for ever may rest on: the table, not what this process knows while the bucket is dead."""
+        """Returns what a decision for ever may rest on: the table, not what is known here while the bucket is dead."""
         if self._looked_s is None:
             self.look()
         return self._seen
@@ -201,7 +198,7 @@ class TableView:
     # looking
 
     def start(self, first_look_s: float = 0.0) -> None:
-        """Look now and from then on, on a thread of its own; wait for so long until the first look has ended somehow.
+        """Looks now and from then on, on a thread of its own; waits for so long until the first look has ended somehow.
 
         A node that answers before it would keep messages of topics that have their home elsewhere.
         """
@@ -210,7 +207,7 @@ class TableView:
         self._clock.wait(self._has_tried, first_look_s)
 
     def stop(self) -> None:
-        """End the thread, or leave it after a second if it hangs in a call to a dead bucket. Idempotent."""
+        """Ends the thread, or leaves it after a second if it hangs in a call to a dead bucket. Idempotent."""
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:
@@ -218,13 +215,13 @@ class TableView:
             self._thread = None
 
     def look(self) -> None:
-        """One conditional GET; raises the object store's error, or what is wrong with the table."""
+        """Looks at the table, one conditional GET; raises the object store's error, or what is wrong with the table."""
         table = self.tables.refresh()
         self._looked_s = self._clock.monotonic_s()
         self.learn(table)
 
     def learn(self, table: ClusterTable) -> None:
-        """Go by this table from now on, unless a newer one is known."""
+        """Goes by this table from now on, unless a newer one is known."""
         with self._lock:
             if table.version >= self._seen.table.version:
                 self._seen = self._see(table)
@@ -232,10 +229,10 @@ class TableView:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._look_again.turn()
+                self._look_again.run_once()
                 self._has_tried.set()
                 if self._look_again.error is None:
-                    self._enter_again.turn()
+                    self._enter_again.run_once()
             except ClosedError:
                 return
             self._clock.wait(self._stopping, min(_SOON_S, self._refresh_s))  # however often somebody asks
@@ -243,7 +240,7 @@ class TableView:
             self._wake.clear()
 
     def _pause_s(self) -> float:
-        """How long there is nothing more to do unless somebody asks."""
+        """Returns how long there is nothing more to do unless somebody asks."""
         rest_s = max(0.0, self._refresh_s - _SOON_S)
         if self._look_again.error is not None:
             return 0.0  # it pauses by itself
@@ -263,7 +260,7 @@ class TableView:
     # entering
 
     def enter(self) -> None:
-        """Enter the own store, unless it stands there as this process entered it.
+        """Enters the own store, unless it stands there as this process entered it.
 
         Whoever was fenced never enters itself again: the head is asked between the read of the table and its
         compare-and-swap (docs/recovery.md).

@@ -1,4 +1,4 @@
-"""What a process knows of its cluster: which stores there are, where each answers, and which one has what."""
+"""The view that a process has of its cluster: which stores there are, where each answers, and which one has what."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiering.errors import UnavailableError
+from tierlog.tiering.base.errors import UnavailableError
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """One store of a cluster and the URL of its service."""
+    """A store of a cluster and the URL of its service."""
 
     store_id: str
     url: str
@@ -33,7 +33,7 @@ class ClusterView(Protocol):
         ...
 
     def place_of(self, store_id: str) -> StorePlace:
-        """Where a store answers; :class:`NotFoundError` for one that is not in the cluster."""
+        """Returns where a store answers; :class:`NotFoundError` for one that is not in the cluster."""
         ...
 
     def home_of_topic(self, topic: str) -> str:
@@ -52,7 +52,7 @@ class ClusterView(Protocol):
         ...
 
     def known_home_of_group(self, group: str) -> str | None:
-        """The same, but nothing is decided: None for a group that has no home, of which no store has anything.
+        """Returns the home, but decides nothing: None for a group that has none, of which no store has anything.
 
         May ask the bucket, each time while there is no home: :class:`UnavailableError` if that does not answer.
         """
@@ -66,12 +66,12 @@ class ClusterView(Protocol):
         ...
 
     def refresh_soon(self) -> None:
-        """Look again before it is due, because something was not where it should be. Returns at once."""
+        """Looks again before it is due, because something was not where it should be. Returns at once."""
         ...
 
 
 def claim_group(cluster: ClusterView, group: str) -> None:
-    """Decide that the own store keeps a group; :class:`UnavailableError` if another one does."""
+    """Decides that the own store keeps a group; :class:`UnavailableError` if another one does."""
     if cluster.home_of_group(group) != cluster.own_store:
         cluster.refresh_soon()
         raise UnavailableError(

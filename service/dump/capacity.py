@@ -1,4 +1,4 @@
-"""Slots and items of an index file that does not hold them: what was told, remembered, or follows from its length."""
+"""Slots and items of an index file that does not hold them: given, remembered, or worked out from its length."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.dump.result import Options
-from service.dump.source import Source
-from tiering.errors import CorruptionError, InvalidRequestError
+from tierlog.service.dump.result import DumpOptions
+from tierlog.service.dump.source import Source
+from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError
 
 #: Slots and items of a file, item 0 included.
 Capacity = tuple[int, int]
@@ -22,7 +22,7 @@ _DEFAULT = (5_000_000, 20_000_000)
 #: Most settings keep the proportion of the defaults.
 _ITEMS_PER_SLOT = 4
 _MOST_JSON_BYTES = 1 << 20
-#: Slots in use whose items are compared before a guess is believed.
+#: Slots in use whose items are compared before a supposed capacity is believed.
 _LOOKED_AT = 1_000
 #: Slots of chained files of the tiered layout have room for the second number of compacted ones.
 _LONG_SLOT = 8
@@ -30,7 +30,7 @@ _LONG_SLOT = 8
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Bytes of the parts of a file whose items are chained."""
+    """The sizes in bytes of the parts of a file whose items are chained."""
 
     header: int
     slot: int
@@ -39,9 +39,15 @@ class Shape:
 
 
 def chained_capacity(
-    source: Source, shape: Shape, used_slots: int, count: int, options: Options, known: Iterable[Capacity | None] = ()
+    source: Source,
+    shape: Shape,
+    *,
+    used_slots: int,
+    count: int,
+    options: DumpOptions,
+    known: Iterable[Capacity | None] = (),
 ) -> Capacity:
-    """The capacity of a file with ``count`` items in ``used_slots`` slots.
+    """Finds the capacity of a file with ``count`` items in ``used_slots`` slots.
 
     Raises :class:`InvalidRequestError` if it has to be asked for or does not fit the file's length.
     """
@@ -51,17 +57,17 @@ def chained_capacity(
         items = (body - shape.slot * slots) // shape.item
         if not _fits((slots, items), shape, body) or options.items not in (None, items):
             asked = {"slots": options.slots, "items": options.items}
-            told = " and ".join(f"{number} {name}" for name, number in asked.items() if number is not None)
-            raise InvalidRequestError(f"{told} do not make a file of {source.size} bytes", path=source.name)
+            given = " and ".join(f"{number} {name}" for name, number in asked.items() if number is not None)
+            raise InvalidRequestError(f"{given} do not make a file of {source.size} bytes", path=source.name)
         return slots, items
     for found in (*known, _DEFAULT):
         if found is not None and _fits(found, shape, body):
             return found
     full = ((body - shape.item * (count + 1)) // shape.slot, count + 1)
     slots = body // (shape.slot + _ITEMS_PER_SLOT * shape.item)
-    for guess in (full, (slots, _ITEMS_PER_SLOT * slots)):
-        if _fits(guess, shape, body) and _agrees(source, shape, guess, used_slots, count):
-            return guess
+    for candidate in (full, (slots, _ITEMS_PER_SLOT * slots)):
+        if _fits(candidate, shape, body) and _agrees(source, shape, candidate, used_slots, count):
+            return candidate
     raise InvalidRequestError(
         "how many slots and items this index file has is not in it, and its length leaves it open",
         path=source.name, hint="give --slots or --items",
@@ -74,7 +80,7 @@ def _fits(capacity: Capacity, shape: Shape, body: int) -> bool:
 
 
 def _agrees(source: Source, shape: Shape, capacity: Capacity, used_slots: int, count: int) -> bool:
-    """Whether the slots of a guess look like slots.
+    """Whether the slots of a supposed capacity look like slots.
 
     As many are in use as the header says, none points beyond the items, and the items they point at belong there.
     """
@@ -94,7 +100,7 @@ def _agrees(source: Source, shape: Shape, capacity: Capacity, used_slots: int, c
 
 
 def slot_heads(source: Source, shape: Shape, slots: int) -> NDArray[np.int32]:
-    """The first int32 of every slot."""
+    """Returns the first int32 of every slot."""
     data = source.array(shape.header, shape.header + shape.slot * slots)
     rest = [("rest", ">i4")] if shape.slot == _LONG_SLOT else []
     heads: NDArray[np.int32] = data.view(np.dtype([("item", ">i4"), *rest]))["item"]
@@ -102,7 +108,7 @@ def slot_heads(source: Source, shape: Shape, slots: int) -> NDArray[np.int32]:
 
 
 def remembered(source: Source, file: str, keys: Sequence[str | int], up: int) -> dict[str, Any] | None:
-    """The object at ``keys`` of ``tierlog/<file>`` in the store that a local file lies in, ``up`` folders above it."""
+    """Reads the object at ``keys`` of ``tierlog/<file>`` in the store of a local file, ``up`` folders above it."""
     if source.path is None or len(source.path.parents) <= up:
         return None
     try:
@@ -116,12 +122,12 @@ def remembered(source: Source, file: str, keys: Sequence[str | int], up: int) ->
 
 
 def whole_number(entry: dict[str, Any] | None, name: str) -> int:
-    """A number of a remembered object, 0 if there is none."""
+    """Returns a number of a remembered object, 0 if there is none."""
     value = entry.get(name) if entry else None
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def checked_header(size: int, needed: int) -> None:
-    """Refuse a file that is shorter than its header."""
+    """Refuses a file that is shorter than its header."""
     if size < needed:
         raise CorruptionError(f"{size} bytes are no header of an index file")

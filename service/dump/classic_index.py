@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import numpy as np
 
-from index.classic.format import HEADER_BYTES, ITEM_BYTES, ITEM_DTYPE, SLOT_BYTES, ClassicHeader
-from service.dump.capacity import Shape, chained_capacity, checked_header, remembered, slot_heads, whole_number
-from service.dump.result import Dump, Json, Options, columns_of, window
-from service.dump.source import Source
+from tierlog.index.rocketmq.classic_format import HEADER_BYTES, ITEM_BYTES, ITEM_DTYPE, SLOT_BYTES, ClassicHeader
+from tierlog.service.dump.capacity import Shape, chained_capacity, checked_header, remembered, slot_heads, whole_number
+from tierlog.service.dump.result import Dump, DumpOptions, Json, columns_of, window
+from tierlog.service.dump.source import Source
 
 _SHAPE = Shape(HEADER_BYTES, SLOT_BYTES, ITEM_BYTES)
 _COLUMNS = columns_of("item slot hash physical_offset seconds store_ms previous is_newest:bool")
@@ -19,8 +19,8 @@ _PIECE_ITEMS = 4_096
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
-def dump_classic(source: Source, options: Options) -> Dump:
-    """Header, slots in use and items; item 0 is never used."""
+def dump_classic(source: Source, options: DumpOptions) -> Dump:
+    """Dumps header, slots in use and items; item 0 is never used."""
     dump = Dump("index-classic", {"bytes": source.size}, "items", _COLUMNS)
     with dump.surviving():
         checked_header(source.size, HEADER_BYTES)
@@ -28,16 +28,18 @@ def dump_classic(source: Source, options: Options) -> Dump:
         count = header.next_item - 1
         ours = remembered(source, "classic_index.json", (), 1)
         known = (whole_number(ours, "slots"), whole_number(ours, "items"))
-        slots, items = chained_capacity(source, _SHAPE, header.used_slots, count, options, [known])
+        slots, items = chained_capacity(
+            source, _SHAPE, used_slots=header.used_slots, count=count, options=options, known=[known]
+        )
         dump.head = {**asdict(header), "slots": slots, "items": items, "item_count": count, "bytes": source.size}
         if count >= items:
             dump.find(f"header says {count} items, the file has room for {items - 1}")
-        dump.rows = _rows(source, options, dump, header, slots, min(count, items - 1))
+        dump.rows = _rows(source, options, dump=dump, header=header, slots=slots, count=min(count, items - 1))
     return dump
 
 
 def _rows(
-    source: Source, options: Options, dump: Dump, header: ClassicHeader, slots: int, count: int
+    source: Source, options: DumpOptions, *, dump: Dump, header: ClassicHeader, slots: int, count: int
 ) -> Iterator[Json]:
     heads = slot_heads(source, _SHAPE, slots)
     used = int(np.count_nonzero(heads > 0))

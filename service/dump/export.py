@@ -7,20 +7,20 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from index.chained_file import ChainedIndexFile
-from index.compacted_file import CompactedIndexFile
-from index.export import export_object, export_rocketmq
-from index.layout import LAYOUTS, ItemLayout
-from service.dump.index_object import open_object, page_directory
-from service.dump.recognise import kind_of
-from service.dump.result import Dump, Json, Options, decoding
-from service.dump.source import Source
-from tiering.errors import CorruptionError, InvalidRequestError
-from tiering.fs import LocalFileSystem
+from tierlog.index.format.layout import LAYOUTS, ItemLayout
+from tierlog.index.local.chained_file import ChainedIndexFile
+from tierlog.index.local.compacted_file import CompactedIndexFile
+from tierlog.index.rocketmq.export import export_object, export_rocketmq
+from tierlog.service.dump.detection import kind_of
+from tierlog.service.dump.index_object import open_object, page_directory
+from tierlog.service.dump.result import Dump, DumpOptions, Json, decoding
+from tierlog.service.dump.source import Source
+from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError
+from tierlog.tiering.base.fs import LocalFileSystem
 
 
 def export(source: Source, target: Path, kind: str | None = None, layouts: Mapping[int, ItemLayout] = LAYOUTS) -> Dump:
-    """Write ``target``, which must not exist; the dump says what was written, or what is wrong with the source.
+    """Writes ``target``, which must not exist; the dump says what was written, or what is wrong with the source.
 
     Raises :class:`InvalidRequestError` for anything that is no index, or is still being written.
     """
@@ -28,7 +28,7 @@ def export(source: Source, target: Path, kind: str | None = None, layouts: Mappi
         raise InvalidRequestError("the file exists", path=str(target), hint="name one that does not")
     if not target.parent.is_dir():
         raise InvalidRequestError("no such folder", path=str(target.parent))
-    chosen = kind or kind_of(source, Options(layouts=layouts))
+    chosen = kind or kind_of(source, DumpOptions(layouts=layouts))
     dump = Dump(chosen, {})
     folder = Path(tempfile.mkdtemp(prefix=".tierlog-export-", dir=target.parent))
     try:
@@ -53,7 +53,8 @@ def _object(source: Source, dump: Dump, target: Path, folder: Path, layouts: Map
         end_ms, item_count = int(meta["max_store_ms"]), int(meta["items"])
         slot_from, slot_end = map(int, meta["slot_range"])
         export_object(
-            LocalFileSystem(), reader, end_ms, item_count, target, folder, slot_range=(slot_from, slot_end)
+            LocalFileSystem(), reader, end_ms=end_ms, item_count=item_count, target=target, tmp_dir=folder,
+            slot_range=(slot_from, slot_end),
         )  # fmt: skip
     return {"slots": directory.slots, "items": item_count, "offsets": "cold"}
 

@@ -8,16 +8,15 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from index.index_object import IndexObjectReader
-from index.layout import LAYOUTS, ItemLayout, Items
-from index.object_pages import IndexPage, PageDirectory
-from index.object_sections import DIRECTORY, FILTER, META, PAGES, name_of, open_section
-from service.dump.result import Dump, Json, Options, columns_of, decoding, text_of, window
-from service.dump.sections import MOST_BYTES
-from service.dump.source import Source
-from service.dump.tiered_index import item_row
-from tiering.errors import CorruptionError, UnsupportedFormatError
-from tiering.format.section import HEADER, SectionRef
+from tierlog.index.format.layout import LAYOUTS, ItemLayout, Items
+from tierlog.index.format.object_sections import DIRECTORY, FILTER, META, PAGES, name_of, open_section
+from tierlog.index.objects.pages import IndexPage, PageDirectory
+from tierlog.index.objects.reader import IndexObjectReader
+from tierlog.service.dump.result import Dump, DumpOptions, Json, columns_of, decoding, text_of, window
+from tierlog.service.dump.source import MOST_BYTES, Source
+from tierlog.service.dump.tiered_index import item_row
+from tierlog.tiering.base.errors import CorruptionError, UnsupportedFormatError
+from tierlog.tiering.format.section import HEADER, SectionRef
 
 _ITEM_COLUMNS = columns_of("item page slot hash hash_high topic_id topic:text queue_id offset size seconds store_ms")
 _PAGE_COLUMNS = columns_of("page slot hash hash_high crc:text position compressed_bytes")
@@ -25,8 +24,8 @@ _PAGE_COLUMNS = columns_of("page slot hash hash_high crc:text position compresse
 MOST_PAGE_BYTES = 64 << 20
 
 
-def dump_index_object(source: Source, options: Options) -> Dump:
-    """What the meta says, and items (offsets are cold offsets) or pages."""
+def dump_index_object(source: Source, options: DumpOptions) -> Dump:
+    """Dumps what the meta says, and items (offsets are cold offsets) or pages."""
     dump = Dump("index-object", {"bytes": source.size})
     with dump.surviving():
         reader, meta = open_object(source, dump, options.layouts)
@@ -49,7 +48,7 @@ def dump_index_object(source: Source, options: Options) -> Dump:
 def open_object(
     source: Source, dump: Dump, layouts: Mapping[int, ItemLayout] = LAYOUTS
 ) -> tuple[IndexObjectReader, Json]:
-    """A reader and the meta, found from the tail, or from the first section on if the tail is damaged."""
+    """Opens a reader and the meta, found from the tail, or from the first section on if the tail is damaged."""
     try:
         with decoding():
             return IndexObjectReader.from_tail(source.read, source.size, layouts=layouts)
@@ -60,7 +59,7 @@ def open_object(
 
 
 def page_directory(reader: IndexObjectReader) -> PageDirectory:
-    """The checked directory; its page size is one that may be decompressed."""
+    """Returns the checked directory; its page size is one that may be decompressed."""
     with decoding():
         directory = reader.page_directory()
     if directory.page_bytes > MOST_PAGE_BYTES:
@@ -69,7 +68,7 @@ def page_directory(reader: IndexObjectReader) -> PageDirectory:
 
 
 def _walk(source: Source) -> tuple[dict[str, SectionRef], Json]:
-    """Sections as they follow each other; the meta, if it can be read."""
+    """Walks over sections as they follow each other; returns the meta, if it can be read."""
     sections: dict[str, SectionRef] = {}
     meta: Json = {}
     position = 0
@@ -96,7 +95,7 @@ def _walk(source: Source) -> tuple[dict[str, SectionRef], Json]:
 
 
 def _filter(reader: IndexObjectReader) -> Json | None:
-    """Size and use of the key filter; None for an object without one."""
+    """Returns size and use of the key filter; None for an object without one."""
     ref = reader.sections.get(FILTER)
     if ref is not None and ref.length > MOST_BYTES:
         raise CorruptionError(f"section says it has {ref.length} bytes", position=ref.position)
@@ -111,14 +110,14 @@ def _filter(reader: IndexObjectReader) -> Json | None:
 
 
 def _described(meta: Json) -> Json:
-    """The meta without what the rows show."""
+    """Returns the meta without what the rows show."""
     with decoding():
         text = json.dumps({name: value for name, value in meta.items() if name != "topics"}, ensure_ascii=False)
         found: Json = json.loads(text_of(text))
     return found
 
 
-def _pages(directory: PageDirectory, options: Options) -> Iterator[Json]:
+def _pages(directory: PageDirectory, options: DumpOptions) -> Iterator[Json]:
     for number in range(*window(options, 0, len(directory))):
         row = directory.rows[number]
         start, end = directory.span(number)
@@ -129,7 +128,7 @@ def _pages(directory: PageDirectory, options: Options) -> Iterator[Json]:
 
 
 def slot_problem(page: IndexPage, slots: int) -> str | None:
-    """What is wrong with the slots of a page, if anything: they cover its items, each the item's hash's slot."""
+    """Returns what is wrong with the slots of a page: they must cover its items, each in the slot of its hash."""
     width = page.items.dtype.itemsize
     lengths = page.entries["length"].astype(np.int64)
     if (lengths < 0).any() or (lengths % width).any() or int(lengths.sum()) != width * len(page.items):
@@ -140,7 +139,7 @@ def slot_problem(page: IndexPage, slots: int) -> str | None:
     return None
 
 
-def _items(reader: IndexObjectReader, dump: Dump, options: Options, topics: Json) -> Iterator[Json]:
+def _items(reader: IndexObjectReader, dump: Dump, options: DumpOptions, topics: Json) -> Iterator[Json]:
     directory = reader.page_directory()
     start, stop = window(options, 0, 1 << 62)
     number = 0

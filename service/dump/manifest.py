@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from service.dump.result import Dump, Json, Options, columns_of, cut, decoding, text_of
-from service.dump.sections import MOST_BYTES, pages_of, read_head, read_page
-from service.dump.source import Source
-from service.dump.tiered_index import describe_bounds
-from tiering.errors import CorruptionError
-from tiering.format.manifest import (
+from tierlog.service.dump.result import Dump, DumpOptions, Json, columns_of, cut, decoding, text_of
+from tierlog.service.dump.source import MOST_BYTES, Source, pages_of, read_head, read_page
+from tierlog.service.dump.tiered_index import describe_bounds
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.format.manifest import (
     MAGIC_GAPS,
     MAGIC_HEAD,
     MAGIC_PAGE,
@@ -26,12 +25,12 @@ from tiering.format.manifest import (
     decode_page,
     decode_removed,
 )
-from tiering.format.queue_rows import MAGIC as MAGIC_ROWS
-from tiering.format.queue_rows import QUEUE_ROW, decode_rows_page
-from tiering.format.queue_rows import VERSION as ROWS_VERSION
-from tiering.format.section import SectionHead
-from tiering.format.store_state import MAGIC_STATE, StoreState
-from tiering.format.store_state import VERSION as STATE_VERSION
+from tierlog.tiering.format.queue_rows import MAGIC as MAGIC_ROWS
+from tierlog.tiering.format.queue_rows import QUEUE_ROW, decode_rows_page
+from tierlog.tiering.format.queue_rows import VERSION as ROWS_VERSION
+from tierlog.tiering.format.section import SectionHead
+from tierlog.tiering.format.store_state import MAGIC_STATE, StoreState
+from tierlog.tiering.format.store_state import VERSION as STATE_VERSION
 
 _ENTRY_COLUMNS = columns_of(
     "list:text key:text first next bytes raw_bytes crc32:text records items level slots slot_from slot_end layout:text "
@@ -46,8 +45,8 @@ _STATE_COLUMNS = (
 _ROW_COLUMNS = dict.fromkeys(QUEUE_ROW.names or (), "int")
 
 
-def dump_head(source: Source, options: Options) -> Dump:
-    """Identity and watermarks; a row for every entry, tree reference, gap and removed object."""
+def dump_head(source: Source, options: DumpOptions) -> Dump:
+    """Dumps identity and watermarks; a row for every entry, tree reference, gap and removed object."""
     dump = Dump("manifest-head", {"bytes": source.size}, "entries", _ENTRY_COLUMNS, _SHOWN)
     with dump.surviving():
         data = _whole(source, MAGIC_HEAD, VERSION)
@@ -65,8 +64,8 @@ def dump_head(source: Source, options: Options) -> Dump:
     return dump
 
 
-def dump_page(source: Source, options: Options) -> Dump:
-    """Entries or references of one page."""
+def dump_page(source: Source, options: DumpOptions) -> Dump:
+    """Dumps entries or references of one page."""
     dump = Dump("manifest-page", {"bytes": source.size}, "entries", _ENTRY_COLUMNS, _SHOWN)
     with dump.surviving():
         data = _whole(source, MAGIC_PAGE, VERSION)
@@ -80,8 +79,8 @@ def dump_page(source: Source, options: Options) -> Dump:
     return dump
 
 
-def dump_state(source: Source, options: Options) -> Dump:
-    """The topics of a store, and how many groups and restores its state tells of."""
+def dump_state(source: Source, options: DumpOptions) -> Dump:
+    """Dumps the topics of a store, and how many groups and restores its state has."""
     dump = Dump("state", {"bytes": source.size}, "topics", columns_of(_STATE_COLUMNS))
     with dump.surviving():
         data = _whole(source, MAGIC_STATE, STATE_VERSION)
@@ -110,8 +109,8 @@ def dump_state(source: Source, options: Options) -> Dump:
     return dump
 
 
-def dump_removed(source: Source, options: Options) -> Dump:
-    """The names that left the manifest together."""
+def dump_removed(source: Source, options: DumpOptions) -> Dump:
+    """Dumps the names that left the manifest together."""
     dump = Dump("removed-names", {"bytes": source.size}, "names", columns_of("key:text"))
     with dump.surviving():
         data = _whole(source, MAGIC_REMOVED, VERSION)
@@ -121,8 +120,8 @@ def dump_removed(source: Source, options: Options) -> Dump:
     return dump
 
 
-def dump_gaps(source: Source, options: Options) -> Dump:
-    """The declared gaps of a store's queues."""
+def dump_gaps(source: Source, options: DumpOptions) -> Dump:
+    """Dumps the declared gaps of a store's queues."""
     dump = Dump("queue-gaps", {"bytes": source.size}, "gaps", columns_of(" ".join(QueueGap._fields)))
     with dump.surviving():
         data = _whole(source, MAGIC_GAPS, VERSION)
@@ -134,8 +133,8 @@ def dump_gaps(source: Source, options: Options) -> Dump:
     return dump
 
 
-def dump_queue_rows(source: Source, options: Options) -> Dump:
-    """A row for each run of consecutive queue offsets."""
+def dump_queue_rows(source: Source, options: DumpOptions) -> Dump:
+    """Dumps a row for each run of consecutive queue offsets."""
     dump = Dump("queue-rows", {"bytes": source.size}, "rows", _ROW_COLUMNS)
     with dump.surviving():
         head = read_head(source, 0, source.size, MAGIC_ROWS, ROWS_VERSION)
@@ -155,7 +154,7 @@ def _queue_rows(source: Source, dump: Dump, head: SectionHead) -> Iterator[Json]
 
 
 def _whole(source: Source, magic: bytes, version: int) -> bytes:
-    """All bytes of an object that is one section with a sound head."""
+    """Returns all bytes of an object that is one section with a sound head."""
     if source.size > MOST_BYTES:
         raise CorruptionError(f"{source.size} bytes are more than such an object has")
     read_head(source, 0, source.size, magic, version)
@@ -176,9 +175,9 @@ def _head_rows(head: Head) -> Iterator[Json]:
         yield {"list": "log_gaps", "first": first, "next": following}
     for page in head.removed:
         yield {"list": "removed", **_reference(page.ref), "count": page.count, "removed_ms": page.at_ms}
-    for stone in head.tombstones:
-        yield {"list": "tombstones", "key": text_of(stone.tombstone_id), "topic": text_of(stone.topic),
-               "next": stone.end, "added": stone.added}  # fmt: skip
+    for tombstone in head.tombstones:
+        yield {"list": "tombstones", "key": text_of(tombstone.tombstone_id), "topic": text_of(tombstone.topic),
+               "next": tombstone.end, "added": tombstone.added}  # fmt: skip
     for topic_id, below_ms in head.expired:
         yield {"list": "expired", "topic_id": topic_id, "expired_below_ms": below_ms}
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import base64
 import ipaddress
 
-from service.dump.result import Json, Options, columns_of, text_of
-from tiering.format.body import inflated_body, is_compressed
-from tiering.format.properties import KEYS, RECORD_CHECKSUM, TAGS, split_keys
-from tiering.format.record import (
-    TRANSACTION_MASK,
-    Record,
-    SysFlag,
-    body_crc,
-)
-from tiering.format.record_checksum import has_checksum, is_intact
+from tierlog.service.dump.result import DumpOptions, Json, columns_of, text_of
+from tierlog.tiering.format.body import inflated_body, is_compressed
+from tierlog.tiering.format.properties import KEYS, RECORD_CHECKSUM, TAGS, split_keys
+from tierlog.tiering.format.record import TRANSACTION_MASK, Record, SysFlag, body_crc
+from tierlog.tiering.format.record_checksum import has_checksum, is_intact
 
 #: A longer record is taken for damage: RocketMQ's and our limits are far below.
 MAX_RECORD_BYTES = 64 << 20
@@ -43,7 +38,7 @@ _ELSEWHERE = frozenset({KEYS, TAGS, RECORD_CHECKSUM})
 
 
 def flag_names(sys_flag: int) -> list[str]:
-    """The bits of a system flag by name; what has none in hex."""
+    """Names the bits of a system flag; what has no name in hex."""
     names = [name for bit, name in _BITS.items() if sys_flag & bit]
     rest = sys_flag & ~sum(_BITS)
     for mask, table in ((TRANSACTION_MASK, _TRANSACTION), (_COMPRESSION_MASK, _COMPRESSION)):
@@ -54,13 +49,13 @@ def flag_names(sys_flag: int) -> list[str]:
 
 
 def host_text(host: bytes) -> str:
-    """An address field as ``ip:port``."""
+    """Writes an address field as ``ip:port``."""
     ip, port = ipaddress.ip_address(host[:-4]), int.from_bytes(host[-4:], "big", signed=True)
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
-def record_row(position: int, record: Record, raw: bytes, options: Options, *, is_moved: bool = False) -> Json:
-    """A decoded record; ``is_moved``: its offset was replaced, so a record checksum says nothing."""
+def record_row(position: int, record: Record, raw: bytes, options: DumpOptions, *, is_moved: bool = False) -> Json:
+    """Makes the row of a record; ``is_moved``: its offset was replaced, so a record checksum says nothing."""
     properties = record.properties
     row: Json = {
         "position": position, "physical_offset": record.physical_offset, "size_bytes": record.size,
@@ -86,7 +81,7 @@ def record_row(position: int, record: Record, raw: bytes, options: Options, *, i
 
 
 def filler_row(position: int, head: bytes) -> Json:
-    """What stands for a removed record; ``head`` is its first 36 bytes."""
+    """Makes the row of a filler, which stands for a removed record; ``head`` is its first 36 bytes."""
     return {
         "position": position, "physical_offset": int.from_bytes(head[28:36], "big", signed=True),
         "size_bytes": int.from_bytes(head[:4], "big", signed=True), "kind": "filler",
@@ -96,12 +91,12 @@ def filler_row(position: int, head: bytes) -> Json:
 
 
 def faults_of(row: Json) -> list[str]:
-    """Which checksums of a record's row are bad."""
+    """Lists the checksums of a record's row that are bad."""
     return [name for name in ("body_crc", "record_checksum") if row.get(name) == "bad"]
 
 
 def _body(record: Record, limit: int) -> Json:
-    """The body, inflated if it can be, as text or base64, cut to ``limit`` bytes."""
+    """Returns the body, inflated if it can be, as text or base64, cut to ``limit`` bytes."""
     body = record.body
     if is_compressed(record):
         inflated = inflated_body(record)

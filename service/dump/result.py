@@ -1,4 +1,4 @@
-"""What a dump is made of: head, rows, what only the end shows, and findings."""
+"""The parts of a dump: head, rows, what only the end shows, and findings."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import zstandard
 
-from index.layout import LAYOUTS, ItemLayout
-from tiering.errors import CorruptionError, StoreError, UnsupportedFormatError
+from tierlog.index.format.layout import LAYOUTS, ItemLayout
+from tierlog.tiering.base.errors import CorruptionError, StoreError, UnsupportedFormatError
 
 Json = dict[str, Any]
 
@@ -26,8 +26,8 @@ _DECODING_ERRORS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """How something is shown."""
+class DumpOptions:
+    """The options of a dump: how something is shown."""
 
     start: int | None = None
     """First row: a physical offset, queue offset, item number or place in the rows, as the kind has it."""
@@ -42,14 +42,14 @@ class Options:
 
 
 def columns_of(text: str) -> dict[str, str]:
-    """Columns as ``name`` (an integer) or ``name:text``, ``name:bool``, ``name:json``, in their order."""
+    """Reads columns as ``name`` (an integer) or ``name:text``, ``name:bool``, ``name:json``, in their order."""
     pairs = (word.partition(":") for word in text.split())
     return {name: kind or "int" for name, _, kind in pairs}
 
 
 @dataclass(slots=True)
 class Dump:
-    """One file or object, as far as it can be read. Rows are read once; ``end`` is complete after that."""
+    """The dump of one file or object, as far as it can be read. Rows are read once; ``end`` is complete after that."""
 
     kind: str
     head: Json
@@ -65,20 +65,20 @@ class Dump:
     """Findings beyond :data:`MOST_FINDINGS`."""
 
     def find(self, finding: str) -> None:
-        """Note what is wrong."""
+        """Notes what is wrong."""
         if len(self.findings) < MOST_FINDINGS:
             self.findings.append(finding)
         else:
             self.unsaid += 1
 
     def read_rows(self) -> Iterator[Json]:
-        """The rows as far as they can be read; what ends them early is a finding."""
+        """Yields the rows as far as they can be read; what ends them early is a finding."""
         with self.surviving():
             yield from self.rows
 
     @contextmanager
     def surviving(self, what: str = "") -> Iterator[None]:
-        """Damage ends the block and becomes a finding, whatever a decoder raises about it."""
+        """Makes damage end the block and become a finding, whatever a decoder raises about it."""
         try:
             with decoding():
                 yield
@@ -89,7 +89,7 @@ class Dump:
 
 @contextmanager
 def decoding() -> Iterator[None]:
-    """Whatever a decoder raises over damaged bytes is :class:`CorruptionError`."""
+    """Turns whatever a decoder raises over damaged bytes into :class:`CorruptionError`."""
     try:
         yield
     except StoreError:
@@ -99,17 +99,17 @@ def decoding() -> Iterator[None]:
 
 
 def text_of(value: object) -> str:
-    """Text that every output can hold: half a surrogate pair becomes ``?``."""
+    """Returns text that every output can hold: half a surrogate pair becomes ``?``."""
     return str(value).encode("utf-8", "replace").decode()
 
 
-def window(options: Options, first: int, end: int) -> tuple[int, int]:
-    """Half-open range of row numbers to show of those in ``[first, end)``."""
+def window(options: DumpOptions, first: int, end: int) -> tuple[int, int]:
+    """Returns the half-open range of row numbers to show of those in ``[first, end)``."""
     start = max(first, options.start if options.start is not None else first)
     stop = end if options.limit is None else min(end, start + options.limit)
     return min(start, end), max(min(start, end), stop)
 
 
-def cut(rows: Iterable[Json], options: Options) -> Iterator[Json]:
-    """The rows to show, numbered from 0; none behind them is made."""
+def cut(rows: Iterable[Json], options: DumpOptions) -> Iterator[Json]:
+    """Yields the rows to show, numbered from 0; none behind them is made."""
     return islice(rows, *window(options, 0, 1 << 62))

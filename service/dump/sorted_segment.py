@@ -1,4 +1,7 @@
-"""Archived segments: seek table, directory, offset map and records of a seekable zstd file."""
+"""Archived segments: seek table, directory, offset map and records of a seekable zstd file.
+
+Frames are found from the seek table or, without one, by walking over them from the start.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,42 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
-from service.dump.commit_log import base_of
-from service.dump.frames import MAX_FRAME_BYTES, seek_rows, walk_frames
-from service.dump.records import RECORD_COLUMNS, SHOWN, faults_of, filler_row, record_row
-from service.dump.result import Dump, Json, Options, columns_of, cut, window
-from service.dump.sections import pages_of, read_head, read_page
-from service.dump.source import Source
-from tiering.errors import CorruptionError, StoreError
-from tiering.format.record import BLANK, MAGIC_FILLER, decode_record
-from tiering.format.section import SectionHead
-from tiering.format.sorted_segment import (
+from tierlog.service.dump.log_files import base_of
+from tierlog.service.dump.records import MAX_RECORD_BYTES, RECORD_COLUMNS, SHOWN, faults_of, filler_row, record_row
+from tierlog.service.dump.result import Dump, DumpOptions, Json, columns_of, cut, window
+from tierlog.service.dump.source import Source, pages_of, read_head, read_page
+from tierlog.tiering.base.errors import CorruptionError, StoreError
+from tierlog.tiering.format.record import BLANK, MAGIC_FILLER, decode_record
+from tierlog.tiering.format.section import SectionHead
+from tierlog.tiering.format.sorted_segment import (
     DIRECTORY_SCHEMA,
     MAGIC_DIRECTORY,
     MAGIC_OFFSET_MAP,
     MAP_PAGE_RECORDS,
+    SEEK_ROW,
     SKIPPABLE,
     SKIPPABLE_DIRECTORY,
     SKIPPABLE_OFFSET_MAP,
     VERSION,
     decode_directory_page,
     decode_map_page,
+    decode_seek_table,
     decompress_frame,
 )
+
+#: uint32 frames, a descriptor byte and the magic that ends every seekable zstd file.
+_FOOTER_BYTES = 9
+SEEKABLE_MAGIC = bytes.fromhex("b1ea928f")
+ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+#: A longer frame is taken for damage: it holds records of one run, or one record.
+MAX_FRAME_BYTES = 2 * MAX_RECORD_BYTES
+_SKIPPABLE_MAGICS = range(0x184D2A50, 0x184D2A60)
+_FRAME_HEAD_BYTES = 18
+#: Taken at a time to find the end of a frame; what comes out of so few bytes is bounded.
+_STEP_BYTES = 1 << 10
 
 _SECTIONS = {SKIPPABLE_OFFSET_MAP: ("map", MAGIC_OFFSET_MAP), SKIPPABLE_DIRECTORY: ("directory", MAGIC_DIRECTORY)}
 _HEAD_BYTES = 36
@@ -40,10 +55,63 @@ _MAP_COLUMNS = columns_of("record physical_offset cold_offset size_bytes")
 _RECORD_COLUMNS = {"cold_offset": "int", "frame": "int", **RECORD_COLUMNS}
 
 
+def seek_rows(source: Source) -> NDArray[np.void]:
+    """Reads the rows of the seek table but its own; :class:`CorruptionError` unless they make up the object."""
+    footer = source.read(source.size - _FOOTER_BYTES, source.size)
+    if len(footer) < _FOOTER_BYTES or footer[-4:] != SEEKABLE_MAGIC:
+        raise CorruptionError("no seek table at the end: the object is cut short or damaged")
+    count = int.from_bytes(footer[:4], "little")
+    length = SKIPPABLE.size + SEEK_ROW.itemsize * count + _FOOTER_BYTES
+    if length > source.size:
+        raise CorruptionError(f"seek table says it has {count} frames")
+    data = source.read(source.size - length, source.size)
+    decode_seek_table(data, path=source.name)
+    rows = np.frombuffer(data, SEEK_ROW, count, SKIPPABLE.size)
+    if int(rows["compressed"].sum(dtype=np.int64)) + length != source.size:
+        raise CorruptionError("frames of the seek table do not make up the object")
+    return rows
+
+
+def walk_frames(source: Source) -> NDArray[np.void]:
+    """Makes those rows from the frames themselves, as far as whole ones follow each other; checksums are 0."""
+    rows: list[tuple[int, int, int]] = []
+    position = 0
+    while position < source.size:
+        head = source.read(position, position + _FRAME_HEAD_BYTES)
+        if len(head) >= SKIPPABLE.size and int.from_bytes(head[:4], "little") in _SKIPPABLE_MAGICS:
+            found = SKIPPABLE.size + int.from_bytes(head[4:8], "little"), 0
+        elif head[:4] == ZSTD_MAGIC:
+            found = _walked_frame(source, position, head)
+        else:
+            break
+        if not 0 < found[0] <= source.size - position:
+            break
+        rows.append((*found, 0))
+        position += found[0]
+    return np.array(rows, SEEK_ROW)
+
+
+def _walked_frame(source: Source, position: int, head: bytes) -> tuple[int, int]:
+    """Returns compressed and decompressed length of a zstd frame; 0 for one that is not whole."""
+    try:
+        size = zstandard.frame_content_size(head)
+        stream = zstandard.ZstdDecompressor().decompressobj()
+        at, made = position, 0
+        while 0 < size <= MAX_FRAME_BYTES and made <= size and at < source.size:
+            data = source.read(at, at + _STEP_BYTES)
+            made += len(stream.decompress(data))
+            at += len(data)
+            if stream.eof:
+                return at - len(stream.unused_data) - position, size
+    except zstandard.ZstdError:
+        pass
+    return 0, 0
+
+
 @dataclass(slots=True)
 class _Segment:
     source: Source
-    options: Options
+    options: DumpOptions
     dump: Dump
     rows: NDArray[np.void]
     """The seek table: a row for every frame but the seek table's own."""
@@ -51,14 +119,14 @@ class _Segment:
     sections: dict[str, tuple[int, SectionHead]] = field(default_factory=dict)
 
     def starts(self, column: str) -> NDArray[np.int64]:
-        """Where each frame begins, and the end of the last."""
+        """Returns where each frame begins, and the end of the last."""
         found = np.zeros(len(self.rows) + 1, np.int64)
         np.cumsum(self.rows[column], out=found[1:])
         return found
 
 
-def dump_sorted_segment(source: Source, options: Options) -> Dump:
-    """Head of the segment, and the part that was asked for."""
+def dump_sorted_segment(source: Source, options: DumpOptions) -> Dump:
+    """Dumps the head of the segment, and the part that was asked for."""
     dump = Dump("sorted-segment", {"bytes": source.size})
     with dump.surviving():
         segment = _Segment(source, options, dump, _rows_of(source, dump))
@@ -175,7 +243,7 @@ def _map(segment: _Segment) -> Iterator[Json]:
 
 
 def _records(segment: _Segment) -> Iterator[Json]:
-    """Every record in its order in the archive; ``--from`` is a cold offset."""
+    """Yields every record in its order in the archive; ``--from`` is a cold offset."""
     options = segment.options
     first = -1 if options.start is None else options.start - segment.base
     compressed, decompressed = segment.starts("compressed"), segment.starts("decompressed")

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from index.compacted_file import SLOT_ENTRY
-from index.cover import PAGED_TRAILER_MAGIC, TRAILER_BYTES, TRAILER_MAGIC, Cover, Trailer, crc_of
-from index.errors import CorruptIndexError
-from index.header import (
+from tierlog.index.format.errors import CorruptIndexError
+from tierlog.index.format.header import (
     BEGIN_MAGIC,
     END_MAGIC,
     HEADER_BYTES,
@@ -20,14 +18,16 @@ from index.header import (
     compacted_bytes,
     items_position,
 )
-from index.layout import ROCKETMQ, TIERLOG, ItemLayout
-from index.page_checksums import are_sound, page_checksums_of
-from index.states import IndexState
-from service.dump.capacity import Capacity, Shape, chained_capacity, remembered, slot_heads, whole_number
-from service.dump.result import Dump, Json, Options, columns_of, window
-from service.dump.source import Source
-from tiering.errors import InvalidRequestError, UnsupportedFormatError
-from tiering.types import TimeBounds
+from tierlog.index.format.layout import ROCKETMQ, TIERLOG, ItemLayout
+from tierlog.index.format.page_checksums import are_sound, page_checksums_of
+from tierlog.index.format.trailer import PAGED_TRAILER_MAGIC, TRAILER_BYTES, TRAILER_MAGIC, Cover, Trailer, crc_of
+from tierlog.index.local.compacted_file import SLOT_ENTRY
+from tierlog.index.local.states import IndexState
+from tierlog.service.dump.capacity import Capacity, Shape, chained_capacity, remembered, slot_heads, whole_number
+from tierlog.service.dump.result import Dump, DumpOptions, Json, columns_of, window
+from tierlog.service.dump.source import Source
+from tierlog.tiering.base.errors import InvalidRequestError, UnsupportedFormatError
+from tierlog.tiering.base.types import TimeBounds
 
 _ITEM = "slot hash hash_high topic_id queue_id offset size seconds store_ms"
 CHAINED_COLUMNS = columns_of(f"item {_ITEM} previous is_newest:bool")
@@ -38,9 +38,9 @@ _NAMES = {BEGIN_MAGIC: "begin", END_MAGIC: "end"}
 
 
 class _File:
-    """What header and trailer say, and what is wrong with them."""
+    """The contents of header and trailer, and what is wrong with them."""
 
-    def __init__(self, source: Source, options: Options, dump: Dump) -> None:
+    def __init__(self, source: Source, options: DumpOptions, dump: Dump) -> None:
         self.source, self.options, self.dump = source, options, dump
         self.header = FileHeader.decode(source.array(0, HEADER_BYTES))
         self.trailer = self._read_trailer()
@@ -74,13 +74,13 @@ class _File:
 
     @property
     def compacted_slots(self) -> int | None:
-        """Slots by the length of a compacted file, None if it is not one's."""
+        """The number of slots by the length of a compacted file, None if it is not one's."""
         rest = self.source.size - self.trailer_bytes - compacted_bytes(self.layout, 0, self.header.item_count)
         slots, odd = divmod(rest, SLOT_BYTES)
         return slots if slots > 0 and not odd and self.header.item_count >= 0 else None
 
     def is_compacted(self) -> bool:
-        """By the lengths of both forms, and by the first slot, which in a compacted file says where items begin."""
+        """Whether items lie slot by slot: by the lengths of both forms, and by where the first slot says they begin."""
         if self.header.magic != END_MAGIC:
             return False
         if self.trailer is not None:
@@ -94,7 +94,7 @@ class _File:
         return slots is not None and int.from_bytes(first, "big") == items_position(slots)
 
     def describe(self, slots: int) -> Json:
-        """The head of the dump; the checksum is computed over all of the file."""
+        """Makes the head of the dump; the checksum is computed over all of the file."""
         header = self.header
         found: Json = {
             "layout": self.layout.name, "magic": _NAMES[header.magic], "begin_ms": header.begin_ms,
@@ -119,7 +119,7 @@ class _File:
         return are_sound(self.source.array(at, end), self.source.array(end, self.source.size))
 
 
-def is_compacted(source: Source, options: Options) -> bool:
+def is_compacted(source: Source, options: DumpOptions) -> bool:
     """Whether a file with the magic of an index file has its items slot by slot."""
     scratch = Dump("", {})
     with scratch.surviving():
@@ -128,12 +128,12 @@ def is_compacted(source: Source, options: Options) -> bool:
 
 
 def describe_cover(cover: Cover) -> Json:
-    """What a cover record says."""
+    """Returns what a cover record says."""
     return {"first": cover.first, "next": cover.next, "items": cover.items}
 
 
 def describe_bounds(bounds: TimeBounds | None) -> Json:
-    """Least and greatest times."""
+    """Returns least and greatest times."""
     if bounds is None:
         return {}
     return {
@@ -146,8 +146,8 @@ def _is_in_our_folders(source: Source) -> bool:
     return source.folder(1) == "index" and source.folder() in {state.value for state in IndexState}
 
 
-def dump_chained(source: Source, options: Options) -> Dump:
-    """Header, cover and trailer if sealed, and the items with their chains."""
+def dump_chained(source: Source, options: DumpOptions) -> Dump:
+    """Dumps header, cover and trailer if sealed, and the items with their chains."""
     dump = Dump("index-chained", {"bytes": source.size}, "items", CHAINED_COLUMNS)
     with dump.surviving():
         file = _File(source, options, dump)
@@ -167,7 +167,9 @@ def _chained_capacity(file: _File) -> Capacity:
             unsealed = remembered(file.source, "index.json", keys, 2)
             known.append((whole_number(unsealed, "slots"), whole_number(unsealed, "items")))
     header = file.header
-    return chained_capacity(file.source, shape, header.used_slots, header.item_count, file.options, known)
+    return chained_capacity(
+        file.source, shape, used_slots=header.used_slots, count=header.item_count, options=file.options, known=known
+    )
 
 
 def _chained_rows(file: _File, slots: int, items: int) -> Iterator[Json]:
@@ -200,7 +202,7 @@ def _chained_rows(file: _File, slots: int, items: int) -> Iterator[Json]:
 
 
 def item_row(number: int, item: Json, slot: int, begin_ms: int) -> Json:
-    """An item of either form; what its layout lacks is None."""
+    """Makes the row of an item of either form; what its layout lacks is None."""
     store_ms = begin_ms + 1000 * item["seconds"]
     return {
         "item": number, "slot": slot, "hash": item["hash"], "hash_high": item.get("hash_high"),
@@ -210,8 +212,8 @@ def item_row(number: int, item: Json, slot: int, begin_ms: int) -> Json:
     }  # fmt: skip
 
 
-def dump_compacted(source: Source, options: Options) -> Dump:
-    """Header, trailer of ours, and the items slot by slot. An upload of a file without items may be empty."""
+def dump_compacted(source: Source, options: DumpOptions) -> Dump:
+    """Dumps header, trailer of ours, and the items slot by slot. An upload of a file without items may be empty."""
     dump = Dump("index-compacted", {"bytes": source.size}, "items", COMPACTED_COLUMNS)
     if not source.size:
         dump.head["item_count"] = 0

@@ -18,9 +18,9 @@ from typing import Any, TextIO
 
 import orjson
 
-from service.observing.requests import current_request
-from service.settings import LogSettings
-from tiering.clock import SystemClock
+from tierlog.service.config.settings import LogSettings
+from tierlog.service.observing.request_context import current_request
+from tierlog.tiering.base.clock import SystemClock
 
 #: What a line may say beside its words: ``extra={"facts": {...}}``.
 FACTS = "facts"
@@ -29,7 +29,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Send the lines of this process to ``stream``, standard error unless told; instead of where they went before.
+    """Sends the lines of this process to ``stream``, standard error unless told; instead of where they went before.
 
     ``settings.level`` is about our own lines; of libraries only warnings are shown.
     """
@@ -48,7 +48,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
 
 
 class _RequestRecord(logging.LogRecord):
-    """Of a line that may wait for others of the same turn of the event loop."""
+    """The record of a line that may wait for others of the same turn of the event loop."""
 
     def __init__(self, logger: str, level: int, event: str, facts: dict[str, Any]) -> None:
         self.__dict__ |= _COMMON
@@ -62,7 +62,7 @@ _COMMON = logging.makeLogRecord({}).__dict__
 
 
 def log_request(logger: logging.Logger, level: int, event: str, facts: dict[str, Any]) -> None:
-    """Log what was done for a request. On the event loop only."""
+    """Logs what was done for a request. On the event loop only."""
     if logger.isEnabledFor(level):
         logger.handle(_RequestRecord(logger.name, level, event, facts))
 
@@ -77,7 +77,7 @@ class Lines(logging.StreamHandler[TextIO]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line."""
+        """Takes a line."""
         try:
             self._waiting.append(self.format(record) + self.terminator)
             if not isinstance(record, _RequestRecord):
@@ -96,7 +96,7 @@ class Lines(logging.StreamHandler[TextIO]):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Writes what waits."""
         with self.lock:  # type: ignore[union-attr]  # every handler has one
             lines = "".join(self._waiting)
             self._waiting.clear()
@@ -116,7 +116,7 @@ def _second(second: int) -> str:
 
 
 def _facts_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What is known beside the words; the request first."""
+    """Returns what is known beside the words; the request first."""
     facts: dict[str, Any] = {}
     request = current_request()
     if request is not None:
@@ -148,7 +148,7 @@ class JsonLines(logging.Formatter):
 
 
 def _shown(words: str) -> str:
-    """Without what would move a terminal's cursor, end a line or change its direction: some words are a client's."""
+    """Removes what would move a terminal's cursor, end a line or change its direction: some words are a client's."""
     return words if words.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in words)
 
 

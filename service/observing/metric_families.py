@@ -1,6 +1,6 @@
 """Every metric that the service shows: name, type, labels, meaning, and what to do about it.
 
-``metrics`` can show no other, ``docs/metrics.md`` is made from here (``python -m service.observing.metrics_doc``).
+``metrics`` can show no other, ``docs/metrics.md`` is made from here (``python -m docs.tools.metrics``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Family:
     advice: str = ""
     labels: tuple[str, ...] = ()
     kind: Literal["gauge", "counter", "histogram"] = "gauge"
-    #: Where ``Engine.stats()`` has it, and how many of its units make one of the metric's.
+    #: Where ``Store.stats()`` has it, and how many of its units make one of the metric's.
     stat: str | None = None
     divisor: int = 1
 
@@ -34,7 +34,7 @@ def _gauge(name: str, text: str, advice: str = "", *, stat: str | None = None, d
 
 
 def _counter(name: str, text: str, advice: str = "", *labels: str, stat: str | None = None) -> Family:
-    return Family(name, text, advice, labels, "counter", stat)
+    return Family(name=name, help=text, advice=advice, labels=labels, kind="counter", stat=stat)
 
 
 def _histogram(name: str, text: str, advice: str = "", *labels: str) -> Family:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from service.settings import TracingSettings
-from tiering.errors import InvalidRequestError
-from tiering.tracer import NO_TRACER, Span, Tracer, Value
+from tierlog.service.config.settings import TracingSettings
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.telemetry import NO_TRACER, Span, Tracer, Value
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -38,7 +38,7 @@ _FAILED = ("unavailable", "throttled", "error", "unreachable")
 
 @contextmanager
 def tracer_of(settings: TracingSettings, exporter: SpanExporter | None = None) -> Iterator[Tracer]:
-    """The tracer of a process, for as long as the context lasts; at its end the last spans are sent, for 2 s at most.
+    """Yields the tracer of a process for as long as the context lasts; then sends the last spans, for 2 s at most.
 
     Raises :class:`InvalidRequestError` if there is an endpoint and no library. ``exporter`` replaces the one that
     sends to the endpoint.
@@ -77,7 +77,7 @@ class OtelTracer:
             Resource.create({"service.name": settings.service_name}),
             shutdown_on_exit=False,
         )
-        sending = told_of_changes(exporter or _otlp(settings))
+        sending = log_changes_of(exporter or _otlp(settings))
         self._provider.add_span_processor(
             BatchSpanProcessor(
                 sending,
@@ -90,7 +90,7 @@ class OtelTracer:
 
     @contextmanager
     def span(self, name: str, **facts: Value) -> Iterator[Span]:
-        """One span below the one of this context; of an error its class is told, its words may name anything."""
+        """Surrounds a span below that of this context; of an error only the class is told: words may name anything."""
         from opentelemetry.trace import SpanKind
 
         kind = SpanKind.SERVER if name == "request" else SpanKind.INTERNAL
@@ -100,7 +100,7 @@ class OtelTracer:
             name, kind=kind, record_exception=False, set_status_on_exception=False
         ) as found:
             span = _Span(found)
-            span.tell(**facts)
+            span.annotate(**facts)
             try:
                 yield span
             except BaseException as error:
@@ -122,7 +122,7 @@ class OtelTracer:
             context.detach(token)
 
     def close(self) -> None:
-        """Send what waits, and end."""
+        """Sends what waits, and ends."""
         self._provider.shutdown()
 
 
@@ -134,7 +134,7 @@ class _Span:
         found = span.get_span_context()
         self.trace_id = f"{found.trace_id:032x}" if span.is_recording() else None
 
-    def tell(self, **facts: Value) -> None:
+    def annotate(self, **facts: Value) -> None:
         for name, value in facts.items():
             self._span.set_attribute(_NAMES.get(name, f"tierlog.{name}"), value)
         status = facts.get("status")
@@ -145,7 +145,7 @@ class _Span:
         self._span.update_name(name)
 
     def failed(self, what: str) -> None:
-        """Mark it as failed."""
+        """Marks it as failed."""
         from opentelemetry.trace import Status, StatusCode
 
         self._span.set_attribute("error.type", what)
@@ -162,8 +162,8 @@ def _otlp(settings: TracingSettings) -> SpanExporter:
     return OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_TIMEOUT_S)
 
 
-def told_of_changes(inner: SpanExporter) -> SpanExporter:
-    """An exporter that logs once when traces cannot be sent any more, and once when they can; the library is silent."""
+def log_changes_of(inner: SpanExporter) -> SpanExporter:
+    """Makes an exporter that logs once when traces cannot be sent any more, and once when they can again."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.chromium import Browsing, browsing
-from tests.support.page_world import PageWorld, page_world, tell_the_shops_story
+from tests.support.service.page_world import PageWorld, page_world, tell_the_shops_story
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from typing import Any
 
 from playwright.sync_api import Page, expect
 
-from index.query import Query
 from tests.browser.chromium import Browsing, browsing
-from tests.support.page_world import PageWorld, page_world, tell_the_shops_story
-from tiering.types import Tier
+from tests.support.service.page_world import PageWorld, page_world, tell_the_shops_story
+from tierlog.index.search.query import Query
+from tierlog.tiering.base.types import Tier
 
 FOLDER = Path("docs/images")
 _LINE = ".message .line"

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Dialog, Page, expect
 
-from index.query import Query
 from tests.browser.chromium import Browsing
-from tests.support.page_world import END_MS, PageWorld
-from tiering.batch import Message
+from tests.support.service.page_world import END_MS, PageWorld
+from tierlog.index.search.query import Query
+from tierlog.tiering.message.batch import Message
 
 pytestmark = pytest.mark.browser
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.chromium import Browsing
-from tests.support.page_world import PageWorld
+from tests.support.service.page_world import PageWorld
 
 pytestmark = pytest.mark.browser
 

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from tests.browser.chromium import Browsing
-from tests.support.page_world import PageWorld
-from tests.support.served import served
+from tests.support.service.page_world import PageWorld
+from tests.support.service.served import served
 
 pytestmark = pytest.mark.browser
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chart import Chart
+from tests.support.service.chart import Chart
 from tests.tools.cache import ToolMissingError
 from tests.tools.helm import kubernetes_tools
 

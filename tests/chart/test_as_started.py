@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.chart import Chart, Json, Rendered
-from tests.support.shell import served
+from tests.support.processes.shell import served
+from tests.support.service.chart import Chart, Json, Rendered
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _run(container: Json, environment: dict[str, str], folder: Path) -> subproce
     """The container's own command, where ``tierlog`` is this checkout's."""
     folder.joinpath("bin").mkdir()
     program = folder / "bin/tierlog"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m service.cli.main "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tierlog.service.main "$@"\n')
     program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(

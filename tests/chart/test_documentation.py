@@ -7,8 +7,8 @@ import re
 import pytest
 import yaml
 
-from tests.support.chart import CHART, Chart, Json, nested
 from tests.support.docs.pages import Block, all_pages
+from tests.support.service.chart import CHART, Chart, Json, nested
 
 _PAGE = next(page for page in all_pages() if page.name == "docs/kubernetes.md")
 _BUCKET: Json = {"cold": {"url": "s3://logs/prod", "ambient": True}}

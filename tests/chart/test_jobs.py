@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-from tests.support.chart import Chart
+from tests.support.service.chart import Chart
 
 
 @pytest.mark.parametrize("base", ["full", "irsa"])

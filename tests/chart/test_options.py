@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from service.chart_readme import values_of
-from tests.support.chart import CHART, Chart, Json, changed, nested
+from docs.tools.chart_files import values_of
+from tests.support.service.chart import CHART, Chart, Json, changed, nested
 
 #: Everything that has objects of its own is there, with a secret of the user's, so that nothing is drawn.
 _BASE: Json = {

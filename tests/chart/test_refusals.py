@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.support.chart import Chart, Json, nested, sentences
+from tests.support.service.chart import Chart, Json, nested, sentences
 
 _S3: Json = {"url": "s3://logs/prod", "existingSecret": "keys"}
 _TIGHT: Json = {"drainSeconds": 5, "terminationGracePeriodSeconds": 15}

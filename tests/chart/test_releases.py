@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from service.access.entries import read_toml
-from tests.support.chart import Chart, Json, Rendered
+from tests.support.service.chart import Chart, Json, Rendered
+from tierlog.service.access.tokens import read_toml
 
 _KEPT: Json = {"tokens": {"existingSecret": "own-tokens"}}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.chart import CHART, NAMESPACE, Chart, Json, Rendered, path_of
+from tests.support.service.chart import CHART, NAMESPACE, Chart, Json, Rendered, path_of
 
 _KINDS = {
     "v1": ["Secret", "ConfigMap", "Service", "ServiceAccount", "Pod"],

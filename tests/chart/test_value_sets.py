@@ -10,10 +10,10 @@ import jsonschema
 import kubernetes_validate  # type: ignore[import-untyped]  # it has no types
 import pytest
 
-from service.chart_schema import CHARTS_OWN
-from service.cli.main import build_parser
-from service.settings import ENV_ALIASES, Settings
-from tests.support.chart import CHART, SETS, Chart, Json, Rendered, path_of
+from docs.tools.chart_files import CHARTS_OWN
+from tests.support.service.chart import CHART, SETS, Chart, Json, Rendered, path_of
+from tierlog.service.config.settings import ENV_ALIASES, Settings
+from tierlog.service.main import build_parser
 
 _VERSIONS = ("1.27", "1.32", "1.37")
 #: Of what the Prometheus operator defines: the fields that the chart uses, and no others.

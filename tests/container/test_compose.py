@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.containers import Container, running
+from tests.support.processes.containers import Container, running
 from tests.tools.containers import run_tool
 from tests.tools.image import ROOT
 from tests.tools.s3_servers import VERSITYGW, build_s3_server

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.container.conftest import TOKEN
-from tests.support.containers import Caller, running, volume, wait_until_ready
-from tests.support.real_s3 import running_server
-from tests.support.s3_server import ACCESS_KEY, SECRET_KEY
+from tests.support.objects.real_s3 import running_server
+from tests.support.objects.s3_server import ACCESS_KEY, SECRET_KEY
+from tests.support.processes.containers import Caller, running, volume, wait_until_ready
 from tests.tools.cache import ToolMissingError
 from tests.tools.containers import run_tool
 
@@ -52,7 +52,7 @@ def test_messages_are_found_over_both_tiers_and_after_stop_and_kill(
         mounted = ("--volume", f"{data}:/data")
         with running(image, *arguments, options=mounted, variables=variables) as container:
             wait_until_ready(container, url)
-            assert container.execute("python", "-m", "service.alive") == ""
+            assert container.execute("python", "-m", "tierlog.service.health_check") == ""
             assert container.execute("id", "-u").strip() == "10001"
             _post(caller, 0)
             caller.call("POST", "/v1/admin/archive", {"all": True, "drop_hot": True})
@@ -74,12 +74,13 @@ def test_messages_are_found_over_both_tiers_and_after_stop_and_kill(
 
 
 def test_nothing_is_compiled_at_start_on_a_processor_of_the_baseline(image: str) -> None:
-    script = "from index.kernels.ahead import compile_all; from tiering.kernels.cache import CHOSEN; " \
+    script = "from tierlog.index.kernels.precompile import compile_all; " \
+        "from tierlog.tiering.kernels.cache import CHOSEN; " \
         "print(CHOSEN.is_shipped, CHOSEN.reason, compile_all())"  # fmt: skip
     with running(image, "-c", script, options=("--entrypoint", "python")) as container:
         assert container.exit_code() == 0
         said = container.logs().split()
-    if said[1] == "None":  # what older processors do is tested in tests/unit/test_kernel_cache.py
+    if said[1] == "None":  # what older processors do is tested in tests/tiering/kernels/test_kernel_cache.py
         assert said == ["True", "None", "0"]
 
 
@@ -91,7 +92,7 @@ def test_health_check_stop_signal_user_and_labels_are_in_the_image(image: str) -
     assert found["Config"]["Cmd"] == ["serve", "--root", "/data"]
     assert list(found["Config"]["Volumes"]) == ["/data"]
     assert found["HealthCheck" if "HealthCheck" in found else "Healthcheck"]["Test"][1:] == [
-        "python", "-m", "service.alive",
+        "python", "-m", "tierlog.service.health_check",
     ]  # fmt: skip
     labels = found["Labels"]
     assert labels["org.opencontainers.image.version"] == "0.1.0"

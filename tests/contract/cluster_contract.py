@@ -6,14 +6,13 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.contract.contract_base import THREADS, StoreUnderTest
-from tiering.clock import SystemClock
-from tiering.cluster.group_homes import GroupHomes
-from tiering.cluster.table import StoreEntry
-from tiering.cluster.table_store import ClusterTableStore
-from tiering.cold.listing import stores_below
-from tiering.cold.object_store import ObjectStore
-from tiering.paths import CLUSTER_TABLE, group_home_key
-from tiering.randomness import SystemRandomness
+from tierlog.service.cluster.group_homes import GroupHomes
+from tierlog.service.cluster.table import ClusterTableStore, StoreEntry
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.paths import CLUSTER_TABLE, group_home_key
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.objects.urls import stores_below
 
 
 class ClusterContract(StoreUnderTest):

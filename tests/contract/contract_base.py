@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tiering.cold.object_store import ObjectInfo, ObjectStore
-from tiering.errors import PreconditionFailedError
+from tierlog.tiering.base.errors import PreconditionFailedError
+from tierlog.tiering.objects.object_store import ObjectInfo, ObjectStore
 
 # The smallest part that S3 takes.
 PART_BYTES = 5 << 20

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from tests.contract.contract_base import PART_BYTES
-from tiering.cold.s3.store import S3ObjectStore
+from tierlog.tiering.objects.s3_store import S3ObjectStore
 
 
 def _pieces() -> Iterator[bytes]:

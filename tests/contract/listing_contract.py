@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.contract_base import Backend, StoreUnderTest, keys
-from tiering.cold.object_store import ObjectStore
+from tierlog.tiering.objects.object_store import ObjectStore
 
 
 class ListingContract(StoreUnderTest):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from tiering.clock import SystemClock
-from tiering.cold.local import LocalObjectStore
-from tiering.errors import PreconditionFailedError
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.errors import PreconditionFailedError
+from tierlog.tiering.objects.local import LocalObjectStore
 
 _CLAIMS = 40
 _ADDITIONS = 20

@@ -11,8 +11,7 @@ import pytest
 from tests.contract.contract_base import PART_BYTES, THREADS, Backend, keys, race
 from tests.contract.listing_contract import ListingContract
 from tests.contract.uploads_contract import UploadsContract
-from tiering.cold.object_store import ObjectStore
-from tiering.errors import (
+from tierlog.tiering.base.errors import (
     InvalidRequestError,
     ObjectNotFoundError,
     ObjectStoreUnavailableError,
@@ -20,6 +19,7 @@ from tiering.errors import (
     StoreError,
     TornRecordError,
 )
+from tierlog.tiering.objects.object_store import ObjectStore
 
 
 class ObjectStoreContract(ListingContract, UploadsContract):

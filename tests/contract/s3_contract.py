@@ -17,19 +17,18 @@ import pytest
 from tests.contract.cluster_contract import ClusterContract
 from tests.contract.contract_base import PART_BYTES, Backend, keys
 from tests.contract.object_store_contract import FailedStoreContract, ObjectStoreContract
-from tests.support.s3_server import S3Server
-from tiering.cold.object_store import ObjectStore
-from tiering.cold.s3.answers import crc32_text
-from tiering.cold.s3.client import S3Limits
-from tiering.cold.s3.store import S3ObjectStore
-from tiering.cold.s3.upload import MultipartUpload
-from tiering.errors import (
+from tests.support.objects.s3_server import S3Server
+from tierlog.tiering.base.errors import (
     InvalidRequestError,
     ObjectNotFoundError,
     ObjectStoreUnavailableError,
     PreconditionFailedError,
     StoreError,
 )
+from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.objects.s3_client import S3Limits
+from tierlog.tiering.objects.s3_protocol import crc32_text
+from tierlog.tiering.objects.s3_store import MultipartUpload, S3ObjectStore
 
 _REPOSITORY = Path(__file__).parents[2]
 ROOT = "the/root"
@@ -247,10 +246,10 @@ class StrictServerContract:
         self, server: S3Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = S3ObjectStore(server.new_bucket(), endpoint_url=server.endpoint_url, part_bytes=PART_BYTES)
-        monkeypatch.setattr("tiering.cold.s3.store.crc32_text", lambda _: crc32_text(1))
+        monkeypatch.setattr("tierlog.tiering.objects.s3_store.crc32_text", lambda _: crc32_text(1))
         with pytest.raises(ObjectStoreUnavailableError):  # as if they were damaged on the way: try again
             store.put("put", b"abc")
-        monkeypatch.setattr("tiering.cold.s3.upload.crc32_text", lambda _: crc32_text(1))
+        monkeypatch.setattr("tierlog.tiering.objects.s3_store.crc32_text", lambda _: crc32_text(1))
         with pytest.raises(ObjectStoreUnavailableError):
             store.upload("upload", [bytes(PART_BYTES), b"abc"])
         assert keys(store) == []

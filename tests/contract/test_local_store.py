@@ -15,11 +15,16 @@ import pytest
 from tests.contract.cluster_contract import ClusterContract
 from tests.contract.contract_base import Backend
 from tests.contract.object_store_contract import FailedStoreContract, ObjectStoreContract
-from tiering.clock import ManualClock, SystemClock
-from tiering.cold import local_files
-from tiering.cold.local import LocalObjectStore
-from tiering.cold.object_store import ObjectStore, PendingUpload
-from tiering.errors import ChecksumMismatchError, DiskFullError, InvalidRequestError, ObjectStoreUnavailableError
+from tierlog.tiering.base.clock import ManualClock, SystemClock
+from tierlog.tiering.base.errors import (
+    ChecksumMismatchError,
+    DiskFullError,
+    InvalidRequestError,
+    ObjectStoreUnavailableError,
+)
+from tierlog.tiering.objects import local as module
+from tierlog.tiering.objects.local import LocalObjectStore
+from tierlog.tiering.objects.object_store import ObjectStore, PendingUpload
 
 _REPOSITORY = Path(__file__).parents[2]
 
@@ -158,8 +163,8 @@ class TestLocal(ObjectStoreContract, FailedStoreContract, ClusterContract):
             steps.append(f"publish /{target.relative_to(directory)}")
             source.rename(target)
 
-        monkeypatch.setattr(local_files, "sync", record_sync)
-        monkeypatch.setattr(local_files, "publish", record_publish)
+        monkeypatch.setattr(module, "sync", record_sync)
+        monkeypatch.setattr(module, "publish", record_publish)
         local.put("a/b/c", b"x")
         assert steps[0].startswith("sync /.tmp/")
         assert steps[1:] == ["publish /a/b/c", "sync /a/b", "sync /a", "sync "]
@@ -170,7 +175,7 @@ class TestLocal(ObjectStoreContract, FailedStoreContract, ClusterContract):
         """Another store on the same directory stands for another process: they share the lock file only."""
         other = LocalObjectStore(directory, ManualClock())
         etag = local.put("k", b"one").etag
-        publish, refused, patch = local_files.publish, [], pytest.MonkeyPatch()
+        publish, refused, patch = module.publish, [], pytest.MonkeyPatch()
 
         def interfere(source: Path, target: Path) -> None:
             patch.undo()
@@ -180,8 +185,8 @@ class TestLocal(ObjectStoreContract, FailedStoreContract, ClusterContract):
                 refused.append(attempt)
             publish(source, target)
 
-        monkeypatch.setattr(local_files, "_LOCK_TRIES", 1)
-        patch.setattr(local_files, "publish", interfere)
+        monkeypatch.setattr(module, "_LOCK_TRIES", 1)
+        patch.setattr(module, "publish", interfere)
         local.put("k", b"two", if_match=etag)
         assert len(refused) == 2
         assert other.get("k")[0] == b"two"

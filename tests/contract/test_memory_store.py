@@ -9,12 +9,12 @@ import pytest
 
 from tests.contract.contract_base import Backend
 from tests.contract.object_store_contract import FailedStoreContract, ObjectStoreContract
-from tests.support.faulty_store import FaultyObjectStore
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.metered import Meter, MeteredObjectStore
-from tiering.cold.object_store import ObjectStore
-from tiering.errors import ObjectStoreUnavailableError, ThrottledError
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import ObjectStoreUnavailableError, ThrottledError
+from tierlog.tiering.objects.memory import MemoryObjectStore
+from tierlog.tiering.objects.metered import Meter, MeteredObjectStore
+from tierlog.tiering.objects.object_store import ObjectStore
 
 
 def around(wrap: Callable[[ObjectStore], ObjectStore]) -> Backend:

@@ -11,11 +11,11 @@ import pytest
 
 from tests.contract.contract_base import PART_BYTES, Backend
 from tests.contract.s3_contract import S3Contract
-from tests.support.s3_server import S3Server
-from tiering.cold.object_store import ObjectStore
-from tiering.cold.s3.client import S3Limits
-from tiering.cold.s3.store import S3ObjectStore
-from tiering.errors import InvalidRequestError, ObjectStoreUnavailableError
+from tests.support.objects.s3_server import S3Server
+from tierlog.tiering.base.errors import InvalidRequestError, ObjectStoreUnavailableError
+from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.objects.s3_client import S3Limits
+from tierlog.tiering.objects.s3_store import S3ObjectStore
 
 _REPOSITORY = Path(__file__).parents[2]
 
@@ -88,7 +88,7 @@ def test_an_endpoint_that_is_no_url_is_refused() -> None:
 
 
 def test_the_sdk_is_loaded_only_by_a_store() -> None:
-    script = "import sys, tiering.cold.urls; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
+    script = "import sys, tierlog.tiering.objects.urls; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
     found = subprocess.run(
         [sys.executable, "-c", script],
         cwd=_REPOSITORY,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
-from tiering.batch import Message
-from tiering.cold.s3.client import S3Limits
-from tiering.cold.s3.store import S3ObjectStore
-from tiering.cold.urls import canonical_url
-from tiering.errors import StoreError
+from tests.support.objects.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.s3_client import S3Limits
+from tierlog.tiering.objects.s3_store import S3ObjectStore
+from tierlog.tiering.objects.urls import canonical_url
 
 _TOKEN = "session-token-9b1f6f1d"
 _QUICK = S3Limits(connect_timeout_s=1, read_timeout_s=1, max_attempts=1)
@@ -108,7 +108,7 @@ def test_credentials_in_the_url_are_refused_and_not_repeated(url: str) -> None:
 
 def test_the_figures_of_a_store(logged: list[str], s3_server: S3Server, tmp_path: Path) -> None:
     settings = tiny_settings(cold__s3_endpoint=s3_server.endpoint_url)
-    engine = Engine.open(tmp_path / "store", settings=settings, cold_url=f"s3://{s3_server.new_bucket()}/a")
+    engine = Store.open(tmp_path / "store", settings=settings, cold_url=f"s3://{s3_server.new_bucket()}/a")
     try:
         engine.append([Message("t", b"x", keys=("k",))])
         engine.archive(everything=True)

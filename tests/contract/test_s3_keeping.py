@@ -6,15 +6,15 @@ import zlib
 
 import pytest
 
-from service.settings import Settings
-from tests.support.s3_server import S3Server
-from tiering.cold.s3.keeping import S3Keeping
-from tiering.cold.s3.store import S3ObjectStore
-from tiering.errors import InvalidRequestError
-from tiering.paths import ColdKeys
+from tests.support.objects.s3_server import S3Server
+from tierlog.service.config.settings import Settings
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.objects.s3_protocol import S3ObjectOptions
+from tierlog.tiering.objects.s3_store import S3ObjectStore
 
 KEYS = ColdKeys("store")
-DATA = (KEYS.segment(0, 1, "ab"), KEYS.index(0, 0, 0, 1, "ab"))
+DATA = (KEYS.segment(0, 1, "ab"), KEYS.index(0, begin_ms=0, first_physical=0, epoch=1, nonce="ab"))
 SMALL = (KEYS.head, KEYS.queue_rows(0, 1, "ab"), KEYS.page("log", 1, "ab"), KEYS.tail(0), KEYS.state("ab"))
 PART_BYTES = 5 << 20
 
@@ -23,7 +23,7 @@ PART_BYTES = 5 << 20
 @pytest.mark.parametrize("parts", [1, 2])
 def test_data_is_kept_as_told_and_the_rest_in_the_standard_class(s3_server: S3Server, parts: int, prefix: str) -> None:
     bucket = s3_server.new_bucket()
-    keeping = S3Keeping("STANDARD_IA", "aws:kms", "arn:aws:kms:us-east-1:123456789012:key/one")
+    keeping = S3ObjectOptions("STANDARD_IA", "aws:kms", "arn:aws:kms:us-east-1:123456789012:key/one")
     store = S3ObjectStore(
         bucket, prefix, endpoint_url=s3_server.endpoint_url, part_bytes=PART_BYTES, keeping=keeping
     )  # fmt: skip
@@ -42,8 +42,8 @@ def test_data_is_kept_as_told_and_the_rest_in_the_standard_class(s3_server: S3Se
 
 
 def test_nothing_is_said_unless_told() -> None:
-    assert [S3Keeping().arguments(key) for key in (*DATA, *SMALL)] == [{}] * 7
-    assert S3Keeping("GLACIER_IR", "AES256").arguments(DATA[0]) == {
+    assert [S3ObjectOptions().arguments(key) for key in (*DATA, *SMALL)] == [{}] * 7
+    assert S3ObjectOptions("GLACIER_IR", "AES256").arguments(DATA[0]) == {
         "StorageClass": "GLACIER_IR", "ServerSideEncryption": "AES256",
     }  # fmt: skip
 

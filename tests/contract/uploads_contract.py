@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.contract_base import PART_BYTES, Backend, StoreUnderTest, keys
-from tiering.cold.object_store import ObjectStore
-from tiering.errors import ObjectNotFoundError, ObjectStoreUnavailableError
+from tierlog.tiering.base.errors import ObjectNotFoundError, ObjectStoreUnavailableError
+from tierlog.tiering.objects.object_store import ObjectStore
 
 
 class UploadsContract(StoreUnderTest):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark.conftest import spark
 from tests.support.docs.runner import forks
-from tests.support.s3_server import s3_server
+from tests.support.objects.s3_server import s3_server
 
 __all__ = ["s3_server", "spark"]
 

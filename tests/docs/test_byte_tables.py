@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from index import cover, header, key_filter, object_pages, object_sections
-from index.classic import format as classic
-from index.layout import ROCKETMQ, TIERLOG
 from tests.support.docs.pages import ROOT
-from tiering.cold.caching import disk
-from tiering.format import filler, queue_rows, queue_unit, record, section
+from tierlog.index.format import header, key_filter, object_sections, trailer
+from tierlog.index.format.layout import ROCKETMQ, TIERLOG
+from tierlog.index.objects import pages
+from tierlog.index.rocketmq import classic_format as classic
+from tierlog.tiering.cold.reading import disk_cache
+from tierlog.tiering.format import filler, queue_rows, queue_unit, record, section
 
 _CODES = {"b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8, "x": 1}
 _TYPES = {"int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
@@ -70,17 +71,17 @@ def fields_of(format_text: str) -> list[int]:
 #: What each table describes, as sizes of fields.
 LAYOUTS = {
     ("index_files", 0): fields_of(header._HEADER.format),
-    ("index_files", 1): [*fields_of(cover._COVER.format), 4],
+    ("index_files", 1): [*fields_of(trailer._COVER.format), 4],
     ("index_files", 2): [
-        sum(fields_of(cover._COVER.format)) + 4, *fields_of(cover._BOUNDS.format), 4, 4, len("TLIDXEND"),
+        sum(fields_of(trailer._COVER.format)) + 4, *fields_of(trailer._BOUNDS.format), 4, 4, len("TLIDXEND"),
     ],
     ("index_object", 0): fields_of(section.HEADER.format),
-    ("index_object", 1): fields_of(object_pages._PREAMBLE.format),
-    ("index_object", 2): [object_pages.PAGE_ROW[name].itemsize for name in object_pages.PAGE_ROW.names or ()],
-    ("index_object", 3): fields_of(object_pages.PAGE_HEAD.format),
+    ("index_object", 1): fields_of(pages._PREAMBLE.format),
+    ("index_object", 2): [pages.PAGE_ROW[name].itemsize for name in pages.PAGE_ROW.names or ()],
+    ("index_object", 3): fields_of(pages.PAGE_HEAD.format),
     ("index_object", 4): fields_of(key_filter._TABLE.format),
     ("index_object", 5): fields_of(object_sections.TAIL.format),
-    ("local_files", 0): fields_of(disk.HEAD.format),
+    ("local_files", 0): fields_of(disk_cache.HEAD.format),
     ("manifest", 0): [
         *[queue_rows.QUEUE_ROW[name].itemsize for name in (queue_rows.QUEUE_ROW.names or ())[:5]],
         sum(queue_rows.QUEUE_ROW[name].itemsize for name in (queue_rows.QUEUE_ROW.names or ())[5:]),
@@ -108,7 +109,7 @@ def test_table_equals_struct(key: tuple[str, int]) -> None:
 
 def test_names_are_those_of_the_code() -> None:
     names = [row[3] for row in TABLES["index_object", 2].fixed]
-    assert names == list(object_pages.PAGE_ROW.names or ())
+    assert names == list(pages.PAGE_ROW.names or ())
     rows = [name for row in TABLES["manifest", 0].fixed for name in row[3].split(", ")]
     assert rows == list(queue_rows.QUEUE_ROW.names or ())
     assert [row[3] for row in TABLES["sorted_segment", 2].fixed if row[2] and row[3] != "magic"] == list(
@@ -134,4 +135,4 @@ def test_sizes_that_pages_name_in_words() -> None:
     assert f"queue unit {queue_unit.UNIT.size} bytes" in pages
     assert f"| *r* | {record.FIXED_BYTES_V1} + body" in pages
     assert classic._HEADER.size == 40
-    assert classic._ITEM.size == classic.ITEM_DTYPE.itemsize == 20
+    assert classic.ITEM.size == classic.ITEM_DTYPE.itemsize == 20

@@ -10,8 +10,9 @@ import yaml
 
 from tests.support.docs.pages import ROOT, all_pages
 
-_OTHERS = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-_FILES = [*(ROOT / page.name for page in all_pages()), *_OTHERS]
+_OTHERS = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+_NOTES = sorted((ROOT / "benchmarks" / "notes").glob("*.md"))
+_FILES = [*(ROOT / page.name for page in all_pages()), *_OTHERS, *_NOTES]
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.docs.pages import LANGUAGES, ROOT, Page, all_pages, commands_of
 from tests.support.docs.runner import opened
-from tests.support.s3_server import S3Server
+from tests.support.objects.s3_server import S3Server
 
 #: Blocks that no test can run. A new one needs a reason in its page, and this number.
-NOT_RUN = 11
+NOT_RUN = 10
 PAGES = all_pages()
 
 
@@ -90,4 +90,4 @@ def test_console_blocks_begin_with_a_command() -> None:
 def test_make_run_is_what_its_page_runs() -> None:
     recipe = re.search(r"^run:.*\n\t(.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert recipe is not None
-    assert "-m service.demo $(RUN_ARGS)" in recipe[1]
+    assert "-m tierlog.service.demo $(RUN_ARGS)" in recipe[1]

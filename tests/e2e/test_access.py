@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.access import GuardedService, line
-from tiering.batch import Message
+from tests.support.service.access import GuardedService, line
+from tierlog.tiering.message.batch import Message
 
 OPEN, READ, PRODUCE, ADMIN, EVERYTHING = "open", "read", "produce", "admin", "admin of everything"
 USE = "read or produce"

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from service.api.app import create_app
-from service.cluster.joining import join_cluster
-from service.cluster.table_view import OwnNode, TableView
-from service.cluster.view import ClusterView
-from service.engine import Engine
-from tests.support.api_client import ApiClient
-from tests.support.engines import tiny_settings
-from tiering.clock import SystemClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.randomness import SystemRandomness
+from tests.support.service.api_client import ApiClient
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.api.application.app import create_app
+from tierlog.service.api.application.process import join_cluster
+from tierlog.service.cluster.table_view import OwnNode, TableView
+from tierlog.service.cluster.view import ClusterView
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 Json = dict[str, Any]
 _TOPIC = "/v1/topics/orders"
@@ -43,7 +43,7 @@ def _closed(value: Any) -> Any:
 class Checked:
     """A client that compares each answer with the document."""
 
-    def __init__(self, engine: Engine, cluster: ClusterView | None = None) -> None:
+    def __init__(self, engine: Store, cluster: ClusterView | None = None) -> None:
         settings = tiny_settings(serve__max_request_bytes=20_000)
         self._http = ApiClient(create_app(engine, settings, cluster=cluster))
         document = self._http.request("GET", "/openapi.json").json()
@@ -83,8 +83,8 @@ class Checked:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    found = Engine.open(tmp_path / "store", cold_url=f"file://{tmp_path}/cold", settings=tiny_settings())
+def engine(tmp_path: Path) -> Iterator[Store]:
+    found = Store.open(tmp_path / "store", cold_url=f"file://{tmp_path}/cold", settings=tiny_settings())
     yield found
     found.close()
 
@@ -96,7 +96,7 @@ def _produce(asked: Checked, first: int, count: int) -> list[str]:
     return [one["message_id"] for one in results]
 
 
-def test_every_call_is_answered_as_the_document_says(engine: Engine, tmp_path: Path) -> None:
+def test_every_call_is_answered_as_the_document_says(engine: Store, tmp_path: Path) -> None:
     asked = Checked(engine)
     ids = _produce(asked, 0, 200)
     asked.ask("PUT", "/v1/topics/new", {"queues": 2, "cold_retention_ms": 86_400_000}, 201)
@@ -166,7 +166,7 @@ def _asked_in_a_cluster(folder: Path) -> set[tuple[str, str]]:
     """What an operator decides, at one of two nodes."""
     objects = MemoryObjectStore(SystemClock())
     settings = tiny_settings(cluster__address="http://a:8080")
-    engine = Engine.open(folder, cold_url="memory://cluster", store_id="a", objects=objects, settings=settings)
+    engine = Store.open(folder, cold_url="memory://cluster", store_id="a", objects=objects, settings=settings)
     with contextlib.closing(engine):
         view = join_cluster(engine, settings)
         assert view is not None
@@ -200,7 +200,7 @@ def _asked_in_a_cluster(folder: Path) -> set[tuple[str, str]]:
     ],
 )
 def test_a_refusal_is_a_problem_as_the_document_says(
-    engine: Engine, method: str, path: str, body: object, status: int
+    engine: Store, method: str, path: str, body: object, status: int
 ) -> None:
     problem = Checked(engine).ask(method, path, body, status)
     assert problem["status"] == status
@@ -208,13 +208,13 @@ def test_a_refusal_is_a_problem_as_the_document_says(
 
 def test_a_store_that_cannot_write_or_search_all_says_so_in_the_documented_shape(tmp_path: Path) -> None:
     cold = tmp_path / "cold"
-    with_data = Engine.open(tmp_path / "store", cold_url=f"file://{cold}", settings=tiny_settings())
+    with_data = Store.open(tmp_path / "store", cold_url=f"file://{cold}", settings=tiny_settings())
     _produce(Checked(with_data), 0, 200)
     with_data.archive(everything=True, drop_hot=True)
     with_data.close()
     for segment in cold.rglob("log/*"):
         segment.unlink()
-    engine = Engine.open(tmp_path / "store", settings=tiny_settings(), read_only=True)
+    engine = Store.open(tmp_path / "store", settings=tiny_settings(), read_only=True)
     try:
         asked = Checked(engine)
         asked.ask("GET", "/readyz", status=503)
@@ -225,7 +225,7 @@ def test_a_store_that_cannot_write_or_search_all_says_so_in_the_documented_shape
         engine.close()
 
 
-def test_the_examples_of_the_document_are_accepted(engine: Engine) -> None:
+def test_the_examples_of_the_document_are_accepted(engine: Store) -> None:
     app = create_app(engine, tiny_settings())
     document = app.openapi()
     forms = document["paths"]["/v1/topics/{topic}/messages"]["post"]["requestBody"]["content"]

@@ -1,4 +1,4 @@
-"""The REST API over a real engine on the loopback: what interface.md promises, right and wrong requests alike."""
+"""The REST API over a real engine on the loopback: what docs/openapi.json promises, right and wrong requests alike."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ from urllib.parse import quote
 import pyarrow as pa
 import pytest
 
-from service.api.errors import STATUS, problem
-from service.engine import Engine
-from service.settings import Settings
-from tests.support.served import served
-from tiering.format.hashing import java_hash
-from tiering.format.properties import SHARDING_KEY
-from tiering.problems import error_class, error_classes, problem_type
+from tests.support.service.served import served
+from tierlog.service.api.errors import STATUS, problem
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.format.hashing import java_hash
+from tierlog.tiering.format.properties import SHARDING_KEY
+from tierlog.tiering.remote.problems import error_class, error_classes, problem_type
 
 SIZES = {
     "hot.segment_bytes": 65_536,
@@ -38,7 +39,7 @@ SIZES = {
 class Service:
     """A served engine and a client of it."""
 
-    engine: Engine
+    engine: Store
     port: int
     stopping: threading.Event
 
@@ -67,8 +68,22 @@ class Service:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
+    with sound_service(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Of all tests that change nothing."""
+    with sound_service(tmp_path_factory.mktemp("shared")) as found:
+        yield found
+
+
+@contextmanager
+def sound_service(folder: Path) -> Iterator[Service]:
+    """A service whose store nothing is wrong with at its end."""
     settings = Settings.load(None, SIZES)
-    engine = Engine.open(tmp_path / "store", cold_url=f"file://{tmp_path}/cold", settings=settings)
+    engine = Store.open(folder / "store", cold_url=f"file://{folder}/cold", settings=settings)
     engine.start()
     stopping = threading.Event()
     try:
@@ -282,19 +297,19 @@ def test_a_pull_says_where_it_stands(service: Service, offset: int, status: str)
     ],
 )  # fmt: skip
 def test_a_wrong_request_gets_a_problem_and_changes_nothing(
-    service: Service, method: str, path: str, body: object, status: int
+    shared_service: Service, method: str, path: str, body: object, status: int
 ) -> None:
-    service.produce("t", {"body": "first", "keys": ["k"], "queue_id": 0})
-    before = service.json("GET", "/v1/topics")[1]
+    shared_service.produce("t", {"body": "first", "keys": ["k"], "queue_id": 0})
+    before = shared_service.json("GET", "/v1/topics")[1]
     data = None if body is None else json.dumps(body)
-    got, headers, content = service.ask(method, path, data, content_type="application/json")
+    got, headers, content = shared_service.ask(method, path, data, content_type="application/json")
     found = json.loads(content)
     assert got == status, found
     assert headers["content-type"] == "application/problem+json"
     assert {"type", "title", "status", "detail"} <= set(found)
     assert found["status"] == status
     assert found["detail"]
-    assert service.json("GET", "/v1/topics")[1] == before
+    assert shared_service.json("GET", "/v1/topics")[1] == before
 
 
 @pytest.mark.parametrize(
@@ -369,8 +384,8 @@ def test_health_files_and_stats_answer(service: Service) -> None:
 
 def test_a_store_that_cannot_write_is_alive_but_not_ready(tmp_path: Path) -> None:
     settings = Settings.load(None, SIZES)
-    Engine.open(tmp_path / "store", settings=settings).close()
-    engine = Engine.open(tmp_path / "store", settings=settings, read_only=True)
+    Store.open(tmp_path / "store", settings=settings).close()
+    engine = Store.open(tmp_path / "store", settings=settings, read_only=True)
     stopping = threading.Event()
     try:
         with served(engine, settings, stopping) as url:
@@ -396,7 +411,11 @@ def test_the_page_needs_nothing_from_elsewhere(service: Service) -> None:
 
 def test_every_class_of_the_error_tree_has_a_status_of_its_own() -> None:
     kinds = list(error_classes())
-    assert [kind for kind in kinds if kind.__module__.startswith(("tiering", "index")) and kind not in STATUS] == []
+    assert [
+        kind
+        for kind in kinds
+        if kind.__module__.startswith(("tierlog.tiering", "tierlog.index")) and kind not in STATUS
+    ] == []
     assert all(400 <= status < 600 for status in STATUS.values())
 
 

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.errors import INCOMPLETE, WRONG_USE
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from service.settings import Settings
-from tests.support.shell import Shell
-from tiering.batch import Message
-from tiering.errors import ObjectStoreUnavailableError
+from tests.support.processes.shell import Shell
+from tierlog.service.archive.archive import Archive
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.service.exit_codes import INCOMPLETE, WRONG_USE
+from tierlog.tiering.base.errors import ObjectStoreUnavailableError
+from tierlog.tiering.message.batch import Message
 
 
 def archived(tmp_path: Path) -> Path:
     """A store whose archive's directory has gone, as that of a disk that is not mounted."""
     settings = Settings.load(None, {"hot": {"segment_bytes": 4096, "queue_file_units": 60}})
-    engine = Engine.open(tmp_path / "s", settings=settings, cold_url=f"file://{tmp_path / 'cold'}")
+    engine = Store.open(tmp_path / "s", settings=settings, cold_url=f"file://{tmp_path / 'cold'}")
     for number in range(40):
         engine.append([Message("t", f"line {number} {'x' * 60}".encode())])
     engine.archive(everything=True)
@@ -53,7 +53,7 @@ def test_reading_an_archive_makes_no_directory(tmp_path: Path, shell: Shell) -> 
     url = f"file://{tmp_path / 'typo'}"
     shell("topics", "--cold", url, code=WRONG_USE)
     with pytest.raises(ObjectStoreUnavailableError):
-        ColdEngine.open(url, settings=Settings.load())
+        Archive.open(url, settings=Settings.load())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,18 +12,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.served import served
-from tiering.format.hashing import java_hash
+from tests.support.service.served import served
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.format.hashing import java_hash
 
 ARROW = "application/vnd.apache.arrow.stream"
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[tuple[Engine, str]]:
+def service(tmp_path: Path) -> Iterator[tuple[Store, str]]:
     settings = tiny_settings(serve__max_request_bytes=200_000)
-    engine = Engine.open(tmp_path / "store", settings=settings)
+    engine = Store.open(tmp_path / "store", settings=settings)
     engine.start()
     try:
         with served(engine, settings) as url:
@@ -52,7 +52,7 @@ def stream_of(table: pa.Table, compression: str | None = None) -> bytes:
     return sink.getvalue()
 
 
-def test_columns_are_appended_and_answered_in_their_order(service: tuple[Engine, str]) -> None:
+def test_columns_are_appended_and_answered_in_their_order(service: tuple[Store, str]) -> None:
     engine, url = service
     table = pa.table(
         {
@@ -76,7 +76,7 @@ def test_columns_are_appended_and_answered_in_their_order(service: tuple[Engine,
     assert (second.record.body, second.keys, second.tag, second.properties) == (b"text", [], "", {})
 
 
-def test_a_sharding_key_chooses_the_same_queue_as_in_json(service: tuple[Engine, str]) -> None:
+def test_a_sharding_key_chooses_the_same_queue_as_in_json(service: tuple[Store, str]) -> None:
     engine, url = service
     table = pa.table({"body": ["x"] * 5, "sharding_key": list("abcde")})
     assert post(url, stream_of(table))[0] == 200
@@ -98,7 +98,7 @@ def test_a_sharding_key_chooses_the_same_queue_as_in_json(service: tuple[Engine,
     ],
 )
 def test_what_cannot_be_appended_is_one_clear_error(
-    service: tuple[Engine, str], columns: dict[str, Any], status: int, words: bytes
+    service: tuple[Store, str], columns: dict[str, Any], status: int, words: bytes
 ) -> None:
     engine, url = service
     got, content = post(url, stream_of(pa.table(columns), "zstd"))

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from index.query import Query
-from service.cli.errors import DONE, FAILED, NOTHING, WRONG_USE
-from service.cli.main import main
-from service.engine import Engine
-from service.settings import Settings
-from tests.support.golden import STORES, expected, unpack
-from tests.support.hot_stores import record
-from tiering.format.checkpoint import Checkpoint
-from tiering.format.properties import encode_properties
-from tiering.format.record import encode_record
-from tiering.fs import LocalFileSystem
-from tiering.types import PullStatus
+from tests.support.rocketmq.golden import STORES, expected, unpack
+from tests.support.stores.hot_stores import record
+from tierlog.index.search.query import Query
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.service.exit_codes import DONE, FAILED, NOTHING, WRONG_USE
+from tierlog.service.main import main
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.format.checkpoint import Checkpoint
+from tierlog.tiering.format.properties import encode_properties
+from tierlog.tiering.format.record import encode_record
 
 UNIT = 20
 SEGMENT = 262_144
@@ -111,7 +111,7 @@ def test_what_the_broker_writes_meanwhile_is_seen_by_the_next_opening(broker: Ca
     text = encode_properties({"KEYS": key, "TAGS": "TagA"})
     data = encode_record(record(topic="BBTopic", queue_offset=1000, physical_offset=end, properties_text=text))
     query, pull = Query("BBTopic", key), ("BBTopic", 0, store.offsets()["BBTopic", 0][1], 10)
-    engine = Engine.open(store.root, settings=Settings(), read_only=True)
+    engine = Store.open(store.root, settings=Settings(), read_only=True)
     try:
         for copied in (50, len(data) - 3, len(data)):  # as far as the broker has copied the record
             overwrite(store.segment(end // SEGMENT * SEGMENT), end % SEGMENT, data[:copied])

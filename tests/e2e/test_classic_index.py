@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from index.classic.file import ClassicIndexFile
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.errors import InvalidRequestError
-from tiering.fs import LocalFileSystem
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.rocketmq.classic_file import ClassicIndexFile
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.message.batch import Message
 
 LONG_MAX = (1 << 63) - 1
 
@@ -26,7 +26,7 @@ def classic_files(root: Path) -> list[ClassicIndexFile]:
 
 
 def test_off_it_leaves_no_trace(tmp_path: Path) -> None:
-    engine = Engine.open(tmp_path, settings=tiny_settings())
+    engine = Store.open(tmp_path, settings=tiny_settings())
     engine.append(messages(0, 20))
     engine.close()
     assert classic_files(tmp_path) == []
@@ -36,30 +36,30 @@ def test_off_it_leaves_no_trace(tmp_path: Path) -> None:
 def test_on_it_follows_stops_settings_archive_and_removal(tmp_path: Path) -> None:
     plain = tiny_settings(index__classic_slots=50, index__classic_items=100)
     settings = tiny_settings(index__classic=True, index__classic_slots=50, index__classic_items=100)
-    engine = Engine.open(tmp_path / "s", settings=plain, cold_url=f"file://{tmp_path}/cold")
+    engine = Store.open(tmp_path / "s", settings=plain, cold_url=f"file://{tmp_path}/cold")
     engine.append(messages(0, 150))
     engine.close()
     for start in (150, 300):
-        engine = Engine.open(tmp_path / "s", settings=settings)
+        engine = Store.open(tmp_path / "s", settings=settings)
         engine.append(messages(start, 150))
         engine.flush()
         assert engine.check() == []
         engine.close()
     files = classic_files(tmp_path / "s")
     assert [file.item_count for file in files] == [99] * 9 + [9]
-    engine = Engine.open(tmp_path / "s", settings=settings)
+    engine = Store.open(tmp_path / "s", settings=settings)
     engine.archive(everything=True, drop_hot=True)
     engine.append(messages(450, 1))
     engine.close()
     assert len(classic_files(tmp_path / "s")) == 1
-    engine = Engine.open(tmp_path / "s", settings=settings, read_only=True)
+    engine = Store.open(tmp_path / "s", settings=settings, read_only=True)
     assert engine.check() == []
     engine.close()
 
 
 def test_check_names_items_that_are_missing_or_too_many(tmp_path: Path) -> None:
     settings = tiny_settings(index__classic=True, index__classic_slots=50, index__classic_items=100)
-    engine = Engine.open(tmp_path, settings=settings)
+    engine = Store.open(tmp_path, settings=settings)
     engine.append(messages(0, 80))
     engine.flush()
     assert engine.check() == []

@@ -17,11 +17,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from service.cli.errors import DONE, FAILED, NOTHING, WRONG_USE
-from service.cli.main import main
-from service.sample import BORN_FORMAT, BORN_PATTERN, KEY_PATTERNS, TAG_PATTERN, sample_log
 from tests.conftest import ROOT
-from tests.support.shell import TINY, Shell, followed, served
+from tests.support.processes.shell import TINY, Shell, followed, served
+from tierlog.service.exit_codes import DONE, FAILED, NOTHING, WRONG_USE
+from tierlog.service.main import main
+from tierlog.service.sample import BORN_FORMAT, BORN_PATTERN, KEY_PATTERNS, TAG_PATTERN, sample_log
 
 LINES = 1_500
 HOW = [
@@ -288,7 +288,7 @@ def test_a_reader_that_closes_the_pipe_early_is_no_failure(shell: Shell, tmp_pat
     file.write_text("x" * 200 + "\n" + ("y" * 200 + "\n") * 5_000)
     shell("load", str(file), "--topic", "t", "--root", root, *TINY)
     process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli.main", "query", "t", "--all", "--root", root],
+        [sys.executable, "-m", "tierlog.service.main", "query", "t", "--all", "--root", root],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
     )  # fmt: skip
     assert process.stdout is not None
@@ -303,7 +303,7 @@ def test_a_reader_that_closes_the_pipe_early_is_no_failure(shell: Shell, tmp_pat
 def test_a_load_that_is_stopped_keeps_what_it_acknowledged(shell: Shell, tmp_path: Path) -> None:
     root = str(tmp_path / "store")
     process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli.main", "load", "-", "--topic", "t", "--root", root, *TINY],
+        [sys.executable, "-m", "tierlog.service.main", "load", "-", "--topic", "t", "--root", root, *TINY],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
     )  # fmt: skip
     assert process.stdin is not None

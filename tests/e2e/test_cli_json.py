@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from service.cli.errors import DONE, FAILED, INCOMPLETE, NOTHING, WRONG_USE
-from service.cli.main import main
-from tests.support.shell import TINY, followed, served
-from tests.unit.test_cli_parsing import NAMES, WITHOUT_FORMAT
+from tests.service.cli.test_cli_parsing import NAMES, WITHOUT_FORMAT
+from tests.support.processes.shell import TINY, followed, served
+from tierlog.service.exit_codes import DONE, FAILED, INCOMPLETE, NOTHING, WRONG_USE
+from tierlog.service.main import main
 
 
 @pytest.mark.slow

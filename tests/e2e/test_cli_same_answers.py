@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from service.cli.errors import DONE
-from service.cli.main import main
-from tests.support.shell import TINY, served
+from tests.support.processes.shell import TINY, served
+from tierlog.service.exit_codes import DONE
+from tierlog.service.main import main
 
 Rows = list[dict[str, Any]]
 _HALF = 400

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from service.cli.errors import DONE, NOTHING, WRONG_USE
-from service.cli.main import main
 from tests.conftest import ROOT
-from tests.support.shell import TINY, served
-from tests.support.terminal import in_terminal
+from tests.support.processes.shell import TINY, served
+from tests.support.processes.terminal import in_terminal
+from tierlog.service.exit_codes import DONE, NOTHING, WRONG_USE
+from tierlog.service.main import main
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +85,13 @@ def test_long_work_shows_how_far_it_is_on_a_terminal(root: str, tmp_path: Path) 
 def test_a_pipe_gets_rows_and_nothing_else(root: str) -> None:
     asked = ["query", "orders", "--key", "k3", "--limit", "100", "--root", root, "--read-only"]
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli.main", *asked],
+        [sys.executable, "-m", "tierlog.service.main", *asked],
         capture_output=True, cwd=ROOT, check=True, env={"FORCE_COLOR": "1", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.stderr == b""
     assert {json.loads(line)["keys"][0] for line in done.stdout.splitlines()} == {"k3"}
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli.main", "archive", "--all", "--root", root],
+        [sys.executable, "-m", "tierlog.service.main", "archive", "--all", "--root", root],
         capture_output=True, cwd=ROOT, check=True,
     )  # fmt: skip
     assert (done.stderr, done.stdout.count(b"\n")) == (b"", 1)

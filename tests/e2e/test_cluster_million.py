@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.million import Archiving, Producers, archived, count_by_key
-from tests.support.nodes import Node, Querier, RefusedError, ask, tierlog
-from tests.support.s3_server import S3Server
+from tests.support.objects.s3_server import S3Server
+from tests.support.processes.million import Archiving, Producers, archived, count_by_key
+from tests.support.processes.nodes import Node, Querier, RefusedError, ask, tierlog
 
 pytestmark = pytest.mark.slow
 

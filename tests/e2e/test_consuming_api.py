@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from service.api.app import create_app
-from service.engine import Engine
-from tests.support.api_client import ApiClient
-from tests.support.engines import tiny_settings
-from tests.support.faulty_store import FaultyObjectStore
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.service.api_client import ApiClient
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.api.application.app import create_app
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 QUEUE = "/v1/topics/orders/queues/0"
 HOUR_MS = 3_600_000
@@ -28,7 +28,7 @@ class Service:
         self.clock = ManualClock()
         self.objects = FaultyObjectStore(MemoryObjectStore(self.clock))
         settings = tiny_settings(hot__retention_ms=HOUR_MS)
-        self.engine = Engine.open(
+        self.engine = Store.open(
             folder, settings=settings, clock=self.clock, objects=self.objects, cold_url="memory://c"
         )
         self.http = ApiClient(create_app(self.engine, settings))
@@ -136,7 +136,7 @@ def test_tag_expressions(service: Service, is_cold: bool) -> None:
 def test_the_least_offset_rises_with_removal_only_without_an_archive(service: Service, tmp_path: Path) -> None:
     service.fill(1_000)
     settings = tiny_settings(hot__retention_ms=HOUR_MS)
-    alone = Engine.open(tmp_path / "alone", settings=settings, clock=service.clock)
+    alone = Store.open(tmp_path / "alone", settings=settings, clock=service.clock)
     http = ApiClient(create_app(alone, settings))
     for _ in range(3):
         for _ in range(500):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from service.api.app import create_app
-from service.cli.errors import WRONG_USE
-from service.engine import Engine
-from service.settings import Settings
-from tests.support.api_client import ApiClient
-from tests.support.shell import TINIEST, Shell, archived_lines, served
-from tiering.batch import Message
+from tests.support.processes.shell import TINIEST, Shell, archived_lines, served
+from tests.support.service.api_client import ApiClient
+from tierlog.service.api.application.app import create_app
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.service.exit_codes import WRONG_USE
+from tierlog.tiering.message.batch import Message
 
 
 def test_the_command_on_a_store_opened_here(tmp_path: Path, shell: Shell) -> None:
@@ -42,7 +42,7 @@ def test_the_command_on_a_running_service(tmp_path: Path, shell: Shell) -> None:
 
 def test_the_route(tmp_path: Path) -> None:
     settings = Settings.load(None, {"hot": {"segment_bytes": 4096, "queue_file_units": 60}})
-    engine = Engine.open(tmp_path / "s", settings=settings, cold_url=f"file://{tmp_path / 'cold'}")
+    engine = Store.open(tmp_path / "s", settings=settings, cold_url=f"file://{tmp_path / 'cold'}")
     client = ApiClient(create_app(engine, settings))
     try:
         engine.append([Message("t", b"old", ["k"], queue_id=0)])

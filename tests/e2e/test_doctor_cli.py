@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.main import main
-from tests.support.broken_cas import IgnoresIfMatch
-from tests.support.faulty_store import FaultyObjectStore
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
+from tests.support.objects.broken_cas import IgnoresIfMatch
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tierlog.service.main import main
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 Captured = pytest.CaptureFixture[str]
 _SHORT = ("--writers", "6", "--processes", "2", "--rounds", "3")
@@ -40,7 +40,7 @@ def test_the_table_ends_with_a_verdict(tmp_path: Path, capsys: Captured) -> None
 
 def test_findings_are_exit_code_one(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     store = IgnoresIfMatch(ManualClock())
-    monkeypatch.setattr("service.opening.open_archive", lambda *_: store)
+    monkeypatch.setattr("tierlog.service.engine.opening.open_archive", lambda *_: store)
     assert main(["doctor", "--cold", "memory://broken", *_SHORT, "--format", "json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["safe"] is False
@@ -51,7 +51,7 @@ def test_findings_are_exit_code_one(monkeypatch: pytest.MonkeyPatch, capsys: Cap
 def test_a_store_that_does_not_answer_is_told_of_once(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     dead = FaultyObjectStore(MemoryObjectStore(ManualClock()))
     dead.die()
-    monkeypatch.setattr("service.opening.open_archive", lambda *_: dead)
+    monkeypatch.setattr("tierlog.service.engine.opening.open_archive", lambda *_: dead)
     assert main(["doctor", "--cold", "memory://dead", *_SHORT]) == 3
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from index.compacted_file import CompactedIndexFile
-from index.layout import ROCKETMQ
-from service.cli.errors import DONE, NOTHING, WRONG_USE
-from service.cli.main import build_parser, main
-from service.dump.names import KINDS
-from tests.support.dumps import dumped, kind_of, samples
-from tests.support.s3_server import S3Server
-from tiering.fs import LocalFileSystem
+from tests.support.objects.s3_server import S3Server
+from tests.support.stores.dumps import dumped, kind_of, samples
+from tierlog.index.format.layout import ROCKETMQ
+from tierlog.index.local.compacted_file import CompactedIndexFile
+from tierlog.service.dump.kinds import KINDS
+from tierlog.service.exit_codes import DONE, NOTHING, WRONG_USE
+from tierlog.service.main import build_parser, main
+from tierlog.tiering.base.fs import LocalFileSystem
 
 Captured = pytest.CaptureFixture[str]
 

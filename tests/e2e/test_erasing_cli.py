@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from service.api.app import create_app
-from service.cli.errors import DONE, FAILED, NOTHING, WRONG_USE
-from service.engine import Engine
-from service.settings import Settings
-from tests.support.api_client import ApiClient
-from tests.support.shell import TINIEST, Shell, archived_lines, served
-from tiering.batch import Message
+from tests.support.processes.shell import TINIEST, Shell, archived_lines, served
+from tests.support.service.api_client import ApiClient
+from tierlog.service.api.application.app import create_app
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.service.exit_codes import DONE, FAILED, NOTHING, WRONG_USE
+from tierlog.tiering.message.batch import Message
 
 
 def found(shell: Shell, key: str, *where: str) -> int:
@@ -74,7 +74,7 @@ def test_the_commands_on_a_running_service(tmp_path: Path, shell: Shell) -> None
 @pytest.fixture
 def api(tmp_path: Path) -> Any:
     settings = Settings.load(None, {"hot.segment_bytes": 4096, "hot.queue_file_units": 60})
-    engine = Engine.open(tmp_path / "store", settings=settings, cold_url=f"file://{tmp_path / 'cold'}")
+    engine = Store.open(tmp_path / "store", settings=settings, cold_url=f"file://{tmp_path / 'cold'}")
     engine.append([Message("t", b"body", ["k"]), Message("u", b"body", ["k"])])
     yield ApiClient(create_app(engine, settings))
     engine.close()

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.drill import Consumer, Ledger, Load, queried
-from tests.support.nodes import NO_ANSWER, Json, Node, Querier, RefusedError, ask, pulled, tierlog
-from tests.support.s3_server import S3Server
+from tests.support.objects.s3_server import S3Server
+from tests.support.processes.drill import Consumer, Ledger, Load, queried
+from tests.support.processes.nodes import NO_ANSWER, Json, Node, Querier, RefusedError, ask, pulled, tierlog
 
 pytestmark = pytest.mark.slow
 

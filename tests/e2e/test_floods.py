@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.black_hole import black_hole
-from tests.support.flow_client import NDJSON, Flow, flow
+from tests.support.objects.black_hole import black_hole
+from tests.support.service.flow_client import NDJSON, Flow, flow
 
 FLOOD = 300
 

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from service.cli.remote import RemoteTarget
-from service.setting_groups.access import AccessSettings
-from service.wire import ARROW_STREAM, NDJSON
-from tests.support.access import line, token
-from tests.support.fixed_cluster import Node, Nodes, nodes
-from tiering.batch import Message
+from tests.support.service.access import line, token
+from tests.support.service.fixed_cluster import Node, Nodes, nodes
+from tierlog.service.cli.remote import RemoteTarget
+from tierlog.service.config.serve import AccessSettings
+from tierlog.service.wire.documents import ARROW_STREAM, NDJSON
+from tierlog.tiering.message.batch import Message
 
 _BATCH = 10_000
 

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.support.engines import tiny_settings
-from tests.support.fixed_cluster import Node, Nodes, nodes
-from tests.support.raw_server import Connection, raw_server
+from tests.support.service.fixed_cluster import Node, Nodes, nodes
+from tests.support.service.raw_server import Connection, raw_server
+from tests.support.stores.engines import tiny_settings
 
 _OK = b"HTTP/1.1 200 OK\r\nTierlog-Store: store-b\r\nContent-Type: application/json\r\n"
 _PATH = "/v1/topics/orders/messages"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from service.api.app import create_app
-from service.engine import Engine
-from tests.support.api_client import ApiClient
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
+from tests.support.service.api_client import ApiClient
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.api.application.app import create_app
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.message.batch import Message
 
 GROUP = "/v1/groups/billing"
 
@@ -23,7 +23,7 @@ class Service:
 
     def __init__(self, folder: Path, clock: ManualClock) -> None:
         settings = tiny_settings()
-        self.engine = Engine.open(folder, settings=settings, clock=clock)
+        self.engine = Store.open(folder, settings=settings, clock=clock)
         self.http = ApiClient(create_app(self.engine, settings))
 
     def fill(self) -> None:
@@ -205,7 +205,7 @@ def test_a_store_opened_for_reading_shows_groups_and_takes_no_commit(tmp_path: P
     service.commit(None, {0: 3})
     service.engine.close()
     settings = tiny_settings()
-    engine = Engine.open(tmp_path / "store", settings=settings, clock=clock, read_only=True)
+    engine = Store.open(tmp_path / "store", settings=settings, clock=clock, read_only=True)
     http = ApiClient(create_app(engine, settings))
     assert http.request("GET", f"{GROUP}/offsets").json()["offsets"][0]["offset"] == 3
     body = {"offsets": [{"topic": "orders", "queue_id": 0, "offset": 4}]}

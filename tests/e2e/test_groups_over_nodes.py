@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from service.cli.remote import RemoteTarget
-from tests.support.engines import tiny_settings
-from tests.support.fixed_cluster import Node, Nodes, nodes
-from tiering.batch import Message
-from tiering.types import Durability
+from tests.support.service.fixed_cluster import Node, Nodes, nodes
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.cli.remote import RemoteTarget
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import Message
 
 GROUP = "/v1/groups/billing"
 SETTINGS = tiny_settings(cluster__refresh_ms=100, cluster__retry_ms=0, cluster__ask_timeout_ms=20_000)

@@ -65,7 +65,7 @@ class Process:
 
     def start(self) -> None:
         command = [
-            sys.executable, "-m", "service.cli.main", "serve", "--root", str(self._folder / self.store_id),
+            sys.executable, "-m", "tierlog.service.main", "serve", "--root", str(self._folder / self.store_id),
             "--cold", (self._folder / "cold").as_uri(), "--store-id", self.store_id,
             "--port", self.url.rpartition(":")[2],
         ]  # fmt: skip

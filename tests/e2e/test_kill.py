@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
 from tests.conftest import ROOT, shared_data_folder
-from tests.support.engines import tiny_settings
-from tests.support.ledger import TOPIC
-from tests.support.logs import PlainScan, real_log, real_log_names, rules_for, scan_plainly, write_sample
-from tiering.types import Order
+from tests.support.oracles.ledger import TOPIC
+from tests.support.oracles.logs import PlainScan, real_log, real_log_names, rules_for, scan_plainly, write_sample
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Order
 
-KILLS, QUICK_KILLS = 25, 20
+KILLS, QUICK_KILLS = 25, 5
 
 
 def kill_again_and_again(scan: PlainScan, folder: Path, seed: int, kills: int) -> str:
@@ -29,7 +29,7 @@ def kill_again_and_again(scan: PlainScan, folder: Path, seed: int, kills: int) -
     lines_file = folder / "lines"
     lines_file.write_text("".join(json.dumps([line.body.hex(), line.keys]) + "\n" for line in scan.lines))
     killed = 0
-    command = [sys.executable, "-m", "tests.support.kill_worker"]
+    command = [sys.executable, "-m", "tests.support.processes.kill_worker"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -57,7 +57,7 @@ def assert_store_is_right(scan: PlainScan, folder: Path, *, deep: bool) -> str:
     """Open, check, and compare every line and every key with what was acknowledged."""
     acknowledged = [json.loads(line) for line in _lines(folder / "acknowledged")]
     sent = int(_lines(folder / "sent")[-1]) if _lines(folder / "sent") else 0
-    engine = Engine.open(folder / "store", settings=tiny_settings(), cold_url=f"file://{folder}/cold")
+    engine = Store.open(folder / "store", settings=tiny_settings(), cold_url=f"file://{folder}/cold")
     try:
         assert engine.check(deep=deep) == []
         found = _bodies(engine, None)
@@ -84,7 +84,7 @@ def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def _bodies(engine: Engine, key: str | None) -> list[bytes]:
+def _bodies(engine: Store, key: str | None) -> list[bytes]:
     found: list[bytes] = []
     cursor = None
     try:
@@ -120,9 +120,10 @@ def numbered(scan: PlainScan) -> PlainScan:
     return PlainScan(lines, scan.by_key)
 
 
-def test_sample_survives_seeded_kills(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("kills", [QUICK_KILLS, pytest.param(20, marks=pytest.mark.slow)])
+def test_sample_survives_seeded_kills(tmp_path: Path, seed: int, kills: int) -> None:
     path = write_sample(tmp_path, 2_000)
-    print(kill_again_and_again(numbered(scan_plainly(path, rules_for(path))), tmp_path / "job", seed, QUICK_KILLS))
+    print(kill_again_and_again(numbered(scan_plainly(path, rules_for(path))), tmp_path / "job", seed, kills))
 
 
 @pytest.mark.slow

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import Engine
 from tests.conftest import ROOT
-from tests.support.engines import tiny_settings
-from tests.support.ledger import compare
+from tests.support.oracles.ledger import compare
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.store import Store
 
 WRITERS = 4
 
@@ -24,7 +24,7 @@ def kill_writers(folder: Path, seed: int, rounds: int) -> str:
     """Kill the process in each round, look at the store after each; what was found."""
     chance = random.Random(seed)
     found = ""
-    command = [sys.executable, "-m", "tests.support.kill_worker"]
+    command = [sys.executable, "-m", "tests.support.processes.kill_worker"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -41,7 +41,7 @@ def kill_writers(folder: Path, seed: int, rounds: int) -> str:
 
 
 def assert_store_is_right(folder: Path, *, deep: bool) -> str:
-    engine = Engine.open(folder / "store", settings=tiny_settings(), cold_url=f"file://{folder}/cold")
+    engine = Store.open(folder / "store", settings=tiny_settings(), cold_url=f"file://{folder}/cold")
     try:
         acknowledged, found = compare(engine, folder, WRITERS, deep=deep)
     finally:
@@ -49,7 +49,7 @@ def assert_store_is_right(folder: Path, *, deep: bool) -> str:
     return f"{acknowledged} messages acknowledged, {found} found, 0 lost, 0 twice"
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [pytest.param(4, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.slow)])
 def test_kills_of_concurrent_writers(
     tmp_path: Path, seed: int, rounds: int, record_property: Callable[[str, object], None]
 ) -> None:

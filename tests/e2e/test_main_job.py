@@ -1,6 +1,6 @@
 """The main job on whole logs: load, archive, drop the hot copy, and find every line again by key and by time.
 
-The expectation comes from a plain scan of the file (``tests.support.logs``). Every distinct key and seeded time
+The expectation comes from a plain scan of the file (``tests.support.oracles.logs``). Every distinct key and seeded time
 ranges are asked three times: all hot, half hot, all cold.
 """
 
@@ -15,20 +15,27 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from index.query import Query
-from service.born import BornTimes
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from service.loading import LineRules, LoadReport, batches_of, compile_pattern
-from service.settings import Settings
 from tests.conftest import shared_data_folder
-from tests.support.engines import tiny_settings
-from tests.support.logs import LogRules, PlainScan, real_log, real_log_names, rules_for, scan_plainly, write_sample
-from tests.support.s3_server import S3Server
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.types import Order, PullStatus, TimeAxis
+from tests.support.objects.s3_server import S3Server
+from tests.support.oracles.logs import (
+    LogRules,
+    PlainScan,
+    real_log,
+    real_log_names,
+    rules_for,
+    scan_plainly,
+    write_sample,
+)
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.archive.archive import Archive
+from tierlog.service.cli.line_loader import LineRules, LoadReport, TimestampParser, batches_of, compile_pattern
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.types import Order, PullStatus, TimeAxis
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 TOPIC = "log"
 #: Few keys with many messages each, and many keys with few; `make test-all` takes the other logs.
@@ -40,7 +47,7 @@ _ASKED = [0]
 class Job:
     """One log on its way through a store."""
 
-    engine: Engine
+    engine: Store
     scan: PlainScan
     settings: Settings
     clock: ManualClock
@@ -58,7 +65,7 @@ def messages_of(path: Path, rules: LogRules) -> list[Message]:
     """The messages that ``tierlog load`` makes of a file."""
     born = None
     if rules.born and rules.born_format:
-        born = BornTimes(compile_pattern(rules.born), rules.born_format, year=rules.year, now_ms=0)
+        born = TimestampParser(compile_pattern(rules.born), rules.born_format, year=rules.year, now_ms=0)
     line_rules = LineRules(TOPIC, [compile_pattern(key) for key in rules.keys], None, born)
     return [m for batch in batches_of([str(path)], line_rules, LoadReport(), lambda _: None) for m in batch.messages]
 
@@ -97,7 +104,7 @@ def assert_finds_everything(job: Job, ask: Callable[[Query], list[bytes]], seed:
                 assert found == (expected[::-1] if order is Order.NEWEST else expected), (axis, order, start, end)
 
 
-def asking(source: Engine | ColdEngine) -> Callable[[Query], list[bytes]]:
+def asking(source: Store | Archive) -> Callable[[Query], list[bytes]]:
     """Ask for all pages; every page must be complete."""
 
     def ask(query: Query) -> list[bytes]:
@@ -158,8 +165,8 @@ def run_main_job(path: Path, folder: Path, kind: str, server: S3Server | None, s
         settings = tiny_settings(cold__s3_endpoint=endpoint or None)
         clock = ManualClock()
 
-        def open_engine() -> Engine:
-            return Engine.open(folder / "store", settings=settings, cold_url=url, clock=clock, objects=objects)
+        def open_engine() -> Store:
+            return Store.open(folder / "store", settings=settings, cold_url=url, clock=clock, objects=objects)
 
         job = Job(open_engine(), scan, settings, clock)
         try:
@@ -178,7 +185,7 @@ def run_main_job(path: Path, folder: Path, kind: str, server: S3Server | None, s
             assert_finds_everything(job, asking(job.engine), seed + 2)
             assert_queues_are_whole(job)
             assert job.engine.check(deep=True) == []
-            cold = ColdEngine.open(url, settings=settings, objects=objects)
+            cold = Archive.open(url, settings=settings, objects=objects)
             assert_finds_everything(job, asking(cold), seed + 3, every=few)
             stored = sum(info.bytes for info in cold.files())
             cold.close()

@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from index.query import Query
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from service.settings import ColdSettings, HotSettings, IndexSettings, Settings
-from tests.support.index_merge import Shape, merge, mergeable, neighbours
-from tests.support.logs import real_log, real_log_names, write_sample
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.local import LocalObjectStore
-from tiering.cold.manifest_store import ManifestStore
-from tiering.message import StoredMessage
-from tiering.paths import ColdKeys
-from tiering.randomness import SeededRandomness
-from tiering.types import END_OF_TIME_MS, Durability, Order, TimeAxis
+from tests.support.index.index_merge import Shape, merge, mergeable, neighbours
+from tests.support.oracles.logs import real_log, real_log_names, write_sample
+from tierlog.index.search.query import Query
+from tierlog.service.archive.archive import Archive
+from tierlog.service.config.settings import ColdSettings, HotSettings, IndexSettings, Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import END_OF_TIME_MS, Durability, Order, TimeAxis
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.objects.local import LocalObjectStore
 
 COUNT = 1_000_000
 HOT_KEY = "hot"
@@ -96,7 +96,7 @@ class Job:
         self.clock = ManualClock()
         self.folder = folder
         self.url = f"file://{folder}/cold"
-        self.engine = Engine.open(
+        self.engine = Store.open(
             folder / "store", settings=SETTINGS, cold_url=self.url, store_id="million", clock=self.clock
         )
         self.all = Appended.of(lines)
@@ -130,12 +130,16 @@ class Job:
         """Half of the index objects become one of the next level, in parts."""
         store = LocalObjectStore(self.folder / "cold", self.clock)
         manifest = ManifestStore(
-            store, ColdKeys("million"), SeededRandomness(4), SETTINGS.cold_options(), clock=self.clock
+            store,
+            ColdKeys("million"),
+            randomness=SeededRandomness(4),
+            options=SETTINGS.cold_options(),
+            clock=self.clock,
         )
         (run,) = mergeable(manifest, manifest.refresh())
         return len(merge(manifest, neighbours(run, 0, len(run) // 2), SeededRandomness(5), Shape(3)))
 
-    def check(self, source: Engine | ColdEngine, query: Query, below: int) -> None:
+    def check(self, source: Store | Archive, query: Query, below: int) -> None:
         """The first page of a query."""
         answer, wanted = source.query(query), self.all.matching(query, below)
         self.all.assert_are(answer.messages, wanted[: query.limit], query)
@@ -198,7 +202,7 @@ def test_a_million_messages_are_found_as_a_full_scan_finds_them(shared_data: Pat
         job.load(COUNT)
         kinds = {(file.kind, str(file.tier)) for file in job.engine.files()}
         assert len(kinds) == 4, kinds
-        cold = ColdEngine.open(job.url, settings=SETTINGS, clock=job.clock)
+        cold = Archive.open(job.url, settings=SETTINGS, clock=job.clock)
         for number in range(3_000):
             query = job.draw()
             job.check(job.engine, query, 1 << 62)

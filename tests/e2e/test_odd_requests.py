@@ -9,16 +9,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.api.app import create_app
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.api.application.app import create_app
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 
 class Raw:
     """Sends paths as they are written."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Store) -> None:
         self._app = create_app(engine, tiny_settings())
 
     def ask(self, method: str, path: str, content: bytes | None = None, **headers: str) -> httpx.Response:
@@ -33,7 +33,7 @@ class Raw:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Iterator[Raw]:
-    engine = Engine.open(tmp_path / "store", settings=tiny_settings())
+    engine = Store.open(tmp_path / "store", settings=tiny_settings())
     for topic in ("t", "%RETRY%g"):
         engine.append([Message(topic, b"x", ["k"])])
     yield Raw(engine)

@@ -10,12 +10,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from service.api.app import create_app
-from service.engine import Engine
-from service.serving import serve
-from tests.support.access import GuardedService, line
-from tests.support.engines import tiny_settings
-from tiering.errors import InvalidRequestError
+from tests.support.service.access import GuardedService, line
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.api.application.app import create_app
+from tierlog.service.api.application.process import serve
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import InvalidRequestError
 
 
 def ask(app: FastAPI, method: str, path: str, headers: Mapping[str, str]) -> httpx.Response:
@@ -30,7 +30,7 @@ def ask(app: FastAPI, method: str, path: str, headers: Mapping[str, str]) -> htt
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[FastAPI]:
     settings = tiny_settings(access__cors_origins="https://console.example.com http://localhost:3000")
-    engine = Engine.open(tmp_path / "store", settings=settings)
+    engine = Store.open(tmp_path / "store", settings=settings)
     yield create_app(engine, settings)
     engine.close()
 

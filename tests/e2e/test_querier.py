@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from service.api.app import create_app
-from service.cli.errors import WRONG_USE
-from service.cli.main import main
-from service.engine import Engine
-from service.querier_engine import QuerierEngine
-from tests.support.engines import tiny_settings
-from tests.support.served import served, served_app
-from tiering.batch import Message
+from tests.support.service.served import served, served_app
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.api.application.app import create_app
+from tierlog.service.archive.querier import Querier
+from tierlog.service.engine.store import Store
+from tierlog.service.exit_codes import WRONG_USE
+from tierlog.service.main import main
+from tierlog.tiering.message.batch import Message
 
 SETTINGS = tiny_settings(cluster__ask_timeout_ms=60_000, cluster__retry_ms=0)
 
@@ -31,7 +31,7 @@ class Nodes:
         cold = f"file://{folder}/cold"
         self.engines, self.services, self.urls = [], [], list[str]()
         for name in ("a", "b"):
-            engine = Engine.open(folder / name, settings=SETTINGS, cold_url=cold, store_id=name)
+            engine = Store.open(folder / name, settings=SETTINGS, cold_url=cold, store_id=name)
             stack.callback(engine.close)
             engine.append([Message("orders", f"{name} cold {number}".encode(), ["4711"]) for number in range(10)])
             engine.archive(everything=True, drop_hot=True)
@@ -40,7 +40,7 @@ class Nodes:
             self.urls.append(service.enter_context(served(engine, SETTINGS)))
             self.engines.append(engine)
             self.services.append(service)
-        self.querier = QuerierEngine.open(cold, self.urls, settings=SETTINGS)
+        self.querier = Querier.open(cold, self.urls, settings=SETTINGS)
         stack.callback(self.querier.close)
         self.querier.start()
         app = create_app(self.querier, SETTINGS, cluster=self.querier.cluster)
@@ -112,7 +112,7 @@ def test_a_store_without_a_service_is_answered_for_from_its_archive_when_it_is_n
     nodes: Nodes, tmp_path: Path
 ) -> None:
     cold = f"file://{tmp_path}/cold"
-    querier = QuerierEngine.open(None, [nodes.urls[0], cold], settings=SETTINGS)
+    querier = Querier.open(None, [nodes.urls[0], cold], settings=SETTINGS)
     with contextlib.closing(querier):
         app = create_app(querier, SETTINGS, cluster=querier.cluster)
         with served_app(app, SETTINGS, threading.Event()) as url, httpx.Client(base_url=url, timeout=60) as client:
@@ -140,7 +140,7 @@ def test_a_store_without_a_service_is_answered_for_from_its_archive_when_it_is_n
 @pytest.mark.slow
 def test_an_archive_is_not_taken_for_all_of_a_store_whose_service_may_be_down(nodes: Nodes, tmp_path: Path) -> None:
     nodes.services[1].close()
-    querier = QuerierEngine.open(None, [*nodes.urls, f"file://{tmp_path}/cold"], settings=SETTINGS)
+    querier = Querier.open(None, [*nodes.urls, f"file://{tmp_path}/cold"], settings=SETTINGS)
     with contextlib.closing(querier):
         app = create_app(querier, SETTINGS, cluster=querier.cluster)
         with served_app(app, SETTINGS, threading.Event()) as url, httpx.Client(base_url=url, timeout=60) as client:

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.cluster.table_view import TableView
-from service.engine import Engine
-from service.querier_engine import QuerierEngine
-from tests.support.engines import tiny_settings
-from tests.support.raw_server import Connection, raw_server
-from tests.support.served import served
-from tiering.batch import Message
-from tiering.clock import SystemClock
-from tiering.cluster.table import ClusterTable, StoreEntry
-from tiering.cold.memory import MemoryObjectStore
+from tests.support.service.raw_server import Connection, raw_server
+from tests.support.service.served import served
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.archive.querier import Querier
+from tierlog.service.cluster.table import ClusterTable, StoreEntry
+from tierlog.service.cluster.table_view import TableView
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 #: For those that answer at once, however slow this machine is; and for those that never do.
 _PATIENT, _HASTY = 60_000, 4_000
@@ -32,7 +32,7 @@ class Cluster:
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self._stack, self._settings = stack, tiny_settings()
         self._bucket = MemoryObjectStore(SystemClock())
-        engine = Engine.open(
+        engine = Store.open(
             folder / "a", settings=self._settings, cold_url=_URL, store_id="a", objects=self._bucket
         )  # fmt: skip
         stack.callback(engine.close)
@@ -41,10 +41,10 @@ class Cluster:
         engine.append([Message("orders", b"hot")])
         self.url = stack.enter_context(served(engine, self._settings))
 
-    def querier(self, url_of_b: str, ask_timeout_ms: int = _PATIENT) -> QuerierEngine:
+    def querier(self, url_of_b: str, ask_timeout_ms: int = _PATIENT) -> Querier:
         """Knows both by the table."""
         settings = tiny_settings(cluster__ask_timeout_ms=ask_timeout_ms)
-        querier = QuerierEngine.open(_URL, settings=settings, objects=self._bucket)
+        querier = Querier.open(_URL, settings=settings, objects=self._bucket)
         self._stack.callback(querier.close)
         view = querier.cluster
         assert isinstance(view, TableView)
@@ -65,7 +65,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(tmp_path, stack)
 
 
-def assert_named(querier: QuerierEngine, url: str, *words: str) -> None:
+def assert_named(querier: Querier, url: str, *words: str) -> None:
     for _ in range(2):  # the second time it is known for a while, and not asked
         answer = querier.query(Query("orders"))
         assert sorted(message.record.body for message in answer.messages) == [b"archived", b"hot"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nodes import NO_ANSWER, Json, Node, Querier, RefusedError, ask
+from tests.support.processes.nodes import NO_ANSWER, Json, Node, Querier, RefusedError, ask
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.engine import Engine
-from service.settings import Settings
-from tests.support.served import served
+from tests.support.service.served import served
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
 
 PRODUCERS = 8
 ROUNDS = 3
@@ -52,7 +52,7 @@ def test_what_was_acknowledged_is_read_at_once_by_its_producer(tmp_path: Path, d
             "cold": {"tail_interval_ms": 1},
         },
     )
-    engine = Engine.open(tmp_path / "s", settings=settings, cold_url=f"file://{tmp_path / 'cold'}")
+    engine = Store.open(tmp_path / "s", settings=settings, cold_url=f"file://{tmp_path / 'cold'}")
     failed: list[BaseException] = []
     try:
         engine.start()

@@ -11,16 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from service.settings import Settings
 from tests.conftest import ROOT
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.local import LocalObjectStore
-from tiering.cold.metered import Meter, MeteredObjectStore
-from tiering.errors import (
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import (
     FencedError,
     InvalidRequestError,
     MessageTooLargeError,
@@ -29,6 +26,9 @@ from tiering.errors import (
     StoreMismatchError,
     TopicNotFoundError,
 )
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.local import LocalObjectStore
+from tierlog.tiering.objects.metered import Meter, MeteredObjectStore
 
 
 def everything_below(folder: Path) -> dict[str, str]:
@@ -40,14 +40,14 @@ def everything_below(folder: Path) -> dict[str, str]:
     }
 
 
-def open_engine(folder: Path, name: str = "store", settings: Settings | None = None) -> Engine:
-    return Engine.open(
+def open_engine(folder: Path, name: str = "store", settings: Settings | None = None) -> Store:
+    return Store.open(
         folder / name, settings=settings or tiny_settings(), cold_url=f"file://{folder}/cold", clock=ManualClock()
     )
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
+def engine(tmp_path: Path) -> Iterator[Store]:
     opened = open_engine(tmp_path)
     opened.append([Message("orders", b"first", ["k1"])])
     opened.flush()  # queues and index are derived: what a question finds to do is done
@@ -75,7 +75,7 @@ BAD_MESSAGES = {
 
 
 @pytest.mark.parametrize("case", BAD_MESSAGES)
-def test_one_bad_message_refuses_its_batch_and_changes_nothing(case: str, engine: Engine, tmp_path: Path) -> None:
+def test_one_bad_message_refuses_its_batch_and_changes_nothing(case: str, engine: Store, tmp_path: Path) -> None:
     bad, text = BAD_MESSAGES[case]
     before = everything_below(tmp_path)
     with pytest.raises(InvalidRequestError, match=text) as refused:
@@ -87,7 +87,7 @@ def test_one_bad_message_refuses_its_batch_and_changes_nothing(case: str, engine
     assert [each.queue_offset for each in engine.append([GOOD])] == [0]
 
 
-def test_body_over_its_limit_is_its_own_error(engine: Engine) -> None:
+def test_body_over_its_limit_is_its_own_error(engine: Store) -> None:
     with pytest.raises(MessageTooLargeError):
         engine.append([Message("orders", bytes(4 * 1024 * 1024 + 1))])
 
@@ -108,7 +108,7 @@ def test_body_over_its_limit_is_its_own_error(engine: Engine) -> None:
     ],
 )
 def test_bad_question_is_refused_and_makes_nothing(
-    ask: Callable[[Engine], object], error: type[Exception], engine: Engine, tmp_path: Path
+    ask: Callable[[Store], object], error: type[Exception], engine: Store, tmp_path: Path
 ) -> None:
     before = everything_below(tmp_path)
     with pytest.raises(error):
@@ -117,11 +117,11 @@ def test_bad_question_is_refused_and_makes_nothing(
     assert [topic.name for topic in engine.topics()] == ["orders"]
 
 
-def test_root_that_another_process_holds_is_refused_with_its_holder(engine: Engine, tmp_path: Path) -> None:
+def test_root_that_another_process_holds_is_refused_with_its_holder(engine: Store, tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from service.engine import Engine\n"
-        "from tests.support.engines import tiny_settings\n"
-        "Engine.open(Path(sys.argv[1]), settings=tiny_settings())"
+        "import sys; from pathlib import Path; from tierlog.service.engine.store import Store\n"
+        "from tests.support.stores.engines import tiny_settings\n"
+        "Store.open(Path(sys.argv[1]), settings=tiny_settings())"
     )
     before = everything_below(tmp_path)
     ran = subprocess.run(
@@ -133,7 +133,7 @@ def test_root_that_another_process_holds_is_refused_with_its_holder(engine: Engi
     assert everything_below(tmp_path) == before
 
 
-def test_root_that_this_process_holds_is_refused(engine: Engine, tmp_path: Path) -> None:
+def test_root_that_this_process_holds_is_refused(engine: Store, tmp_path: Path) -> None:
     with pytest.raises(StoreLockedError):
         open_engine(tmp_path)
 
@@ -142,7 +142,7 @@ def test_root_that_this_process_holds_is_refused(engine: Engine, tmp_path: Path)
     "settings", [{"hot__segment_bytes": 131_072}, {"hot__queue_file_units": 61}], ids=["segment", "queue file"]
 )
 def test_store_opened_with_other_sizes_is_refused_unchanged(
-    settings: dict[str, object], engine: Engine, tmp_path: Path
+    settings: dict[str, object], engine: Store, tmp_path: Path
 ) -> None:
     engine.close()
     before = everything_below(tmp_path)
@@ -151,26 +151,26 @@ def test_store_opened_with_other_sizes_is_refused_unchanged(
     assert everything_below(tmp_path) | {"store/lock": ""} == before | {"store/lock": ""}
 
 
-def test_store_opened_with_another_cold_url_is_refused_unchanged(engine: Engine, tmp_path: Path) -> None:
+def test_store_opened_with_another_cold_url_is_refused_unchanged(engine: Store, tmp_path: Path) -> None:
     engine.close()
     before = everything_below(tmp_path)
     with pytest.raises(StoreMismatchError, match="cold URL"):
-        Engine.open(tmp_path / "store", settings=tiny_settings(), cold_url=f"file://{tmp_path}/elsewhere")
+        Store.open(tmp_path / "store", settings=tiny_settings(), cold_url=f"file://{tmp_path}/elsewhere")
     assert everything_below(tmp_path) | {"store/lock": ""} == before | {"store/lock": ""}
 
 
 def test_archive_that_another_volume_owns_is_refused_unchanged(tmp_path: Path) -> None:
-    first = Engine.open(tmp_path / "a", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold", store_id="shop")
+    first = Store.open(tmp_path / "a", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold", store_id="shop")
     first.append([GOOD])
     first.archive(everything=True)
     first.close()
     before = everything_below(tmp_path / "cold")
     with pytest.raises(StoreMismatchError, match="belongs to volume"):
-        Engine.open(tmp_path / "b", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold", store_id="shop")
+        Store.open(tmp_path / "b", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold", store_id="shop")
     assert everything_below(tmp_path / "cold") == before
     assert not (tmp_path / "b").exists()
     # the directory is not spoilt: another store id opens
-    Engine.open(tmp_path / "b", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold", store_id="shop-b").close()
+    Store.open(tmp_path / "b", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold", store_id="shop-b").close()
 
 
 def test_of_two_copies_of_a_volume_only_the_first_to_write_continues(tmp_path: Path) -> None:
@@ -208,10 +208,10 @@ def test_copy_that_was_open_already_is_fenced_and_turns_read_only(tmp_path: Path
         original.close()
 
 
-def test_read_only_opening_changes_nothing_and_takes_no_lock(engine: Engine, tmp_path: Path) -> None:
+def test_read_only_opening_changes_nothing_and_takes_no_lock(engine: Store, tmp_path: Path) -> None:
     engine.append([GOOD] * 10)
     before = everything_below(tmp_path)
-    reader = Engine.open(tmp_path / "store", settings=tiny_settings(), read_only=True)
+    reader = Store.open(tmp_path / "store", settings=tiny_settings(), read_only=True)
     assert len(reader.query(Query("orders", "k2")).messages) == 10
     assert reader.check(deep=True) == []
     for write in (lambda: reader.append([GOOD]), lambda: reader.archive(everything=True), reader.flush):
@@ -229,7 +229,7 @@ def test_idle_store_notices_that_its_copy_took_over(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     clock = ManualClock()
     objects = MeteredObjectStore(LocalObjectStore(tmp_path / "cold", clock), meter := Meter())
-    idle = Engine.open(tmp_path / "copy", settings=tiny_settings(), clock=clock, objects=objects)
+    idle = Store.open(tmp_path / "copy", settings=tiny_settings(), clock=clock, objects=objects)
     original = open_engine(tmp_path)
     try:
         idle.tiers_round()

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from service.wire import ARROW_STREAM
-from tests.support.flow_client import NDJSON, Flow, flow
+from tests.support.service.flow_client import NDJSON, Flow, flow
+from tierlog.service.wire.documents import ARROW_STREAM
 
 LIMIT = 200_000
 

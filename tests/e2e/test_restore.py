@@ -25,7 +25,7 @@ _WATCH_S = 30.0
 
 def tierlog(*arguments: str) -> subprocess.CompletedProcess[str]:
     """One command to its end."""
-    command = [sys.executable, "-m", "service.cli.main", *arguments]
+    command = [sys.executable, "-m", "tierlog.service.main", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -33,7 +33,7 @@ def tierlog(*arguments: str) -> subprocess.CompletedProcess[str]:
 def served(root: Path, cold: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A service and its URL, killed at the end as a machine that is lost."""
     command = [
-        sys.executable, "-m", "service.cli.main", "serve", "--root", str(root), "--cold", f"file://{cold}",
+        sys.executable, "-m", "tierlog.service.main", "serve", "--root", str(root), "--cold", f"file://{cold}",
         "--port", "0", *_SIZES, *flags,
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -156,6 +156,7 @@ def store_in(cold: Path) -> str:
     return store
 
 
+@pytest.mark.slow
 def test_what_the_bucket_acknowledged_outlives_the_ssd(tmp_path: Path) -> None:
     cold, ssd = tmp_path / "cold", tmp_path / "ssd"
     with served(ssd, cold) as (_, url):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.errors import DONE, FAILED, NOTHING, WRONG_USE
-from service.cli.main import main
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.store import Store
+from tierlog.service.exit_codes import DONE, FAILED, NOTHING, WRONG_USE
+from tierlog.service.main import main
+from tierlog.tiering.message.batch import Message
 
 SEGMENT = 65_536
 COUNT = 700
@@ -20,7 +20,7 @@ COUNT = 700
 @pytest.fixture
 def segments(tmp_path: Path) -> dict[int, bytes]:
     """The bytes of a store's rolled segments before they were archived and removed."""
-    engine = Engine.open(
+    engine = Store.open(
         tmp_path / "store", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold", store_id="one"
     )
     for number in range(COUNT):
@@ -90,7 +90,7 @@ def test_what_is_not_there(tmp_path: Path, segments: dict[int, bytes], capsys: p
 
 
 def test_fillers_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    engine = Engine.open(tmp_path / "store", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold")
+    engine = Store.open(tmp_path / "store", settings=tiny_settings(), cold_url=f"file://{tmp_path}/cold")
     for number in range(50):
         engine.append([Message(("orders", "noise")[number % 2], b"secret" * 9)])
     topics = engine._hot.topics

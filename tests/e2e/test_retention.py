@@ -5,26 +5,26 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.faulty_store import FaultyObjectStore
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import UnavailableError
-from tiering.types import Boundary, Order, PullStatus
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import UnavailableError
+from tierlog.tiering.base.types import Boundary, Order, PullStatus
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 _HOUR_MS = 3_600_000
 
 
-def append(engine: Engine, clock: ManualClock, first: int, count: int) -> None:
+def append(engine: Store, clock: ManualClock, first: int, count: int) -> None:
     for number in range(first, first + count):
         clock.advance(100)
         engine.append([Message("t", b"%06d" % number + bytes(1000), [f"k{number}"], queue_id=0)])
 
 
-def numbers(engine: Engine) -> list[int]:
+def numbers(engine: Store) -> list[int]:
     answer = engine.query(Query("t", None, limit=10_000, order=Order.OLDEST))
     assert answer.coverage.complete
     return [int(message.record.body[:6]) for message in answer.messages]
@@ -32,7 +32,7 @@ def numbers(engine: Engine) -> list[int]:
 
 def test_without_a_cold_tier_old_segments_go_and_readers_are_told_where_to_go_on(tmp_path: Path) -> None:
     clock = ManualClock()
-    engine = Engine.open(tmp_path, settings=tiny_settings(hot__retention_ms=_HOUR_MS), clock=clock)
+    engine = Store.open(tmp_path, settings=tiny_settings(hot__retention_ms=_HOUR_MS), clock=clock)
     try:
         append(engine, clock, 0, 200)
         engine.tiers_round()
@@ -56,7 +56,7 @@ def test_with_a_cold_tier_age_removes_only_what_the_archive_holds(tmp_path: Path
     clock = ManualClock()
     bucket = FaultyObjectStore(MemoryObjectStore(clock))
     settings = tiny_settings(hot__retention_ms=_HOUR_MS, hot__roll_age_ms=_HOUR_MS)
-    engine = Engine.open(tmp_path, settings=settings, clock=clock, cold_url="memory://r", objects=bucket)
+    engine = Store.open(tmp_path, settings=settings, clock=clock, cold_url="memory://r", objects=bucket)
     try:
         append(engine, clock, 0, 200)
         engine.tiers_round()
@@ -85,7 +85,7 @@ def test_size_limit_removes_the_oldest_archived_segments(tmp_path: Path) -> None
     clock = ManualClock()
     bucket = MemoryObjectStore(clock)
     settings = tiny_settings(hot__max_bytes=3 * 65_536)
-    engine = Engine.open(tmp_path, settings=settings, clock=clock, cold_url="memory://r", objects=bucket)
+    engine = Store.open(tmp_path, settings=settings, clock=clock, cold_url="memory://r", objects=bucket)
     try:
         append(engine, clock, 0, 500)
         engine.tiers_round()
@@ -100,7 +100,7 @@ def test_size_limit_removes_the_oldest_archived_segments(tmp_path: Path) -> None
 def test_a_queue_whose_messages_are_all_gone_begins_at_its_end_also_after_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
     settings = tiny_settings(hot__retention_ms=_HOUR_MS)
-    engine = Engine.open(tmp_path, settings=settings, clock=clock)
+    engine = Store.open(tmp_path, settings=settings, clock=clock)
     engine.append([Message("quiet", b"%d" % number, queue_id=1) for number in range(130)])
     append(engine, clock, 0, 200)
     clock.advance(2 * _HOUR_MS)
@@ -116,7 +116,7 @@ def test_a_queue_whose_messages_are_all_gone_begins_at_its_end_also_after_a_rest
         assert engine.offset_by_time("quiet", 1, clock.now_ms(), Boundary.UPPER) == 0
         assert engine.check() == []
         engine.close()
-        engine = Engine.open(tmp_path, settings=settings, clock=clock)
+        engine = Store.open(tmp_path, settings=settings, clock=clock)
     assert engine.append([Message("quiet", b"next", queue_id=1)])[0].queue_offset == 130
     assert engine.pull("quiet", 1, 130, 10).status is PullStatus.FOUND
     engine.close()

@@ -14,16 +14,16 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
-from service.access.control import AccessControl
-from service.api.app import create_app
-from service.engine import Engine
-from service.setting_groups.access import AccessSettings
 from tests.conftest import ROOT
-from tests.support.access import line, token
-from tests.support.engines import tiny_settings
-from tests.support.served import served, served_app
-from tiering.batch import Message
-from tiering.clock import SystemClock
+from tests.support.service.access import line, token
+from tests.support.service.served import served, served_app
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.access.control import AccessControl
+from tierlog.service.api.application.app import create_app
+from tierlog.service.config.serve import AccessSettings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.message.batch import Message
 
 _EXAMPLES = 6
 #: Method, and path as the document has it.
@@ -32,10 +32,10 @@ _SETTINGS = {"serve__max_request_bytes": 1_000_000}
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
+def engine(tmp_path: Path) -> Iterator[Store]:
     """A store with messages in both tiers, in a topic whose name has to be percent-encoded too."""
     settings = tiny_settings(**_SETTINGS)
-    found = Engine.open(tmp_path / "store", cold_url=f"file://{tmp_path}/cold", settings=settings)
+    found = Store.open(tmp_path / "store", cold_url=f"file://{tmp_path}/cold", settings=settings)
     found.start()
     for count in (400, 20):
         for topic in ("orders", "%RETRY%billing"):
@@ -50,11 +50,11 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 def _run(url: str, tmp_path: Path, *more: str) -> None:
     command = [
-        sys.executable, "-m", "schemathesis.cli", "--config-file", f"{ROOT}/tests/support/schemathesis.toml",
+        sys.executable, "-m", "schemathesis.cli", "--config-file", f"{ROOT}/tests/support/service/schemathesis.toml",
         "run", f"{url}/openapi.json", "--checks", "all", "--max-examples", str(_EXAMPLES),
         "--seed", os.environ["TIERLOG_SEED"], "--continue-on-failure", "--no-color", *more,
     ]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "SCHEMATHESIS_HOOKS": "tests.support.contract_hooks"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "SCHEMATHESIS_HOOKS": "tests.support.service.contract_hooks"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
     _, _, summary = done.stdout.partition("= SUMMARY =")
     print(summary)  # pytest -s shows it
@@ -63,7 +63,7 @@ def _run(url: str, tmp_path: Path, *more: str) -> None:
 
 
 @pytest.mark.slow
-def test_no_answer_differs_from_the_document(engine: Engine, tmp_path: Path) -> None:
+def test_no_answer_differs_from_the_document(engine: Store, tmp_path: Path) -> None:
     with served(engine, tiny_settings(**_SETTINGS)) as url:
         _run(url, tmp_path, "--phases", "examples,coverage,fuzzing,stateful")
 
@@ -87,7 +87,7 @@ class _Answers:
 
 
 @pytest.mark.slow
-def test_every_call_is_refused_without_its_token_and_beyond_its_rights(engine: Engine, tmp_path: Path) -> None:
+def test_every_call_is_refused_without_its_token_and_beyond_its_rights(engine: Store, tmp_path: Path) -> None:
     entries = [line("root", "produce,read,admin", "*"), line("reader", "read", "orders")]
     access = AccessSettings(tokens="\n".join(entries))
     settings = tiny_settings(**_SETTINGS).model_copy(update={"access": access})

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
 from tests.conftest import ROOT
-from tests.support.black_hole import black_hole
-from tests.support.engines import tiny_settings
-from tests.support.faulty_store import FaultyObjectStore
-from tiering.batch import Message
-from tiering.clock import SystemClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.types import Durability
+from tests.support.objects.black_hole import black_hole
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 _EXIT_S = 10
 
@@ -32,7 +32,7 @@ _EXIT_S = 10
 def served(folder: Path, cold_url: str, endpoint: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A ``tierlog serve`` process and its URL; killed if the test leaves it running."""
     command = [
-        sys.executable, "-m", "service.cli.main", "serve", "--root", str(folder / "store"), "--cold", cold_url,
+        sys.executable, "-m", "tierlog.service.main", "serve", "--root", str(folder / "store"), "--cold", cold_url,
         "--port", "0", "--segment-bytes", "65536", "--queue-file-units", "60", "--index-slots", "100",
         "--index-items", "400",
     ]  # fmt: skip
@@ -74,7 +74,7 @@ def test_stop_flushes_and_ends_in_time_although_the_bucket_never_answers(
         process.send_signal(signal_number)
         assert process.wait(_EXIT_S) == 0
     assert not (tmp_path / "store" / "abort").exists()
-    engine = Engine.open(tmp_path / "store", settings=tiny_settings(), objects=MemoryObjectStore(SystemClock()))
+    engine = Store.open(tmp_path / "store", settings=tiny_settings(), objects=MemoryObjectStore(SystemClock()))
     try:
         found = engine.query(Query("orders", "k")).messages
         assert sorted(message.record.body for message in found) == [b"flushed", b"not flushed yet"]
@@ -87,14 +87,14 @@ def test_stop_during_an_upload_that_hangs_leaves_a_store_that_archives_later(tmp
     bucket = MemoryObjectStore(SystemClock())
     faulty = FaultyObjectStore(bucket)
     settings = tiny_settings(hot__roll_age_ms=1)
-    engine = Engine.open(tmp_path / "store", settings=settings, cold_url="memory://stop", objects=faulty)
+    engine = Store.open(tmp_path / "store", settings=settings, cold_url="memory://stop", objects=faulty)
     hold = faulty.hold("upload")
     engine.append([Message("orders", b"one", ["k"])] * 50, Durability.FLUSHED)
     engine.start()
     hold.wait_until_reached()
     engine.close()
     hold.release()
-    again = Engine.open(tmp_path / "store", settings=settings, cold_url="memory://stop", objects=bucket)
+    again = Store.open(tmp_path / "store", settings=settings, cold_url="memory://stop", objects=bucket)
     try:
         assert again.check() == []
         again.archive(everything=True, drop_hot=True)
@@ -110,7 +110,7 @@ def test_open_and_append_work_although_the_bucket_never_answers(tmp_path: Path) 
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         patch.setenv("NO_PROXY", "127.0.0.1")
         settings = tiny_settings(cold__s3_endpoint=endpoint)
-        engine = Engine.open(tmp_path / "store", settings=settings, cold_url="s3://bucket/prefix")
+        engine = Store.open(tmp_path / "store", settings=settings, cold_url="s3://bucket/prefix")
         try:
             engine.append([Message("orders", b"one", ["k"])])
             answer = engine.query(Query("orders", "k"))

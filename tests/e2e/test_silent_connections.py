@@ -16,21 +16,20 @@ from pathlib import Path
 
 import pytest
 
-from service.accepting import Connections
-from service.access.control import AccessControl
-from service.api.app import create_app
-from service.descriptors import kept_descriptors, share_descriptors
-from service.engine import Engine
-from service.http_server import HttpServer, http_config
-from service.settings import Settings
-from service.tls import ServerTls
 from tests.conftest import ROOT
-from tests.support.access import line
-from tests.support.engines import tiny_settings
-from tests.support.flow_client import Flow, flow
-from tests.unit.test_tls import Authority
-from tiering.clock import SystemClock
-from tiering.errors import InvalidRequestError
+from tests.support.service.access import line
+from tests.support.service.certificates import Authority
+from tests.support.service.flow_client import Flow, flow
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.access.control import AccessControl
+from tierlog.service.api.application.app import create_app
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.service.server.connections import Connections, kept_descriptors, share_descriptors
+from tierlog.service.server.http_server import HttpServer, http_config
+from tierlog.service.server.tls import ServerTls
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.errors import InvalidRequestError
 
 HEAD = b"GET /v1/topics HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
@@ -83,7 +82,7 @@ def told(connection: socket.socket) -> str:
 @contextlib.contextmanager
 def with_tokens(root: Path, tls: ServerTls | None, **bounds: object) -> Iterator[tuple[int, Connections]]:
     settings = tiny_settings(access__tokens=line("reader", "read", "*"), **bounds)
-    engine = Engine.open(root, settings=settings)
+    engine = Store.open(root, settings=settings)
     app = create_app(engine, settings, control=AccessControl(settings.access, SystemClock()))
     more = {} if tls is None else {"ssl_context_factory": tls.shown}
     server = HttpServer(
@@ -181,7 +180,7 @@ def test_a_flood_beyond_the_limit_of_open_files_leaves_the_store_writable(tmp_pa
     limit = kept + 40
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}));"
-        "from service.cli.main import main; raise SystemExit(main())"
+        "from tierlog.service.main import main; raise SystemExit(main())"
     )
     command = [sys.executable, "-c", code, "serve", "--root", str(tmp_path / "store"), "--port", "0"]
     environment = {**os.environ, "TIERLOG_HOT_CHECKPOINT_INTERVAL_MS": "100", "TIERLOG_HOT_SEGMENT_BYTES": "65536"}

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from service.answer_forms import document, lines
-from service.wire import ARROW_STREAM, JSON, NDJSON
-from tests.support.flow_client import Flow, flow
-from tiering.batch import Message
+from tests.support.service.flow_client import Flow, flow
+from tierlog.service.api.answer_forms import document, lines
+from tierlog.service.wire.documents import ARROW_STREAM, JSON, NDJSON
+from tierlog.tiering.message.batch import Message
 
 #: Beyond what the system takes for a connection (4 MiB where nobody set it otherwise).
 SIZE, COUNT = 240_000, 50
@@ -99,7 +99,7 @@ def test_no_more_text_is_made_than_somebody_takes(
         made += 1
         return {"body": "x" * 100_000}
 
-    monkeypatch.setattr("service.answer_forms.message_json", counted)
+    monkeypatch.setattr("tierlog.service.api.answer_forms.message_json", counted)
     pieces = write([object()] * 100, {"end": True})  # type: ignore[operator]
     for number, piece in enumerate(pieces, 1):
         assert made == min(3 * number, 100)

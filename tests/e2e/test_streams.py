@@ -15,15 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi import Request
 
-from index.query import Answer, Query
-from service.api.answers import AnswerMemory
-from service.api.downloads import download
-from service.api.lanes import Lanes
-from service.following import FollowedQuery
-from service.setting_groups.serve import ServeSettings
-from service.wire import ARROW_STREAM, JSON, NDJSON, PARQUET
-from tests.support.flow_client import Flow, flow
-from tiering.errors import UnavailableError
+from tests.support.service.flow_client import Flow, flow
+from tierlog.index.search.query import Answer, Query
+from tierlog.service.api.answers import AnswerMemory
+from tierlog.service.api.lanes import Lanes
+from tierlog.service.api.routes.messages import PagedQuery, download
+from tierlog.service.config.serve import ServeSettings
+from tierlog.service.wire.documents import ARROW_STREAM, JSON, NDJSON, PARQUET
+from tierlog.tiering.base.errors import UnavailableError
 
 COUNT = 700
 ALL = "/v1/topics/t/messages?all=true&order=oldest"
@@ -178,7 +177,7 @@ def sent(filled: Flow, kind: str) -> list[dict[str, Any]]:
             "type": "http", "method": "GET", "path": "/", "headers": [], "tierlog.lane": Lanes(ServeSettings()).stream,
             "app": app,
         }  # fmt: skip
-        answer = await download(Request(scope), FollowedQuery(ask, Query("t", limit=10)), kind, "t")
+        answer = await download(Request(scope), PagedQuery(ask, Query("t", limit=10)), kind, "t")
         never = asyncio.Event()
 
         async def receive() -> dict[str, Any]:
@@ -241,7 +240,7 @@ def test_pages_of_a_stream_look_small_in_memory(filled: Flow, tmp_path: Path) ->
     """Each page is bounded by `serve.stream_page_bytes`, however many messages a page may have."""
     from functools import partial
 
-    query = FollowedQuery(partial(filled.engine.query, page_bytes=8_192), Query("t", limit=10_000))
+    query = PagedQuery(partial(filled.engine.query, page_bytes=8_192), Query("t", limit=10_000))
     pages = list(query.pages())
     assert sum(map(len, pages)) == COUNT
     assert all(sum(one.record.size for one in page) <= 8_192 for page in pages)

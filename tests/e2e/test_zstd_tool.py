@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.segments import mixed_records, write_segment
-from tiering.format.record import encode_record
+from tests.support.stores.segments import mixed_records, write_segment
+from tierlog.tiering.format.record import encode_record
 
 pytestmark = [
     pytest.mark.slow,

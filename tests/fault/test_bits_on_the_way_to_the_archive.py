@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import zstandard
 
-from tests.support.segments import BASE, IDS, NAMES, SEGMENT, build_segment, mixed_records
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment.reader import SegmentReader
-from tiering.cold.segment.scan import ScannedSegment, scan_segment
-from tiering.cold.segment.writer import SegmentWriter
-from tiering.errors import CorruptionError
-from tiering.format.manifest import LogEntry
-from tiering.fs import ByteArray
-from tiering.kernels.frames import Batch, FrameGatherer
-from tiering.kernels.scan import ScanResult, TopicTable, scan
-from tiering.options import ColdOptions
+from tests.support.stores.segments import BASE, IDS, NAMES, SEGMENT, build_segment, mixed_records
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.cold.segment.scan import ScannedSegment, scan_segment
+from tierlog.tiering.cold.segment.writer import SegmentWriter
+from tierlog.tiering.format.manifest import LogEntry
+from tierlog.tiering.kernels.frames import FrameBatch, FrameGatherer
+from tierlog.tiering.kernels.scan import ScanResult, TopicTable, scan
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 SEGMENT_BYTES, RECORDS = build_segment(
     [replace(part, properties_text=b"KEYS\x01k%d" % number) for number, part in enumerate(mixed_records(3, 60))]
@@ -92,19 +92,21 @@ def test_a_bit_of_the_log_flips_while_its_checksums_are_verified(monkeypatch: py
             flip(data, chance, USED)
             return found
 
-        monkeypatch.setattr("tiering.cold.segment.scan.scan", flipping)
+        monkeypatch.setattr("tierlog.tiering.cold.segment.scan.scan", flipping)
         assert noticed(lambda data=data: written(scanned(data))), number  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("left_out", [set(), LEFT_OUT], ids=["all", "some left out"])
 def test_a_bit_of_a_gathered_frame_flips(monkeypatch: pytest.MonkeyPatch, left_out: set[int], seed: int) -> None:
     gather = FrameGatherer.gather
-    monkeypatch.setattr("tiering.cold.segment.making._BATCH_BYTES", 2048)
+    monkeypatch.setattr("tierlog.tiering.cold.segment.writer._BATCH_BYTES", 2048)
     for number in range(300):
         chance = random.Random(1000 * seed + number)
         struck = chance.randrange(5)
 
-        def flipping(self: FrameGatherer, *args: Any, struck: int = struck, chance: random.Random = chance) -> Batch:
+        def flipping(
+            self: FrameGatherer, *args: Any, struck: int = struck, chance: random.Random = chance
+        ) -> FrameBatch:
             found = gather(self, *args)
             if found.number == struck:
                 flip(found.data, chance)
@@ -149,7 +151,7 @@ def test_a_bit_of_a_compressed_frame_flips(monkeypatch: pytest.MonkeyPatch, seed
                     flip(piece, self._chance)
                 return piece.tobytes()
 
-        monkeypatch.setattr("tiering.cold.segment.making.zstandard", SimpleNamespace(ZstdCompressor=Flipping))
+        monkeypatch.setattr("tierlog.tiering.cold.segment.writer.zstandard", SimpleNamespace(ZstdCompressor=Flipping))
         strikes += noticed(lambda: written(scanned(log())))
     assert strikes > 200
 
@@ -167,7 +169,7 @@ def test_a_bit_of_what_is_kept_of_the_records_flips(kept: str, seed: int) -> Non
 
 @pytest.mark.parametrize("page", ["segment.writer.encode_map_page", "segment.directory.encode_directory_page"])
 def test_a_bit_of_a_section_page_flips(monkeypatch: pytest.MonkeyPatch, page: str, seed: int) -> None:
-    import tiering.format.sorted_segment as formats
+    import tierlog.tiering.format.sorted_segment as formats
 
     encode = getattr(formats, page.split(".")[-1])
     for number in range(300):
@@ -182,7 +184,7 @@ def test_a_bit_of_a_section_page_flips(monkeypatch: pytest.MonkeyPatch, page: st
             calls.append(None)
             return data.tobytes()
 
-        monkeypatch.setattr(f"tiering.cold.{page}", flipping)
+        monkeypatch.setattr(f"tierlog.tiering.cold.{page}", flipping)
         noticed(lambda: written(scanned(log())))
 
 

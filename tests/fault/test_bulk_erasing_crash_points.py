@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from pipeline.removal.erasing import ErasureRequest
-from service.engine import Engine
-from tests.support.removal_jobs import erasure_of, note, unseen
-from tests.support.removal_world import Killed, RemovalWorld, WatchedStore, kill_at
-from tiering.errors import ConflictError, TopicHeldError
+from tests.support.pipeline.removal_jobs import erasure_of, note, unseen
+from tests.support.stores.removal_world import Killed, RemovalWorld, WatchedStore, kill_at
+from tierlog.pipeline.removal.erasure import ErasureRequest
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import ConflictError, TopicHeldError
 
 REQUEST = ErasureRequest("t", ("k1", "k2"))
 
@@ -44,7 +44,7 @@ def requests_of_a_job() -> int:
     return watched.requests
 
 
-def check_all(world: RemovalWorld, engine: Engine, when: str) -> None:
+def check_all(world: RemovalWorld, engine: Store, when: str) -> None:
     """The erasure is carried out, nothing else is lost, and receipts say exactly what was replaced."""
     world.finish(engine)
     world.verify(engine)
@@ -106,14 +106,14 @@ def test_killed_at_every_request_and_carried_out_by_the_store() -> None:
         check_all(world, engine, f"request {number}")
 
 
-def archive_and_erase(world: RemovalWorld, engine: Engine) -> None:
+def archive_and_erase(world: RemovalWorld, engine: Store) -> None:
     """One of all the things that a running store does by itself."""
     world.append(engine, 3, ("t",))
     engine.archive(everything=True)
     engine.removal.round()
 
 
-def carry_out(world: RemovalWorld, engine: Engine) -> None:
+def carry_out(world: RemovalWorld, engine: Store) -> None:
     """The store carries out what it sees at its look at the head."""
     assert engine._manifest is not None
     engine._manifest.refresh()
@@ -121,7 +121,7 @@ def carry_out(world: RemovalWorld, engine: Engine) -> None:
         pass
 
 
-def expire(world: RemovalWorld, engine: Engine) -> None:
+def expire(world: RemovalWorld, engine: Store) -> None:
     """Half of every segment expires and is overwritten."""
     engine.removal.configure("u", cold_retention_ms=1)
     world.clock.advance(60_000)
@@ -135,7 +135,7 @@ def expire(world: RemovalWorld, engine: Engine) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", [carry_out, archive_and_erase, expire])
-def test_a_running_store_beside_it_at_any_request(beside: Callable[[RemovalWorld, Engine], None]) -> None:
+def test_a_running_store_beside_it_at_any_request(beside: Callable[[RemovalWorld, Store], None]) -> None:
     topics = ("t", "u", "u") if beside is expire else ("t",)
     total = requests_of_a_job()
     for number in range(1, total + 1):
@@ -189,7 +189,7 @@ def test_a_hold_that_begins_at_any_request_keeps_everything_that_has_not_gone_by
     assert refused > total // 2
 
 
-def _hold(kept: list[bytes], world: RemovalWorld, engine: Engine) -> None:
+def _hold(kept: list[bytes], world: RemovalWorld, engine: Store) -> None:
     """Put the topic on hold, and take note of what the archive holds of it once that is acknowledged."""
     engine.removal.configure("t", hold=True)
     kept += [one.message.body for one in world.sent if world.bucket_holds(one.message.body)]

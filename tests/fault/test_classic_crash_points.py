@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from index.classic.index import ClassicIndex
-from tests.support.classic_world import ClassicWorld, items_of, numbered, wanted_items
-from tests.support.crash_fs import CrashFileSystem, PowerCut
-from tests.support.hot_stores import append
-from tiering.hot.store import HotStore
+from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
+from tests.support.rocketmq.classic_world import ClassicWorld, items_of, numbered, wanted_items
+from tests.support.stores.hot_stores import append
+from tierlog.index.rocketmq.classic_index import ClassicIndex
+from tierlog.tiering.hot.store import HotStore
 
 
 def check(world: ClassicWorld, hot: HotStore, classic: ClassicIndex) -> None:

@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from service.engine import Engine
-from tests.support.crash_fs import PowerCut
-from tests.support.deleted_topics import has_topic, note_deletion, verify_gone, verify_others
-from tests.support.faulty_store import FaultyObjectStore
-from tests.support.removal_world import Killed, RemovalWorld, WatchedStore, kill_at
-from tiering.batch import Message
-from tiering.errors import TopicNotFoundError
-from tiering.types import Durability
+from tests.support.fs.crash_fs import PowerCut
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.deleted_topics import has_topic, note_deletion, verify_gone, verify_others
+from tests.support.stores.removal_world import Killed, RemovalWorld, WatchedStore, kill_at
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import TopicNotFoundError
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import Message
 
 
 def small() -> RemovalWorld:
@@ -26,7 +26,7 @@ def small() -> RemovalWorld:
     return world
 
 
-def delete(engine: Engine) -> bool:
+def delete(engine: Store) -> bool:
     """Whether the deletion was acknowledged before the process was killed."""
     try:
         engine.removal.delete_topic("t")
@@ -39,7 +39,7 @@ def verify_either(world: RemovalWorld, *, acknowledged: bool) -> bool:
     """After a restart the topic is there with every message, or gone for every reader; whether it is gone."""
     dead = FaultyObjectStore(world.objects)
     dead.die()
-    engine = world.open(dead)
+    engine = world.open(objects=dead)
     is_gone = not has_topic(engine, "t")
     assert is_gone or not acknowledged
     engine = world.open()
@@ -47,7 +47,7 @@ def verify_either(world: RemovalWorld, *, acknowledged: bool) -> bool:
     engine.tiers_round()
     if is_gone:
         verify_gone(engine, world, "t")
-        verify_gone(world.cold_engine(), world, "t")
+        verify_gone(world.cold(), world, "t")
         verify_others(engine, world, "t")
     else:
         world.verify(engine)
@@ -69,7 +69,7 @@ def test_killed_at_every_request() -> None:
     for number in range(1, 100):
         world = small()
         watched = WatchedStore(world.objects)
-        engine = world.open(watched)
+        engine = world.open(objects=watched)
         kill_at(watched, number, after=False)
         acknowledged = delete(engine)
         outcomes.append((acknowledged, verify_either(world, acknowledged=acknowledged)))
@@ -105,9 +105,9 @@ def test_an_acknowledged_deletion_survives_a_power_cut(seed: int) -> None:
 
 @pytest.mark.parametrize("create_topics", [True, False], ids=["made-on-write", "not-made"])
 def test_an_append_that_races_with_a_deletion_is_before_it_or_behind_it(create_topics: bool) -> None:
-    world = RemovalWorld(segment_bytes=1 << 16)
-    settings = world.settings().model_copy(update={"create_topics": create_topics})
-    world.settings = lambda: settings  # type: ignore[method-assign]
+    world = RemovalWorld(hot__segment_bytes=1 << 16)
+    settings = world.settings.model_copy(update={"create_topics": create_topics})
+    world.settings = settings
     engine = world.open()
     engine.create_topic("t", 2)
     acknowledged: list[tuple[int, bytes]] = []

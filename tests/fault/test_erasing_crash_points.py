@@ -9,16 +9,16 @@ from functools import partial
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.faulty_store import FaultyObjectStore
-from tests.support.removal_world import Erased, Killed, RemovalWorld, WatchedStore, kill_at
-from tiering.cold.manifest_store import ManifestChange, ManifestStore
-from tiering.erasing.tombstones import make_tombstone
-from tiering.options import ColdOptions
-from tiering.paths import ColdKeys
-from tiering.randomness import SeededRandomness
-from tiering.types import END_OF_TIME_MS, Order
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.removal_world import Erased, Killed, RemovalWorld, WatchedStore, kill_at
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import END_OF_TIME_MS, Order
+from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore
+from tierlog.tiering.lifecycle.tombstones import make_tombstone
 
 
 def small() -> RemovalWorld:
@@ -33,7 +33,7 @@ def small() -> RemovalWorld:
 
 def erase_and_carry_out(world: RemovalWorld, watched: WatchedStore, number: int = 0, *, after: bool = False) -> bool:
     """Whether the erasure was acknowledged before the process was killed, at the n-th request if one is given."""
-    engine = world.open(watched)
+    engine = world.open(objects=watched)
     if number:
         kill_at(watched, number, after=after)
     acknowledged = False
@@ -51,7 +51,7 @@ def erase_and_carry_out(world: RemovalWorld, watched: WatchedStore, number: int 
 def requests_of_an_erasure() -> int:
     world = small()
     watched = WatchedStore(world.objects)
-    engine = world.open(watched)
+    engine = world.open(objects=watched)
     first = watched.requests
     engine.removal.erase(Query("t", "k1"))
     world.finish(engine)
@@ -116,7 +116,7 @@ def test_an_acknowledged_erasure_survives_a_power_cut_with_a_dead_bucket(seed: i
     world.fs = world.fs.crash(seed, lose_everything=True)
     dead = FaultyObjectStore(world.objects)
     dead.fail_before("*", times=None)
-    engine = world.open(dead)
+    engine = world.open(objects=dead)
     assert engine.topic("t").hold is not finished
     assert engine.query(Query("t", "k1")).messages == []
     visible = [one.message.body for one in world.visible() if one.offset >= engine._hot.border]
@@ -128,7 +128,7 @@ def test_an_acknowledged_erasure_survives_a_power_cut_with_a_dead_bucket(seed: i
 def requests_of(step: str) -> int:
     world = small()
     watched = WatchedStore(world.objects)
-    engine = world.open(watched)
+    engine = world.open(objects=watched)
     world.append(engine, 12, ("t",))
     if step == "rewriting":
         world.erase(engine, "t", "k2")
@@ -137,7 +137,7 @@ def requests_of(step: str) -> int:
     return watched.requests - first
 
 
-def _take(world: RemovalWorld, engine: Engine, step: str) -> None:
+def _take(world: RemovalWorld, engine: Store, step: str) -> None:
     if step == "archiving":
         engine.archive(everything=True)
     else:
@@ -153,7 +153,7 @@ def test_an_erasure_begun_by_another_process_at_any_request_of_a_step(step: str)
     for number in range(1, total + 1):
         world = small()
         watched = WatchedStore(world.objects)
-        engine = world.open(watched)
+        engine = world.open(objects=watched)
         world.append(engine, 12, ("t",))
         if step == "rewriting":
             world.erase(engine, "t", "k2")
@@ -178,7 +178,7 @@ def _erase_at(world: RemovalWorld, end: int, wanted: int, request: int, *_: obje
     if request != wanted:
         return
     randomness = SeededRandomness(4711)
-    manifest = ManifestStore(world.objects, ColdKeys("store"), randomness, ColdOptions())
-    stone = make_tombstone("t", "k1", None, None, end, randomness)
+    manifest = ManifestStore(world.objects, ColdKeys("store"), randomness=randomness, options=ColdOptions())
+    stone = make_tombstone("t", "k1", from_ms=None, to_ms=None, end=end, randomness=randomness)
     manifest.commit_other(ManifestChange(add_tombstones=(stone,)))
     world.erased.append(Erased("t", "k1", 0, END_OF_TIME_MS, len(world.sent)))

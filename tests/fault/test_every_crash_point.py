@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import Engine
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.power_world import ROOT, PowerWorld, Wreck, recover_twice, verify_engine
-from tiering.types import Visibility
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.stores.power_world import PowerWorld, Wreck, recover_twice, verify_engine
+from tests.support.world import ROOT
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Visibility
 
 #: What the workload must have changed, so that no kind of file is left out unnoticed.
 FILE_KINDS = {
@@ -44,7 +45,7 @@ def cut_everywhere(
     def take(wreck: Wreck) -> None:
         kinds.add(file_kind(Path("/" + wreck.call.partition(" /")[2])))
 
-        def examine(engine: Engine, _: CrashFileSystem, again: bool) -> None:
+        def examine(engine: Store, _: CrashFileSystem, again: bool) -> None:
             verify_engine(engine, wreck.notes, queries=wreck.number % 3 == again)
             tried["recoveries after a crash in recovery" if again else "recoveries"] += 1
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.removal_world import Killed, RemovalWorld, WatchedStore, kill_at
-from tiering.errors import ConflictError
+from tests.support.stores.removal_world import Killed, RemovalWorld, WatchedStore, kill_at
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import ConflictError
 
 RETENTION_MS = 60_000
 #: Whoever reads shares a request under way with others who want the same, and would wait for itself.
@@ -19,7 +19,7 @@ _CHANGES = ("put", "upload", "head", "now_ms", "get_if_changed")
 
 def aged() -> RemovalWorld:
     """Half of every segment but the last has expired, and the first one is wholly too old."""
-    world = RemovalWorld(cold={"retention_ms": 3_600_000})
+    world = RemovalWorld(cold__retention_ms=3_600_000)
     engine = world.open()
     world.append(engine, 20, ("t", "t", "t", "u"))
     engine.archive(everything=True)
@@ -32,7 +32,7 @@ def aged() -> RemovalWorld:
     return world
 
 
-def go_on(engine: Engine) -> None:
+def go_on(engine: Store) -> None:
     for _ in range(100):
         try:
             if not engine.removal.round():
@@ -45,7 +45,7 @@ def go_on(engine: Engine) -> None:
 def requests_of_expiry() -> int:
     world = aged()
     watched = WatchedStore(world.objects)
-    engine = world.open(watched)
+    engine = world.open(objects=watched)
     first = watched.requests
     go_on(engine)
     total = watched.requests - first
@@ -53,7 +53,7 @@ def requests_of_expiry() -> int:
     return total
 
 
-def verify_expired(world: RemovalWorld, engine: Engine) -> None:
+def verify_expired(world: RemovalWorld, engine: Store) -> None:
     """All that is due has happened."""
     world.verify(engine)
     assert engine._manifest is not None
@@ -74,7 +74,7 @@ def test_killed_at_every_request(after: bool) -> None:
     for number in range(1, total + 1):
         world = aged()
         watched = WatchedStore(world.objects)
-        engine = world.open(watched)
+        engine = world.open(objects=watched)
         kill_at(watched, number, after=after)
         with pytest.raises(Killed):
             go_on(engine)
@@ -85,25 +85,25 @@ def test_killed_at_every_request(after: bool) -> None:
         assert engine.check(deep=True) == [], f"request {number}"
 
 
-def begin_erasure(world: RemovalWorld, engine: Engine) -> None:
+def begin_erasure(world: RemovalWorld, engine: Store) -> None:
     world.erase(engine, "u", "k1")
 
 
-def append_and_archive(world: RemovalWorld, engine: Engine) -> None:
+def append_and_archive(world: RemovalWorld, engine: Store) -> None:
     world.append(engine, 20)
     engine.archive(everything=True, drop_hot=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", [begin_erasure, append_and_archive])
-def test_what_is_done_beside_expiry_at_any_request(beside: Callable[[RemovalWorld, Engine], None]) -> None:
+def test_what_is_done_beside_expiry_at_any_request(beside: Callable[[RemovalWorld, Store], None]) -> None:
     """By another thread of the same process, but for requests under the lock that erasing waits for."""
     total = requests_of_expiry()
     done = 0
     for number in range(1, total + 1):
         world = aged()
         watched = WatchedStore(world.objects)
-        engine = world.open(watched)
+        engine = world.open(objects=watched)
         taken = partial(_take_beside, world, engine, watched, watched.requests + number, beside)
         watched.before = taken
         go_on(engine)
@@ -122,10 +122,10 @@ def test_what_is_done_beside_expiry_at_any_request(beside: Callable[[RemovalWorl
 
 def _take_beside(
     world: RemovalWorld,
-    engine: Engine,
+    engine: Store,
     watched: WatchedStore,
     wanted: int,
-    beside: Callable[[RemovalWorld, Engine], None],
+    beside: Callable[[RemovalWorld, Store], None],
     request: int,
     operation: str,
     *_: object,
@@ -143,7 +143,7 @@ def test_a_hold_that_begins_at_any_request_keeps_everything_that_has_not_gone_by
     for number in range(1, total + 1):
         world = aged()
         watched = WatchedStore(world.objects)
-        engine = world.open(watched)
+        engine = world.open(objects=watched)
         bodies: list[bytes] = []
         watched.before = partial(
             _take_beside, world, engine, watched, watched.requests + number, partial(_hold, bodies)
@@ -160,7 +160,7 @@ def test_a_hold_that_begins_at_any_request_keeps_everything_that_has_not_gone_by
     assert held > total // 3
 
 
-def _hold(bodies: list[bytes], world: RemovalWorld, engine: Engine) -> None:
+def _hold(bodies: list[bytes], world: RemovalWorld, engine: Store) -> None:
     """Put the topic on hold, and take note of what the archive holds of it once that is acknowledged."""
     engine.removal.configure("t", hold=True)
     bodies += [

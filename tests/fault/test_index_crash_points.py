@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
-from service.engine import Engine
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.index_world import IndexWorld, verify_world
-from tests.support.power_world import Wreck, recover_twice, spread_calls
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.stores.index_world import IndexWorld, verify_world
+from tests.support.stores.power_world import Wreck, recover_twice, spread_calls
+from tierlog.service.engine.store import Store
 
 #: What happens to an index file on its way, by the start of the call.
 WAY = (
@@ -31,7 +31,7 @@ def stop_at(seed: int, wanted: Callable[[int], bool], *, killed: bool) -> Counte
     tried: Counter[str] = Counter()
 
     def take(wreck: Wreck) -> None:
-        def examine(engine: Engine, fs: CrashFileSystem, _: bool) -> None:
+        def examine(engine: Store, fs: CrashFileSystem, _: bool) -> None:
             verify_world(engine, fs, wreck.notes)
 
         recover_twice(wreck, examine)

@@ -7,19 +7,19 @@ from typing import cast
 
 import pytest
 
-from index.merge_job import MergeJob, MergeReport
-from index.merge_plan import Level, MergeOptions
-from index.query import Query
-from tests.support.index_merge import in_process
-from tests.support.look_up_world import DAY_MS, KEYS, LookUpStore, LookUpWorld, Sending, Sizes
-from tests.support.removal_world import Killed, WatchedStore, kill_at
-from tiering.clock import ManualClock
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.object_store import ObjectStore
-from tiering.paths import ColdKeys
-from tiering.randomness import SeededRandomness
-from tiering.times import parse_time
-from tiering.types import Order, TimeAxis
+from tests.support.index.index_merge import in_process
+from tests.support.stores.look_up_world import DAY_MS, KEYS, LookUpStore, LookUpWorld, Sending, Sizes
+from tests.support.stores.removal_world import Killed, WatchedStore, kill_at
+from tierlog.index.maintenance.merge_job import MergeJob, MergeReport
+from tierlog.index.maintenance.merge_plan import Level, MergeOptions
+from tierlog.index.search.query import Query
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.times import parse_time
+from tierlog.tiering.base.types import Order, TimeAxis
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.objects.object_store import ObjectStore
 
 #: 22:00, so that days, a month and a year change between the messages.
 BEGIN = parse_time("2026-12-30T22:00:00")
@@ -44,7 +44,11 @@ def job(world: LookUpWorld, store: LookUpStore, objects: ObjectStore | None = No
     objects = objects or world.objects
     randomness = SeededRandomness(seed)
     manifest = ManifestStore(
-        objects, ColdKeys(store.store_id), randomness, world.settings().cold_options(), clock=world.clock
+        objects,
+        ColdKeys(store.store_id),
+        randomness=randomness,
+        options=world.settings().cold_options(),
+        clock=world.clock,
     )
     return MergeJob(manifest, OPTIONS, in_process(objects, randomness), world.clock)
 

@@ -12,12 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from service.engine import Engine
-from tests.support.crash_fs import CrashFileSystem, PowerCut
-from tests.support.faulty_store import FaultyObjectStore
-from tests.support.index_items import verify_items
-from tests.support.power_world import (
-    ROOT,
+from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
+from tests.support.index.index_items import verify_items
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.power_world import (
     Notes,
     Place,
     PowerWorld,
@@ -28,10 +26,12 @@ from tests.support.power_world import (
     spread_calls,
     verify_engine,
 )
-from tiering.batch import Message
-from tiering.checks.store import check_store
-from tiering.message import StoredMessage
-from tiering.paths import StorePaths
+from tests.support.world import ROOT
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.checks.invariants import check_store
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.stored_message import StoredMessage
 
 STEPS = 70
 RUNS = 3
@@ -49,7 +49,7 @@ def test_power_cut_anywhere(seed: int, run: int) -> None:
     tried: Counter[str] = Counter()
 
     def take(wreck: Wreck) -> None:
-        def examine(engine: Engine, fs: CrashFileSystem, again: bool) -> None:
+        def examine(engine: Store, fs: CrashFileSystem, again: bool) -> None:
             if again:
                 verify_engine(engine, wreck.notes, queries=wreck.number % 2 == 1)
                 return
@@ -70,7 +70,7 @@ def test_power_cut_anywhere(seed: int, run: int) -> None:
     assert sum(tried.values()) == len(wanted)
 
 
-def works_on(engine: Engine, wreck: Wreck, found: dict[Place, StoredMessage]) -> None:
+def works_on(engine: Store, wreck: Wreck, found: dict[Place, StoredMessage]) -> None:
     """New messages follow the old ones, and all of it can go to the archive."""
     fresh = [Message("orders", b"after the cut %d" % number, ["key-0"]) for number in range(5)]
     results = engine.append(fresh)
@@ -111,7 +111,7 @@ def opens_without_the_archive(wreck: Wreck) -> None:
     verify_engine(engine, notes, queries=False)
 
 
-def sent_as(message: Message, engine: Engine, place: Place) -> Message:
+def sent_as(message: Message, engine: Store, place: Place) -> Message:
     """The message with the born time that the store gave it."""
     topic, queue_id, offset = place
     (stored,) = engine.pull(topic, queue_id, offset, 1).messages

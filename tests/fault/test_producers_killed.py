@@ -17,11 +17,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.client import Appended, ServiceClient
-from service.engine import Engine
 from tests.conftest import ROOT
-from tests.support.engines import tiny_settings
-from tiering.errors import UnavailableError
+from tests.support.stores.engines import tiny_settings
+from tierlog.pipeline.base.client import AppendedRows, ServiceClient
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import UnavailableError
 
 
 def stream_of(first: int, end: int) -> bytes:
@@ -39,9 +39,9 @@ def test_each_message_is_there_once_and_where_it_was_said_to_be(
     chance = random.Random(seed)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    told: dict[int, Appended] = {}
+    told: dict[int, AppendedRows] = {}
     first, end, kills, repeated = 0, 1, 0, 0
-    command = [sys.executable, "-m", "tests.support.producer_worker", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.support.processes.producer_worker", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -67,8 +67,8 @@ def test_each_message_is_there_once_and_where_it_was_said_to_be(
     print(f"seed {seed}: {kills} kills, {first} messages acknowledged, {repeated} tries unanswered")
 
 
-def with_engine(folder: Path, told: dict[int, Appended], first: int, end: int) -> None:
-    engine = Engine.open(folder / "store", settings=tiny_settings(), cold_url=f"file://{folder}/cold")
+def with_engine(folder: Path, told: dict[int, AppendedRows], first: int, end: int) -> None:
+    engine = Store.open(folder / "store", settings=tiny_settings(), cold_url=f"file://{folder}/cold")
     try:
         engine.flush()
         found: dict[int, list[tuple[int, int]]] = {}

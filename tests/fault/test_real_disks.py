@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.disk_world import CANNOT
+from tests.support.processes.disk_world import CANNOT
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def play(tmp_path: Path, seed: int, record_property: Callable[[str, object], None]) -> Callable[[str, int], Any]:
-    """Plays a scenario of ``tests.support.disk_world`` in a mount namespace of its own, or skips."""
+    """Plays a scenario of ``tests.support.processes.disk_world`` in a mount namespace of its own, or skips."""
     private = ["unshare", "--mount", "--propagation", "private"]
     for tool in ("unshare", "mount", "mkfs.ext4"):
         if shutil.which(tool) is None:
@@ -31,7 +31,14 @@ def play(tmp_path: Path, seed: int, record_property: Callable[[str, object], Non
     def run(scenario: str, number: int) -> Any:
         folder = tmp_path / f"{scenario}-{number}"
         folder.mkdir()
-        worker = [sys.executable, "-m", "tests.support.disk_world", scenario, str(folder), str(seed * 4 + number)]
+        worker = [
+            sys.executable,
+            "-m",
+            "tests.support.processes.disk_world",
+            scenario,
+            str(folder),
+            str(seed * 4 + number),
+        ]
         done = subprocess.run([*private, *worker], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
         if done.returncode == CANNOT:
             pytest.skip(done.stderr.splitlines()[-1])

@@ -8,24 +8,25 @@ from collections.abc import Callable
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.crash_fs import CrashFileSystem, PowerCut
-from tests.support.faulty_store import FaultyObjectStore
-from tests.support.power_world import CountedObjectStore
-from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send
-from tiering.cold.object_store import ObjectStore
-from tiering.errors import ObjectStoreUnavailableError
-from tiering.hot.identity import StoreIdentity
-from tiering.paths import StorePaths
-from tiering.takeover import QUEUE_STEP
+from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.engines import small_settings
+from tests.support.stores.power_world import CountedObjectStore
+from tests.support.world import World, numbers_of, read_all, send
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import ObjectStoreUnavailableError
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.hot.identity import StoreIdentity
+from tierlog.tiering.lifecycle.takeover import QUEUE_STEP
+from tierlog.tiering.objects.object_store import ObjectStore
 
 COUNT = 40
 
 
-def lost_volume() -> RestoreWorld:
+def lost_volume() -> World:
     """A volume that archived all of its log, indexed part of it, and is not there any more."""
-    world = RestoreWorld()
+    world = World(settings=small_settings())
     world.objects = CountedObjectStore(world.clock)
     faulty = FaultyObjectStore(world.objects)
     engine = world.open("a", objects=faulty)
@@ -44,14 +45,14 @@ def lost_volume() -> RestoreWorld:
     return world
 
 
-def run_again(world: RestoreWorld, fs: CrashFileSystem, objects: CountedObjectStore) -> Engine:
+def run_again(world: World, fs: CrashFileSystem, objects: CountedObjectStore) -> Store:
     """What an operator does after the machine is back: the same command, or a plain start if it says so."""
-    identity = StoreIdentity.read(fs, StorePaths(world.root("b")))
+    identity = StoreIdentity.read(fs, StorePaths(world.place("b")))
     is_done = identity is not None and identity.restoring_from is None
     return world.open("b", restore=not is_done, fs=fs, objects=objects)
 
 
-def verify(engine: Engine) -> int:
+def verify(engine: Store) -> int:
     """Everything is there, and the volume goes on where no other one ever was."""
     assert numbers_of(read_all(engine, "orders", 0)) == list(range(COUNT))
     for number in range(0, COUNT, 3):

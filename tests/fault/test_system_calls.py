@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from service.engine import Engine
 from tests.conftest import ROOT
-from tests.support.fault_worker import worker_settings
-from tests.support.ledger import Ledger, compare
-from tiering.batch import Message
+from tests.support.oracles.ledger import Ledger, compare
+from tests.support.processes.fault_worker import worker_settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,15 @@ def run_refused(strace: str, folder: Path, seed: int, call: str, how: str, write
     """Run the worker with refused calls; what it says, and how many calls were refused."""
     trace = folder / "trace"
     command = [strace, "-f", "-qq", "-o", str(trace), "-e", f"trace={call}", "-e", f"inject={call}:{how}"]
-    worker = [sys.executable, "-m", "tests.support.fault_worker", str(folder), str(seed), str(BATCHES), str(writers)]
+    worker = [
+        sys.executable,
+        "-m",
+        "tests.support.processes.fault_worker",
+        str(folder),
+        str(seed),
+        str(BATCHES),
+        str(writers),
+    ]
     done = subprocess.run(command + worker, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout)
@@ -70,7 +78,7 @@ def examine(outcome: Any, folder: Path, writers: int) -> None:
         # what cannot be dispatched is in the log and is named; it is never silently missing
         assert outcome["unread"] == 0 or outcome["undispatched"]
     for number in range(2):
-        engine = Engine.open(folder / "store", settings=worker_settings())
+        engine = Store.open(folder / "store", settings=worker_settings())
         compare(engine, folder, writers, deep=True)
         ledger = Ledger(folder, 0)
         start = ledger.sent.last()

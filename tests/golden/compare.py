@@ -7,8 +7,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.support.golden import STORES
-from tests.support.golden_compare import compare
+from tests.support.rocketmq.golden import STORES
+from tests.support.rocketmq.golden_compare import compare
 
 
 def main() -> int:

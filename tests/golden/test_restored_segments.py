@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.golden import STORES, unpack
-from tests.support.hot_stores import array
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment.reader import SegmentReader
-from tiering.cold.segment.restoring import RestoredFile, restore_segment
-from tiering.cold.segment.scan import scan_segment
-from tiering.cold.segment.writer import SegmentWriter
-from tiering.errors import CorruptionError
-from tiering.format.manifest import LogEntry
-from tiering.format.record import BLANK, MAGIC_BLANK
-from tiering.fs import LocalFileSystem
-from tiering.kernels.scan import ScanStop, TopicTable, scan, topic_at_stop
-from tiering.options import ColdOptions
+from tests.support.rocketmq.golden import STORES, unpack
+from tests.support.stores.hot_stores import array
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.cold.segment.restoration import RestoredFile, restore_segment
+from tierlog.tiering.cold.segment.scan import scan_segment
+from tierlog.tiering.cold.segment.writer import SegmentWriter
+from tierlog.tiering.format.manifest import LogEntry
+from tierlog.tiering.format.record import BLANK, MAGIC_BLANK
+from tierlog.tiering.kernels.scan import ScanStop, TopicTable, scan, topic_at_stop
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 
 def topics_in(data: bytes, base: int) -> tuple[list[str], int, ScanStop]:

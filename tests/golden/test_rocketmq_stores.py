@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.golden import STORES, expected
-from tests.support.golden_compare import compare
+from tests.support.rocketmq.golden import STORES, expected
+from tests.support.rocketmq.golden_compare import compare
 
 #: RocketMQ's recovery cuts its queues where the log ends, by the offset in the unit, and never looks at the record
 #: there. In this store messages were put after a cut and the broker halted again, so two queues keep a unit of a

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.access import GuardedService, line
-from tiering.batch import Message
+from tests.support.service.access import GuardedService, line
+from tierlog.tiering.message.batch import Message
 
 TOPICS = ("aa-1", "aa-2", "ab-1", "bb-1", "b_2", "AA-1")
 SINGLE = ("aa-*", "a?-1", "[ab]b-?", "b*", "*-1", "AA-*", "aa-1", "nothing")

@@ -14,17 +14,19 @@ from typing import Any
 
 import pytest
 
-from index.from_archive import IndexSizes
-from pipeline.new_store.broker_log import BrokerLog, LogPlan, survey
-from pipeline.new_store.commit import publish
-from pipeline.new_store.part import NewStore
-from tests.support.golden import expected, unpack
-from tiering.cold.segment.reader import SegmentReader
-from tiering.errors import StoreError
-from tiering.randomness import SeededRandomness
+from tests.support.rocketmq.golden import expected, unpack
+from tierlog.index.objects.derivation import IndexSizes
+from tierlog.pipeline.new_store.broker_log import BrokerLog, LogPlan, survey
+from tierlog.pipeline.new_store.commit import publish
+from tierlog.pipeline.new_store.part import NewStore
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.cold.segment.reader import SegmentReader
 
 NAMES = ("clean", "crashed-stale", "upgrade/5.5.0")
 SEEDS = range(24)
+#: How many of them are in `make test`.
+_QUICK = 8
 _NUMBERS = (b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff" * 8, b"\x03" + bytes(7), b"\xcb\xd4\x31\x94")
 
 
@@ -113,7 +115,9 @@ def whole(root: Path, messages: list[dict[str, Any]], segment_bytes: int) -> dic
     return found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [*SEEDS[:_QUICK], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[_QUICK:])]
+)
 def test_what_is_whole_is_archived_or_missed_aloud(sound: tuple[str, Path], tmp_path: Path, seed: int) -> None:
     name, original = sound
     messages = expected(name)["messages"]

@@ -8,7 +8,7 @@ from itertools import chain, product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.allocation import allocate
+from tierlog.service.engine.groups import allocate
 
 MEMBERS = st.lists(st.text("abcdef0123456789", min_size=1, max_size=4), unique=True, min_size=1, max_size=12)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.archived_world import ArchivedWorld
+from tests.support.stores.archived_world import ArchivedWorld
 
 _GROUPS = 20
 _SEEDS = 5
 #: Groups of them in `make test`.
-_QUICK = 8
+_QUICK = 3
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.test_arrow_batch import outcome
-from tiering.batch import BORN_END_MS, MAX_QUEUES, Message, MessageBatch
+from tests.tiering.message.test_arrow_batch import outcome
+from tierlog.tiering.message.batch import BORN_END_MS, MAX_QUEUES, Message, MessageBatch
 
 _TEXT = st.one_of(
     st.text(st.sampled_from("abü€😀 \x00\x01\x02\x7f\xa0"), max_size=4),

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
-from index.query import Query
-from tests.support.archive_copies import put_on_disk
-from tests.support.batch_reads import Row, place, rows_of
-from tests.support.look_up_world import ABSENT, DAY_MS, KEYS, TOPICS, LookUpWorld, Sending
-from tests.support.plain_search import Held
+from tests.support.oracles.plain_search import Held
+from tests.support.pipeline.archive_copies import put_on_disk
+from tests.support.pipeline.batch_reads import Row, place, rows_of
+from tests.support.stores.look_up_world import ABSENT, DAY_MS, KEYS, TOPICS, LookUpWorld, Sending
+from tierlog.index.search.query import Query
 
-SEEDS = range(3)
+SEEDS = (0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow))
 
 
 def made(seed: int) -> LookUpWorld:

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.opening import Surroundings, open_parts
-from tests.support.engines import tiny_settings
-from tests.support.golden import expected, unpack
-from tiering.clock import SystemClock
-from tiering.errors import StoreError
-from tiering.fs import LocalFileSystem
-from tiering.overlay import OverlayFileSystem
-from tiering.paths import StorePaths
-from tiering.randomness import SystemRandomness
-from tiering.rocketmq.check import check_broker
+from tests.support.rocketmq.golden import expected, unpack
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.opening import Components, open_parts
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.wrapped_fs import OverlayFileSystem
+from tierlog.tiering.rocketmq.check import check_broker
 
 NAME = "upgrade/5.5.0"
 _SETTINGS = tiny_settings(hot__segment_bytes=None, hot__queue_file_units=None)
@@ -63,14 +63,14 @@ def damaged(root: Path, chosen: list[tuple[int, int, bytes | None]]) -> OverlayF
 def test_any_damage(root: Path, chosen: list[tuple[int, int, bytes | None]]) -> None:
     fs = damaged(root, chosen)
     assert all(isinstance(finding, str) for finding in check_broker(fs, StorePaths(root)))
-    around = Surroundings(_SETTINGS, SystemClock(), fs, SystemRandomness())
+    around = Components(_SETTINGS, SystemClock(), fs, SystemRandomness())
     try:
         parts = open_parts(root, around, cold_url=None, store_id=None, read_only=True)
     except StoreError:
         return
     written = {message["physicalOffset"] for message in expected(NAME)["messages"]}
     try:
-        for topic in parts.hot.topics.all():
+        for topic in parts.hot.store.topics.all():
             for queue_id in range(min(topic.queues, 20)):
                 first, end = parts.fetcher.offsets(topic.name, queue_id)
                 assert 0 <= first <= end

@@ -11,44 +11,45 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from index.key_filter import KeyFilter
-from index.layout import Items
-from tests.support.archives import ArchiveWorld, Named, build
-from tests.support.damage import Damage, bytes_of, changed, cut, flipped, overwrite, remove
-from tests.support.index_edits import changed_object, edit_head, items_of, with_filter
-from tiering.cold.object_store import PendingUpload
-from tiering.cold.segment.reader import SegmentReader
-from tiering.format.manifest import Head, IndexEntry, LogEntry, ObjectRef, PageNode
-from tiering.format.queue_rows import QueueRows, decode_queue_rows_head, decode_rows_page, encode_queue_rows
-from tiering.format.store_state import StoreState
-from tiering.types import TimeBounds
+from tests.support.index.index_edits import changed_object, edit_head, items_of, with_filter
+from tests.support.objects.damage import Damage, bytes_of, changed, cut, flipped, overwrite, remove
+from tests.support.stores.archives import Named, build
+from tests.support.world import World
+from tierlog.index.format.key_filter import KeyFilter
+from tierlog.index.format.layout import Items
+from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.format.manifest import Head, IndexEntry, LogEntry, ObjectRef, PageNode
+from tierlog.tiering.format.queue_rows import QueueRows, decode_queue_rows_head, decode_rows_page, encode_queue_rows
+from tierlog.tiering.format.store_state import StoreState
+from tierlog.tiering.objects.object_store import PendingUpload
 
 DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture(scope="module")
-def good() -> ArchiveWorld:
+def good() -> World:
     return build()
 
 
 @pytest.fixture
-def world(good: ArchiveWorld) -> ArchiveWorld:
+def world(good: World) -> World:
     return good.copy()
 
 
-def findings(world: ArchiveWorld) -> list[str]:
+def findings(world: World) -> list[str]:
     return world.cold().check(deep=True)
 
 
-def objects_named(world: ArchiveWorld) -> set[str | None]:
+def objects_named(world: World) -> set[str | None]:
     return {finding.object for finding in world.cold().check_report(deep=True).found}
 
 
-def test_a_sound_archive_has_none(world: ArchiveWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sound_archive_has_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def told(*_: object) -> None:
         raise AssertionError("sums of sound items differ")
 
-    monkeypatch.setattr("index.archive_check._Comparison._tell", told)
+    monkeypatch.setattr("tierlog.index.maintenance.check._Comparison._report", told)
     assert findings(world) == []
     engine = world.open(read_only=True)
     assert engine.check(deep=True) == []
@@ -71,7 +72,7 @@ DAMAGES: dict[str, Damage] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_bytes(world: ArchiveWorld, kind: str, damage: str) -> None:
+def test_damaged_bytes(world: World, kind: str, damage: str) -> None:
     key = Named.of(world.manifest()).kinds[kind][0]
     DAMAGES[damage](world.objects, key)
     named = objects_named(world)
@@ -81,14 +82,14 @@ def test_damaged_bytes(world: ArchiveWorld, kind: str, damage: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["segment", "index object", "companion", "log page 0", "index page 0"])
-def test_the_bytes_of_another_object(world: ArchiveWorld, kind: str) -> None:
+def test_the_bytes_of_another_object(world: World, kind: str) -> None:
     key, other, *_ = Named.of(world.manifest()).kinds[kind]
     bytes_of(other)(world.objects, key)
     assert key in objects_named(world)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_head(world: ArchiveWorld, damage: str) -> None:
+def test_a_damaged_head(world: World, damage: str) -> None:
     cold = world.cold()
     DAMAGES[damage](world.objects, "store/head")
     assert {finding.object for finding in cold.check_report(deep=True).found} == {"store/head"}
@@ -97,15 +98,19 @@ def test_a_damaged_head(world: ArchiveWorld, damage: str) -> None:
     engine.close()
 
 
+flips = pytest.mark.parametrize("flips", [5, pytest.param(25, marks=pytest.mark.slow)])
+
+
+@flips
 @pytest.mark.parametrize("section", ["offset_map", "directory", "seek_table", "frame"])
-def test_every_bit_of_a_segment_matters(world: ArchiveWorld, section: str, seed: int) -> None:
+def test_every_bit_of_a_segment_matters(world: World, section: str, seed: int, flips: int) -> None:
     chance = random.Random(seed)
     entry = log_entry(world, 2)
     first, last = 0, entry.sections["offset_map"].position
     if section != "frame":
         ref = entry.sections[section]
         first, last = ref.position - 8, ref.position + ref.length
-    for _ in range(25):
+    for _ in range(flips):
         damaged = world.copy()
         changed(lambda data: flipped(data, chance.randrange(first, last), chance.randrange(8)))(
             damaged.objects, entry.key
@@ -113,8 +118,9 @@ def test_every_bit_of_a_segment_matters(world: ArchiveWorld, section: str, seed:
         assert objects_named(damaged) == {entry.key}
 
 
+@flips
 @pytest.mark.parametrize("section", ["pages", "directory", "filter", "meta", "tail"])
-def test_every_bit_of_an_index_object_matters(world: ArchiveWorld, section: str, seed: int) -> None:
+def test_every_bit_of_an_index_object_matters(world: World, section: str, seed: int, flips: int) -> None:
     chance = random.Random(seed)
     entry = index_entry(world)
     first, last = entry.size_bytes - 16, entry.size_bytes
@@ -123,7 +129,7 @@ def test_every_bit_of_an_index_object_matters(world: ArchiveWorld, section: str,
             entry.sections[section].position,
             entry.sections[section].position + entry.sections[section].length,
         )
-    for _ in range(25):
+    for _ in range(flips):
         damaged = world.copy()
         changed(lambda data: flipped(data, chance.randrange(first, last), chance.randrange(8)))(
             damaged.objects, entry.key
@@ -131,7 +137,7 @@ def test_every_bit_of_an_index_object_matters(world: ArchiveWorld, section: str,
         assert objects_named(damaged) == {entry.key}
 
 
-def test_a_damaged_frame_tells_which_offsets_are_lost(world: ArchiveWorld) -> None:
+def test_a_damaged_frame_tells_which_offsets_are_lost(world: World) -> None:
     entry = log_entry(world, 1)
     changed(lambda data: flipped(data, 40))(world.objects, entry.key)
     (line,) = findings(world)
@@ -142,26 +148,26 @@ def test_a_damaged_frame_tells_which_offsets_are_lost(world: ArchiveWorld) -> No
 # ---- objects that are sound, and say what is not so
 
 
-def log_entry(world: ArchiveWorld, number: int) -> LogEntry:
+def log_entry(world: World, number: int) -> LogEntry:
     manifest = world.manifest()
     return list(manifest.log_entries(manifest.reader(), manifest.refresh()))[number]
 
 
-def index_entry(world: ArchiveWorld) -> IndexEntry:
+def index_entry(world: World) -> IndexEntry:
     return world.manifest().refresh().index[0]
 
 
-def replaced(world: ArchiveWorld, change: Callable[[Items], Items]) -> str:
+def replaced(world: World, change: Callable[[Items], Items]) -> str:
     """The first inline index object with changed items."""
     entry = changed_object(world, index_entry(world), change, "store/index/L0/other.idx")
     edit_head(world, lambda head: replace(head, index=(entry, *head.index[1:])))
     return entry.key
 
 
-def filter_of(keys: Callable[[Items], Items], spare: int = 0) -> Callable[[ArchiveWorld], list[str]]:
+def filter_of(keys: Callable[[Items], Items], spare: int = 0) -> Callable[[World], list[str]]:
     """The findings about an object whose filter is that of other keys, and says ``spare`` keys more."""
 
-    def edit(world: ArchiveWorld) -> list[str]:
+    def edit(world: World) -> list[str]:
         entry = index_entry(world)
         items = keys(items_of(world, entry))
 
@@ -184,7 +190,7 @@ def one_more(items: Items) -> Items:
     return np.concatenate((items, extra))
 
 
-def test_filter_is_the_one_of_the_items(world: ArchiveWorld) -> None:
+def test_filter_is_the_one_of_the_items(world: World) -> None:
     name = "store/index/L0/other.idx"
     assert filter_of(lambda items: items)(world.copy()) == []
     first = items_of(world, index_entry(world))[0]
@@ -196,7 +202,7 @@ def test_filter_is_the_one_of_the_items(world: ArchiveWorld) -> None:
     assert re.fullmatch(rf"{name}: its key filter says (\d+) keys, it holds (\d+)", line)
 
 
-def test_object_may_have_no_filter(world: ArchiveWorld) -> None:
+def test_object_may_have_no_filter(world: World) -> None:
     other = with_filter(world, index_entry(world), lambda _: None, "store/index/L0/other.idx")
     edit_head(world, lambda head: replace(head, index=(other, *head.index[1:])))
     assert findings(world) == []
@@ -207,7 +213,7 @@ def narrower(bounds: TimeBounds | None) -> TimeBounds:
     return replace(bounds, max_born_ms=bounds.max_born_ms - 1)
 
 
-def drop_index(world: ArchiveWorld) -> str:
+def drop_index(world: World) -> str:
     entry = index_entry(world)
     edit_head(world, lambda head: replace(head, index=head.index[1:]))
     manifest = world.manifest()
@@ -216,11 +222,11 @@ def drop_index(world: ArchiveWorld) -> str:
     return found.key
 
 
-def drop_an_item(world: ArchiveWorld) -> str:
+def drop_an_item(world: World) -> str:
     return replaced(world, lambda items: items[1:])
 
 
-def an_item_too_many(world: ArchiveWorld) -> str:
+def an_item_too_many(world: World) -> str:
     def change(items: Items) -> Items:
         extra = items[:1].copy()
         extra["hash"] += 1
@@ -229,8 +235,8 @@ def an_item_too_many(world: ArchiveWorld) -> str:
     return replaced(world, change)
 
 
-def set_field(name: str, by: int) -> Callable[[ArchiveWorld], str]:
-    def edit(world: ArchiveWorld) -> str:
+def set_field(name: str, by: int) -> Callable[[World], str]:
+    def edit(world: World) -> str:
         def change(items: Items) -> Items:
             items = items.copy()
             items[name][len(items) // 2] += by
@@ -241,7 +247,7 @@ def set_field(name: str, by: int) -> Callable[[ArchiveWorld], str]:
     return edit
 
 
-def an_item_of_another_segment(world: ArchiveWorld) -> str:
+def an_item_of_another_segment(world: World) -> str:
     def change(items: Items) -> Items:
         extra = items[:1].copy()
         extra["offset"] = 5 * 16_384 + 17
@@ -250,7 +256,7 @@ def an_item_of_another_segment(world: ArchiveWorld) -> str:
     return replaced(world, change)
 
 
-def an_item_of_no_segment(world: ArchiveWorld) -> str:
+def an_item_of_no_segment(world: World) -> str:
     def change(items: Items) -> Items:
         extra = items[:1].copy()
         extra["offset"] = 1 << 40
@@ -259,7 +265,7 @@ def an_item_of_no_segment(world: ArchiveWorld) -> str:
     return replaced(world, change)
 
 
-def two_objects_for_one_range(world: ArchiveWorld) -> str:
+def two_objects_for_one_range(world: World) -> str:
     entry = index_entry(world)
     other = changed_object(world, entry, lambda items: items, "store/index/L0/other.idx")
     edit_head(world, lambda head: replace(head, index=(*head.index, other)))
@@ -270,19 +276,19 @@ def two_objects_for_one_range(world: ArchiveWorld) -> str:
     return found.key
 
 
-def narrow_index_bounds(world: ArchiveWorld) -> str:
+def narrow_index_bounds(world: World) -> str:
     entry = replace(index_entry(world), bounds=narrower(index_entry(world).bounds))
     edit_head(world, lambda head: replace(head, index=(entry, *head.index[1:])))
     return entry.key
 
 
-def narrow_segment_bounds(world: ArchiveWorld) -> str:
+def narrow_segment_bounds(world: World) -> str:
     entry = world.manifest().refresh().log[-1]
     edit_head(world, lambda head: replace(head, log=(*head.log[:-1], replace(entry, bounds=narrower(entry.bounds)))))
     return entry.key
 
 
-def narrow_page_bounds(world: ArchiveWorld) -> str:
+def narrow_page_bounds(world: World) -> str:
     def change(node: PageNode) -> PageNode:
         return replace(node, bounds=narrower(node.bounds))
 
@@ -291,8 +297,8 @@ def narrow_page_bounds(world: ArchiveWorld) -> str:
     return node.ref.key
 
 
-def edit_rows(change: Callable[[QueueRows], QueueRows]) -> Callable[[ArchiveWorld], str]:
-    def edit(world: ArchiveWorld) -> str:
+def edit_rows(change: Callable[[QueueRows], QueueRows]) -> Callable[[World], str]:
+    def edit(world: World) -> str:
         entry = world.manifest().refresh().log[-1]
         assert entry.rows is not None
         data, key = world.objects._objects[entry.rows.key][0], entry.rows.key
@@ -319,13 +325,13 @@ def shift_time(rows: QueueRows) -> QueueRows:
     return rows
 
 
-def drop_a_segment(world: ArchiveWorld) -> str:
+def drop_a_segment(world: World) -> str:
     edit_head(world, lambda head: replace(head, log=()))
     return "store/head"
 
 
-def lift(**watermarks: int) -> Callable[[ArchiveWorld], str]:
-    def edit(world: ArchiveWorld) -> str:
+def lift(**watermarks: int) -> Callable[[World], str]:
+    def edit(world: World) -> str:
         def change(head: Head) -> Head:
             return replace(head, **{name: getattr(head, name) + by for name, by in watermarks.items()})
 
@@ -335,12 +341,12 @@ def lift(**watermarks: int) -> Callable[[ArchiveWorld], str]:
     return edit
 
 
-def name_twice(world: ArchiveWorld) -> str:
+def name_twice(world: World) -> str:
     edit_head(world, lambda head: replace(head, index=(*head.index, head.index[-1])))
     return "store/head"
 
 
-def forget_a_topic(world: ArchiveWorld) -> str:
+def forget_a_topic(world: World) -> str:
     key = "store/state/other"
     manifest = world.manifest()
     state = manifest.state(manifest.reader(), manifest.refresh())
@@ -355,27 +361,27 @@ def forget_a_topic(world: ArchiveWorld) -> str:
     raise AssertionError
 
 
-def leave_an_orphan(world: ArchiveWorld) -> str:
+def leave_an_orphan(world: World) -> str:
     world.objects.put("store/log/orphan", b"x")
     world.clock.advance(2 * DAY_MS)
     return "store/log/orphan"
 
 
-def leave_a_removed_name(world: ArchiveWorld) -> str:
+def leave_a_removed_name(world: World) -> str:
     manifest = world.manifest()
     removed = next(key for key, _ in manifest.removed_names(manifest.reader(), manifest.refresh()))
     world.clock.advance(2 * DAY_MS)
     return removed
 
 
-def leave_an_upload(world: ArchiveWorld) -> str:
+def leave_an_upload(world: World) -> str:
     pending = PendingUpload("store/log/upload", "1", world.clock.now_ms())
     world.objects._uploads["1"] = pending
     world.clock.advance(2 * DAY_MS)
     return pending.key
 
 
-EDITS: dict[str, Callable[[ArchiveWorld], str]] = {
+EDITS: dict[str, Callable[[World], str]] = {
     "an index object that nobody names": drop_index,
     "an item is missing": drop_an_item,
     "an item of no key": an_item_too_many,
@@ -407,17 +413,17 @@ EDITS: dict[str, Callable[[ArchiveWorld], str]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_what_is_not_so(world: ArchiveWorld, edit: str) -> None:
+def test_what_is_not_so(world: World, edit: str) -> None:
     key = EDITS[edit](world)
     assert key in objects_named(world)
 
 
-def lines_of(world: ArchiveWorld) -> Iterator[str]:
+def lines_of(world: World) -> Iterator[str]:
     report = world.cold().check_report(deep=True)
     yield from (str(note) for note in report.notes)
 
 
-def test_what_is_young_is_no_finding(world: ArchiveWorld) -> None:
+def test_what_is_young_is_no_finding(world: World) -> None:
     world.objects.put("store/log/young", b"x")
     world.objects.put("store/somebody-else", b"x")
     world.objects._uploads["1"] = PendingUpload("store/log/upload", "1", world.clock.now_ms())
@@ -428,7 +434,7 @@ def test_what_is_young_is_no_finding(world: ArchiveWorld) -> None:
     assert "store/log/upload: an upload of it has been pending" in notes
 
 
-def test_a_hot_copy_that_differs(world: ArchiveWorld) -> None:
+def test_a_hot_copy_that_differs(world: World) -> None:
     engine = world.open(read_only=True)
     segment = engine._hot.log.segments()[0]
     body = bytes(segment.data[:2000]).find(b"-2")

@@ -8,27 +8,28 @@ from typing import TypeVar
 
 import pytest
 
-from index.archive_check import ObjectRead, check_archive_deep
-from index.check_tasks import CheckCounts, ObjectTask, SegmentRead, SegmentTask, check_in_tasks
 from tests.property.test_check_names_damage import DAMAGES, EDITS, KINDS
-from tests.support.archives import ArchiveWorld, Named, build
-from tests.support.damage import changed, flipped
-from tests.support.index_merge import Shape, merge, mergeable
-from tiering.checks.findings import Findings
-from tiering.cold.manifest_store import ManifestStore
-from tiering.format.manifest import IndexEntry
-from tiering.randomness import SeededRandomness
+from tests.support.index.index_merge import Shape, merge, mergeable
+from tests.support.objects.damage import changed, flipped
+from tests.support.stores.archives import Named, build
+from tests.support.world import World
+from tierlog.index.maintenance.check import ObjectRead, check_archive_deep
+from tierlog.index.maintenance.check_tasks import CheckCounts, ObjectTask, SegmentRead, SegmentTask, check_in_tasks
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.checks.findings import Findings
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.format.manifest import IndexEntry
 
 T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
-def good() -> ArchiveWorld:
+def good() -> World:
     return build()
 
 
 @pytest.fixture
-def world(good: ArchiveWorld) -> ArchiveWorld:
+def world(good: World) -> World:
     return good.copy()
 
 
@@ -41,7 +42,7 @@ def travelled(value: T) -> T:
 class Elsewhere:
     """Runs tasks with a manifest of their own."""
 
-    def __init__(self, world: ArchiveWorld) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
         self.tasks = 0
 
@@ -56,7 +57,7 @@ class Elsewhere:
         return self._world.manifest()
 
 
-def in_tasks(world: ArchiveWorld, task_bytes: int = 1, wave_tasks: int = 3) -> tuple[Findings, CheckCounts, int]:
+def in_tasks(world: World, task_bytes: int = 1, wave_tasks: int = 3) -> tuple[Findings, CheckCounts, int]:
     findings, elsewhere = Findings(), Elsewhere(world)
     counts = check_in_tasks(
         world.manifest(), findings, elsewhere.objects, elsewhere.segments, lambda done, of: None,
@@ -65,13 +66,13 @@ def in_tasks(world: ArchiveWorld, task_bytes: int = 1, wave_tasks: int = 3) -> t
     return findings, counts, elsewhere.tasks
 
 
-def in_one(world: ArchiveWorld) -> Findings:
+def in_one(world: World) -> Findings:
     findings = Findings()
     check_archive_deep(world.manifest(), None, findings, lambda done, of: None)
     return findings
 
 
-def compare(world: ArchiveWorld, **cut: int) -> Findings:
+def compare(world: World, **cut: int) -> Findings:
     findings, one = in_tasks(world, **cut)[0], in_one(world)
     assert sorted(findings.lines()) == sorted(one.lines())
     assert sorted(map(str, findings.notes)) == sorted(map(str, one.notes))
@@ -80,25 +81,25 @@ def compare(world: ArchiveWorld, **cut: int) -> Findings:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_bytes(world: ArchiveWorld, kind: str, damage: str) -> None:
+def test_damaged_bytes(world: World, kind: str, damage: str) -> None:
     DAMAGES[damage](world.objects, Named.of(world.manifest()).kinds[kind][0])
     assert compare(world).found
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_what_is_not_so(world: ArchiveWorld, edit: str) -> None:
+def test_what_is_not_so(world: World, edit: str) -> None:
     key = EDITS[edit](world)
     assert key in {each.object for each in compare(world).found}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_head(world: ArchiveWorld, damage: str) -> None:
+def test_a_damaged_head(world: World, damage: str) -> None:
     DAMAGES[damage](world.objects, "store/head")
     assert {each.object for each in compare(world).found} == {"store/head"}
 
 
 @pytest.mark.parametrize(("task_bytes", "wave_tasks"), [(1, 1), (1, 1000), (20_000, 2), (1 << 40, 1)])
-def test_however_it_is_cut(world: ArchiveWorld, task_bytes: int, wave_tasks: int) -> None:
+def test_however_it_is_cut(world: World, task_bytes: int, wave_tasks: int) -> None:
     """Several objects of each kind are damaged: what one segment tells depends on what was told of those before."""
     named = Named.of(world.manifest()).kinds
     for key in (*named["segment"][1:4], *named["index object"][2:5]):
@@ -108,7 +109,7 @@ def test_however_it_is_cut(world: ArchiveWorld, task_bytes: int, wave_tasks: int
     assert len(compare(world, task_bytes=task_bytes, wave_tasks=wave_tasks).found) > 6
 
 
-def merged(world: ArchiveWorld) -> list[IndexEntry]:
+def merged(world: World) -> list[IndexEntry]:
     return [
         entry
         for number, run in enumerate(mergeable(world.manifest(), world.manifest().refresh()))
@@ -117,14 +118,14 @@ def merged(world: ArchiveWorld) -> list[IndexEntry]:
 
 
 @pytest.mark.parametrize("damage", ["missing", "a bit in the middle"])
-def test_merged_objects(world: ArchiveWorld, damage: str) -> None:
+def test_merged_objects(world: World, damage: str) -> None:
     entries = merged(world)
     assert compare(world).lines() == []
     DAMAGES[damage](world.objects, entries[0].key)
     assert {each.object for each in compare(world).found} == {entries[0].key}
 
 
-def test_a_sound_archive_is_counted(world: ArchiveWorld) -> None:
+def test_a_sound_archive_is_counted(world: World) -> None:
     manifest = world.manifest()
     head, reader = manifest.refresh(), manifest.reader()
     log, index = list(manifest.log_entries(reader, head)), list(manifest.all_index_entries(reader, head))
@@ -136,13 +137,13 @@ def test_a_sound_archive_is_counted(world: ArchiveWorld) -> None:
     assert tasks == len(log) + len(index), "a task each"
 
 
-def test_nothing_is_written(world: ArchiveWorld) -> None:
+def test_nothing_is_written(world: World) -> None:
     before: dict[str, object] = dict(world.objects._objects)
     in_tasks(world)
     assert world.objects._objects == before
 
 
-def test_a_sound_archive_is_read_once(world: ArchiveWorld) -> None:
+def test_a_sound_archive_is_read_once(world: World) -> None:
     """Segments are compared by numbers; only those that differ read their index objects again."""
     sizes = {entry.key: entry.size_bytes for entry in entries_of(world)}
     read = dict.fromkeys(sizes, 0)
@@ -158,6 +159,6 @@ def test_a_sound_archive_is_read_once(world: ArchiveWorld) -> None:
     assert all(sizes[key] <= count < 2 * sizes[key] for key, count in read.items()), "metadata twice, pages once"
 
 
-def entries_of(world: ArchiveWorld) -> list[IndexEntry]:
+def entries_of(world: World) -> list[IndexEntry]:
     manifest = world.manifest()
     return list(manifest.all_index_entries(manifest.reader(), manifest.refresh()))

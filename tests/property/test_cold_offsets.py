@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from index.cold_offsets import ColdOffsets, Offsets, _distinct
-from index.errors import CorruptIndexError
-from index.layout import ROCKETMQ, TIERLOG, ItemLayout, Items
+from tierlog.index.format.errors import CorruptIndexError
+from tierlog.index.format.layout import ROCKETMQ, TIERLOG, ItemLayout, Items
+from tierlog.index.objects.builder import ColdOffsets, Offsets, _distinct
 
 SEGMENT = 1 << 20
 

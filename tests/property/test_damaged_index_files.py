@@ -14,24 +14,25 @@ from pathlib import Path
 
 import pytest
 
-from index.errors import CorruptIndexError
-from index.query import Query
-from service.engine import Engine
-from service.settings import HotSettings, IndexSettings, Settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import UnavailableError
+from tierlog.index.format.errors import CorruptIndexError
+from tierlog.index.search.query import Query
+from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import UnavailableError
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 _MESSAGES = 120
 _KEYS = [f"k{number}" for number in range(_MESSAGES)]
 _SECTOR = 512
-_SEEDS = range(3)
+#: What each damage is drawn from, and how many of them are in `make test`.
+_SEEDS, _QUICK = 3, 1
 
 
-def opened(root: Path, bucket: MemoryObjectStore) -> Engine:
+def opened(root: Path, bucket: MemoryObjectStore) -> Store:
     settings = Settings(hot=HotSettings(segment_bytes=1 << 15), index=IndexSettings(slots=900, items=80))
-    return Engine.open(root, settings=settings, cold_url="memory://d", objects=bucket, clock=ManualClock())
+    return Store.open(root, settings=settings, cold_url="memory://d", objects=bucket, clock=ManualClock())
 
 
 class Stores:
@@ -131,7 +132,7 @@ DAMAGE: dict[str, Callable[[random.Random, list[Path]], None]] = {
 }  # fmt: skip
 
 
-def ask_all(engine: Engine, names: set[str]) -> bool:
+def ask_all(engine: Store, names: set[str]) -> bool:
     """Ask every key in each way: no answer is short and says that it is whole. Whether all were whole."""
     are_whole = True
     for key in (*_KEYS, "all"):
@@ -147,7 +148,7 @@ def ask_all(engine: Engine, names: set[str]) -> bool:
     return are_whole
 
 
-def look_up_all(engine: Engine) -> bool:
+def look_up_all(engine: Store) -> bool:
     try:
         with engine.hot_keys("t") as hot:
             assert len(hot.look_up(_KEYS)) == _MESSAGES
@@ -157,10 +158,10 @@ def look_up_all(engine: Engine) -> bool:
     return True
 
 
-def verify(engine: Engine, root: Path, state: str, files: list[Path]) -> None:
+def verify(engine: Store, root: Path, state: str, files: list[Path]) -> None:
     are_whole = ask_all(engine, {path.name for path in files})
     assert look_up_all(engine) or not are_whole
-    engine._background._keeping.turn()
+    engine._background._keeping.run_once()
     assert engine.index_error is None
     assert ask_all(engine, set())
     assert look_up_all(engine)
@@ -169,18 +170,26 @@ def verify(engine: Engine, root: Path, state: str, files: list[Path]) -> None:
         assert list((root / "quarantine").iterdir())
 
 
-def copies(stores: Stores, state: str, folder: Path) -> Iterator[tuple[random.Random, Path]]:
-    for seed in _SEEDS:
+all_seeds = pytest.mark.parametrize(
+    "seeds", [range(_QUICK), pytest.param(range(_QUICK, _SEEDS), marks=pytest.mark.slow)], ids=("quick", "more")
+)
+
+
+def copies(stores: Stores, state: str, folder: Path, seeds: range) -> Iterator[tuple[random.Random, Path]]:
+    for seed in seeds:
         root = folder / str(seed)
         shutil.copytree(stores.folder / state, root)
         yield random.Random(seed), root
         shutil.rmtree(root)
 
 
+@all_seeds
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("state", ["writing", "full", "sealed", "compacted", "uploaded"])
-def test_files_damaged_while_the_store_is_closed(stores: Stores, tmp_path: Path, state: str, damage: str) -> None:
-    for chance, root in copies(stores, state, tmp_path):
+def test_files_damaged_while_the_store_is_closed(
+    stores: Stores, tmp_path: Path, state: str, damage: str, seeds: range
+) -> None:
+    for chance, root in copies(stores, state, tmp_path, seeds):
         files = files_in(root, state)
         DAMAGE[damage](chance, files)
         engine = opened(root, stores.buckets[state])
@@ -190,11 +199,14 @@ def test_files_damaged_while_the_store_is_closed(stores: Stores, tmp_path: Path,
             engine.close()
 
 
+@all_seeds
 @pytest.mark.parametrize("damage", [name for name in DAMAGE if name not in ("cut", "files")])
 @pytest.mark.parametrize("state", ["sealed", "compacted", "uploaded"])
-def test_files_damaged_while_the_store_is_open(stores: Stores, tmp_path: Path, state: str, damage: str) -> None:
+def test_files_damaged_while_the_store_is_open(
+    stores: Stores, tmp_path: Path, state: str, damage: str, seeds: range
+) -> None:
     """What was not looked at since the store was opened."""
-    for chance, root in copies(stores, state, tmp_path):
+    for chance, root in copies(stores, state, tmp_path, seeds):
         engine = opened(root, stores.buckets[state])
         try:
             files = files_in(root, state)
@@ -204,10 +216,11 @@ def test_files_damaged_while_the_store_is_open(stores: Stores, tmp_path: Path, s
             engine.close()
 
 
+@all_seeds
 @pytest.mark.parametrize("damage", ["bits", "zeros", "cut"])
-def test_index_json_damaged(stores: Stores, tmp_path: Path, damage: str) -> None:
+def test_index_json_damaged(stores: Stores, tmp_path: Path, damage: str, seeds: range) -> None:
     for state in ("writing", "full"):
-        for chance, root in copies(stores, state, tmp_path):
+        for chance, root in copies(stores, state, tmp_path, seeds):
             DAMAGE[damage](chance, [root / "tierlog" / "index.json"])
             engine = opened(root, stores.buckets[state])
             try:

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import CorruptionError, StoreError
-from tiering.format.queue_unit import UNIT_BYTES
-from tiering.message import StoredMessage
-from tiering.types import Boundary, Order, TimeAxis
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import CorruptionError, StoreError
+from tierlog.tiering.base.types import Boundary, Order, TimeAxis
+from tierlog.tiering.format.queue_unit import UNIT_BYTES
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 TOPICS = ("orders", "secret")
 QUEUES = 2
@@ -42,12 +42,12 @@ class World:
     objects: MemoryObjectStore = field(default_factory=lambda: MemoryObjectStore(ManualClock()))
     sent: dict[Queue, list[StoredMessage]] = field(default_factory=dict)
 
-    def open(self) -> Engine:
+    def open(self) -> Store:
         settings = tiny_settings(
             hot__segment_bytes=SEGMENT_BYTES, hot__queue_file_units=UNITS, hot__default_queues=QUEUES,
             hot__record_checksum=True,
         )  # fmt: skip
-        return Engine.open(self.root, settings=settings, clock=self.clock, cold_url="memory://a", objects=self.objects)
+        return Store.open(self.root, settings=settings, clock=self.clock, cold_url="memory://a", objects=self.objects)
 
     def fill(self, chance: random.Random, count: int = 150) -> None:
         engine = self.open()
@@ -139,7 +139,7 @@ def same(found: list[StoredMessage], wanted: list[StoredMessage]) -> bool:
     return [each.record for each in found] == [each.record for each in wanted]
 
 
-def pull_all(world: World, engine: Engine, failures: Failures) -> None:
+def pull_all(world: World, engine: Store, failures: Failures) -> None:
     for (topic, queue_id), sent in world.sent.items():
         for tag in (None, "a", "b || c"):
             at = 0
@@ -170,7 +170,7 @@ def pull_all(world: World, engine: Engine, failures: Failures) -> None:
             at = batch.next_offset
 
 
-def query_all(world: World, engine: Engine, failures: Failures, chance: random.Random) -> None:
+def query_all(world: World, engine: Store, failures: Failures, chance: random.Random) -> None:
     everything = [each for sent in world.sent.values() for each in sent]
     times = sorted(each.record.store_ms for each in everything)
     for axis in TimeAxis:
@@ -196,7 +196,7 @@ def query_all(world: World, engine: Engine, failures: Failures, chance: random.R
                         failures.count += 1
 
 
-def ask_by_time_and_id(world: World, engine: Engine, failures: Failures) -> None:
+def ask_by_time_and_id(world: World, engine: Store, failures: Failures) -> None:
     for (topic, queue_id), sent in world.sent.items():
         times = [each.record.store_ms for each in sent]
         for time_ms in (times[0], times[len(times) // 2], times[-1], times[-1] + 1):
@@ -215,7 +215,7 @@ def ask_by_time_and_id(world: World, engine: Engine, failures: Failures) -> None
                 failures.note(error)
 
 
-def ask_everything(world: World, engine: Engine, chance: random.Random) -> Failures:
+def ask_everything(world: World, engine: Store, chance: random.Random) -> Failures:
     failures = Failures()
     asked: list[Callable[[], None]] = [
         lambda: pull_all(world, engine, failures),
@@ -233,7 +233,13 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(3))
+def seeds(count: int, *, quick: int) -> pytest.MarkDecorator:
+    """As many, of which the first few are in `make test`."""
+    more = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, count)]
+    return pytest.mark.parametrize("seed", [*range(quick), *more])
+
+
+@seeds(3, quick=1)
 @pytest.mark.parametrize("how", [*IN_PLACE, cut], ids=lambda how: how.__name__)
 def test_damaged_queue_files_are_mended_from_the_log(how: Damage, seed: int, world: World) -> None:
     chance = random.Random(f"{how.__name__} {seed}")
@@ -263,7 +269,7 @@ def test_queue_files_that_are_damaged_under_an_open_store_are_mended(how: Damage
         engine.close()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeds(4, quick=2)
 @pytest.mark.parametrize("how", [flip, noise, zero_units], ids=lambda how: how.__name__)
 def test_a_damaged_segment_hides_nothing_in_silence(how: Damage, seed: int, world: World) -> None:
     chance = random.Random(f"{how.__name__} log {seed}")
@@ -283,7 +289,7 @@ def test_a_damaged_segment_hides_nothing_in_silence(how: Damage, seed: int, worl
         engine.close()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@seeds(2, quick=1)
 @pytest.mark.parametrize("how", [flip, zero_units, zero_all, cut], ids=lambda how: how.__name__)
 def test_damaged_queue_files_above_a_border_are_mended(how: Damage, seed: int, world: World) -> None:
     chance = random.Random(f"{how.__name__} border {seed}")

@@ -20,43 +20,43 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index.chained_file import ChainedIndexFile
-from index.compacted_file import CompactedIndexFile
-from index.compactor import compact
-from index.cover import COVER_BYTES, TRAILER_BYTES, TRAILER_MAGIC, Cover, Trailer
-from index.header import END_MAGIC, FileHeader
-from index.index_object import IndexObjectReader
-from index.layout import ROCKETMQ, TIERLOG, IndexItem
-from index.object_builder import IndexMeta, build_index_object
-from index.object_pages import IndexPage, PageDirectory
-from index.object_sections import META, TAIL, TAIL_BYTES, open_section
-from index.plain import PlainChainedFile
-from tests.support.hot_stores import array, record
-from tests.support.index_bytes import mended
-from tests.support.index_puts import PUTS_A11, batch_of
-from tests.support.tails import data_head
-from tiering.errors import StoreError
-from tiering.format.checkpoint import Checkpoint
-from tiering.format.compression import decompress
-from tiering.format.manifest import Head, decode_page, encode_page
-from tiering.format.properties import KEYS, TAGS, decode_properties, encode_properties
-from tiering.format.queue_rows import QUEUE_ROW, decode_queue_rows_head, decode_rows_page, encode_queue_rows
-from tiering.format.queue_unit import UNIT_DTYPE, QueueUnit
-from tiering.format.record import decode_record, encode_record
-from tiering.format.record_checksum import is_intact
-from tiering.format.section import HEADER, compress_json, decompress_json
-from tiering.format.sorted_segment import (
+from tests.support.index.index_bytes import mended
+from tests.support.index.index_puts import PUTS_A11, batch_of
+from tests.support.oracles.plain_index import PlainChainedFile
+from tests.support.stores.hot_stores import array, record
+from tests.support.stores.tails import data_head
+from tierlog.index.format.header import END_MAGIC, FileHeader
+from tierlog.index.format.layout import ROCKETMQ, TIERLOG, IndexItem
+from tierlog.index.format.object_sections import META, TAIL, TAIL_BYTES, open_section
+from tierlog.index.format.trailer import COVER_BYTES, TRAILER_BYTES, TRAILER_MAGIC, Cover, Trailer
+from tierlog.index.local.chained_file import ChainedIndexFile
+from tierlog.index.local.compacted_file import CompactedIndexFile
+from tierlog.index.local.compaction import compact
+from tierlog.index.objects.builder import IndexMeta, build_index_object
+from tierlog.index.objects.pages import IndexPage, PageDirectory
+from tierlog.index.objects.reader import IndexObjectReader
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.format.checkpoint import Checkpoint
+from tierlog.tiering.format.compression import decompress
+from tierlog.tiering.format.manifest import Head, decode_page, encode_page
+from tierlog.tiering.format.properties import KEYS, TAGS, decode_properties, encode_properties
+from tierlog.tiering.format.queue_rows import QUEUE_ROW, decode_queue_rows_head, decode_rows_page, encode_queue_rows
+from tierlog.tiering.format.queue_unit import UNIT_DTYPE, QueueUnit
+from tierlog.tiering.format.record import decode_record, encode_record
+from tierlog.tiering.format.record_checksum import is_intact
+from tierlog.tiering.format.section import HEADER, compress_json, decompress_json
+from tierlog.tiering.format.sorted_segment import (
     decode_map_page,
     decode_seek_table,
     decompress_frame,
     encode_map_page,
     encode_seek_table,
 )
-from tiering.format.store_state import CommittedOffset, GroupRecord, StoreState, Takeover, TopicState
-from tiering.format.tail import decode_tail, encode_tail
-from tiering.fs import LocalFileSystem
-from tiering.kernels.scan import TopicTable, scan, scan_all
-from tiering.types import TimeBounds
+from tierlog.tiering.format.store_state import CommittedOffset, GroupRecord, StoreState, Takeover, TopicState
+from tierlog.tiering.format.tail import decode_tail, encode_tail
+from tierlog.tiering.kernels.scan import TopicTable, scan, scan_all
 
 FS = LocalFileSystem()
 TOPICS = TopicTable(["orders", "a"])
@@ -151,7 +151,9 @@ def index_files() -> dict[str, bytes]:
         path = Path(folder)
         files: dict[str, bytes] = {}
         for layout in (TIERLOG, ROCKETMQ):
-            chained = ChainedIndexFile.create(FS, path / layout.name, layout, 5, 20, 1_700_000_000_000, 0)
+            chained = ChainedIndexFile.create(
+                FS, path / layout.name, layout, slots=5, items=20, begin_ms=1_700_000_000_000, first_physical=0
+            )
             batch = batch_of(PUTS_A11)
             chained.put(batch, 0, len(batch))
             chained.seal(4096)

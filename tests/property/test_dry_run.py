@@ -5,43 +5,35 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.engines import tiny_settings
-from tests.support.priced_store import PricedStore
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.randomness import SeededRandomness
-from tiering.types import END_OF_TIME_MS, Order, TimeAxis
+from tests.support.objects.priced_store import PricedStore
+from tests.support.stores.engines import tiny_settings
+from tests.support.world import World
+from tierlog.index.search.query import Query
+from tierlog.service.archive.archive import Archive
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis
+from tierlog.tiering.message.batch import Message
 
 TOPICS = ("orders", "rare", "pays")
 KEYS = tuple(f"key-{number}" for number in range(12))
 
 
-class World:
+class AskedWorld(World):
     """A store with an archive of random shape: some of it indexed, some archived only, some hot."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
-        self.clock = ManualClock()
-        self.begin_ms = self.clock.now_ms()
-        self.objects = PricedStore(MemoryObjectStore(self.clock))
-        self.fs = CrashFileSystem()
-        self.settings = tiny_settings(
+        settings = tiny_settings(
             index__slots=rng.choice([3, 50, 400]), index__items=rng.choice([40, 200, 1000]),
             cold__max_inline_entries=rng.choice([2, 6, 40]), query__concurrency=rng.choice([1, 4]),
         )  # fmt: skip
-        self.engine = Engine.open(
-            Path("/store"), settings=self.settings, cold_url="memory://dry", store_id="store", clock=self.clock,
-            fs=self.fs, randomness=SeededRandomness(seed), objects=self.objects,
-        )  # fmt: skip
+        super().__init__(settings=settings, seed=seed)
+        self.begin_ms = self.clock.now_ms()
+        self.priced = PricedStore(self.objects)
+        self.open(objects=self.priced)
         number = 0
         for _ in range(rng.randrange(1, 7)):
             for _ in range(rng.randrange(20, 200)):
@@ -58,11 +50,11 @@ class World:
             self.engine.append([Message(topic, b"last", [KEYS[0]])])
         self.end_ms = self.clock.now_ms()
         self.engine.archive(everything=rng.random() < 0.5, drop_hot=True)
-        self.cold = ColdEngine.open("memory://dry", settings=self.settings, clock=self.clock, objects=self.objects)
+        self.archive_reader = self.cold(self.priced)
 
-    def reader(self) -> Engine | ColdEngine:
+    def reader(self) -> Store | Archive:
         """The store, or its archive alone; with nothing kept, or with what others left."""
-        reader: Engine | ColdEngine = self.engine if self.rng.random() < 0.5 else self.cold
+        reader: Store | Archive = self.engine if self.rng.random() < 0.5 else self.archive_reader
         if self.rng.random() < 0.4:
             forget_all(reader)
         return reader
@@ -78,16 +70,16 @@ class World:
         )  # fmt: skip
 
 
-def forget_all(reader: Engine | ColdEngine) -> None:
-    manifest = reader._manifest if isinstance(reader, Engine) else reader._manifests["store"]
+def forget_all(reader: Store | Archive) -> None:
+    manifest = reader._manifest if isinstance(reader, Store) else reader._manifests["store"]
     assert manifest is not None
     for layer in (manifest.cache.metadata, manifest.cache.data):
         layer.drop([place for part in (layer._main, layer._scanned) for place in part])
 
 
 @cache
-def world_of(seed: int) -> World:
-    return World(seed)
+def world_of(seed: int) -> AskedWorld:
+    return AskedWorld(seed)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -118,26 +110,26 @@ def test_the_search_that_follows_keeps_within_the_estimate(seed: int) -> None:
 
 def test_a_dry_run_asks_for_nothing_but_the_manifest() -> None:
     world = world_of(1)
-    forget_all(world.cold)
+    forget_all(world.archive_reader)
     asked: list[str] = []
-    inner = world.objects.inner.get_range
+    inner = world.priced.inner.get_range
 
     def get_range(key: str, start: int, end: int) -> bytes:
         asked.append(key)
         return inner(key, start, end)
 
-    world.objects.inner.get_range = get_range  # type: ignore[method-assign]
+    world.priced.inner.get_range = get_range  # type: ignore[method-assign]
     try:
         for _ in range(30):
-            world.cold.query(replace(world.question(), dry_run=True))
+            world.archive_reader.query(replace(world.question(), dry_run=True))
     finally:
-        del world.objects.inner.get_range
+        del world.priced.inner.get_range
     assert asked
     assert not [key for key in asked if key.endswith((".zst", ".idx"))]
 
 
 def test_a_budget_that_does_not_suffice_for_the_manifest_is_told() -> None:
-    cold = world_of(1).cold
+    cold = world_of(1).archive_reader
 
     def asked(budget: int | None) -> tuple[int, bool]:
         forget_all(cold)

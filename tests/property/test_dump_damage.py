@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.dump.names import PARTS
-from service.dump.result import MOST_FINDINGS
-from tests.support.dumps import Dumped, as_json, dumped, kind_of, samples
-from tiering.errors import InvalidRequestError
-from tiering.format.record import MAGIC_V1
+from tests.support.stores.dumps import Dumped, as_json, dumped, kind_of, samples
+from tierlog.service.dump.kinds import PARTS
+from tierlog.service.dump.result import MOST_FINDINGS
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.format.record import MAGIC_V1
 
 #: Kinds whose every byte is covered by a checksum or has one meaning only.
 CHECKED = ("index-compacted", "index-object", "manifest-head", "manifest-page", "queue-rows", "state")

@@ -11,13 +11,12 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.group_shapes import Membership
-from service.groups import ConsumerGroups
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.given_queues import GivenQueues
-from tests.support.hot_stores import ROOT
-from tiering.clock import ManualClock
-from tiering.errors import (
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.service.given_queues import GivenQueues
+from tests.support.stores.hot_stores import ROOT
+from tierlog.service.engine.groups import ConsumerGroups, Membership
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import (
     ConflictError,
     InvalidRequestError,
     MemberNotFoundError,
@@ -25,10 +24,10 @@ from tiering.errors import (
     StoreError,
     UnavailableError,
 )
-from tiering.group_offsets import GroupOffsets, Queue
-from tiering.hot.topics import TopicRegistry
-from tiering.paths import StorePaths
-from tiering.randomness import SeededRandomness
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.hot.consumer_groups import GroupOffsets, Queue
+from tierlog.tiering.hot.topics import TopicRegistry
 
 PATHS = StorePaths(ROOT)
 SESSION_MS = 10_000
@@ -69,7 +68,14 @@ class Groups(RuleBasedStateMachine):
     def open(self) -> None:
         self.topics = TopicRegistry(self.fs, PATHS, 8)
         offsets = GroupOffsets(self.fs, PATHS, OWN, lambda: None)
-        self.groups = ConsumerGroups(OWN, offsets, self.topics, lambda *_: (0, END), self.clock, self.randomness)
+        self.groups = ConsumerGroups(
+            OWN,
+            offsets=offsets,
+            topics=self.topics,
+            offset_range=lambda *_: (0, END),
+            clock=self.clock,
+            randomness=self.randomness,
+        )
         self.others.forget()  # what they told is in memory only
         self.groups.elsewhere = self.others
 

@@ -10,18 +10,17 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index.cover import TRAILER_BYTES
-from index.hot_keys import HotKeys
-from index.key_column import KeyHasher
-from index.layout import TIERLOG
-from index.snapshot import IndexReader
-from tests.support.hot_look_ups import SEGMENT_BYTES, SLOTS, compacted, hot_keys_of, index_of, segment_of
-from tests.support.index_bytes import mended
-from tiering.errors import CorruptionError
-from tiering.format.hashing import key_hash, key_hash_high
-from tiering.format.properties import indexed_keys
-from tiering.format.record import decode_record
-from tiering.fs import LocalFileSystem
+from tests.support.index.hot_look_ups import SEGMENT_BYTES, SLOTS, compacted, hot_keys_of, index_of, segment_of
+from tests.support.index.index_bytes import mended
+from tierlog.index.format.layout import TIERLOG
+from tierlog.index.format.trailer import TRAILER_BYTES
+from tierlog.index.local.snapshot import IndexReader
+from tierlog.index.search.hot_lookup import HotKeys, KeyHasher
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.format.hashing import key_hash, key_hash_high
+from tierlog.tiering.format.properties import indexed_keys
+from tierlog.tiering.format.record import decode_record
 
 FS = LocalFileSystem()
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -13,15 +13,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from index.query import Query
-from service.engine import Engine
-from service.settings import HotSettings, IndexSettings, Settings
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.hot_stores import NOW_MS, ROOT
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.randomness import SeededRandomness
-from tiering.types import Durability, Order, PullStatus
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.stores.hot_stores import NOW_MS, ROOT
+from tierlog.index.search.query import Query
+from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import Durability, Order, PullStatus
+from tierlog.tiering.message.batch import Message
 
 TOPICS = ("a", "orders", "%DLQ%" + "w" * 150)
 KEYS = "pqr"
@@ -53,7 +53,7 @@ class Kept:
 class HotMachine(RuleBasedStateMachine):
     """Model: per queue its messages by queue offset, and how many of them are promised."""
 
-    engine: Engine
+    engine: Store
 
     @initialize()
     def make(self) -> None:
@@ -68,7 +68,7 @@ class HotMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.opens += 1
         randomness = SeededRandomness(self.opens)
-        self.engine = Engine.open(ROOT, settings=SETTINGS, clock=self.clock, fs=self.fs, randomness=randomness)
+        self.engine = Store.open(ROOT, settings=SETTINGS, clock=self.clock, fs=self.fs, randomness=randomness)
 
     def promise(self) -> None:
         self.promised = {queue: len(kept) for queue, kept in self.queues.items()}

@@ -10,12 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from index.index_catalogue import IndexCatalogue
-from index.interval_skip_list import Node
-from index.versioned_intervals import VersionedIntervals
-from tests.support.index_trees import EVER, IndexTrees
-from tiering.randomness import SeededRandomness
-from tiering.types import Order, TimeAxis, TimeRange
+from tests.support.index.index_trees import EVER, IndexTrees
+from tierlog.index.objects.catalogue import IndexCatalogue
+from tierlog.index.objects.interval_skip_list import Node, VersionedIntervals
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import Order, TimeAxis, TimeRange
 
 TIME = st.integers(0, 12)
 LENGTH = st.sampled_from([0, 0, 1, 3, 12])

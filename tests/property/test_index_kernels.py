@@ -11,21 +11,21 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index.batch import KeyBatch
-from index.chained_file import ChainedIndexFile
-from index.compacted_file import CompactedIndexFile
-from index.compactor import compact
-from index.errors import CorruptIndexError
-from index.index_object import IndexObjectReader
-from index.kernels.keys import hash_keys
-from index.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout, seconds_after
-from index.object_pages import IndexPage, PageDirectory
-from index.plain import PlainChainedFile, plain_keys
-from tiering.errors import CorruptionError, UnsupportedFormatError
-from tiering.format.record import Record, RecordVersion, encode_host, encode_record
-from tiering.format.section import SectionRef
-from tiering.fs import LocalFileSystem
-from tiering.kernels.scan import TopicTable, scan
+from tests.support.oracles.plain_index import PlainChainedFile, plain_keys
+from tierlog.index.format.errors import CorruptIndexError
+from tierlog.index.format.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout, seconds_after
+from tierlog.index.kernels.keys import hash_keys
+from tierlog.index.local.chained_file import ChainedIndexFile
+from tierlog.index.local.compacted_file import CompactedIndexFile
+from tierlog.index.local.compaction import compact
+from tierlog.index.local.key_batch import KeyBatch
+from tierlog.index.objects.pages import IndexPage, PageDirectory
+from tierlog.index.objects.reader import IndexObjectReader
+from tierlog.tiering.base.errors import CorruptionError, UnsupportedFormatError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.format.record import Record, RecordVersion, encode_host, encode_record
+from tierlog.tiering.format.section import SectionRef
+from tierlog.tiering.kernels.scan import TopicTable, scan
 
 T = 1_700_000_000_000
 HOST = encode_host(bytes([10, 0, 0, 1]), 9876)
@@ -87,7 +87,7 @@ def test_file_and_its_compaction_equal_the_plain_codec(batch: list[Message], slo
     items = len(hashed) + 3
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        file = ChainedIndexFile.create(FS, path / "f", layout, slots, items, T, 0)
+        file = ChainedIndexFile.create(FS, path / "f", layout, slots=slots, items=items, begin_ms=T, first_physical=0)
         plain = PlainChainedFile(layout, slots, items, T)
         middle = len(hashed) // 3
         file.put(hashed, 0, middle)
@@ -121,7 +121,7 @@ def test_file_and_its_compaction_equal_the_plain_codec(batch: list[Message], slo
 def test_arbitrary_bytes_as_chained_file_never_crash(junk: bytes, slots: int, items: int, low: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        file = ChainedIndexFile.create(FS, path / "f", ROCKETMQ, slots, items, T, 0)
+        file = ChainedIndexFile.create(FS, path / "f", ROCKETMQ, slots=slots, items=items, begin_ms=T, first_physical=0)
         _, hashed = key_batch([("t", ["a"], None, 0, T)])
         file.put(hashed, 0, 1)
         filled = np.frombuffer(junk[: len(file.data) - 28], np.uint8)
@@ -180,7 +180,9 @@ def test_readers_beside_the_writer_see_whole_chains_only() -> None:
         keys["row"] = np.arange(count)
         keys["hash"][1::2] += 4  # another key in the same slot
         batch = KeyBatch(rows, keys, one.topic_ids)
-        file = ChainedIndexFile.create(FS, Path(folder) / "f", TIERLOG, 4, count + 2, T, 0)
+        file = ChainedIndexFile.create(
+            FS, Path(folder) / "f", TIERLOG, slots=4, items=count + 2, begin_ms=T, first_physical=0
+        )
         low, high = int(keys["hash"][0]), int(keys["hash_high"][0])
         failures: list[str] = []
         stop = threading.Event()

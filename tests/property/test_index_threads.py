@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.index_logs import numbered
-from tests.support.local_indexes import hits, open_index
-from tiering.paths import StorePaths
+from tests.support.index.index_logs import numbered
+from tests.support.index.local_indexes import hits, open_index
+from tierlog.tiering.base.paths import StorePaths
 
 
 @pytest.mark.parametrize("count", [1_500, pytest.param(12_000, marks=pytest.mark.slow)])
@@ -47,7 +47,7 @@ def test_each_key_is_found_once_by_every_look_up_that_begins_after_its_put(tmp_p
     def keep(turn: int) -> None:
         if turn % 5 == 0:
             index.put_aside()
-        index.keep_house()
+        index.maintain()
         index.checkpoint()
         index.set_indexed_to(index.pending()[0].next or 0 if index.pending() else 0)
         seen.update(entry.state for entry in index.files())
@@ -65,6 +65,6 @@ def test_each_key_is_found_once_by_every_look_up_that_begins_after_its_put(tmp_p
         keep(turn)
     assert failures == []
     assert {"writing", "compacted", "uploaded"} <= seen
-    index.keep_house()
+    index.maintain()
     for number in range(0, count - 1, 11):
         assert hits(index, f"k{number}-0") == [log.offsets[number]]

@@ -11,12 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.incoming import message_of
-from service.api.schemas import MessageIn, MessagesIn
-from service.json_columns import read_columns
-from service.json_rows import MOST_AT_ONCE_BYTES, parsed_document, parsed_lines, table_of_document, table_of_lines
-from tiering.arrow_batch import ArrowMessages
-from tiering.batch import BORN_END_MS, Message
+from tierlog.service.api.json_messages import (
+    MOST_AT_ONCE_BYTES,
+    parsed_document,
+    parsed_lines,
+    read_columns,
+    table_of_document,
+    table_of_lines,
+)
+from tierlog.service.api.message_bodies import message_of
+from tierlog.service.api.schemas.messages import MessageIn, MessagesIn
+from tierlog.tiering.message.arrow_input import ArrowMessages
+from tierlog.tiering.message.batch import BORN_END_MS, Message
 
 
 def _queue_of(sharding_key: str) -> int:

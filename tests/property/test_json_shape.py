@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiering.kernels.addresses import address_of
-from tiering.kernels.json_shape import MOST_DEPTH, measure_value
+from tierlog.tiering.kernels.addresses import address_of
+from tierlog.tiering.kernels.json_codec import MOST_DEPTH, measure_value
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -24,7 +24,15 @@ def measure(text: bytes, start: int = 0, levels: int = MOST_DEPTH, most: int = 1
     """End, values, members of the widest object."""
     data = np.frombuffer(text or b" ", np.uint8)
     members, found = np.empty(MOST_DEPTH, np.int64), np.zeros(2, np.int64)
-    end = measure_value(address_of(data), len(text), start, levels, most, address_of(members), address_of(found))
+    end = measure_value(
+        text=address_of(data),
+        length=len(text),
+        start=start,
+        levels=levels,
+        most_values=most,
+        members=address_of(members),
+        found=address_of(found),
+    )
     values, widest = found.tolist()
     return end, values, widest
 

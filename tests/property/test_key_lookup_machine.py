@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from index.query import Query
-from tests.support.index_merge import Shape
-from tests.support.look_up_world import ABSENT, DAY_MS, KEYS, TOPICS, LookUpStore, LookUpWorld, Sending, Sizes
-from tests.support.plain_search import Tally
-from tiering.types import END_OF_TIME_MS, Order, TimeAxis
+from tests.support.index.index_merge import Shape
+from tests.support.oracles.plain_search import Tally
+from tests.support.stores.look_up_world import ABSENT, DAY_MS, KEYS, TOPICS, LookUpStore, LookUpWorld, Sending, Sizes
+from tierlog.index.search.query import Query
+from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis
 
 STORES = st.integers(0, 1)
 SHARES = st.floats(0, 1, allow_nan=False, width=16)

@@ -7,14 +7,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.test_records import messages as good_messages
-from tests.support.hot_stores import NOW_MS, STORE_HOST, STORE_HOST_V6, HotWorld, snapshot_of
-from tiering.batch import ANY_QUEUE, Message, MessageBatch
-from tiering.checks.store import check_store
-from tiering.errors import InvalidRequestError
-from tiering.format.record import MAX_PROPERTIES_BYTES
-from tiering.lone_message import LoneMessage
-from tiering.pending import PendingMessages
-from tiering.types import Durability
+from tests.support.stores.hot_stores import NOW_MS, STORE_HOST, STORE_HOST_V6, HotWorld, snapshot_of
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.checks.invariants import check_store
+from tierlog.tiering.format.record import MAX_PROPERTIES_BYTES
+from tierlog.tiering.message.batch import ANY_QUEUE, Message, MessageBatch
+from tierlog.tiering.message.pending import LoneMessage, PendingMessages
 
 MAX_BODY_BYTES = 10_000
 SEGMENT_BYTES = 4096
@@ -36,7 +35,13 @@ ODD_MESSAGES = st.one_of(
 def alone(message: Message) -> LoneMessage:
     pending = PendingMessages(MAX_BODY_BYTES)
     pending.add(
-        message.topic, message.body, message.keys, message.tag, message.properties, message.born_ms, message.queue_id
+        message.topic,
+        message.body,
+        keys=message.keys,
+        tag=message.tag,
+        properties=message.properties,
+        born_ms=message.born_ms,
+        queue_id=message.queue_id,
     )
     return pending.take_lone(now_ms=NOW_MS)
 

@@ -10,13 +10,13 @@ from functools import cache
 
 import pytest
 
-from index.query import Answer, Query
-from tests.support.faulty_store import FaultyObjectStore
-from tests.support.index_merge import Shape
-from tests.support.look_up_world import DAY_MS, KEYS, TOPICS, LookUpWorld, Sending, Sizes
-from tests.support.plain_search import Held, check_all_pages, check_incomplete, check_page
-from tiering.errors import ObjectStoreUnavailableError, StoreError
-from tiering.types import Order, TimeAxis
+from tests.support.index.index_merge import Shape
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.oracles.plain_search import Held, check_all_pages, check_incomplete, check_page
+from tests.support.stores.look_up_world import DAY_MS, KEYS, TOPICS, LookUpWorld, Sending, Sizes
+from tierlog.index.search.query import Answer, Query
+from tierlog.tiering.base.errors import ObjectStoreUnavailableError, StoreError
+from tierlog.tiering.base.types import Order, TimeAxis
 
 
 @cache

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from index import merging
-from index.layout import SECONDS_MAX, SECONDS_MIN
-from index.merge_task import merge_range
-from tests.support.index_merge import memory_workbench
-from tests.support.merge_inputs import SEGMENT, STEP, Inputs, Key
-from tiering.randomness import SeededRandomness
+from tests.support.index.index_merge import memory_workbench
+from tests.support.index.merge_inputs import SEGMENT, STEP, Inputs, Key
+from tierlog.index.format.layout import SECONDS_MAX, SECONDS_MIN
+from tierlog.index.maintenance import merge_task
+from tierlog.index.maintenance.merge_task import merge_range
+from tierlog.tiering.base.randomness import SeededRandomness
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 #: Few slots and few hashes, so that keys meet in slots, and runs begin and end at the borders of pages.
@@ -31,11 +31,11 @@ def test_items_are_those_of_all_inputs_in_the_order_of_an_object(
     given_files: list[list[tuple[Key, int]]], slots: int, page_bytes: int, cuts: list[int], most_pages: int
 ) -> None:
     inputs = Inputs(put_of(given_files), slots, page_bytes=page_bytes, slot_cuts=cuts)
-    was, merging.LEAST_PAGES = merging.LEAST_PAGES, most_pages
+    was, merge_task.LEAST_PAGES = merge_task.LEAST_PAGES, most_pages
     try:
         merged = merge_range(inputs.task(), inputs.objects, SeededRandomness(1), memory_workbench())
     finally:
-        merging.LEAST_PAGES = was
+        merge_task.LEAST_PAGES = was
     (entry,) = merged.entries
     assert inputs.found([entry]) == inputs.rows
     assert (entry.items, entry.first, entry.next) == (len(inputs.rows), 0, STEP * len(inputs.rows))

@@ -12,19 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from index.compacted_file import CompactedIndexFile
-from index.errors import CorruptIndexError
-from index.export import export_object
-from index.index_object import IndexObjectReader
-from index.key_filter import KeyFilter
-from index.layout import ROCKETMQ, TIERLOG, ItemLayout
-from index.object_builder import IndexMeta, IndexObject, build_index_object
-from index.object_order import SlotOrder, plain_order
-from index.page_writer import PageWriter
-from tests.support.given_items import GivenItems
-from tests.support.item_layouts import LEAST, THIRD
-from tiering.fs import LocalFileSystem
-from tiering.types import TimeBounds
+from tests.support.index.given_items import GivenItems
+from tests.support.index.item_layouts import LEAST, THIRD
+from tierlog.index.format.errors import CorruptIndexError
+from tierlog.index.format.key_filter import KeyFilter
+from tierlog.index.format.layout import ROCKETMQ, TIERLOG, ItemLayout
+from tierlog.index.local.compacted_file import CompactedIndexFile
+from tierlog.index.objects.builder import IndexMeta, IndexObject, build_index_object
+from tierlog.index.objects.item_order import SlotOrder, plain_order
+from tierlog.index.objects.reader import IndexObjectReader
+from tierlog.index.objects.writer import PageWriter
+from tierlog.index.rocketmq.export import export_object
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.types import TimeBounds
 
 SEGMENT = 1024
 FS = LocalFileSystem()
@@ -143,7 +143,15 @@ def exported(made: IndexObject, folder: Path) -> CompactedIndexFile:
     reader = IndexObjectReader(Counted(made).fetch, made.sections)
     low, high = made.meta["slot_range"]
     target = folder / "exported"
-    export_object(FS, reader, 1, made.meta["items"], target, folder / "tmp", slot_range=(low, high))
+    export_object(
+        FS,
+        reader,
+        end_ms=1,
+        item_count=made.meta["items"],
+        target=target,
+        tmp_dir=folder / "tmp",
+        slot_range=(low, high),
+    )
     return CompactedIndexFile.open_bare(FS, target, ROCKETMQ, made.meta["slots"])
 
 
@@ -214,7 +222,7 @@ def test_long_slot_is_sorted_and_paged_in_pieces() -> None:
 
 
 def test_many_empty_slots_do_not_cost_memory_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("index.page_writer._MOST_SLOTS", 50)
+    monkeypatch.setattr("tierlog.index.objects.writer._MOST_SLOTS", 50)
     source = source_of([(13, 1), (400, 2), (999, 3), (999, 3)], 1000)
     made = build_index_object(source, mirrored, IndexMeta("s", SEGMENT, {}), 400)
     monkeypatch.undo()
@@ -260,7 +268,7 @@ def test_items_that_do_not_lie_slot_by_slot_are_refused(piece_items: int) -> Non
 def test_pages_are_written_as_soon_as_nothing_can_change_them() -> None:
     source = source_of([(low, 0) for low in range(500)], 500)
     written: list[bytes] = []
-    writer = PageWriter(written.append, TIERLOG, 500, 400, 0, 0)
+    writer = PageWriter(written.append, TIERLOG, slots=500, page_bytes=400, begin_ms=0, slot_from=0)
     for piece in SlotOrder(source.items, 500, 0, 500, piece_items=50).sorted():
         before = len(written)
         writer.add(piece.items, piece.slot_end)

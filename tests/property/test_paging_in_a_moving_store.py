@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import pytest
 
-from index.query import Query
-from tests.support.index_merge import Shape
-from tests.support.look_up_world import DAY_MS, TOPICS, LookUpWorld, Sending, Sizes
-from tests.support.plain_search import Kept, as_kept, is_behind, matching
-from tiering.types import Order, TimeAxis
+from tests.support.index.index_merge import Shape
+from tests.support.oracles.plain_search import Kept, as_kept, is_behind, matching
+from tests.support.stores.look_up_world import DAY_MS, TOPICS, LookUpWorld, Sending, Sizes
+from tierlog.index.search.query import Query
+from tierlog.tiering.base.types import Order, TimeAxis
 
 _QUICK = 1
 _RUNS = 24

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.hot_stores import NOW_MS
-from tiering.batch import ANY_QUEUE, MAX_QUEUES, BytesColumn, Message, MessageBatch
-from tiering.errors import InvalidRequestError
-from tiering.format.properties import KEYS, TAGS
-from tiering.format.record import MAX_PROPERTIES_BYTES
-from tiering.pending import PendingMessages
+from tests.support.stores.hot_stores import NOW_MS
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.format.properties import KEYS, TAGS
+from tierlog.tiering.format.record import MAX_PROPERTIES_BYTES
+from tierlog.tiering.message.batch import ANY_QUEUE, MAX_QUEUES, BytesColumn, Message, MessageBatch
+from tierlog.tiering.message.pending import PendingMessages
 
 MAX_BODY_BYTES = 60
 #: What the two ways to check a message might see differently: separators, spaces, zeros, half a pair, other scripts.
@@ -54,7 +54,13 @@ def columns(batch: MessageBatch) -> tuple[object, ...]:
 
 def add(pending: PendingMessages, message: Message) -> None:
     pending.add(
-        message.topic, message.body, message.keys, message.tag, message.properties, message.born_ms, message.queue_id
+        message.topic,
+        message.body,
+        keys=message.keys,
+        tag=message.tag,
+        properties=message.properties,
+        born_ms=message.born_ms,
+        queue_id=message.queue_id,
     )
 
 

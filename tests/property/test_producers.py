@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from service.appended import Appended
-from service.appending import IdempotencyKey
-from service.engine import Engine
-from tests.support.crash_fs import CrashFileSystem, PowerCut
-from tests.support.power_world import ROOT, tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.randomness import SeededRandomness
-from tiering.types import Durability, PullStatus
+from tests.support.fs.crash_fs import PowerCut
+from tests.support.stores.power_world import tiny_settings
+from tests.support.world import World
+from tierlog.service.engine.append_results import Appended
+from tierlog.service.engine.appends import IdempotencyKey
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Durability, PullStatus
+from tierlog.tiering.message.batch import Message
 
 PRODUCERS = ("first", "second", "third")
 TOPICS = ("orders", "payments")
@@ -28,24 +26,15 @@ def message(topic: str, producer: str, number: int) -> Message:
     return Message(topic, f"{producer} {number} {'x' * size}".encode(), [f"k{number}"], "t", {"p": producer})
 
 
-class World:
+class ToldWorld(World):
     """A store on a disk that forgets, what producers have sent to it, and what they were told."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.clock = ManualClock()
-        self.objects = MemoryObjectStore(self.clock)
-        self.fs = CrashFileSystem(seed=seed)
-        self.fs.make_dirs(ROOT.parent)
+        super().__init__(settings=tiny_settings(8192), seed=seed)
         self.sent: dict[tuple[str, str], int] = {}
         self.told: dict[tuple[str, str, int], Appended] = {}
-        self.engine = self.open()
-
-    def open(self) -> Engine:
-        return Engine.open(
-            ROOT, settings=tiny_settings(8192), cold_url="memory://archive", store_id="store", clock=self.clock,
-            fs=self.fs, randomness=SeededRandomness(self.chance.randrange(1 << 30)), objects=self.objects,
-        )  # fmt: skip
+        self.open()
 
     def send(self, topic: str, producer: str, first: int, end: int) -> None:
         key = topic, producer
@@ -86,15 +75,11 @@ class World:
         if self.chance.random() < 0.5:
             self.fs = self.fs.after_kill()
         else:
-            self.fs = self.fs.crash(self.chance.randrange(1 << 30))
-        self.engine = self.open()
-
-    def restart(self) -> None:
-        self.engine.close()
-        self.engine = self.open()
+            self.cut_power(self.chance.randrange(1 << 30))
+        self.open()
 
 
-def everything(engine: Engine) -> dict[bytes, list[str]]:
+def everything(engine: Store) -> dict[bytes, list[str]]:
     found: dict[bytes, list[str]] = {}
     for topic in engine.topics():
         for queue in topic.queues:
@@ -112,12 +97,12 @@ def everything(engine: Engine) -> dict[bytes, list[str]]:
 
 @pytest.mark.parametrize("run", range(6))
 def test_each_message_is_there_once(seed: int, run: int) -> None:
-    world = World(seed + run)
+    world = ToldWorld(seed + run)
     chance = world.chance
     for _ in range(40):
         what = chance.randrange(12)
         if what == 0:
-            world.restart()
+            world.reopen()
         elif what < 4:
             world.crash(world.step)
         else:

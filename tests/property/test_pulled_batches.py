@@ -10,40 +10,34 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from index.query import Query
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.engines import tiny_settings
-from tests.support.hot_stores import ROOT, record
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import InvalidRequestError, StoreError
-from tiering.format.properties import encode_properties
-from tiering.format.queue_unit import UNIT, UNIT_DTYPE
-from tiering.format.record import encode_record
-from tiering.message import StoredMessage
-from tiering.message_batch import MESSAGE_SCHEMA, message_batch
-from tiering.message_columns import MessageColumns
-from tiering.pulled_batch import PulledBatch
-from tiering.types import PullStatus, Tier
+from tests.support.stores.engines import tiny_settings
+from tests.support.stores.hot_stores import record
+from tests.support.world import World
+from tierlog.index.search.query import Query
+from tierlog.service.archive.archive import Archive
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError
+from tierlog.tiering.base.types import PullStatus, Tier
+from tierlog.tiering.format.properties import encode_properties
+from tierlog.tiering.format.queue_unit import UNIT, UNIT_DTYPE
+from tierlog.tiering.format.record import encode_record
+from tierlog.tiering.message.arrow_schema import MESSAGE_SCHEMA, message_batch
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.record_columns import RecordBatchBuilder
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.read.pull_batch import PulledBatch
 
 QUEUES = 2
 EVERYTHING = np.array([(-(1 << 63), (1 << 63) - 1)] * 4, np.int64)
 
 
-class World:
+class PulledWorld(World):
     """A store that is written to, archived and erased from by chance."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.clock = ManualClock()
-        self.objects = MemoryObjectStore(self.clock)
-        self.engine = Engine.open(
-            ROOT, settings=tiny_settings(hot__default_queues=QUEUES), cold_url="memory://archive", store_id="store",
-            clock=self.clock, fs=CrashFileSystem(), objects=self.objects,
-        )  # fmt: skip
+        super().__init__(settings=tiny_settings(hot__default_queues=QUEUES))
+        self.open()
         self.append()
         self.engine.archive()
 
@@ -74,11 +68,8 @@ class World:
     def _moment(self) -> int:
         return self.clock.now_ms() - self.chance.randrange(1, 200)
 
-    def cold(self) -> ColdEngine:
-        return ColdEngine.open("memory://archive", settings=tiny_settings(), clock=self.clock, objects=self.objects)
 
-
-def messages_of(engine: Engine | ColdEngine, queue: int, offset: int = 0) -> list[StoredMessage]:
+def messages_of(engine: Store | Archive, queue: int, offset: int = 0) -> list[StoredMessage]:
     """All that a queue shows, message by message."""
     found: list[StoredMessage] = []
     while (page := engine.pull("t", queue, offset, 100)).status not in (
@@ -89,9 +80,7 @@ def messages_of(engine: Engine | ColdEngine, queue: int, offset: int = 0) -> lis
     return found
 
 
-def batches_of(
-    engine: Engine | ColdEngine, queue: int, limit: int, names: list[str] | None = None
-) -> list[PulledBatch]:
+def batches_of(engine: Store | Archive, queue: int, limit: int, names: list[str] | None = None) -> list[PulledBatch]:
     """The answers of pulls as Arrow from a queue's beginning to its end."""
     found: list[PulledBatch] = []
     offset = 0
@@ -111,8 +100,8 @@ def table_of(found: list[PulledBatch]) -> pa.Table:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_batches_have_the_rows_of_messages_in_both_tiers_whatever_happened(seed: int) -> None:
-    world = World(seed)
-    readers: list[Engine | ColdEngine] = [world.engine]
+    world = PulledWorld(seed)
+    readers: list[Store | Archive] = [world.engine]
     for turn in range(8):
         world.step()
         if turn == 7:
@@ -130,7 +119,7 @@ def test_batches_have_the_rows_of_messages_in_both_tiers_whatever_happened(seed:
 
 
 def test_pulls_of_both_kinds_take_turns_in_one_replay_of_the_archive() -> None:
-    world = World(3)
+    world = PulledWorld(3)
     for _ in range(6):
         world.append()
     world.engine.archive(everything=True, drop_hot=True)
@@ -147,7 +136,7 @@ def test_pulls_of_both_kinds_take_turns_in_one_replay_of_the_archive() -> None:
 
 
 def test_no_record_of_ours_needs_the_plain_codec(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(5)
+    world = PulledWorld(5)
     world.engine.archive(everything=True, drop_hot=True)
     for _ in range(3):
         world.append()
@@ -155,13 +144,13 @@ def test_no_record_of_ours_needs_the_plain_codec(monkeypatch: pytest.MonkeyPatch
     def fail(*_: object) -> None:
         raise AssertionError("a message was made")
 
-    monkeypatch.setattr(MessageColumns, "add_plain", fail)
+    monkeypatch.setattr(RecordBatchBuilder, "add_plain", fail)
     rows = sum(one.messages.num_rows for queue in range(QUEUES) for one in batches_of(world.engine, queue, 1000))
     assert rows > 100
 
 
 def test_a_column_that_is_not_there_or_asked_for_twice_is_refused() -> None:
-    world = World(1)
+    world = PulledWorld(1)
     for names in (["bodies"], ["body", "body"]):
         with pytest.raises(InvalidRequestError, match="bod"):
             world.engine.pull_batch("t", 0, 0, 1, names)
@@ -177,7 +166,7 @@ def failure_of(pull: Callable[[str, int, int, int], object], offset: int) -> str
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_damaged_record_in_the_log_ends_the_batch_before_it_and_then_fails_alike(seed: int) -> None:
-    world = World(seed)
+    world = PulledWorld(seed)
     for _ in range(4):
         world.append()
     chance = world.chance
@@ -225,12 +214,14 @@ def test_hostile_units_and_lengths_are_never_followed_outside_the_segment(seed: 
     units = units_of(*((chance.choice(wild), chance.choice((0, 91, -1, 1 << 30)), 0) for _ in range(12)))
     for name in (None, "keys", "body"):
         schema = MESSAGE_SCHEMA if name is None else pa.schema([MESSAGE_SCHEMA.field(name)])
-        columns = MessageColumns("store", Tier.HOT, chance.choice((0, 200, 1 << 16)), 12, schema)
-        taken = columns.add_units(units, log, chance.choice((0, 0, 64)), "t", EVERYTHING)
+        columns = RecordBatchBuilder("store", Tier.HOT, chance.choice((0, 200, 1 << 16)), 12, schema)
+        taken = columns.add_units(units, log, chance.choice((0, 0, 64)), topic="t", bounds=EVERYTHING)
         assert columns.finish().num_rows == taken
 
 
 def test_units_in_another_byte_order_are_refused() -> None:
-    columns = MessageColumns("store", Tier.HOT, 1000)
+    columns = RecordBatchBuilder("store", Tier.HOT, 1000)
     with pytest.raises(ValueError, match="bytes of their file"):
-        columns.add_units(np.zeros(1, UNIT_DTYPE.newbyteorder()), np.zeros(91, np.uint8), 0, "t", EVERYTHING)
+        columns.add_units(
+            np.zeros(1, UNIT_DTYPE.newbyteorder()), np.zeros(91, np.uint8), 0, topic="t", bounds=EVERYTHING
+        )

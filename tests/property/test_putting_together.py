@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.hot_stores import array, record
-from tests.support.segments import BASE, NAMES, SEGMENT, Written, mixed_records, write_segment
-from tiering.errors import TornRecordError
-from tiering.format.filler import decode_filler, is_filler
-from tiering.fs import ByteArray
-from tiering.kernels.placing import place_items
-from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
+from tests.support.stores.hot_stores import array, record
+from tests.support.stores.segments import BASE, NAMES, SEGMENT, Written, mixed_records, write_segment
+from tierlog.tiering.base.errors import TornRecordError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.filler import decode_filler, is_filler
+from tierlog.tiering.kernels.placement import place_items
+from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
 
 
 def random_removal(chance: random.Random, share: float) -> object:

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from index.hot_tier import HotPage
-from index.query import Answer, Query
-from index.remote_search import RemoteSearch, SilentSearch, check_page
-from index.results import PAGE_BYTES, range_behind_cursor
-from index.search import search
-from service.archives import Archive
-from service.cluster.hot_wire import hot_stream, read_hot_stream
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import CorruptionError, TopicNotFoundError, UnavailableError
-from tiering.message import Place, StoredMessage
-from tiering.types import Order, TimeAxis
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.hot_search import HotPage
+from tierlog.index.search.query import Answer, Query
+from tierlog.index.search.remote_search import RemoteSearch, SilentSearch, check_page
+from tierlog.index.search.results import PAGE_BYTES, range_behind_cursor
+from tierlog.index.search.searcher import search
+from tierlog.service.archive.archived_stores import ArchiveRoot
+from tierlog.service.engine.store import Store
+from tierlog.service.wire.hot_page import hot_stream, read_hot_stream
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import CorruptionError, TopicNotFoundError, UnavailableError
+from tierlog.tiering.base.types import Order, TimeAxis
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.stored_message import Place, StoredMessage
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 _QUICK, _RUNS = 1, 8
 _PAGES = 3
@@ -39,13 +39,13 @@ class Stores:
         self.bucket = MemoryObjectStore(self.clock)
         self.settings = tiny_settings()
         self.engines = [
-            Engine.open(
+            Store.open(
                 root / name, settings=self.settings, cold_url=_URL, store_id=name, clock=self.clock,
                 objects=self.bucket,
             )
             for name in ("a", "b", "c")[: self.chance.choice([2, 3])]
         ]  # fmt: skip
-        self.archive = Archive(_URL, self.settings, self.clock, self.bucket)
+        self.archive = ArchiveRoot(_URL, self.settings, self.clock, self.bucket)
         for engine in self.engines:
             self.append(engine)
 
@@ -53,7 +53,7 @@ class Stores:
         for engine in self.engines:
             engine.close()
 
-    def append(self, engine: Engine) -> None:
+    def append(self, engine: Store) -> None:
         self.clock.advance(self.chance.choice([0, 1, 500]))
         count = self.chance.randrange(1, 15)
         skew_ms = self.chance.choice([0, -10_000, 10_000])
@@ -98,7 +98,7 @@ class Stores:
         return sorted(found, key=lambda one: one.place(query.axis), reverse=query.order is Order.NEWEST)
 
 
-def _all(engine: Engine, query: Query) -> Iterator[StoredMessage]:
+def _all(engine: Store, query: Query) -> Iterator[StoredMessage]:
     answer = engine.query(query)
     assert answer.coverage.complete
     assert answer.next_cursor is None

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiering.format.queue_unit import UNIT_BYTES, QueueUnit
-from tiering.format.record import SysFlag
-from tiering.kernels.queue_units import sort_into_queues
-from tiering.kernels.scan import SCAN_ROW
+from tierlog.tiering.format.queue_unit import UNIT_BYTES, QueueUnit
+from tierlog.tiering.format.record import SysFlag
+from tierlog.tiering.kernels.queue_units import sort_into_queues
+from tierlog.tiering.kernels.scan import SCAN_ROW
 
 _RECORD = st.tuples(
     st.integers(0, 2),  # topic number

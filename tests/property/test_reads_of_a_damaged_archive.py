@@ -9,30 +9,31 @@ from functools import partial
 
 import pytest
 
-from index.query import Answer, Query
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from tests.support.archives import KEYS, TOPICS, ArchiveWorld, Named, build
-from tests.support.damage import Damage, damages
-from tests.support.faulty_store import FaultyObjectStore
-from tiering.errors import ObjectNotFoundError, StoreError
-from tiering.message import StoredMessage
-from tiering.pull_result import PullResult
-from tiering.types import Boundary, Order, PullStatus, Tier, TimeAxis
+from tests.support.objects.damage import Damage, damages
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.archives import KEYS, TOPICS, Named, build
+from tests.support.world import World
+from tierlog.index.search.query import Answer, Query
+from tierlog.service.archive.archive import Archive
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import ObjectNotFoundError, StoreError
+from tierlog.tiering.base.types import Boundary, Order, PullStatus, Tier, TimeAxis
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.read.pull_result import PullResult
 
 KINDS = (
     "head", "state", "segment", "index object", "rows", "companion",
     "log page 0", "log page 1", "index page 0", "index page 1",
 )  # fmt: skip
 EVER = (0, 1 << 62)
-Reader = ColdEngine | Engine
+Reader = Archive | Store
 
 
 @dataclass(frozen=True)
 class Good:
     """The archive as it should be, and what it answers."""
 
-    world: ArchiveWorld
+    world: World
     named: Named
     answers: dict[str, object]
     ranges: dict[str, tuple[int, int]]
@@ -53,7 +54,7 @@ def good() -> Good:
     return Good(world, named, answers, ranges_of(world))
 
 
-def ranges_of(world: ArchiveWorld) -> dict[str, tuple[int, int]]:
+def ranges_of(world: World) -> dict[str, tuple[int, int]]:
     manifest = world.manifest()
     head, reader = manifest.refresh(), manifest.reader()
     found: dict[str, tuple[int, int]] = {}
@@ -222,7 +223,7 @@ def test_a_server_that_gives_fewer_bytes_than_were_asked(good: Good, kind: str) 
                 compare(good, key, f"cold {name}", read, partial(good.world.cold, faulty))
 
 
-def pulled(engine: ColdEngine, topic: str, queue_id: int, offset: int) -> PullResult:
+def pulled(engine: Archive, topic: str, queue_id: int, offset: int) -> PullResult:
     return engine.pull(topic, queue_id, offset, 1000)
 
 

@@ -9,25 +9,32 @@ from pathlib import Path
 
 import pytest
 
-from index.archive_check import check_archive_deep
-from index.layout import LAYOUTS, TIERLOG, ItemLayout
-from index.query import Query
-from index.rebuild import build_objects, replace_stretch
-from index.rebuild_plan import IndexShape, RebuildPlan, Stretch, plan_rebuild
-from tests.support.archives import KEYS, TOPICS, ArchiveWorld, build
-from tests.support.index_edits import edit_head
-from tests.support.index_merge import Shape, merge, mergeable
-from tests.support.item_layouts import NARROW, THIRD
-from tiering.checks.findings import Findings
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.segment.reader import SegmentReader
-from tiering.errors import ConflictError, CorruptionError, InvalidRequestError, ObjectNotFoundError
-from tiering.format.manifest import IndexEntry
-from tiering.fs import LocalFileSystem
-from tiering.message import StoredMessage
-from tiering.overlay import OverlayFileSystem
-from tiering.randomness import SeededRandomness
-from tiering.types import Order, TimeAxis
+from tests.support.index.index_edits import edit_head
+from tests.support.index.index_merge import Shape, merge, mergeable
+from tests.support.index.item_layouts import NARROW, THIRD
+from tests.support.stores.archives import KEYS, TOPICS, build
+from tests.support.world import World
+from tierlog.index.format.layout import LAYOUTS, TIERLOG, ItemLayout
+from tierlog.index.maintenance.check import check_archive_deep
+from tierlog.index.maintenance.rebuild import (
+    IndexShape,
+    RebuildPlan,
+    Stretch,
+    build_objects,
+    plan_rebuild,
+    replace_stretch,
+)
+from tierlog.index.search.query import Query
+from tierlog.tiering.base.errors import ConflictError, CorruptionError, InvalidRequestError, ObjectNotFoundError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import Order, TimeAxis
+from tierlog.tiering.base.wrapped_fs import OverlayFileSystem
+from tierlog.tiering.checks.findings import Findings
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.format.manifest import IndexEntry
+from tierlog.tiering.message.stored_message import StoredMessage
 
 #: Names of objects are used once.
 _SEEDS = itertools.count()
@@ -36,12 +43,12 @@ EVER = ((0, 1 << 62),)
 
 
 @pytest.fixture(scope="module")
-def good() -> ArchiveWorld:
+def good() -> World:
     return build()
 
 
 @pytest.fixture
-def world(good: ArchiveWorld) -> ArchiveWorld:
+def world(good: World) -> World:
     return good.copy()
 
 
@@ -49,7 +56,7 @@ Answers = list[tuple[list[StoredMessage], bool]]
 
 
 @pytest.fixture(scope="module")
-def wanted(good: ArchiveWorld) -> Answers:
+def wanted(good: World) -> Answers:
     return answers(good)
 
 
@@ -76,12 +83,18 @@ def built(manifest: ManifestStore, stretch: Stretch, shape: IndexShape) -> tuple
         entry
         for piece in stretch.pieces
         for entry in build_objects(
-            manifest, head, piece, shape, fs, Path(f"/rebuild/{piece[0]}"), SeededRandomness(next(_SEEDS))
+            manifest,
+            head,
+            piece,
+            shape=shape,
+            fs=fs,
+            folder=Path(f"/rebuild/{piece[0]}"),
+            randomness=SeededRandomness(next(_SEEDS)),
         )
     )
 
 
-def rebuild(world: ArchiveWorld, shape: IndexShape = SHAPE, *, everything: bool = False) -> tuple[int, int]:
+def rebuild(world: World, shape: IndexShape = SHAPE, *, everything: bool = False) -> tuple[int, int]:
     """All stretches one after the other; commits, and objects that were added."""
     manifest = world.manifest()
     plan = plan_of(manifest, shape, everything=everything)
@@ -95,7 +108,7 @@ def rebuild(world: ArchiveWorld, shape: IndexShape = SHAPE, *, everything: bool 
     return commits, added
 
 
-def answers(world: ArchiveWorld) -> Answers:
+def answers(world: World) -> Answers:
     """Every key of every topic, on both axes, in both orders, of all times and of some."""
     cold, now_ms = world.cold(), world.clock.now_ms()
     times = [(0, now_ms), (now_ms - 150_000, now_ms - 60_000)]
@@ -110,13 +123,13 @@ def answers(world: ArchiveWorld) -> Answers:
     return found
 
 
-def check(world: ArchiveWorld, layouts: Mapping[int, ItemLayout] = LAYOUTS) -> list[str]:
+def check(world: World, layouts: Mapping[int, ItemLayout] = LAYOUTS) -> list[str]:
     findings = Findings()
     check_archive_deep(world.manifest(), None, findings, lambda done, of: None, layouts)
     return findings.lines()
 
 
-def entries(world: ArchiveWorld) -> list[IndexEntry]:
+def entries(world: World) -> list[IndexEntry]:
     manifest = world.manifest()
     return list(manifest.all_index_entries(manifest.reader(), manifest.refresh()))
 
@@ -124,26 +137,26 @@ def entries(world: ArchiveWorld) -> list[IndexEntry]:
 # ---- what is lost
 
 
-def forget_all(world: ArchiveWorld) -> None:
+def forget_all(world: World) -> None:
     edit_head(world, lambda head: replace(head, index=(), index_tree=()))
 
 
-def forget_the_newest(world: ArchiveWorld) -> None:
+def forget_the_newest(world: World) -> None:
     edit_head(world, lambda head: replace(head, index=()))
 
 
-def forget_one_and_delete_another(world: ArchiveWorld) -> None:
+def forget_one_and_delete_another(world: World) -> None:
     inline = world.manifest().refresh().index
     del world.objects._objects[inline[-1].key]
     edit_head(world, lambda head: replace(head, index=head.index[1:]))
 
 
-def delete_every_other(world: ArchiveWorld) -> None:
+def delete_every_other(world: World) -> None:
     for entry in entries(world)[::2]:
         del world.objects._objects[entry.key]
 
 
-def delete_all(world: ArchiveWorld) -> None:
+def delete_all(world: World) -> None:
     for entry in entries(world):
         del world.objects._objects[entry.key]
 
@@ -155,7 +168,7 @@ LOSSES = [
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_lost_index_is_made_again(wanted: Answers, world: ArchiveWorld, lose: Callable[[ArchiveWorld], None]) -> None:
+def test_a_lost_index_is_made_again(wanted: Answers, world: World, lose: Callable[[World], None]) -> None:
     lose(world)
     kept = {entry.key for entry in entries(world)} & world.objects._objects.keys()
     commits, added = rebuild(world)
@@ -168,7 +181,7 @@ def test_a_lost_index_is_made_again(wanted: Answers, world: ArchiveWorld, lose: 
 
 
 @pytest.mark.parametrize(("slots", "items"), [(1, 500), pytest.param(7, 3, marks=pytest.mark.slow), (64, 500)])
-def test_another_number_of_slots_and_items(wanted: Answers, world: ArchiveWorld, slots: int, items: int) -> None:
+def test_another_number_of_slots_and_items(wanted: Answers, world: World, slots: int, items: int) -> None:
     rebuild(world, IndexShape(slots, items, TIERLOG))
     assert {(entry.slots, entry.slot_from, entry.slot_end) for entry in entries(world)} == {(slots, 0, slots)}
     assert check(world) == []
@@ -176,7 +189,7 @@ def test_another_number_of_slots_and_items(wanted: Answers, world: ArchiveWorld,
 
 
 @pytest.mark.parametrize("layout", [THIRD, pytest.param(NARROW, marks=pytest.mark.slow)])
-def test_another_layout_and_back(wanted: Answers, world: ArchiveWorld, layout: ItemLayout) -> None:
+def test_another_layout_and_back(wanted: Answers, world: World, layout: ItemLayout) -> None:
     layouts = {**LAYOUTS, layout.number: layout}
     rebuild(world, replace(SHAPE, layout=layout))
     assert {entry.layout for entry in entries(world)} == {layout.name}
@@ -187,13 +200,13 @@ def test_another_layout_and_back(wanted: Answers, world: ArchiveWorld, layout: I
     assert answers(world) == wanted
 
 
-def test_a_layout_for_export_is_refused(world: ArchiveWorld) -> None:
+def test_a_layout_for_export_is_refused(world: World) -> None:
     with pytest.raises(InvalidRequestError, match="import and export only"):
         rebuild(world, replace(SHAPE, layout=LAYOUTS[1]))
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_merged_objects_become_those_of_their_range(wanted: Answers, world: ArchiveWorld, parts: int) -> None:
+def test_merged_objects_become_those_of_their_range(wanted: Answers, world: World, parts: int) -> None:
     for number, run in enumerate(mergeable(world.manifest(), world.manifest().refresh())):
         merge(world.manifest(), run, SeededRandomness(number), Shape(parts=parts, page_bytes=4096))
     merged = [entry for entry in entries(world) if entry.level]
@@ -206,7 +219,7 @@ def test_merged_objects_become_those_of_their_range(wanted: Answers, world: Arch
     assert answers(world) == wanted
 
 
-def test_everything_again_if_asked_for(wanted: Answers, world: ArchiveWorld) -> None:
+def test_everything_again_if_asked_for(wanted: Answers, world: World) -> None:
     before = {entry.key for entry in entries(world)}
     commits, _ = rebuild(world, everything=True)
     assert commits > 1
@@ -216,7 +229,7 @@ def test_everything_again_if_asked_for(wanted: Answers, world: ArchiveWorld) -> 
 
 
 @pytest.mark.parametrize("done", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_killed_between_commits_the_next_run_goes_on(wanted: Answers, world: ArchiveWorld, done: int) -> None:
+def test_killed_between_commits_the_next_run_goes_on(wanted: Answers, world: World, done: int) -> None:
     """Objects of the stretch that was not committed are nobody's."""
     manifest, shape = world.manifest(), IndexShape(7, 30, TIERLOG)
     stretches = plan_of(manifest, shape).stretches
@@ -231,7 +244,7 @@ def test_killed_between_commits_the_next_run_goes_on(wanted: Answers, world: Arc
 
 
 @pytest.mark.slow
-def test_answers_are_the_same_after_every_commit(world: ArchiveWorld) -> None:
+def test_answers_are_the_same_after_every_commit(world: World) -> None:
     """One engine over all of it, so that its catalogue swaps each stretch in."""
     manifest, cold = world.manifest(), world.cold()
     queries = [Query(topic, key, limit=500) for topic in TOPICS for key in KEYS]
@@ -254,7 +267,7 @@ def only_stretch(manifest: ManifestStore) -> Stretch:
     return stretch
 
 
-def test_a_range_that_somebody_rebuilt_is_refused(world: ArchiveWorld) -> None:
+def test_a_range_that_somebody_rebuilt_is_refused(world: World) -> None:
     manifest = world.manifest()
     stretch = only_stretch(manifest)
     new = built(manifest, stretch, SHAPE)
@@ -265,7 +278,7 @@ def test_a_range_that_somebody_rebuilt_is_refused(world: ArchiveWorld) -> None:
     assert entries(world) == before
 
 
-def test_a_hole_that_somebody_filled_is_refused(world: ArchiveWorld) -> None:
+def test_a_hole_that_somebody_filled_is_refused(world: World) -> None:
     """Nothing is to be removed, so only the newer objects tell."""
     forget_all(world)
     manifest = world.manifest()
@@ -278,7 +291,7 @@ def test_a_hole_that_somebody_filled_is_refused(world: ArchiveWorld) -> None:
     assert {entry.key for entry in new}.isdisjoint(entry.key for entry in entries(world))
 
 
-def test_a_range_that_expired_in_part_is_refused(world: ArchiveWorld) -> None:
+def test_a_range_that_expired_in_part_is_refused(world: World) -> None:
     forget_all(world)
     manifest = world.manifest()
     stretch = only_stretch(manifest)
@@ -288,7 +301,7 @@ def test_a_range_that_expired_in_part_is_refused(world: ArchiveWorld) -> None:
         replace_stretch(manifest, stretch, new, manifest.begin_upload())
 
 
-def test_a_segment_that_cannot_be_read_is_no_index(world: ArchiveWorld) -> None:
+def test_a_segment_that_cannot_be_read_is_no_index(world: World) -> None:
     manifest = world.manifest()
     head = manifest.refresh()
     entry = next(manifest.log_entries(manifest.reader(), head))
@@ -301,7 +314,7 @@ def test_a_segment_that_cannot_be_read_is_no_index(world: ArchiveWorld) -> None:
 
 
 @pytest.mark.slow
-def test_removed_records_have_no_items(world: ArchiveWorld) -> None:
+def test_removed_records_have_no_items(world: World) -> None:
     engine = world.open()
     engine.removal.erase(Query("orders", KEYS[0]))
     while engine.removal.round():

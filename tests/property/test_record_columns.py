@@ -9,17 +9,17 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.columns import bounds_of, rows_of
-from pipeline.predicate import EVERYTHING, Predicate, Span
-from pipeline.rows import message_batch
-from tests.support.hot_stores import STORE_HOST, STORE_HOST_V6, record
-from tiering.cold.segment.reader import item_at
-from tiering.format.filler import Filler, make_filler
-from tiering.format.record import Record, RecordVersion, encode_record
-from tiering.kernels.text import is_utf8
-from tiering.message import StoredMessage
-from tiering.message_columns import MessageColumns
-from tiering.types import Tier
+from tests.support.stores.hot_stores import STORE_HOST, STORE_HOST_V6, record
+from tierlog.pipeline.read.frames import bounds_of, rows_of
+from tierlog.pipeline.read.predicate import EVERYTHING, Predicate, ValueRange
+from tierlog.pipeline.read.views import message_batch
+from tierlog.tiering.base.types import Tier
+from tierlog.tiering.cold.segment.reader import item_at
+from tierlog.tiering.format.filler import Filler, make_filler
+from tierlog.tiering.format.record import Record, RecordVersion, encode_record
+from tierlog.tiering.kernels.text import is_utf8
+from tierlog.tiering.message.record_columns import RecordBatchBuilder
+from tierlog.tiering.message.stored_message import StoredMessage
 
 TOPICS = ["orders", "a", "ünï", "%DLQ%" + "w" * 200]
 NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "__CRC32#", "TL_PID", "TL_SEQ", "TL_PIT", "K", "KEYSX", "na", "naïve"]
@@ -51,7 +51,9 @@ records = st.builds(
     body=st.one_of(st.binary(max_size=40), st.just(bytes(300))),
     properties_text=texts,
 )
-spans = st.sampled_from([Span(), Span(10, 60), Span(first=50), Span(end=1 << 61), Span(-(1 << 70), 1 << 70)])
+spans = st.sampled_from(
+    [ValueRange(), ValueRange(10, 60), ValueRange(first=50), ValueRange(end=1 << 61), ValueRange(-(1 << 70), 1 << 70)]
+)
 predicates = st.builds(Predicate, physical_offsets=spans, stored=spans)
 
 
@@ -63,7 +65,7 @@ def encoded(one: Record, checksum: bool) -> bytes:
 def gathered(frame: bytes, topics: list[str], predicate: Predicate) -> tuple[pa.RecordBatch, int]:
     """What the columns hold of records one after another, and how many of them the kernel left to the plain codec."""
     data = np.frombuffer(frame, np.uint8)
-    columns = MessageColumns("store", Tier.COLD, len(frame))
+    columns = RecordBatchBuilder("store", Tier.COLD, len(frame))
     bounds, at, plain = bounds_of(predicate), 0, 0
     for topic in topics:
         item = item_at(frame, at)
@@ -111,7 +113,7 @@ def test_a_flipped_bit_is_left_to_the_plain_codec_or_means_the_same_to_both(
 ) -> None:
     raw = bytearray(encoded(one, checksum))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    columns = MessageColumns("store", Tier.COLD, len(raw))
+    columns = RecordBatchBuilder("store", Tier.COLD, len(raw))
     stopped = columns.add(np.frombuffer(raw, np.uint8), 0, len(raw), one.topic, bounds_of(EVERYTHING))
     if stopped:
         item = item_at(bytes(raw), 0)

@@ -6,16 +6,16 @@ import numpy as np
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.hot_stores import NOW_MS, STORE_HOST, STORE_HOST_V6, array, record
-from tiering.batch import BORN_END_MS, BytesColumn, Message, MessageBatch
-from tiering.errors import StoreError
-from tiering.format.hashing import tag_hash
-from tiering.format.properties import KEYS, TAGS, UNIQ_KEY, encode_properties
-from tiering.format.record import MAGIC_BLANK, Record, RecordVersion, decode_record, encode_record
-from tiering.fs import ByteArray
-from tiering.kernels.checksum import CRC_TABLES
-from tiering.kernels.encode import PROPERTY_NAMES, encode_records
-from tiering.kernels.scan import ScanStop, TopicTable, scan
+from tests.support.stores.hot_stores import NOW_MS, STORE_HOST, STORE_HOST_V6, array, record
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.hashing import tag_hash
+from tierlog.tiering.format.properties import KEYS, TAGS, UNIQ_KEY, encode_properties
+from tierlog.tiering.format.record import MAGIC_BLANK, Record, RecordVersion, decode_record, encode_record
+from tierlog.tiering.kernels.checksum import CRC_TABLES
+from tierlog.tiering.kernels.encode import PROPERTY_NAMES, encode_records
+from tierlog.tiering.kernels.scan import ScanStop, TopicTable, scan
+from tierlog.tiering.message.batch import BORN_END_MS, BytesColumn, Message, MessageBatch
 
 TOPIC_NAMES = ["orders", "a", "%RETRY%group", "%DLQ%" + "w" * 200, "T" * 127]
 TOPICS = TopicTable(TOPIC_NAMES)
@@ -41,13 +41,19 @@ def encoded(batch: MessageBatch, host: bytes, physical: int, *, checksum: bool =
     store_host = np.frombuffer(host, np.uint8)
     queue_offsets = 100 + np.arange(len(batch))
     names = BytesColumn.of([topic.encode() for topic in batch.topics])
-    columns = (names, batch.body, batch.keys, batch.tags, batch.properties)
-    topics, body, keys, tags, properties = ((each.data.ctypes.data, each.starts.ctypes.data) for each in columns)
     written = encode_records(
-        CRC_TABLES, out.ctypes.data, physical, NOW_MS, born_host.ctypes.data, 8, store_host.ctypes.data, len(host),
-        PROPERTY_NAMES.ctypes.data, 0, len(batch), sizes.ctypes.data, batch.topic_index.ctypes.data, *topics,
-        batch.queue_id.ctypes.data, queue_offsets.ctypes.data, batch.born_ms.ctypes.data, *body, *keys, *tags,
-        *properties, int(checksum),
+        tables=CRC_TABLES, out=out.ctypes.data, physical=physical, store_ms=NOW_MS,
+        born_host=born_host.ctypes.data, born_host_length=8,
+        store_host=store_host.ctypes.data, store_host_length=len(host),
+        names=PROPERTY_NAMES.ctypes.data, first=0, last=len(batch), size=sizes.ctypes.data,
+        topic_index=batch.topic_index.ctypes.data,
+        topics=names.data.ctypes.data, topic_starts=names.starts.ctypes.data,
+        queue_id=batch.queue_id.ctypes.data, queue_offset=queue_offsets.ctypes.data, born_ms=batch.born_ms.ctypes.data,
+        body=batch.body.data.ctypes.data, body_starts=batch.body.starts.ctypes.data,
+        keys=batch.keys.data.ctypes.data, keys_starts=batch.keys.starts.ctypes.data,
+        tags=batch.tags.data.ctypes.data, tags_starts=batch.tags.starts.ctypes.data,
+        properties=batch.properties.data.ctypes.data, properties_starts=batch.properties.starts.ctypes.data,
+        checksum=checksum,
     )  # fmt: skip
     assert written == sizes.sum()
     assert (out[written:] == 0xEE).all(), "the kernel wrote past the batch"

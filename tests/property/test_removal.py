@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.removal_world import KEYS, RemovalWorld
-from tiering.errors import ConflictError, NotFoundError
-from tiering.types import END_OF_TIME_MS
+from tests.support.stores.removal_world import KEYS, RemovalWorld
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import ConflictError, NotFoundError
+from tierlog.tiering.base.types import END_OF_TIME_MS
 
 TOPICS = ("t", "u")
 MINUTE_MS = 60_000
@@ -39,9 +39,9 @@ class Run:
     def __init__(self, retention_minutes: int | None) -> None:
         self.least_minutes: dict[str, int] = {}
         self.retention_minutes = retention_minutes
-        self.world = RemovalWorld(cold={"retention_ms": (retention_minutes or 0) * MINUTE_MS})
+        self.world = RemovalWorld(cold__retention_ms=(retention_minutes or 0) * MINUTE_MS)
         self.began_ms = self.world.clock.now_ms()
-        self.engine: Engine = self.world.open()
+        self.engine: Store = self.world.open()
         self.engine.archive()  # the archive is there from the first contact on
 
     def take(self, step: tuple[Any, ...]) -> None:

@@ -10,38 +10,46 @@ from functools import partial
 
 import pytest
 
-from index.archive_repair import RepairReport
-from index.object_sections import FILTER
-from index.query import Query
-from service.repairing import repair_local
 from tests.property.test_check_names_damage import drop_an_item, drop_index, edit_rows, shift_count
-from tests.support.archives import KEYS, ROOT, TOPICS, ArchiveWorld, Named, build
-from tests.support.damage import Damage, bytes_of, changed, flipped, remove
-from tests.support.faulty_store import FaultyObjectStore
-from tests.support.index_edits import edit_head
-from tiering.cold.object_store import ObjectStore
-from tiering.errors import UnavailableError
-from tiering.format.manifest import Head, ObjectRef, PageNode, encode_page
-from tiering.message import StoredMessage
+from tests.support.index.index_edits import edit_head
+from tests.support.objects.damage import Damage, bytes_of, changed, flipped, remove
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.archives import KEYS, TOPICS, Named, build
+from tests.support.world import ROOT, World
+from tierlog.index.format.object_sections import FILTER
+from tierlog.index.maintenance.repair import RepairReport
+from tierlog.index.search.query import Query
+from tierlog.service.engine.local_repair import repair_local
+from tierlog.tiering.base.errors import UnavailableError
+from tierlog.tiering.format.manifest import Head, ObjectRef, PageNode, encode_page
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.objects.object_store import ObjectStore
+
+Wanted = list[list[StoredMessage]]
 
 
 @pytest.fixture(scope="module")
-def good() -> ArchiveWorld:
+def good() -> World:
     return build()
 
 
 @pytest.fixture
-def world(good: ArchiveWorld) -> ArchiveWorld:
+def world(good: World) -> World:
     return good.copy()
 
 
-def answers(world: ArchiveWorld) -> list[list[StoredMessage]]:
+@pytest.fixture(scope="module")
+def wanted(good: World) -> Wanted:
+    return answers(good)
+
+
+def answers(world: World) -> Wanted:
     cold = world.cold()
     queries = [Query(topic, key, limit=1000) for topic in TOPICS for key in (None, *KEYS)]
     return [cold.query(query).messages for query in queries]
 
 
-def repaired(world: ArchiveWorld, *, hot: bool = False, objects: ObjectStore | None = None) -> RepairReport:
+def repaired(world: World, *, hot: bool = False, objects: ObjectStore | None = None) -> RepairReport:
     if not hot:
         return world.cold(objects).repair()
     engine = world.open(objects=objects)
@@ -59,31 +67,29 @@ DAMAGES: dict[str, Damage] = {"missing": remove, "a bit": changed(lambda data: f
 )
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", [0, -1])
-def test_what_the_archive_alone_restores(
-    good: ArchiveWorld, world: ArchiveWorld, kind: str, damage: str, number: int
-) -> None:
+def test_what_the_archive_alone_restores(wanted: Wanted, world: World, kind: str, damage: str, number: int) -> None:
     key = Named.of(world.manifest()).kinds[kind][number]
     DAMAGES[damage](world.objects, key)
     report = repaired(world)
     assert [each.object for each in report.done] == [key]
     assert report.left == []
-    assert answers(world) == answers(good)
+    assert answers(world) == wanted
     assert repaired(world) == RepairReport()
 
 
 @pytest.mark.parametrize("kind", ["segment", "state"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_the_hot_tier_restores(good: ArchiveWorld, world: ArchiveWorld, kind: str, damage: str) -> None:
+def test_what_the_hot_tier_restores(wanted: Wanted, world: World, kind: str, damage: str) -> None:
     key = Named.of(world.manifest()).kinds[kind][-1]
     DAMAGES[damage](world.objects, key)
     assert {each.object for each in repaired(world).left} == {key}, "the archive alone cannot"
     report = repaired(world, hot=True)
     assert [each.object for each in report.done] == [key]
     assert report.left == []
-    assert answers(world) == answers(good)
+    assert answers(world) == wanted
 
 
-def test_a_segment_without_another_copy_is_said_to_be_lost(good: ArchiveWorld, world: ArchiveWorld) -> None:
+def test_a_segment_without_another_copy_is_said_to_be_lost(good: World, world: World) -> None:
     key = Named.of(world.manifest()).kinds["segment"][0]
     changed(partial(flipped, position=40))(world.objects, key)
     before = dict(world.objects._objects)
@@ -98,7 +104,7 @@ def test_a_segment_without_another_copy_is_said_to_be_lost(good: ArchiveWorld, w
 
 
 @pytest.mark.parametrize("kind", ["log page 0", "index page 0"])
-def test_a_page_is_made_again_only_if_it_is_certain_what_it_held(world: ArchiveWorld, kind: str) -> None:
+def test_a_page_is_made_again_only_if_it_is_certain_what_it_held(world: World, kind: str) -> None:
     manifest = world.manifest()
     head, named = manifest.refresh(), Named.of(manifest).kinds
     key = named[kind][0]
@@ -111,7 +117,7 @@ def test_a_page_is_made_again_only_if_it_is_certain_what_it_held(world: ArchiveW
     assert world.manifest().refresh().version == head.version
 
 
-def test_all_at_once(good: ArchiveWorld, world: ArchiveWorld) -> None:
+def test_all_at_once(wanted: Wanted, world: World) -> None:
     named = Named.of(world.manifest()).kinds
     for kind in ("rows", "state", "segment"):
         remove(world.objects, named[kind][-1])
@@ -119,21 +125,19 @@ def test_all_at_once(good: ArchiveWorld, world: ArchiveWorld) -> None:
         remove(world.objects, key)
     report = repaired(world, hot=True)
     assert report.left == []
-    assert answers(world) == answers(good)
+    assert answers(world) == wanted
 
 
 @pytest.mark.parametrize("edit", [drop_index, drop_an_item, edit_rows(shift_count)])
-def test_sound_objects_that_say_what_is_not_so(
-    good: ArchiveWorld, world: ArchiveWorld, edit: Callable[[ArchiveWorld], str]
-) -> None:
+def test_sound_objects_that_say_what_is_not_so(wanted: Wanted, world: World, edit: Callable[[World], str]) -> None:
     edit(world)
     report = repaired(world)
     assert report.left == []
     assert report.done
-    assert answers(world) == answers(good)
+    assert answers(world) == wanted
 
 
-def test_the_companion_of_a_page_that_cannot_come_out_the_same(good: ArchiveWorld, world: ArchiveWorld) -> None:
+def test_the_companion_of_a_page_that_cannot_come_out_the_same(wanted: Wanted, world: World) -> None:
     """Another release of zstd packs the same rows into other bytes."""
     manifest = world.manifest()
     node = manifest.refresh().log_tree[0]
@@ -147,10 +151,10 @@ def test_the_companion_of_a_page_that_cannot_come_out_the_same(good: ArchiveWorl
     report = repaired(world)
     assert [each.object for each in report.done] == [leaf.rows.key]
     assert report.left == []
-    assert answers(world) == answers(good)
+    assert answers(world) == wanted
 
 
-def rewrite_page(world: ArchiveWorld, key: str, items: list[PageNode]) -> None:
+def rewrite_page(world: World, key: str, items: list[PageNode]) -> None:
     data = encode_page("log", 1, items)
     world.objects.put(key, data)
 
@@ -164,18 +168,18 @@ def rewrite_page(world: ArchiveWorld, key: str, items: list[PageNode]) -> None:
     edit_head(world, change)
 
 
-def test_a_damaged_key_filter_is_made_again(good: ArchiveWorld, world: ArchiveWorld) -> None:
+def test_a_damaged_key_filter_is_made_again(wanted: Wanted, world: World) -> None:
     entry = world.manifest().refresh().index[0]
     place = entry.sections[FILTER].position + entry.sections[FILTER].length - 5
     changed(lambda data: flipped(data, place))(world.objects, entry.key)
-    assert answers(world) == answers(good)
+    assert answers(world) == wanted
     report = repaired(world)
     assert [finding.object for finding in report.done] == [entry.key]
     assert report.left == []
-    assert answers(world) == answers(good)
+    assert answers(world) == wanted
 
 
-def test_a_dry_run_writes_nothing(world: ArchiveWorld) -> None:
+def test_a_dry_run_writes_nothing(world: World) -> None:
     named = Named.of(world.manifest()).kinds
     remove(world.objects, named["index object"][0])
     remove(world.objects, named["segment"][-1])
@@ -191,8 +195,8 @@ def test_a_dry_run_writes_nothing(world: ArchiveWorld) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_every_write(good: ArchiveWorld) -> None:
-    def damaged() -> ArchiveWorld:
+def test_killed_at_every_write(good: World, wanted: Wanted) -> None:
+    def damaged() -> World:
         world = good.copy()
         named = Named.of(world.manifest()).kinds
         for kind in ("index object", "companion", "rows"):
@@ -207,7 +211,7 @@ def test_killed_at_every_write(good: ArchiveWorld) -> None:
             repaired(world, objects=DiesAtWrite(world.objects, number))
         report = repaired(world)
         assert report.left == [], f"write {number}"
-        assert answers(world) == answers(good), f"write {number}"
+        assert answers(world) == wanted, f"write {number}"
 
 
 class DiesAtWrite(FaultyObjectStore):
@@ -225,13 +229,13 @@ class DiesAtWrite(FaultyObjectStore):
         super()._begin(operation, key)
 
 
-def calls_of(world: ArchiveWorld) -> Iterator[str]:
+def calls_of(world: World) -> Iterator[str]:
     store = FaultyObjectStore(world.objects)
     repaired(world, objects=store)
     return (call.operation for call in store.calls)
 
 
-def test_damaged_queue_and_index_files_are_derived_again(world: ArchiveWorld) -> None:
+def test_damaged_queue_and_index_files_are_derived_again(world: World) -> None:
     before = answers(world)
     engine = world.open()
     view = engine._hot.queue_views(engine._hot.topics.get("orders"))[0]

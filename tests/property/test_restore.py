@@ -11,10 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from service.engine import Engine
-from tests.support.restore_world import RestoreWorld, numbers_of, read_all
-from tiering.batch import Message
-from tiering.errors import FencedError, ReadOnlyError, StoreMismatchError
+from tests.support.stores.engines import small_settings
+from tests.support.world import World, numbers_of, read_all
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import FencedError, ReadOnlyError, StoreMismatchError
+from tierlog.tiering.message.batch import Message
 
 TOPICS = ("a", "b", "late")
 Place = tuple[str, int, int]
@@ -23,11 +24,11 @@ Place = tuple[str, int, int]
 class VolumesMachine(RuleBasedStateMachine):
     """Model: where every message went, and which of them the archive has been told to hold."""
 
-    engine: Engine
+    engine: Store
 
     @initialize()
     def make(self) -> None:
-        self.world = RestoreWorld()
+        self.world = World(settings=small_settings())
         self.sent = 0
         self.volumes = 1
         self.places: dict[Place, int] = {}
@@ -37,11 +38,11 @@ class VolumesMachine(RuleBasedStateMachine):
         self.safe: dict[int, tuple[str, int]] = {}
         self.ids: dict[int, str] = {}
         self.committed: dict[tuple[str, int], int] = {}
-        self.fenced: list[Engine] = []
+        self.fenced: list[Store] = []
         self.engine = self.world.open("0")
         self.engine.tiers_round()
 
-    def send(self, engine: Engine, topic: str, queue_id: int, count: int) -> dict[int, tuple[str, int]]:
+    def send(self, engine: Store, topic: str, queue_id: int, count: int) -> dict[int, tuple[str, int]]:
         """Append and compare with everything that anybody was ever given."""
         engine.create_topic(topic, 4)
         numbers = range(self.sent, self.sent + count)

@@ -12,15 +12,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.damage import damages
-from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import StoreError
+from tests.support.objects.damage import damages
+from tests.support.stores.engines import small_settings
+from tests.support.world import World, numbers_of, read_all, send
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 TOPICS = ("orders", "events")
 SEEDS = range(40)
+#: How many of them are in `make test`.
+_QUICK = 12
 LATER = 100_000
 HEAD = "store/head"
 Queue = tuple[str, int]
@@ -30,7 +33,7 @@ Queue = tuple[str, int]
 class Lost:
     """The archive of a volume that is gone."""
 
-    world: RestoreWorld
+    world: World
     archived: dict[str, list[int]]
     """Numbers of the archived messages, by topic: what a restore from the whole archive brings back."""
     given_out: dict[Queue, int]
@@ -39,7 +42,7 @@ class Lost:
 
 def _lost(chance: random.Random) -> Lost:
     """Rounds of appends; what was not archived when the volume went, only its clients know."""
-    world = RestoreWorld()
+    world = World(settings=small_settings())
     engine = world.open("0")
     given_out: dict[Queue, int] = {}
     sent = 0
@@ -60,7 +63,7 @@ def _lost(chance: random.Random) -> Lost:
     return Lost(world, archived, given_out)
 
 
-def _read(engine: Engine, topic: str) -> Iterator[int | None]:
+def _read(engine: Store, topic: str) -> Iterator[int | None]:
     """Numbers of a topic's messages as a consumer reads them; None for a queue that cannot be read to its end."""
     for queue_id in range(2):
         try:
@@ -84,7 +87,7 @@ def _damage(objects: MemoryObjectStore, chance: random.Random) -> tuple[str, str
     return key, f"{key}: {kind}"
 
 
-def _check(engine: Engine, lost: Lost, chance: random.Random, what: str) -> None:
+def _check(engine: Store, lost: Lost, chance: random.Random, what: str) -> None:
     """Every answer is whole, or says that it is not."""
     for topic, archived in lost.archived.items():
         try:
@@ -105,7 +108,9 @@ def _check(engine: Engine, lost: Lost, chance: random.Random, what: str) -> None
             assert got == [number] or (got == [] and not answer.coverage.complete), f"{what}: key-{number}"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [*SEEDS[:_QUICK], *(pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS[_QUICK:])]
+)
 def test_what_comes_back_is_what_was_archived_or_the_damage_is_named(seed: int) -> None:
     chance = random.Random(seed)
     lost = _lost(chance)

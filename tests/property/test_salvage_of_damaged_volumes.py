@@ -16,23 +16,24 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.local import LocalWriter
-from service.engine import Engine
-from service.opening import Surroundings
-from service.salvaging import PROPERTY, SalvageReport, salvage
-from tests.support.restore_world import RestoreWorld, read_all, small_settings
-from tiering.batch import Message
-from tiering.errors import StoreError
-from tiering.format.properties import decode_properties
-from tiering.fs import LocalFileSystem
-from tiering.message import StoredMessage
-from tiering.randomness import SeededRandomness
-from tiering.types import Durability
+from tests.support.stores.engines import small_settings
+from tests.support.world import World, read_all
+from tierlog.service.cli.salvager import PROPERTY, SalvageReport, salvage
+from tierlog.service.cli.targets import LocalWriter
+from tierlog.service.engine.opening import Components
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.format.properties import decode_properties
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.stored_message import StoredMessage
 
 KEPT_OUT = "secret"
 TOPICS = ("orders", "events", KEPT_OUT)
-SEEDS = range(48)
-SLOW_SEEDS = range(48, 240)
+SEEDS = range(24)
+SLOW_SEEDS = range(24, 240)
 #: Of a record: what its checksum is in.
 _SUM_BYTES = 20
 _NUMBERS = (b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff" * 8, b"\x03" + bytes(7), b"\xcb\xd4\x31\x94")
@@ -51,8 +52,8 @@ class Acknowledged:
 class Lost:
     """A volume that was lost after another took its store over, and its directory."""
 
-    world: RestoreWorld
-    new: Engine
+    world: World
+    new: Store
     root: Path
     acknowledged: dict[str, Acknowledged]
     """By body."""
@@ -62,7 +63,7 @@ class Lost:
     """Of whole records, at their ends; else no checksum covers anything but bodies."""
 
     def salvage(self) -> SalvageReport:
-        around = Surroundings(
+        around = Components(
             self.world.settings.unsized(), self.world.clock, LocalFileSystem(), SeededRandomness(7), self.world.objects
         )
         return salvage(self.root, around, LocalWriter(self.new), lambda done, of: None)
@@ -90,9 +91,9 @@ class Lost:
 
 def _lost(chance: random.Random, root: Path) -> Lost:
     """Rounds of appends, archived up to some of them; then the bucket is away, and the disk is lost."""
-    world = RestoreWorld()
+    world = World(settings=small_settings())
     has_checksums = chance.random() < 0.75
-    world.settings = small_settings(record_checksum=has_checksums)
+    world.settings = small_settings(hot__record_checksum=has_checksums)
     old = world.open("old")
     for topic in TOPICS:
         old.create_topic(topic, 2)
@@ -115,7 +116,7 @@ def _lost(chance: random.Random, root: Path) -> Lost:
         record = message.record
         base = record.physical_offset - record.physical_offset % 4096
         at = record.physical_offset - base
-        data = world.fs.read(world.root("old") / "commitlog" / f"{base:020d}")[at : at + record.size]
+        data = world.fs.read(world.place("old") / "commitlog" / f"{base:020d}")[at : at + record.size]
         acknowledged[record.body.decode()] = Acknowledged(_content(message), record.physical_offset, data)
     if chance.random() < 0.5:
         old.close()
@@ -128,7 +129,7 @@ def _lost(chance: random.Random, root: Path) -> Lost:
     return Lost(world, new, root, acknowledged, before, has_checksums)
 
 
-def _append(engine: Engine, chance: random.Random, count: int) -> None:
+def _append(engine: Store, chance: random.Random, count: int) -> None:
     for _ in range(count):
         topic, queue_id = chance.choice(TOPICS), chance.randrange(2)
         messages = [
@@ -141,7 +142,7 @@ def _append(engine: Engine, chance: random.Random, count: int) -> None:
         engine.append(messages, Durability.FLUSHED)
 
 
-def _all(engine: Engine) -> Iterator[StoredMessage]:
+def _all(engine: Store) -> Iterator[StoredMessage]:
     for topic in engine.topics():
         for queue in topic.queues:
             yield from read_all(engine, topic.name, queue.queue_id)
@@ -155,8 +156,8 @@ def _content(message: StoredMessage) -> tuple[object, ...]:
     return record.topic, record.queue_id, record.born_ms, record.body, tuple(sorted(properties.items()))
 
 
-def _export(world: RestoreWorld, root: Path) -> None:
-    source = world.root("old")
+def _export(world: World, root: Path) -> None:
+    source = world.place("old")
     for folder in [each for each in world.fs._folders if each == source or source in each.parents]:
         (root / folder.relative_to(source)).mkdir(parents=True, exist_ok=True)
     for path in [each for each in world.fs._names if source in each.parents]:

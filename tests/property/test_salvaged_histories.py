@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.salvaged_world import LAST, SalvagedWorld
+from tests.support.stores.salvaged_world import LAST, SalvagedWorld
 
 _SEEDS = 12
 #: Seeds of each kind in `make test`.
-_QUICK = 3
+_QUICK = 1
 
 
 @pytest.mark.parametrize("seeds", [range(_QUICK), pytest.param(range(_QUICK, _SEEDS), marks=pytest.mark.slow)])

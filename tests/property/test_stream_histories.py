@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.streamed_store import by_queue, streamed
+from tests.support.stores.streamed_store import by_queue, streamed
 
 TOPICS = ["orders", "pays"]
 

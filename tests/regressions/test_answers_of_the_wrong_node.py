@@ -15,26 +15,26 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from index.query import Query
-from service.archives import Archive
-from service.cluster.asking import Service, StoreAsker
-from service.engine import Engine
-from service.known_archives import KnownArchives
-from tests.support.engines import tiny_settings
-from tests.support.fixed_cluster import nodes
-from tests.support.raw_server import raw_server
-from tests.support.served import served
-from tiering.batch import Message
-from tiering.clock import SystemClock
-from tiering.errors import FencedError, NotFoundError, StoreMismatchError, TopicNotFoundError
+from tests.support.service.fixed_cluster import nodes
+from tests.support.service.raw_server import raw_server
+from tests.support.service.served import served
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.archive.archived_stores import ArchiveRoot
+from tierlog.service.archive.querier import KnownArchives
+from tierlog.service.cluster.fan_out import StoreFanOut, StoreService
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.errors import FencedError, NotFoundError, StoreMismatchError, TopicNotFoundError
+from tierlog.tiering.message.batch import Message
 
 SETTINGS = tiny_settings(cluster__ask_timeout_ms=60_000, cluster__retry_ms=0)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Engine]:
+def store(tmp_path: Path) -> Iterator[Store]:
     cold_url = (tmp_path / "cold").as_uri()
-    with contextlib.closing(Engine.open(tmp_path / "a", cold_url=cold_url, store_id="a", settings=SETTINGS)) as made:
+    with contextlib.closing(Store.open(tmp_path / "a", cold_url=cold_url, store_id="a", settings=SETTINGS)) as made:
         yield made
 
 
@@ -52,24 +52,24 @@ def test_a_callers_target_never_becomes_part_of_the_address(tmp_path: Path) -> N
     assert heads == []
 
 
-def test_what_another_store_does_not_have_is_not_taken_for_what_the_store_lacks(store: Engine) -> None:
-    asker = StoreAsker(SETTINGS.cluster, SystemClock())
+def test_what_another_store_does_not_have_is_not_taken_for_what_the_store_lacks(store: Store) -> None:
+    asker = StoreFanOut(SETTINGS.cluster, SystemClock())
     with served(store, SETTINGS) as url:
         for store_id, expected in (("b", StoreMismatchError), ("a", TopicNotFoundError)):
-            service = Service(url, store_id)
+            service = StoreService(url, store_id)
             (page,) = asker.hot_pages([service], Query("orders"), 1 << 20)
             (topic,) = asker.documents([service], "/v1/topics/orders")
             assert [type(page.error), type(topic.error)] == [expected, expected]
-        (message,) = asker.documents([Service(url, "b")], f"/v1/messages/{'0' * 32}")
+        (message,) = asker.documents([StoreService(url, "b")], f"/v1/messages/{'0' * 32}")
         assert not isinstance(message.error, NotFoundError)
     asker.client.close()
 
 
-def test_a_volume_that_was_fenced_does_not_speak_for_its_store(store: Engine, tmp_path: Path) -> None:
+def test_a_volume_that_was_fenced_does_not_speak_for_its_store(store: Store, tmp_path: Path) -> None:
     store.append([Message("orders", b"1")])
     store.archive(everything=True)
     cold_url = (tmp_path / "cold").as_uri()
-    with contextlib.closing(Engine.open(tmp_path / "new", cold_url=cold_url, restore=True, settings=SETTINGS)) as new:
+    with contextlib.closing(Store.open(tmp_path / "new", cold_url=cold_url, restore=True, settings=SETTINGS)) as new:
         new.append([Message("orders", b"2")])
         store.append([Message("orders", b"3")])
         with pytest.raises(FencedError):
@@ -83,10 +83,10 @@ def test_of_two_archives_of_one_id_that_is_read_which_the_store_names(tmp_path: 
     urls = [(tmp_path / name).as_uri() for name in ("one", "two")]
     for name, url in zip(("one", "two"), urls, strict=True):
         volume = tmp_path / f"{name}-volume"
-        with contextlib.closing(Engine.open(volume, cold_url=url, store_id="a", settings=SETTINGS)) as made:
+        with contextlib.closing(Store.open(volume, cold_url=url, store_id="a", settings=SETTINGS)) as made:
             made.append([Message("orders", name.encode())])
             made.archive(everything=True)
-    archives = [Archive(url, SETTINGS, SystemClock()) for url in urls]
+    archives = [ArchiveRoot(url, SETTINGS, SystemClock()) for url in urls]
     known = KnownArchives(archives, SETTINGS.cluster, SystemClock())
     with contextlib.closing(known):
         known.others(())

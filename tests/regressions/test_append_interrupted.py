@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.errors import ReadOnlyError
-from tiering.hot.commit_log import CommitLog
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import ReadOnlyError
+from tierlog.tiering.hot.commit_log import CommitLog
+from tierlog.tiering.message.batch import Message
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 def test_append_that_dies_of_anything_stops_the_store_and_the_next_open_goes_on(
     error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine.open(tmp_path, settings=tiny_settings())
+    engine = Store.open(tmp_path, settings=tiny_settings())
     engine.append([Message("t", b"one", queue_id=0)])
     with monkeypatch.context() as patch:
 
@@ -31,7 +31,7 @@ def test_append_that_dies_of_anything_stops_the_store_and_the_next_open_goes_on(
         engine.append([Message("t", b"three", queue_id=0)])
     assert engine.read_only_reason is not None
     engine.close()
-    engine = Engine.open(tmp_path, settings=tiny_settings())
+    engine = Store.open(tmp_path, settings=tiny_settings())
     try:
         assert engine.append([Message("t", b"four", queue_id=0)])[0].queue_offset == 1
         assert engine.check() == []

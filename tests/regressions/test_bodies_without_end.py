@@ -17,20 +17,20 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.types import Message as Sent
 
-import service.api.first_error
-import service.api.plain_appends
-from service.api.app import create_app
-from service.api.body_memory import BodyMemory
-from service.api.first_error import MOST_VALUES, validated
-from service.api.group_schemas import OffsetsIn
-from service.api.incoming import Incoming, few_messages, models_of_document, models_of_lines
-from service.appended_forms import PIECE_ROWS
-from service.engine import Engine
-from service.wire import ARROW_STREAM, JSON, NDJSON
-from tests.support.access import GuardedService, line, token
-from tests.support.asgi_call import SILENT, Call
-from tests.support.engines import tiny_settings
-from tests.support.flow_client import flow
+import tierlog.service.api.application.append_fast_path
+import tierlog.service.api.json_bodies
+from tests.support.service.access import GuardedService, line, token
+from tests.support.service.asgi_call import SILENT, Call
+from tests.support.service.flow_client import flow
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.api.append_answers import PIECE_ROWS
+from tierlog.service.api.application.app import create_app
+from tierlog.service.api.json_bodies import MOST_VALUES, validated
+from tierlog.service.api.limits import BodyMemory
+from tierlog.service.api.message_bodies import RequestMessages, few_messages, models_of_document, models_of_lines
+from tierlog.service.api.routes.groups import OffsetsIn
+from tierlog.service.engine.store import Store
+from tierlog.service.wire.documents import ARROW_STREAM, JSON, NDJSON
 
 _APPEND = "/v1/topics/t/messages"
 #: Longer than what the model is given whole.
@@ -43,7 +43,7 @@ def app(tmp_path: Path) -> Iterator[FastAPI]:
         serve__max_request_bytes=8 << 20, serve__body_memory_bytes=8 << 20, serve__wait_ms=1,
         serve__max_request_messages=20_000, hot__segment_bytes=64 << 20,
     )  # fmt: skip
-    with contextlib.closing(Engine.open(tmp_path / "store", settings=settings)) as engine:
+    with contextlib.closing(Store.open(tmp_path / "store", settings=settings)) as engine:
         yield create_app(engine, settings)
 
 
@@ -182,9 +182,9 @@ def test_no_body_is_taken_apart_on_the_event_loop(app: FastAPI, monkeypatch: pyt
 
         return run
 
-    monkeypatch.setattr(service.api.sent, "validated", noted("model", validated))
-    monkeypatch.setattr(service.api.plain_appends, "few_messages", noted("few", few_messages))
-    monkeypatch.setattr(Incoming, "_messages", noted("many", Incoming._messages))
+    monkeypatch.setattr(tierlog.service.api.json_bodies, "validated", noted("model", validated))
+    monkeypatch.setattr(tierlog.service.api.application.append_fast_path, "few_messages", noted("few", few_messages))
+    monkeypatch.setattr(RequestMessages, "_messages", noted("many", RequestMessages._messages))
     one = b'{"messages":[{"body":"x","properties":{"a":"b"}}]}'
     assert call(app, one).status == 200
     assert call(app, one.replace(b"x", b"x" * 5_000)).status == 200
@@ -217,7 +217,7 @@ def test_a_request_has_no_more_messages_than_the_setting_allows(app: FastAPI, ki
 
 def test_small_bodies_have_no_more_messages_either(tmp_path: Path) -> None:
     settings = tiny_settings(serve__max_request_messages=2)
-    with contextlib.closing(Engine.open(tmp_path / "store", settings=settings)) as engine:
+    with contextlib.closing(Store.open(tmp_path / "store", settings=settings)) as engine:
         found = create_app(engine, settings)
         for count, status in ((2, 200), (3, 413)):
             for one in (b'{"body":"x"}', b'{"body":"x","properties":{"a":"b"}}'):

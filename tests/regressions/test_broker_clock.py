@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.hot_stores import NOW_MS, record
-from tiering.format.record import Record, encode_record
-from tiering.hot.time_search import offset_by_time
-from tiering.types import Boundary, Order, TimeAxis
+from tests.support.stores.engines import tiny_settings
+from tests.support.stores.hot_stores import NOW_MS, record
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Boundary, Order, TimeAxis
+from tierlog.tiering.format.record import Record, encode_record
+from tierlog.tiering.hot.snapshot_queue import offset_by_time, shown_queues
 
 SEGMENT = 262_144
 
@@ -32,19 +32,19 @@ def records() -> list[Record]:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, records: list[Record]) -> Iterator[Engine]:
+def engine(tmp_path: Path, records: list[Record]) -> Iterator[Store]:
     (tmp_path / "commitlog").mkdir()
     data = b"".join(encode_record(each) for each in records)
     (tmp_path / "commitlog" / f"{0:020d}").write_bytes(data.ljust(SEGMENT, b"\0"))
     settings = tiny_settings(hot__segment_bytes=None, hot__queue_file_units=None)
-    opened = Engine.open(tmp_path, settings=settings, read_only=True)
+    opened = Store.open(tmp_path, settings=settings, read_only=True)
     yield opened
     opened.close()
 
 
 @pytest.mark.parametrize("key", [None, "all"])
 @pytest.mark.parametrize("order", Order)
-def test_every_window(engine: Engine, records: list[Record], key: str | None, order: Order) -> None:
+def test_every_window(engine: Store, records: list[Record], key: str | None, order: Order) -> None:
     numbers = random.Random(2)
     for _ in range(40):
         from_ms, to_ms = sorted(numbers.choice(records).store_ms + numbers.randrange(-1500, 1500) for _ in range(2))
@@ -58,17 +58,17 @@ def test_every_window(engine: Engine, records: list[Record], key: str | None, or
 
 
 @pytest.mark.slow
-def test_one_message_at_its_own_instant(engine: Engine, records: list[Record]) -> None:
+def test_one_message_at_its_own_instant(engine: Store, records: list[Record]) -> None:
     for number, each in enumerate(records):
         for key in (f"k{number}", None):
             answer = engine.query(Query("a", key, each.store_ms, each.store_ms + 1, axis=TimeAxis.STORE))
             assert each.physical_offset in {message.record.physical_offset for message in answer.messages}
 
 
-def test_offset_of_a_time(engine: Engine, records: list[Record]) -> None:
+def test_offset_of_a_time(engine: Store, records: list[Record]) -> None:
     hot = engine._hot
     with hot.snapshot() as snapshot:
-        queue = hot.shown_queues(snapshot, hot.topics.get("a"))[0]
+        queue = shown_queues(hot, snapshot, hot.topics.get("a"))[0]
         for time_ms in (records[0].store_ms - 9_000_000, *(each.store_ms for each in records[::37]), NOW_MS * 2):
             after = [each.queue_offset for each in records if each.store_ms >= time_ms]
             before = [each.queue_offset for each in records if each.store_ms <= time_ms]
@@ -77,7 +77,7 @@ def test_offset_of_a_time(engine: Engine, records: list[Record]) -> None:
 
 
 def test_offset_of_a_time_before_the_first_message_though_a_later_one_is_as_old(
-    engine: Engine, records: list[Record]
+    engine: Store, records: list[Record]
 ) -> None:
     time_ms = min(each.store_ms for each in records) + 1000
     assert time_ms < records[0].store_ms

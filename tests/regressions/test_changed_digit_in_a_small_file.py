@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from service.seen_head import read_seen_head
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.hot_stores import ROOT
-from tiering.errors import ChecksumMismatchError, CorruptionError
-from tiering.format.hashing import key_hash
-from tiering.fs import FileSystem
-from tiering.group_offsets import GroupOffsets
-from tiering.hot.identity import StoreIdentity
-from tiering.hot.topics import TopicRegistry
-from tiering.json_file import read_json, replace_json
-from tiering.paths import StorePaths
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.stores.hot_stores import ROOT
+from tierlog.tiering.base.errors import ChecksumMismatchError, CorruptionError
+from tierlog.tiering.base.fs import FileSystem
+from tierlog.tiering.base.json_file import JsonFile
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.format.hashing import key_hash
+from tierlog.tiering.hot.consumer_groups import GroupOffsets
+from tierlog.tiering.hot.identity import StoreIdentity
+from tierlog.tiering.hot.topics import TopicRegistry
+from tierlog.tiering.lifecycle.last_head import read_last_head
 
 PATHS = StorePaths(ROOT)
 DOCUMENT = {"format": 1, "next_id": 2, "groups": [], "topics": [], "archived_to": 4096}
@@ -26,8 +27,10 @@ READERS: dict[str, Callable[[FileSystem], object]] = {
     "groups.json": lambda fs: GroupOffsets(fs, PATHS, "s", lambda: None),
     "topics.json": lambda fs: TopicRegistry(fs, PATHS, 8),
     "store.json": lambda fs: StoreIdentity.read(fs, PATHS),
-    "head.json": lambda fs: read_seen_head(fs, PATHS),
+    "head.json": lambda fs: read_last_head(fs, PATHS),
 }
+#: Any of them, as text.
+FILE = JsonFile[Any](dict, lambda text: text, formats=())
 
 
 def put(fs: FileSystem, name: str, data: bytes) -> None:
@@ -45,7 +48,7 @@ def fs() -> CrashFileSystem:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_changed_digit_is_damage(fs: CrashFileSystem, name: str) -> None:
-    replace_json(fs, PATHS.tierlog / name, json.dumps(DOCUMENT).encode(), PATHS.tmp)
+    FILE.replace(fs, PATHS.tierlog / name, json.dumps(DOCUMENT).encode(), PATHS.tmp)
     data = fs.read(PATHS.tierlog / name)
     put(fs, name, data.replace(b'"next_id": 2', b'"next_id": 3'))
     with pytest.raises(ChecksumMismatchError, match=name):
@@ -56,15 +59,15 @@ def test_no_turned_bit_gives_another_document(fs: CrashFileSystem) -> None:
     path = PATHS.index_json
     for indent in (None, 1):
         document = {**DOCUMENT, "name": 'caf\u00e9 "crc32": 1}', "at": key_hash("t", "k")}
-        replace_json(fs, path, json.dumps(document, indent=indent).encode() + b"\n", PATHS.tmp)
+        FILE.replace(fs, path, json.dumps(document, indent=indent).encode() + b"\n", PATHS.tmp)
         data = fs.read(path)
-        assert read_json(fs, path, dict) == document
+        assert FILE.read(fs, path) == document
         assert {**document, "crc32": json.loads(data)["crc32"]} == json.loads(data)
         for position in random.Random(1).sample(range(len(data)), 120):
             for bit in range(8):
                 put(fs, path.name, data[:position] + bytes([data[position] ^ 1 << bit]) + data[position + 1 :])
                 try:
-                    found = read_json(fs, path, dict)
+                    found = FILE.read(fs, path) or {}
                 except CorruptionError:
                     continue
                 assert {name: found.get(name) for name in document} == document
@@ -72,4 +75,4 @@ def test_no_turned_bit_gives_another_document(fs: CrashFileSystem) -> None:
 
 def test_a_file_without_a_checksum_is_read(fs: CrashFileSystem) -> None:
     put(fs, PATHS.index_json.name, json.dumps(DOCUMENT, indent=1).encode())
-    assert read_json(fs, PATHS.index_json, dict) == DOCUMENT
+    assert FILE.read(fs, PATHS.index_json) == DOCUMENT

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 _GRACE_S = 86_400
 
@@ -28,14 +28,14 @@ def bucket(clock: ManualClock) -> MemoryObjectStore:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, clock: ManualClock, bucket: MemoryObjectStore) -> Iterator[Engine]:
+def engine(tmp_path: Path, clock: ManualClock, bucket: MemoryObjectStore) -> Iterator[Store]:
     settings = tiny_settings(cold__grace_ms=_GRACE_S * 1000)
-    found = Engine.open(tmp_path / "store", settings=settings, clock=clock, cold_url="memory://c", objects=bucket)
+    found = Store.open(tmp_path / "store", settings=settings, clock=clock, cold_url="memory://c", objects=bucket)
     yield found
     found.close()
 
 
-def replaced(engine: Engine) -> None:
+def replaced(engine: Store) -> None:
     """Leave objects behind that are replaced by others."""
     engine.append([Message("t", b"x" * 100, [f"k{number}"], queue_id=0) for number in range(20)])
     engine.archive(everything=True)
@@ -44,14 +44,14 @@ def replaced(engine: Engine) -> None:
         pass
 
 
-def test_what_the_next_sweep_takes_is_no_finding(engine: Engine, clock: ManualClock) -> None:
+def test_what_the_next_sweep_takes_is_no_finding(engine: Store, clock: ManualClock) -> None:
     replaced(engine)
     for waited_s in (_GRACE_S, _GRACE_S // 4 - 1, _GRACE_S // 4):
         clock.advance(waited_s * 1000)
         assert engine.check(deep=True) == []
 
 
-def test_what_no_sweep_takes_is_one(engine: Engine, clock: ManualClock, bucket: MemoryObjectStore) -> None:
+def test_what_no_sweep_takes_is_one(engine: Store, clock: ManualClock, bucket: MemoryObjectStore) -> None:
     replaced(engine)
     bucket.put(f"{engine.store_id}/log/nobody", b"?")
     clock.advance(_GRACE_S * 1000)

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.checks import store as checks
-from tiering.hot.commit_log import Segment
-from tiering.hot.store import HotStore
-from tiering.kernels.scan import ScanRows
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.checks import invariants as checks
+from tierlog.tiering.hot.commit_log import Segment
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.kernels.scan import ScanRows
+from tierlog.tiering.message.batch import Message
 
 
 def test_what_is_appended_and_derived_during_a_check_is_no_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with contextlib.closing(Engine.open(tmp_path, settings=tiny_settings())) as engine:
+    with contextlib.closing(Store.open(tmp_path, settings=tiny_settings())) as engine:
         scan = checks.segment_rows
 
         def append(times: int) -> None:
@@ -39,7 +39,7 @@ def test_what_is_appended_and_derived_during_a_check_is_no_finding(
 
 
 def test_what_is_removed_during_a_check_is_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.closing(Engine.open(tmp_path, settings=tiny_settings())) as engine:
+    with contextlib.closing(Store.open(tmp_path, settings=tiny_settings())) as engine:
         hot, scan = engine._hot, checks.segment_rows
         engine.append([Message("t", b"x" * 500, queue_id=0)] * 400)
         border = hot.log.last_base

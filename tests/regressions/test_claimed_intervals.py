@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Answer, Query, TierCoverage
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.faulty_store import FaultyObjectStore
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.types import END_OF_TIME_MS, Order, TimeAxis
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Answer, Query, TierCoverage
+from tierlog.service.archive.archive import Archive
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 _ARCHIVED = 300
 _COUNT = 340
@@ -23,14 +23,14 @@ _BEGIN_MS = ManualClock().now_ms()
 _BORN_MS = 1_000_000
 
 
-class Store:
+class StoreWorld:
     """300 archived messages and 40 hot ones, one a millisecond; born times go back and forth."""
 
     def __init__(self, root: Path) -> None:
         clock = ManualClock()
         self.objects = FaultyObjectStore(MemoryObjectStore(clock))
         settings = tiny_settings(cold__cache_bytes=1)  # so that every page asks for what it needs
-        self.engine = Engine.open(root, settings=settings, clock=clock, cold_url="memory://a", objects=self.objects)
+        self.engine = Store.open(root, settings=settings, clock=clock, cold_url="memory://a", objects=self.objects)
         for number in range(_COUNT):
             born_ms = self.time_ms(number, TimeAxis.BORN)
             self.engine.append(
@@ -39,7 +39,7 @@ class Store:
             clock.advance(1)
             if number == _ARCHIVED - 1:
                 self.engine.archive(everything=True, drop_hot=True)
-        self.cold = ColdEngine.open("memory://a", settings=settings, clock=clock, objects=self.objects)
+        self.cold = Archive.open("memory://a", settings=settings, clock=clock, objects=self.objects)
 
     @staticmethod
     def time_ms(number: int, axis: TimeAxis) -> int:
@@ -58,12 +58,12 @@ class Store:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return Store(tmp_path_factory.mktemp("claims"))
+def store(tmp_path_factory: pytest.TempPathFactory) -> StoreWorld:
+    return StoreWorld(tmp_path_factory.mktemp("claims"))
 
 
 def queries(axis: TimeAxis, order: Order, max_requests: int | None = None) -> list[Query]:
-    middle = Store.time_ms(100, axis)
+    middle = StoreWorld.time_ms(100, axis)
     return [
         Query("t", key, from_ms, limit=limit, axis=axis, order=order, max_requests=max_requests)
         for key, limit, from_ms in product((None, "k"), (7, 1000), (0, middle))
@@ -73,7 +73,7 @@ def queries(axis: TimeAxis, order: Order, max_requests: int | None = None) -> li
 @pytest.mark.parametrize("axis", TimeAxis)
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize("budget", [0, 1, 2, 5, 9, 14, 20, 60, 1000])
-def test_out_of_budget(store: Store, axis: TimeAxis, order: Order, budget: int) -> None:
+def test_out_of_budget(store: StoreWorld, axis: TimeAxis, order: Order, budget: int) -> None:
     for query in queries(axis, order, budget):
         for engine in (store.engine, store.cold):
             answer = engine.query(query)
@@ -85,7 +85,7 @@ def test_out_of_budget(store: Store, axis: TimeAxis, order: Order, budget: int) 
 @pytest.mark.parametrize("axis", TimeAxis)
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize("pattern", ["*/index/*", "*/log/*0000131072-*", "*/log/*", "*/manifest/*", "*/state/*", "*"])
-def test_unreachable(store: Store, axis: TimeAxis, order: Order, pattern: str) -> None:
+def test_unreachable(store: StoreWorld, axis: TimeAxis, order: Order, pattern: str) -> None:
     for query in queries(axis, order):
         for engine in (store.engine, store.cold):
             store.objects.fail_before("get_range", pattern, times=None)
@@ -95,7 +95,7 @@ def test_unreachable(store: Store, axis: TimeAxis, order: Order, pattern: str) -
             assert answer.coverage.complete == (not answer.coverage.failures)
 
 
-def test_what_is_certain_is_claimed(store: Store) -> None:
+def test_what_is_certain_is_claimed(store: StoreWorld) -> None:
     """From the newest on as far as the budget went; and the hot tier, which needs none, in full."""
     answer = store.engine.query(Query("t", limit=1000, max_requests=12))
     (covered,) = answer.coverage.stores
@@ -109,7 +109,7 @@ def test_what_is_certain_is_claimed(store: Store) -> None:
     assert _BEGIN_MS + 20 < covered.cold.to_ms < _BEGIN_MS + _ARCHIVED
 
 
-def test_an_archive_read_alone_claims_nothing_newer_than_itself(store: Store) -> None:
+def test_an_archive_read_alone_claims_nothing_newer_than_itself(store: StoreWorld) -> None:
     answer = store.cold.query(Query("t", limit=1000))
     (covered,) = answer.coverage.stores
     assert (len(answer.messages), answer.coverage.complete, covered.hot) == (_ARCHIVED, True, None)
@@ -122,7 +122,7 @@ def test_an_archive_read_alone_claims_nothing_newer_than_itself(store: Store) ->
     assert answer.coverage.stores[0].cold.to_ms == END_OF_TIME_MS
 
 
-def test_the_head_is_a_request_like_others(store: Store) -> None:
+def test_the_head_is_a_request_like_others(store: StoreWorld) -> None:
     coverage = store.cold.query(Query("t", max_requests=0)).coverage
     assert (coverage.requests, coverage.complete, coverage.cut_by, coverage.stores[0].cold) == (
         0,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.coverage import merged_stores
-from service.wire import Json
+from tierlog.service.wire.documents import Json, merged_stores
 
 Interval = tuple[int, int] | None
 

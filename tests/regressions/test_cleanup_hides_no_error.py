@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from index.classic.file import ClassicIndexFile
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.faulty_fs import FaultyFileSystem
-from tests.support.hot_stores import ROOT
-from tiering.errors import DiskFailedError, DiskFullError
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.fs.faulty_fs import FaultyFileSystem
+from tests.support.stores.hot_stores import ROOT
+from tierlog.index.rocketmq.classic_file import ClassicIndexFile
+from tierlog.tiering.base.errors import DiskFailedError, DiskFullError
 
 
 def test_classic_file_without_room_says_so_though_the_disk_refuses_the_cleanup_too() -> None:

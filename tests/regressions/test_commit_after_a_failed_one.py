@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.faulty_fs import FaultyFileSystem
-from tests.support.hot_stores import ROOT
-from tiering.errors import StoreError
-from tiering.group_offsets import GroupOffsets
-from tiering.paths import StorePaths
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.fs.faulty_fs import FaultyFileSystem
+from tests.support.stores.hot_stores import ROOT
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.hot.consumer_groups import GroupOffsets
 
 
 def test_commit_of_what_stands_is_written_if_the_one_before_may_have_reached_the_disk() -> None:

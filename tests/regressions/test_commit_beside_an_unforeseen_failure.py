@@ -6,10 +6,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.hot_stores import ROOT
-from tiering.group_offsets import GroupOffsets
-from tiering.paths import StorePaths
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.stores.hot_stores import ROOT
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.hot.consumer_groups import GroupOffsets
 
 PATHS = StorePaths(ROOT)
 

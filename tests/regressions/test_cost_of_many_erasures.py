@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.erasing import mask, tombstones
-from tiering.format.record import decode_record
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.format.record import decode_record
+from tierlog.tiering.lifecycle import archiver, tombstones
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 COUNT = 200
 
 
-class Store:
+class StoreWorld:
     """An engine with ``COUNT`` messages, each with a key of its own, in one queue."""
 
     def __init__(self, root: Path) -> None:
@@ -36,7 +36,7 @@ class Store:
         self.append(COUNT)
 
     def open(self) -> None:
-        self.engine = Engine.open(
+        self.engine = Store.open(
             self.root, settings=tiny_settings(), clock=self.clock, cold_url="memory://c", objects=self.bucket
         )
 
@@ -62,8 +62,8 @@ class Store:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    found = Store(tmp_path / "store")
+def store(tmp_path: Path) -> Iterator[StoreWorld]:
+    found = StoreWorld(tmp_path / "store")
     yield found
     found.engine.close()
 
@@ -87,17 +87,17 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     hashlib_blake2b = hashlib.blake2b
     monkeypatch.setattr(hashlib, "blake2b", blake2b)
-    monkeypatch.setattr(mask, "decode_record", noting("decoded", decode_record))
+    monkeypatch.setattr(archiver, "decode_record", noting("decoded", decode_record))
     return calls
 
 
-def shown(store: Store) -> set[bytes]:
+def shown(store: StoreWorld) -> set[bytes]:
     answer = store.engine.query(Query("t", limit=1000))
     assert answer.coverage.complete
     return {message.record.body for message in answer.messages}
 
 
-def test_a_record_is_hashed_as_often_however_many_erasures_are_open(store: Store, counted: Counter[str]) -> None:
+def test_a_record_is_hashed_as_often_however_many_erasures_are_open(store: StoreWorld, counted: Counter[str]) -> None:
     costs = []
     for keys in (range(1), range(1, 30)):
         store.erase(keys)
@@ -110,7 +110,7 @@ def test_a_record_is_hashed_as_often_however_many_erasures_are_open(store: Store
     assert costs == [2 * COUNT, 2 * COUNT], "once a record in the query, once in the pull"
 
 
-def test_closed_erasures_of_which_hot_copies_remain_cost_no_more(store: Store, counted: Counter[str]) -> None:
+def test_closed_erasures_of_which_hot_copies_remain_cost_no_more(store: StoreWorld, counted: Counter[str]) -> None:
     store.erase(range(20))
     store.engine.archive(everything=True)
     store.carry_out()
@@ -122,7 +122,7 @@ def test_closed_erasures_of_which_hot_copies_remain_cost_no_more(store: Store, c
     assert counted["hashed"] == COUNT
 
 
-def test_records_on_their_way_to_the_archive_are_decoded_once(store: Store, counted: Counter[str]) -> None:
+def test_records_on_their_way_to_the_archive_are_decoded_once(store: StoreWorld, counted: Counter[str]) -> None:
     store.erase(range(40))
     counted.clear()
     store.engine.archive(everything=True, drop_hot=True)
@@ -131,7 +131,7 @@ def test_records_on_their_way_to_the_archive_are_decoded_once(store: Store, coun
     assert len(shown(store)) == COUNT - 40
 
 
-def test_what_came_after_all_erasures_costs_nothing(store: Store, counted: Counter[str]) -> None:
+def test_what_came_after_all_erasures_costs_nothing(store: StoreWorld, counted: Counter[str]) -> None:
     store.erase(range(COUNT))
     store.append(COUNT)
     counted.clear()
@@ -139,7 +139,7 @@ def test_what_came_after_all_erasures_costs_nothing(store: Store, counted: Count
     assert counted["hashed"] == COUNT, "only the records below the end of the erasures"
 
 
-def test_a_closed_erasure_is_forgotten_with_its_last_hot_copy(store: Store) -> None:
+def test_a_closed_erasure_is_forgotten_with_its_last_hot_copy(store: StoreWorld) -> None:
     store.erase(range(5))
     store.engine.archive(everything=True)
     store.carry_out()
@@ -153,7 +153,7 @@ def test_a_closed_erasure_is_forgotten_with_its_last_hot_copy(store: Store) -> N
 
 
 def test_erasures_that_follow_each_other_share_a_salt_for_so_many_keys(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: StoreWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tombstones, "MAX_KEYS", 10)
     head = store.engine._manifest

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.hot_stores import HotWorld, append, fill, queue_offsets
-from tiering.batch import Message
-from tiering.checks.store import check_store
-from tiering.errors import CorruptionError
-from tiering.format.checkpoint import Checkpoint
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.stores.hot_stores import HotWorld, append, fill, queue_offsets
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.checks.invariants import check_store
+from tierlog.tiering.format.checkpoint import Checkpoint
+from tierlog.tiering.message.batch import Message
 
 COUNT = 50
 

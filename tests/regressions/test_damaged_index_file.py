@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.faulty_fs import FaultyFileSystem
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import CorruptionError, DiskFullError
-from tiering.fs import LocalFileSystem
-from tiering.hot.dispatch import LogSubscriber
+from tests.support.fs.faulty_fs import FaultyFileSystem
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import CorruptionError, DiskFullError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.hot.dispatch import LogSubscriber
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 
 @pytest.mark.parametrize("state", [pytest.param("sealed", marks=pytest.mark.slow), "compacted"])
 def test_damaged_index_file_is_derived_again_from_the_log(state: str, tmp_path: Path) -> None:
     bucket = MemoryObjectStore(ManualClock())
 
-    def open_engine() -> Engine:
-        return Engine.open(
+    def open_engine() -> Store:
+        return Store.open(
             tmp_path, settings=tiny_settings(), cold_url="memory://d", objects=bucket, clock=ManualClock()
         )
 
@@ -51,10 +51,10 @@ def test_damaged_index_file_is_derived_again_from_the_log(state: str, tmp_path: 
         engine.close()
 
 
-def damaged_engine(root: Path) -> tuple[Engine, FaultyFileSystem]:
+def damaged_engine(root: Path) -> tuple[Store, FaultyFileSystem]:
     """A store that has claimed its bucket and meets a damaged index file in its next round."""
     fs = FaultyFileSystem(LocalFileSystem())
-    engine = Engine.open(
+    engine = Store.open(
         root, settings=tiny_settings(), cold_url="memory://d", objects=MemoryObjectStore(ManualClock()),
         clock=ManualClock(), fs=fs,
     )  # fmt: skip
@@ -109,14 +109,14 @@ def test_damage_before_a_file_was_sealed_is_derived_again_though_its_checksum_ag
     tmp_path: Path, position: int
 ) -> None:
     """Symptom: the file was read whole, found to be sound and kept, again and again; nothing after it was compacted."""
-    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
+    engine = Store.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
     engine.append([Message("t", b"%04d" % number, [f"k{number}"]) for number in range(1_000)])
     engine.flush()
     full = engine.files()
     file = engine._index.snapshot().writing[0]
     assert file.next is not None
     file.reader.data[position : position + 4] = 0x11  # the magic, or the newest item of a slot
-    engine._background._keeping.turn()
+    engine._background._keeping.run_once()
     assert engine.index_error is None
     assert [file.state for file in engine.files() if file.kind == "index"] == ["compacted", "compacted", "writing"]
     assert len(engine.files()) == len(full)
@@ -131,17 +131,17 @@ def test_a_compaction_that_fails_whatever_is_derived_again_is_told(
 ) -> None:
     """Symptom: the index said that all was well, and was derived again at every turn without a pause."""
     clock = ManualClock()
-    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=clock)
+    engine = Store.open(tmp_path, settings=tiny_settings(), clock=clock)
     engine.append([Message("t", b"%04d" % number, [f"k{number}"]) for number in range(1_000)])
     engine.flush()
-    monkeypatch.setattr("index.compactor.compare_slots", lambda *given: -1)
-    engine._background._keeping.turn()
+    monkeypatch.setattr("tierlog.index.local.compaction.compare_slots", lambda *given, **named: -1)
+    engine._background._keeping.run_once()
     assert engine.index_error is not None
     assert "compaction and its source differ" in engine.index_error
     assert engine.stats()["index_files_waiting"] == 2
     monkeypatch.undo()
     clock.advance(120_000)
-    engine._background._keeping.turn()
+    engine._background._keeping.run_once()
     assert engine.index_error is None
     assert engine.stats()["index_files_waiting"] == 0
     engine.close()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.access import GuardedService, line
-from tiering.batch import Message
+from tests.support.service.access import GuardedService, line
+from tierlog.tiering.message.batch import Message
 
 
 @pytest.fixture

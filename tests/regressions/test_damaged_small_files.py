@@ -6,22 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
-from service.seen_head import read_seen_head
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.hot_stores import ROOT
-from tiering.errors import CorruptionError
-from tiering.fs import FileSystem, replace_file
-from tiering.group_offsets import GroupOffsets
-from tiering.hot.identity import StoreIdentity
-from tiering.hot.topics import TopicRegistry
-from tiering.paths import StorePaths
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.stores.hot_stores import ROOT
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.base.fs import FileSystem, replace_file
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.hot.consumer_groups import GroupOffsets
+from tierlog.tiering.hot.identity import StoreIdentity
+from tierlog.tiering.hot.topics import TopicRegistry
+from tierlog.tiering.lifecycle.last_head import read_last_head
 
 PATHS = StorePaths(ROOT)
 READERS: dict[str, Callable[[FileSystem], object]] = {
     "groups.json": lambda fs: GroupOffsets(fs, PATHS, "s", lambda: None),
     "topics.json": lambda fs: TopicRegistry(fs, PATHS, 8),
     "store.json": lambda fs: StoreIdentity.read(fs, PATHS),
-    "head.json": lambda fs: read_seen_head(fs, PATHS),
+    "head.json": lambda fs: read_last_head(fs, PATHS),
 }
 DAMAGE = (
     b"", b"{", b"\xff", b"null", b"[]", b"7", b'{"format": 1}', b"[" * 100_000,

@@ -6,27 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from service.appending import IdempotencyKey
-from service.engine import Engine
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.deleted_topics import has_topic
-from tests.support.dumps import column, dumped
-from tests.support.hot_stores import append
-from tests.support.power_world import ROOT
-from tests.support.removal_world import URL, RemovalWorld
-from tests.support.tails import TailWorld, take_over
-from tiering.batch import Message
-from tiering.cold.manifest_store import ManifestChange
-from tiering.cold.publishing import put_verified
-from tiering.errors import ConflictError
-from tiering.format.manifest import ObjectRef
-from tiering.format.store_state import StoreState, TopicState
-from tiering.hot.deletion import Deletion
-from tiering.hot.topics import Topic, encode_topics
-from tiering.paths import StorePaths
-from tiering.randomness import SeededRandomness
-from tiering.tails.recovery import recover_tails
-from tiering.types import PullStatus
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.stores.deleted_topics import has_topic
+from tests.support.stores.dumps import column, dumped
+from tests.support.stores.hot_stores import append
+from tests.support.stores.removal_world import RemovalWorld
+from tests.support.stores.tails import TailWorld, take_over
+from tests.support.world import ROOT, URL
+from tierlog.service.engine.appends import IdempotencyKey
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import ConflictError
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.cold.manifest.store import ManifestChange
+from tierlog.tiering.format.manifest import ObjectRef
+from tierlog.tiering.format.store_state import StoreState, TopicState
+from tierlog.tiering.hot.topics import Topic, TopicDeletion, encode_topics
+from tierlog.tiering.lifecycle.tail_recovery import recover_tails
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.transfer import put_verified
 
 
 def test_a_topic_deleted_before_anything_was_appended_is_gone_from_the_archive_too() -> None:
@@ -36,11 +35,11 @@ def test_a_topic_deleted_before_anything_was_appended_is_gone_from_the_archive_t
     engine.archive(everything=True)
     engine.removal.delete_topic("t")
     assert not has_topic(engine, "t")
-    assert not has_topic(world.cold_engine(), "t")
+    assert not has_topic(world.cold(), "t")
     engine.close()
     world.fs = CrashFileSystem()
-    restored = Engine.open(
-        ROOT, settings=world.settings(), cold_url=URL, clock=world.clock, fs=world.fs,
+    restored = Store.open(
+        ROOT, settings=world.settings, cold_url=URL, clock=world.clock, fs=world.fs,
         randomness=SeededRandomness(7), objects=world.objects, restore=True,
     )  # fmt: skip
     assert not has_topic(restored, "t")
@@ -60,7 +59,7 @@ def test_files_that_tell_of_a_deletion_can_be_dumped(tmp_path: Path) -> None:
     state.write_bytes(StoreState((TopicState(1, "t", 1, deleted=True, deleted_below=7, begins=(3,)),)).encode())
     assert column(dumped(state), "topic", "deleted", "deleted_below", "begins") == [("t", True, 7, [3])]
     topics = tmp_path / "topics.json"
-    deletion = Deletion(7, {0: 3}, "id", "salt")
+    deletion = TopicDeletion(7, {0: 3}, "id", "salt")
     topics.write_bytes(encode_topics([Topic(1, "t", 1, deletion=deletion)], 2))
     assert column(dumped(topics), "topic", "deletion") == [("t", deletion.to_json())]
 
@@ -75,7 +74,7 @@ def test_a_topic_made_again_after_a_deletion_of_an_empty_log_is_told_once() -> N
     version = engine.stats()["manifest_version"]
     engine.archive()
     assert engine.stats()["manifest_version"] == version
-    assert has_topic(world.cold_engine(), "t")
+    assert has_topic(world.cold(), "t")
 
 
 def test_the_lag_of_a_group_counts_nothing_that_was_deleted() -> None:

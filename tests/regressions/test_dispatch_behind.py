@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.errors import DiskFullError, UnavailableError
-from tiering.fs import LocalFileSystem
-from tiering.types import Order, PullStatus, TimeAxis
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import DiskFullError, UnavailableError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.types import Order, PullStatus, TimeAxis
+from tierlog.tiering.message.batch import Message
 
 
 class IndexDiskFull(LocalFileSystem):
@@ -27,7 +27,7 @@ class IndexDiskFull(LocalFileSystem):
         super().create(path, size_bytes, prewrite=prewrite)
 
 
-def append(engine: Engine, count: int) -> None:
+def append(engine: Store, count: int) -> None:
     engine.append([Message("t", bytes(300), ["k"], queue_id=0) for _ in range(count)])
 
 
@@ -42,9 +42,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, fs: IndexDiskFull, clock: ManualClock) -> Engine:
+def engine(tmp_path: Path, fs: IndexDiskFull, clock: ManualClock) -> Store:
     """100 messages dispatched, then 400 flushed of which the index takes only some."""
-    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=clock, fs=fs)
+    engine = Store.open(tmp_path, settings=tiny_settings(), clock=clock, fs=fs)
     append(engine, 100)
     assert engine.query(Query("t", limit=1000)).coverage.complete
     fs.is_full = True
@@ -55,7 +55,7 @@ def engine(tmp_path: Path, fs: IndexDiskFull, clock: ManualClock) -> Engine:
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("axis", TimeAxis)
 @pytest.mark.parametrize("order", Order)
-def test_a_query_says_what_is_not_dispatched(engine: Engine, key: str | None, axis: TimeAxis, order: Order) -> None:
+def test_a_query_says_what_is_not_dispatched(engine: Store, key: str | None, axis: TimeAxis, order: Order) -> None:
     answer = engine.query(Query("t", key, limit=1000, axis=axis, order=order))
     assert 100 <= len(answer.messages) < 500
     assert not answer.coverage.complete
@@ -64,7 +64,7 @@ def test_a_query_says_what_is_not_dispatched(engine: Engine, key: str | None, ax
     assert "bytes not dispatched" in failure.error
 
 
-def test_a_pull_does_not_take_the_end_of_the_dispatched_for_the_end_of_the_queue(engine: Engine) -> None:
+def test_a_pull_does_not_take_the_end_of_the_dispatched_for_the_end_of_the_queue(engine: Store) -> None:
     found = engine.pull("t", 0, 0, 1000)
     assert found.status is PullStatus.FOUND
     assert 100 <= found.next_offset < 500
@@ -74,7 +74,7 @@ def test_a_pull_does_not_take_the_end_of_the_dispatched_for_the_end_of_the_queue
 
 
 def test_a_pull_does_not_skip_what_a_checkpoint_counted_and_the_index_lacks(
-    engine: Engine, fs: IndexDiskFull, clock: ManualClock
+    engine: Store, fs: IndexDiskFull, clock: ManualClock
 ) -> None:
     """Symptom: the consumer was sent on to the offset of the queue's floor, over messages it never saw."""
     engine.flush()  # the queue has taken what the index cannot, and its floor is raised over it
@@ -89,7 +89,7 @@ def test_a_pull_does_not_skip_what_a_checkpoint_counted_and_the_index_lacks(
     engine.close()
 
 
-def assert_all_there(engine: Engine) -> None:
+def assert_all_there(engine: Store) -> None:
     answer = engine.query(Query("t", "k", limit=1000))
     assert answer.coverage.complete
     assert len(answer.messages) == 500
@@ -98,7 +98,7 @@ def assert_all_there(engine: Engine) -> None:
 
 
 def test_the_index_goes_on_without_a_restart_once_there_is_room(
-    engine: Engine, fs: IndexDiskFull, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    engine: Store, fs: IndexDiskFull, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     behind = []
     for _ in range(5):
@@ -123,17 +123,17 @@ def test_the_index_goes_on_without_a_restart_once_there_is_room(
 
 
 def test_what_could_not_be_indexed_is_derived_after_a_restart(
-    engine: Engine, fs: IndexDiskFull, clock: ManualClock, tmp_path: Path
+    engine: Store, fs: IndexDiskFull, clock: ManualClock, tmp_path: Path
 ) -> None:
     assert not engine.query(Query("t", "k", limit=1000)).coverage.complete
     engine.close()
     fs.is_full = False
-    again = Engine.open(tmp_path, settings=tiny_settings(), clock=clock, fs=fs)
+    again = Store.open(tmp_path, settings=tiny_settings(), clock=clock, fs=fs)
     assert_all_there(again)
     again.close()
 
 
-def test_appends_go_on_while_the_index_finds_no_room(engine: Engine) -> None:
+def test_appends_go_on_while_the_index_finds_no_room(engine: Store) -> None:
     append(engine, 10)
     assert engine.stats()["flushed_to"] == engine.stats()["log_end"]
     assert engine.pull("t", 0, 0, 100).status is PullStatus.FOUND
@@ -145,13 +145,13 @@ def test_a_dispatch_that_runs_out_of_memory_is_told_and_tried_again(
 ) -> None:
     """Symptom: the thread that derives was gone, and nothing said that queues and index did not follow any more."""
     clock = ManualClock()
-    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=clock)
+    engine = Store.open(tmp_path, settings=tiny_settings(), clock=clock)
     append(engine, 100)
 
     def no_memory(*given: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("index.range_writer.KeyBatch.of", no_memory)
+    monkeypatch.setattr("tierlog.index.local.local_index.KeyBatch.of", no_memory)
     assert not engine.query(Query("t", "k", limit=1000)).coverage.complete
     assert engine.index_error == "MemoryError()"
     monkeypatch.undo()

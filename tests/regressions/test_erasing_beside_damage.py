@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine import Engine
-from tests.support.damage import flipped
-from tests.support.removal_world import RemovalWorld
-from tiering.format.manifest import LogEntry
+from tests.support.objects.damage import flipped
+from tests.support.stores.removal_world import RemovalWorld
+from tierlog.service.engine.store import Store
+from tierlog.tiering.format.manifest import LogEntry
 
 
-def segments(engine: Engine) -> list[LogEntry]:
+def segments(engine: Store) -> list[LogEntry]:
     manifest = engine._manifest
     assert manifest is not None
     return list(manifest.log_entries(manifest.reader(), manifest.refresh()))

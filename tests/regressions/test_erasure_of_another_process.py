@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from index.query import Query
-from tests.support.faulty_store import FaultyObjectStore
-from tests.support.removal_jobs import erase_in_bulk
-from tests.support.removal_world import RemovalWorld, asked
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.pipeline.removal_jobs import erase_in_bulk
+from tests.support.stores.removal_world import RemovalWorld, asked
+from tierlog.index.search.query import Query
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -24,6 +24,6 @@ def test_hot_copies_stay_hidden_after_the_tombstone_left_the_head(restarts: bool
     if restarts:
         dead = FaultyObjectStore(world.objects)
         dead.fail_before("*", times=None)
-        engine = world.open(dead)
+        engine = world.open(objects=dead)
     assert asked(engine, Query("t")) == [one.message.body for one in world.visible()]
     assert len(world.visible()) < 40

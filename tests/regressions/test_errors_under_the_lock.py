@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiering.fs import LocalFileSystem
+from tierlog.tiering.base.fs import LocalFileSystem
 
 
 def test_an_error_of_the_body_passes_the_lock_unchanged_and_ends_it(tmp_path: Path) -> None:

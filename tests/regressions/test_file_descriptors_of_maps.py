@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
-from tiering.errors import DiskFailedError
-from tiering.fs import LocalFileSystem
+from tierlog.tiering.base.errors import DiskFailedError
+from tierlog.tiering.base.fs import LocalFileSystem
 
 _LIMIT = 64
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.faulty_store import FaultyObjectStore
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import StoreMismatchError
-from tiering.fs import LocalFileSystem
-from tiering.types import PullStatus
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import StoreMismatchError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 
 class Node:
@@ -31,8 +31,8 @@ class Node:
         self.archive()
         self.append(100)
 
-    def _open(self, fs: LocalFileSystem, *, read_only: bool) -> Engine:
-        return Engine.open(
+    def _open(self, fs: LocalFileSystem, *, read_only: bool) -> Store:
+        return Store.open(
             self._root, settings=tiny_settings(), clock=self._clock, cold_url="memory://archive", fs=fs,
             objects=self.objects, read_only=read_only,
         )  # fmt: skip
@@ -43,7 +43,7 @@ class Node:
     def archive(self) -> None:
         self.engine.archive(everything=True, drop_hot=True)
 
-    def reader(self) -> Engine:
+    def reader(self) -> Store:
         """Opened read-only while the node archives between the look at the head and the look at the log."""
         node = self
 

@@ -9,27 +9,20 @@ from typing import Any
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.faulty_store import FaultyObjectStore
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.segment.reader import SegmentReader
+from tests.support.world import World
+from tierlog.index.search.query import Query
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.message.batch import Message
 
 _SOON_S = 30.0
 
 
-class World:
+class BacklogWorld(World):
     """A store with a backlog of several segments, whose bucket can be made to wait."""
 
     def __init__(self, root: Path) -> None:
-        clock = ManualClock()
-        self.bucket = FaultyObjectStore(MemoryObjectStore(clock))
-        self.engine = Engine.open(
-            root, settings=tiny_settings(), clock=clock, cold_url="memory://c", objects=self.bucket
-        )
+        super().__init__(root)
+        self.open()
         for number in range(400):
             self.engine.append([Message("t", b"x" * 300, [f"k{number % 2}"], queue_id=0)])
         self.failed: list[BaseException] = []
@@ -48,7 +41,7 @@ class World:
         thread.start()
         return thread
 
-    def state(self, name: str) -> Any:
+    def topic_state(self, name: str) -> Any:
         """What the archive says of a topic."""
         manifest = self.engine._manifest
         assert manifest is not None
@@ -56,8 +49,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    found = World(tmp_path / "store")
+def world(tmp_path: Path) -> Iterator[BacklogWorld]:
+    found = BacklogWorld(tmp_path / "store")
     yield found
     found.bucket.heal()
     found.engine.close()
@@ -65,7 +58,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["claimed in the backlog", "claimed before"])
-def test_options_are_told_while_a_backlog_is_archived(world: World, is_first: bool) -> None:
+def test_options_are_told_while_a_backlog_is_archived(world: BacklogWorld, is_first: bool) -> None:
     if not is_first:
         world.engine.archive()
     hold = world.bucket.hold("upload", "*/log/*")
@@ -78,11 +71,11 @@ def test_options_are_told_while_a_backlog_is_archived(world: World, is_first: bo
     archiving.join(_SOON_S)
     telling.join(_SOON_S)
     assert is_told, "while a segment is on its way"
-    assert (world.state("t").hold, world.state("t").cold_retention_ms) == (True, 5)
+    assert (world.topic_state("t").hold, world.topic_state("t").cold_retention_ms) == (True, 5)
     assert world.engine.check(deep=True) == []
 
 
-def test_nothing_that_a_hold_forbids_is_published_after_it(world: World) -> None:
+def test_nothing_that_a_hold_forbids_is_published_after_it(world: BacklogWorld) -> None:
     world.engine.archive()
     world.engine.removal.erase(Query("t", "k1"))
     hold = world.bucket.hold("upload", "*/log/*")
@@ -100,7 +93,7 @@ def test_nothing_that_a_hold_forbids_is_published_after_it(world: World) -> None
     assert _archived(world) == 200
 
 
-def test_what_was_told_last_is_what_the_archive_says(world: World) -> None:
+def test_what_was_told_last_is_what_the_archive_says(world: BacklogWorld) -> None:
     world.engine.archive()
     hold = world.bucket.hold("put", "*/state/*")
     world.engine.append([Message("new", b"x")])
@@ -110,11 +103,11 @@ def test_what_was_told_last_is_what_the_archive_says(world: World) -> None:
     hold.release()
     archiving.join(_SOON_S)
     telling.join(_SOON_S)
-    assert world.state("t").cold_retention_ms == 7
-    assert world.state("new") is not None
+    assert world.topic_state("t").cold_retention_ms == 7
+    assert world.topic_state("new") is not None
 
 
-def _archived(world: World) -> int:
+def _archived(world: BacklogWorld) -> int:
     """Records in the archive that are not fillers."""
     manifest = world.engine._manifest
     assert manifest is not None

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from index.chained_file import ChainedIndexFile
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.faulty_fs import FaultyFileSystem
-from tests.support.index_logs import Log, T, numbered
-from tests.support.local_indexes import assert_all_found, derive_all, names, open_index, states
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.errors import DiskFailedError, DiskFullError
-from tiering.fs import LocalFileSystem
-from tiering.paths import StorePaths
+from tests.support.fs.faulty_fs import FaultyFileSystem
+from tests.support.index.index_logs import Log, T, numbered
+from tests.support.index.local_indexes import assert_all_found, derive_all, names, open_index, states
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.local.chained_file import ChainedIndexFile
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import DiskFailedError, DiskFullError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.message.batch import Message
 
 
 @pytest.mark.parametrize("messages_without_keys", [0, 5])
@@ -65,8 +65,8 @@ def test_a_watermark_that_rises_beside_the_first_key_of_a_file_stopped_the_dispa
 def test_a_store_that_was_closed_right_after_an_index_file_was_derived_again_failed_to_close(tmp_path: Path) -> None:
     """The checkpoint at the end flushed that file through what refuses changes once the store is closing."""
 
-    def open_engine() -> Engine:
-        return Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
+    def open_engine() -> Store:
+        return Store.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
 
     engine = open_engine()
     engine.append([Message("t", b"%04d" % number, [f"k{number}"]) for number in range(1_000)])
@@ -75,7 +75,7 @@ def test_a_store_that_was_closed_right_after_an_index_file_was_derived_again_fai
     file = engine._index.files()[0]
     assert file.next is not None
     engine._index.discard(file)
-    engine._index.keep_house()
+    engine._index.maintain()
     engine._hot.derive(engine._index.derive(file.first, file.next), file.first, file.next)
     engine.close()
     engine = open_engine()
@@ -125,7 +125,7 @@ def test_a_file_that_two_gave_up_took_the_next_of_its_name_with_it(
     with pytest.raises(DiskFailedError):
         index.seal_full()
     assert index._set.hidden == [T]
-    index.keep_house()
+    index.maintain()
     assert index._set.hidden == []
 
 
@@ -145,7 +145,7 @@ def test_a_gap_that_was_derived_while_its_watermark_rose_was_published_twice(tmp
     assert derived.done
     assert index.pending() == []
     derive_all(index, log, log.end)
-    index.keep_house()
+    index.maintain()
     assert states(index) == [
         ("uploaded", 0, log.offsets[10]),
         ("compacted", log.offsets[10], log.offsets[20]),
@@ -166,12 +166,12 @@ def test_what_could_not_be_unlinked_after_a_file_found_no_room_stayed_until_a_re
     def no_room(*given: object) -> None:
         raise DiskFullError("no space left for the write")
 
-    monkeypatch.setattr("index.chained_file.FileHeader", no_room)
+    monkeypatch.setattr("tierlog.index.local.chained_file.FileHeader", no_room)
     with pytest.raises(DiskFullError):
         index.on_records(log.range())
     assert len(names(paths)["writing"]) == 1
     monkeypatch.undo()
-    index.keep_house()
+    index.maintain()
     assert names(paths)["writing"] == []
     index.on_records(log.range())
     assert_all_found(index, log)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from index.index_catalogue import IndexCatalogue
-from tests.support.index_trees import IndexTrees
-from tiering.randomness import SeededRandomness
-from tiering.types import Order, TimeAxis, TimeBounds, TimeRange
+from tests.support.index.index_trees import IndexTrees
+from tierlog.index.objects.catalogue import IndexCatalogue
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import Order, TimeAxis, TimeBounds, TimeRange
 
 HOUR_MS = 3_600_000
 YEAR_MS = 8_760 * HOUR_MS

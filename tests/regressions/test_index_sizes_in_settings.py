@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from index.header import MAX_FILE_BYTES, SLOT_BYTES, check_capacity, compacted_bytes
-from index.layout import TIERLOG
-from service.settings import IndexSettings, Settings
-from tiering.errors import InvalidRequestError
+from tierlog.index.format.header import MAX_FILE_BYTES, SLOT_BYTES, check_capacity, compacted_bytes
+from tierlog.index.format.layout import TIERLOG
+from tierlog.service.config.settings import IndexSettings, Settings
+from tierlog.tiering.base.errors import InvalidRequestError
 
 #: The most slots beside two items, and the most items beside one slot.
 _MOST_SLOTS = (MAX_FILE_BYTES - compacted_bytes(TIERLOG, 0, 2)) // SLOT_BYTES

@@ -10,21 +10,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from index.classic.progress import Progress
-from index.query import Query
-from pipeline.client import ServiceClient
-from pipeline.export.plan import ExportPlan
-from service.cli.look import Look
-from service.cli.message_view import full_lines
-from service.cluster.hot_wire import hot_stream, read_hot_stream
-from service.cluster.node_client import NodeClient
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.raw_server import Connection, raw_server
-from tiering.batch import Message
-from tiering.erasing.receipt import Receipt
-from tiering.errors import CorruptionError, StoreError, UnavailableError
-from tiering.problems import answered_error
+from tests.support.service.raw_server import Connection, raw_server
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.rocketmq.classic_format import ClassicCheckpoint
+from tierlog.index.search.query import Query
+from tierlog.pipeline.base.client import ServiceClient
+from tierlog.pipeline.jobs.export_table import ExportPlan
+from tierlog.service.cli.output import full_lines
+from tierlog.service.cli.output_style import OutputStyle
+from tierlog.service.cluster.node_client import NodeClient
+from tierlog.service.engine.store import Store
+from tierlog.service.wire.hot_page import hot_stream, read_hot_stream
+from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
+from tierlog.tiering.lifecycle.erasure_receipts import Receipt
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.remote.problems import answered_error
 
 NESTED = b"[" * 200_000
 
@@ -51,15 +51,15 @@ def test_what_an_archive_has_of_it_is_damage() -> None:
         Receipt.decode(NESTED, path="receipt")
     with pytest.raises(CorruptionError):
         ExportPlan.decode(NESTED, path="plan")
-    assert Progress.decode(NESTED) is None
+    assert ClassicCheckpoint.decode(NESTED) is None
 
 
 def test_a_message_of_it_is_shown_as_it_is() -> None:
-    assert NESTED.decode() in full_lines([{"message_id": "1", "body": NESTED.decode()}], Look("table"))
+    assert NESTED.decode() in full_lines([{"message_id": "1", "body": NESTED.decode()}], OutputStyle("table"))
 
 
 def hot_answer(tmp_path: Path) -> bytes:
-    with contextlib.closing(Engine.open(tmp_path / "store", settings=tiny_settings())) as engine:
+    with contextlib.closing(Store.open(tmp_path / "store", settings=tiny_settings())) as engine:
         engine.append([Message("t", bytes(5_000), ("k",))] * 5)
         return hot_stream(engine.hot_page(Query("t")))
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from index.classic import file as classic_file
-from index.classic.file import ClassicIndexFile
-from index.classic.format import FILE_NAME
-from service.engine import Engine
-from service.settings import HotSettings, IndexSettings, Settings
-from tests.support.crash_fs import CrashFileSystem, PowerCut
-from tests.support.hot_stores import ROOT
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.format.checkpoint import Checkpoint
-from tiering.format.hashing import key_hash
-from tiering.paths import StorePaths
-from tiering.randomness import SeededRandomness
+from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
+from tests.support.stores.hot_stores import ROOT
+from tierlog.index.rocketmq import classic_file
+from tierlog.index.rocketmq.classic_file import ClassicIndexFile
+from tierlog.index.rocketmq.classic_format import FILE_NAME
+from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.format.checkpoint import Checkpoint
+from tierlog.tiering.format.hashing import key_hash
+from tierlog.tiering.message.batch import Message
 
 SLOTS, ITEMS = 40, 30
 SETTINGS = Settings(
@@ -25,8 +25,8 @@ SETTINGS = Settings(
 )  # fmt: skip
 
 
-def open_engine(fs: CrashFileSystem, clock: ManualClock) -> Engine:
-    return Engine.open(ROOT, settings=SETTINGS, clock=clock, fs=fs, randomness=SeededRandomness(1))
+def open_engine(fs: CrashFileSystem, clock: ManualClock) -> Store:
+    return Store.open(ROOT, settings=SETTINGS, clock=clock, fs=fs, randomness=SeededRandomness(1))
 
 
 def files_that_rocketmq_keeps(fs: CrashFileSystem) -> list[ClassicIndexFile]:

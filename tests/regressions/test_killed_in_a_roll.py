@@ -9,17 +9,18 @@ import contextlib
 
 import pytest
 
-from service.engine import Engine
-from tests.support.crash_fs import CrashFileSystem, PowerCut
-from tests.support.power_world import ROOT, tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
+from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
+from tests.support.stores.power_world import tiny_settings
+from tests.support.world import ROOT
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.message.batch import Message
 
 BIG = b"x" * 5000
 
 
-def opened(fs: CrashFileSystem) -> Engine:
-    return Engine.open(ROOT, settings=tiny_settings(8192), clock=ManualClock(), fs=fs)
+def opened(fs: CrashFileSystem) -> Store:
+    return Store.open(ROOT, settings=tiny_settings(8192), clock=ManualClock(), fs=fs)
 
 
 @pytest.mark.parametrize("calls", range(1, 14))

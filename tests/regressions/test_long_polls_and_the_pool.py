@@ -12,11 +12,11 @@ import httpx
 import pytest
 from anyio.to_thread import current_default_thread_limiter
 
-from service.api.app import create_app
-from service.engine import Engine
-from tests.support.api_client import ApiClient
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
+from tests.support.service.api_client import ApiClient
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.api.application.app import create_app
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 _POLLS = 60
 _QUEUE = "/v1/topics/polled/queues/0/messages"
@@ -29,7 +29,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         settings = tiny_settings()
         self.stopping = threading.Event()
-        self.engine = Engine.open(folder, settings=settings)
+        self.engine = Store.open(folder, settings=settings)
         self.engine.append([Message("polled", b"first", queue_id=0)])
         self.engine.start()
         self.app = create_app(self.engine, settings, self.stopping)
@@ -98,7 +98,7 @@ def test_closing_the_store_ends_a_wait(world: World) -> None:
 
 def test_waiting_longer_looks_no_more_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.engine.close()
-    world.engine = Engine.open(world.engine._hot._paths.root, settings=tiny_settings())  # whose threads do not run
+    world.engine = Store.open(world.engine._hot._paths.root, settings=tiny_settings())  # whose threads do not run
     app = create_app(world.engine, tiny_settings(), world.stopping)
     dispatch, looks = world.engine._hot.dispatch, 0
 

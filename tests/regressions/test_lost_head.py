@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.archives import ArchiveWorld, build
-from tests.support.damage import remove
-from tiering.batch import Message
-from tiering.errors import ObjectNotFoundError, StoreError
-from tiering.types import PullStatus
+from tests.support.objects.damage import remove
+from tests.support.stores.archives import build
+from tests.support.world import World
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import ObjectNotFoundError, StoreError
+from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.message.batch import Message
 
 HEAD = "store/head"
 
 
 @pytest.fixture
-def engine() -> Engine:
+def engine() -> Store:
     world = build()
     remove(world.objects, HEAD)
     return world.open()
 
 
-def test_nothing_archived_is_passed_over_in_silence(engine: Engine) -> None:
+def test_nothing_archived_is_passed_over_in_silence(engine: Store) -> None:
     with pytest.raises(ObjectNotFoundError, match=HEAD):
         engine.pull("orders", 0, 0, 10)
     with pytest.raises(ObjectNotFoundError, match=HEAD):
@@ -32,7 +33,7 @@ def test_nothing_archived_is_passed_over_in_silence(engine: Engine) -> None:
     assert [failure.object for failure in answer.coverage.failures] == [HEAD]
 
 
-def test_the_hot_tier_goes_on(engine: Engine) -> None:
+def test_the_hot_tier_goes_on(engine: Store) -> None:
     engine.append(
         [Message("orders", b"more")],
     )
@@ -41,7 +42,7 @@ def test_the_hot_tier_goes_on(engine: Engine) -> None:
     assert least > 0
 
 
-def test_no_new_head_makes_orphans_of_the_archive(engine: Engine) -> None:
+def test_no_new_head_makes_orphans_of_the_archive(engine: Store) -> None:
     with pytest.raises(ObjectNotFoundError, match="must be put back"):
         engine.archive(everything=True)
     assert engine.read_only_reason is None
@@ -49,7 +50,7 @@ def test_no_new_head_makes_orphans_of_the_archive(engine: Engine) -> None:
 
 
 def test_with_its_head_back_everything_is_there_again() -> None:
-    world: ArchiveWorld = build()
+    world: World = build()
     kept = world.objects._objects[HEAD]
     before = world.open().query(Query("orders", limit=1000)).messages
     remove(world.objects, HEAD)

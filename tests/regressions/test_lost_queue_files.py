@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 
 @pytest.mark.parametrize("lost", ["", "t", "t/1"], ids=["all topics", "one topic", "one queue"])
@@ -21,8 +21,8 @@ def test_lost_queue_files_are_derived_again_and_no_offset_is_given_twice(
 ) -> None:
     objects = MemoryObjectStore(ManualClock())
 
-    def open_engine() -> Engine:
-        return Engine.open(tmp_path, settings=tiny_settings(), cold_url="memory://lost", objects=objects)
+    def open_engine() -> Store:
+        return Store.open(tmp_path, settings=tiny_settings(), cold_url="memory://lost", objects=objects)
 
     engine = open_engine()
     for number in range(400):

@@ -10,28 +10,28 @@ from typing import Any
 
 import pytest
 
-from index.snapshot import IndexFileEntry
-from service.checking import check_index
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.index_items import put_so
-from tiering.batch import Message
+from tests.support.index.index_items import put_so
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.local.snapshot import IndexFileEntry
+from tierlog.service.engine.checks import check_index
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    opened = Engine.open(tmp_path, settings=tiny_settings(index__items=20_000))
+def engine(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(tmp_path, settings=tiny_settings(index__items=20_000))
     yield opened
     opened.close()
 
 
-def fill(engine: Engine, segments: int) -> None:
+def fill(engine: Store, segments: int) -> None:
     while len(engine._hot.log.bases()) < segments:
         engine.append([Message("t", b"x", [f"a{number}", f"b{number}"]) for number in range(100)])
     engine.flush()
 
 
-def peak_of_check(engine: Engine) -> int:
+def peak_of_check(engine: Store) -> int:
     tracemalloc.start()
     try:
         assert check_index(engine._hot, engine._index) == []
@@ -40,7 +40,7 @@ def peak_of_check(engine: Engine) -> int:
         tracemalloc.stop()
 
 
-def test_memory_is_that_of_a_segment_however_many_there_are(engine: Engine) -> None:
+def test_memory_is_that_of_a_segment_however_many_there_are(engine: Store) -> None:
     fill(engine, 8)
     few = peak_of_check(engine)
     fill(engine, 64)
@@ -55,7 +55,7 @@ def index_of(*entries: IndexFileEntry) -> Any:
     return SimpleNamespace(snapshot=lambda: SimpleNamespace(files=entries, writing=()))
 
 
-def test_what_is_not_in_the_index_is_missing(engine: Engine) -> None:
+def test_what_is_not_in_the_index_is_missing(engine: Store) -> None:
     fill(engine, 3)
     (first, *_) = engine._hot.log.bases()
     keys = engine._index.files()[0].items
@@ -64,13 +64,13 @@ def test_what_is_not_in_the_index_is_missing(engine: Engine) -> None:
     ]
 
 
-def test_an_item_that_is_there_twice(engine: Engine) -> None:
+def test_an_item_that_is_there_twice(engine: Store) -> None:
     fill(engine, 3)
     (entry,) = engine._index.files()
     assert check_index(engine._hot, index_of(entry, entry)) == ["I3 index: an item is there twice"]
 
 
-def test_an_item_of_another_record_is_one_too_many(engine: Engine) -> None:
+def test_an_item_of_another_record_is_one_too_many(engine: Store) -> None:
     fill(engine, 3)
     (entry,) = engine._index.files()
     item = entry.reader.all_items()[entry.items]
@@ -83,7 +83,7 @@ def test_an_item_of_another_record_is_one_too_many(engine: Engine) -> None:
     ]
 
 
-def test_another_hash_is_another_key(engine: Engine) -> None:
+def test_another_hash_is_another_key(engine: Store) -> None:
     fill(engine, 2)
     (entry,) = engine._index.files()
     for name in ("hash", "hash_high"):

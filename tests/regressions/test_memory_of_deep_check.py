@@ -6,10 +6,11 @@ import tracemalloc
 
 import pytest
 
-from tests.support.archives import ArchiveWorld, fill
+from tests.support.stores.archives import archive_world, fill
+from tests.support.world import World
 
 
-def grow(world: ArchiveWorld, messages: int) -> None:
+def grow(world: World, messages: int) -> None:
     engine = world.open()
     for start in range(0, messages, 250):
         fill(engine, world.clock, 250, start)
@@ -17,7 +18,7 @@ def grow(world: ArchiveWorld, messages: int) -> None:
     engine.close()
 
 
-def peak_of_check(world: ArchiveWorld) -> int:
+def peak_of_check(world: World) -> int:
     cold = world.cold()
     tracemalloc.start()
     try:
@@ -29,7 +30,7 @@ def peak_of_check(world: ArchiveWorld) -> int:
 
 @pytest.mark.slow
 def test_of_an_object_no_more_is_kept_than_its_entry() -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     grow(world, 500)
     peak_of_check(world)  # what is compiled and imported only once
     few, before = peak_of_check(world), segments_of(world)
@@ -39,6 +40,6 @@ def test_of_an_object_no_more_is_kept_than_its_entry() -> None:
     assert peak_of_check(world) - few < 8192 * added, "a segment holds 16 KiB of records, and index items beside them"
 
 
-def segments_of(world: ArchiveWorld) -> int:
+def segments_of(world: World) -> int:
     manifest = world.manifest()
     return len(list(manifest.log_entries(manifest.reader(), manifest.refresh())))

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from index.query import Query, StoreCoverage, TierCoverage
-from index.search import Searcher, StoreSearch
-from index.work import SearchContext, Work
-from tests.support.hot_stores import record
-from tiering.cold.caching.fetch_pool import FetchPool
-from tiering.message import StoredMessage
-from tiering.types import Tier, TimeRange
+from tests.support.stores.hot_stores import record
+from tierlog.index.search.query import Query, StoreCoverage, TierCoverage
+from tierlog.index.search.searcher import Searcher, StoreSearch
+from tierlog.index.search.task import SearchContext, SearchTask
+from tierlog.tiering.base.types import Tier, TimeRange
+from tierlog.tiering.base.worker_pool import WorkerPool
+from tierlog.tiering.message.stored_message import StoredMessage
 
 
 class TooLarge(StoredMessage):
@@ -29,18 +29,18 @@ class OneMessage(StoreSearch):
 
     def plan(
         self, query: Query, within: TimeRange, stack: contextlib.ExitStack, covered: StoreCoverage
-    ) -> Iterator[Work]:
+    ) -> Iterator[SearchTask]:
         covered.cold = claim = TierCoverage(within.from_ms, within.to_ms, 1)
 
         def run(context: SearchContext) -> Iterator[StoredMessage]:
             yield TooLarge(record(), self.store_id, Tier.COLD)
 
-        yield Work((0, within.to_ms), "one", "segments_unreachable", claim, run)
+        yield SearchTask((0, within.to_ms), "one", "segments_unreachable", claim, run)
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_the_query_fails(concurrency: int) -> None:
-    searcher = Searcher(FetchPool(4, "test-query"), concurrency)
+    searcher = Searcher(WorkerPool(4, "test-query"), concurrency)
     raised: list[type[BaseException]] = []
 
     def ask() -> None:

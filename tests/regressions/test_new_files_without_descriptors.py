@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from service.access.control import AccessControl
-from service.setting_groups.access import AccessSettings
-from service.tls import ServerTls
-from tests.support.access import token
-from tests.unit.test_access_control import entry, names, replaced
-from tests.unit.test_tls import Authority
-from tiering.clock import ManualClock
+from tests.service.access.test_access_control import entry, names, replaced
+from tests.support.service.access import token
+from tests.support.service.certificates import Authority
+from tierlog.service.access.control import AccessControl
+from tierlog.service.config.serve import AccessSettings
+from tierlog.service.server.tls import ServerTls
+from tierlog.tiering.base.clock import ManualClock
 
 
 def refuse(*_: object, **__: object) -> None:

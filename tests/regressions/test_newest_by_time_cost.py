@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.format.record import Record
-from tiering.hot.consume_queue import QueueView, UnitArray
-from tiering.hot.snapshot import HotSnapshot
-from tiering.types import Order, TimeAxis
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.types import Order, TimeAxis
+from tierlog.tiering.format.record import Record
+from tierlog.tiering.hot.consume_queue import QueueView, UnitArray
+from tierlog.tiering.hot.snapshot import HotSnapshot
+from tierlog.tiering.message.batch import Message
 
 _EACH = 2_000
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Engine:
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """2,000 messages in each of two queues, one a millisecond in each; born times run backwards."""
     clock = ManualClock()
-    engine = Engine.open(tmp_path, settings=tiny_settings(hot__segment_bytes=1 << 20), clock=clock)
+    settings = tiny_settings(hot__segment_bytes=1 << 20)
+    engine = Store.open(tmp_path_factory.mktemp("store"), settings=settings, clock=clock)
     for number in range(_EACH):
         engine.append(
             [Message("t", b"%d" % number, queue_id=queue, born_ms=10_000 - number) for queue in (0, 1)],
@@ -35,7 +34,7 @@ def engine(tmp_path: Path) -> Engine:
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize("stretch", [(0, None), (500, 1500)])
 def test_a_page_looks_at_few_units(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, order: Order, stretch: tuple[int, int | None]
+    engine: Store, monkeypatch: pytest.MonkeyPatch, order: Order, stretch: tuple[int, int | None]
 ) -> None:
     looked_at = 0
     units = QueueView.units
@@ -57,7 +56,7 @@ def test_a_page_looks_at_few_units(
 
 
 @pytest.mark.parametrize("order", Order)
-def test_a_page_by_born_time_decodes_few_records(engine: Engine, monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
+def test_a_page_by_born_time_decodes_few_records(engine: Store, monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
     decoded = 0
     record = HotSnapshot.record
 
@@ -75,7 +74,7 @@ def test_a_page_by_born_time_decodes_few_records(engine: Engine, monkeypatch: py
 
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize("axis", TimeAxis)
-def test_all_pages_together_are_all_messages(engine: Engine, order: Order, axis: TimeAxis) -> None:
+def test_all_pages_together_are_all_messages(engine: Store, order: Order, axis: TimeAxis) -> None:
     found: list[int] = []
     cursor = None
     while True:

@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from index.query import Query
-from tiering.errors import InvalidRequestError
+from tierlog.index.search.query import Query
+from tierlog.tiering.base.errors import InvalidRequestError
 
 
 @pytest.mark.parametrize("time_ms", ["Infinity", "-Infinity", "NaN", "1e999", "null", "[" * 100_000])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.errors import DONE, NOTHING
-from service.cli.main import main
-from tests.support.golden import unpack
+from tests.support.rocketmq.golden import unpack
+from tierlog.service.exit_codes import DONE, NOTHING
+from tierlog.service.main import main
 
 
 def no_utf8(root: Path) -> None:

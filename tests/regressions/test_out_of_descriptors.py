@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from service.appending import IdempotencyKey
-from service.engine import Engine
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.engines import tiny_settings
-from tests.support.faulty_fs import FaultyFileSystem
-from tests.support.hot_stores import HotWorld, append, fill, queue_offsets, sized_body
-from tests.support.scarce_fs import ScarceFileSystem
-from tiering.batch import Message
-from tiering.checks.store import check_store
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import DiskFailedError, OutOfResourcesError, ReadOnlyError, UnavailableError
-from tiering.flush_guard import FlushGuard
-from tiering.fs import LocalFileSystem
-from tiering.hot.store import HotStore
-from tiering.types import Durability
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.fs.faulty_fs import FaultyFileSystem
+from tests.support.fs.scarce_fs import ScarceFileSystem
+from tests.support.stores.engines import tiny_settings
+from tests.support.stores.hot_stores import HotWorld, append, fill, queue_offsets, sized_body
+from tierlog.service.engine.appends import IdempotencyKey
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import DiskFailedError, OutOfResourcesError, ReadOnlyError, UnavailableError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.base.write_guard import FlushGuard
+from tierlog.tiering.checks.invariants import check_store
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
@@ -71,11 +71,12 @@ def offsets_are_whole(hot: HotStore, topic: str, end: int) -> None:
     assert hot.next_offset(hot.topics.get(topic), 0) == end
 
 
-def test_a_store_outlives_the_want_of_a_descriptor_at_any_call() -> None:
+@pytest.mark.parametrize("step_width", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_store_outlives_the_want_of_a_descriptor_at_any_call(step_width: int) -> None:
     world = HotWorld()
     number = 0
     while True:
-        number += 1
+        number += step_width
         world = HotWorld()
         fs = ScarceFileSystem(world.fs)
         hot = world.open(fs=fs)
@@ -106,7 +107,7 @@ def _cut(world: HotWorld) -> CrashFileSystem:
 def test_an_engine_goes_on_where_descriptors_are_short_all_the_time(seed: int) -> None:
     clock, crash = ManualClock(), CrashFileSystem()
     fs, objects = ScarceFileSystem(crash), MemoryObjectStore(clock)
-    engine = Engine.open(
+    engine = Store.open(
         Path("/store"), settings=tiny_settings(), clock=clock, fs=fs, cold_url="memory://archive", objects=objects
     )
     chance = random.Random(seed)
@@ -144,7 +145,7 @@ def test_what_the_system_has_not_to_spare_is_told_from_a_disk_that_failed(
 
     with monkeypatch.context() as patched:
         for name in ("open", "listdir", "mkdir"):
-            patched.setattr(f"tiering.fs.os.{name}", refuse)
+            patched.setattr(f"tierlog.tiering.base.fs.os.{name}", refuse)
         calls: list[Callable[[], object]] = [
             lambda: fs.open(tmp_path / "file"), lambda: fs.map_read(tmp_path / "file"),
             lambda: fs.flush_dir(tmp_path), lambda: fs.list_dir(tmp_path), lambda: fs.make_dirs(tmp_path / "x"),
@@ -155,7 +156,7 @@ def test_what_the_system_has_not_to_spare_is_told_from_a_disk_that_failed(
                 call()
     with monkeypatch.context() as patched:
         for name in ("pwrite", "fdatasync", "fsync"):
-            patched.setattr(f"tiering.fs.os.{name}", refuse)
+            patched.setattr(f"tierlog.tiering.base.fs.os.{name}", refuse)
         calls = [
             lambda: file.write_at(0, b"x"), file.flush, lambda: fs.flush_dir(tmp_path),
             lambda: fs.create(tmp_path / "y", 10, prewrite=False),

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from tests.support.hold import Hold
-from tiering.cold.caching.fetch_pool import FetchPool
+from tests.support.stores.hold import Hold
+from tierlog.tiering.base.worker_pool import WorkerPool
 
 
 def refuse_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +18,7 @@ def refuse_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pool_that_got_no_thread_works_once_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = FetchPool(2)
+    pool = WorkerPool(2)
     done: list[int] = []
     with monkeypatch.context() as patch:
         refuse_to_start(patch)
@@ -30,7 +30,7 @@ def test_a_pool_that_got_no_thread_works_once_there_are_some(monkeypatch: pytest
 
 
 def test_work_for_which_there_is_no_further_thread_waits_for_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, hold = FetchPool(4), Hold()
+    pool, hold = WorkerPool(4), Hold()
     first = pool.submit(hold.stop_here)
     hold.wait_until_reached()
     with monkeypatch.context() as patch:

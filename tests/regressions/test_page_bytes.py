@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from index.query import Answer, Query
-from index.search import search
-from index.store_search import TieredStoreSearch
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.message import StoredMessage
-from tiering.types import Order, TimeAxis
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Answer, Query
+from tierlog.index.search.searcher import search
+from tierlog.index.search.store_search import TieredStoreSearch
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.types import Order, TimeAxis
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 _COUNT = 100
 _BODY = 1_000
@@ -23,11 +21,12 @@ _PAGE = 5_600
 """Room for five messages."""
 
 
-@pytest.fixture(params=["hot", "cold", "both"])
-def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Engine:
+@pytest.fixture(scope="module", params=["hot", "cold", "both"])
+def engine(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Store:
     clock = ManualClock()
     objects = MemoryObjectStore(clock)
-    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=clock, cold_url="memory://archive", objects=objects)
+    folder = tmp_path_factory.mktemp("store")
+    engine = Store.open(folder, settings=tiny_settings(), clock=clock, cold_url="memory://archive", objects=objects)
     for number in range(_COUNT):
         engine.append([Message("t", b"%03d" % number + bytes(_BODY), ["k"], queue_id=0)])
         clock.advance(number % 2)
@@ -36,7 +35,7 @@ def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Engine:
     return engine
 
 
-def ask(engine: Engine, query: Query, page_bytes: int) -> Answer:
+def ask(engine: Store, query: Query, page_bytes: int) -> Answer:
     stores = [TieredStoreSearch(engine.store_id, engine._hot, engine._index, engine._cold_index)]
     return search(stores, query, page_bytes=page_bytes)
 
@@ -45,7 +44,7 @@ def ask(engine: Engine, query: Query, page_bytes: int) -> Answer:
 @pytest.mark.parametrize("order", Order)
 @pytest.mark.parametrize(("page_bytes", "each"), [(_PAGE, 5), (1, 1)])
 def test_pages_are_cut_by_bytes_and_follow_each_other(
-    engine: Engine, key: str | None, order: Order, page_bytes: int, each: int
+    engine: Store, key: str | None, order: Order, page_bytes: int, each: int
 ) -> None:
     found: list[int] = []
     cursor = None
@@ -63,7 +62,7 @@ def test_pages_are_cut_by_bytes_and_follow_each_other(
 @pytest.mark.parametrize("axis", TimeAxis)
 @pytest.mark.parametrize("order", Order)
 def test_no_more_than_about_two_pages_are_held(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, axis: TimeAxis, order: Order
+    engine: Store, monkeypatch: pytest.MonkeyPatch, axis: TimeAxis, order: Order
 ) -> None:
     held: set[int] = set()
     most = 0
@@ -78,8 +77,8 @@ def test_no_more_than_about_two_pages_are_held(
         def __del__(self) -> None:
             held.discard(id(self))
 
-    monkeypatch.setattr("index.hot_search.StoredMessage", Counted)
-    monkeypatch.setattr("index.cold_segments.StoredMessage", Counted)
+    monkeypatch.setattr("tierlog.index.search.hot_search.StoredMessage", Counted)
+    monkeypatch.setattr("tierlog.index.search.segment_search.StoredMessage", Counted)
     answer = ask(engine, Query("t", limit=1000, axis=axis, order=order), _PAGE)
     assert len(answer.messages) == 5
     assert 5 < most <= 14

@@ -8,42 +8,27 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.faulty_store import FaultyObjectStore
-from tiering import pull_result
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.types import PullStatus
+from tests.support.world import World
+from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.read import pull_result
 
 _SEGMENTS = 20
 _EACH = 50
 _COUNT = _SEGMENTS * _EACH
 
 
-class Store:
+class StoreWorld(World):
     """Twenty archived segments and 20 hot messages, all of one queue; tag b on every fifth."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._clock = ManualClock()
-        self.objects = FaultyObjectStore(MemoryObjectStore(self._clock))
-        self.engine = self._open()
+        super().__init__(root)
+        self.open()
         for _ in range(_SEGMENTS):
             self.append(_EACH)
-            self.engine.archive(everything=True, drop_hot=True)
+            self.archive()
         self.append(20)
         self.reopen()
-
-    def _open(self) -> Engine:
-        return Engine.open(
-            self._root, settings=tiny_settings(), clock=self._clock, cold_url="memory://a", objects=self.objects
-        )
-
-    def reopen(self) -> None:
-        self.engine.close()
-        self.engine = self._open()
 
     def append(self, count: int) -> None:
         self.engine.append(
@@ -51,18 +36,25 @@ class Store:
         )
 
     def requests(self) -> int:
-        return len(self.objects.calls)
+        return len(self.bucket.calls)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path)
+def store(tmp_path: Path) -> Iterator[StoreWorld]:
+    store = StoreWorld(tmp_path)
     yield store
-    store.objects.heal()
+    store.bucket.heal()
     store.engine.close()
 
 
-def test_a_hot_pull_asks_for_the_first_offset_once(store: Store) -> None:
+@pytest.fixture(scope="module")
+def only_read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreWorld]:
+    store = StoreWorld(tmp_path_factory.mktemp("only-read"))
+    yield store
+    store.engine.close()
+
+
+def test_a_hot_pull_asks_for_the_first_offset_once(store: StoreWorld) -> None:
     before = store.requests()
     found = store.engine.pull("t", 0, _COUNT, 5)
     assert (found.min_offset, found.max_offset, len(found.messages)) == (0, _COUNT + 20, 5)
@@ -77,21 +69,21 @@ def test_a_hot_pull_asks_for_the_first_offset_once(store: Store) -> None:
     assert store.requests() == before
 
 
-def test_a_hot_pull_does_not_wait_for_a_bucket_that_hangs(store: Store) -> None:
-    store.objects.hold("get_range", times=None)
+def test_a_hot_pull_does_not_wait_for_a_bucket_that_hangs(store: StoreWorld) -> None:
+    store.bucket.hold("get_range", times=None)
     started = time.monotonic()
     for offset in range(_COUNT, _COUNT + 20):
         found = store.engine.pull("t", 0, offset, 1)
         assert (found.status, found.min_offset) == (PullStatus.FOUND, _COUNT), "not known yet, and not asked for twice"
     assert time.monotonic() - started < 5
-    store.objects.heal()
+    store.bucket.heal()
     deadline = time.monotonic() + 30
     while store.engine.pull("t", 0, _COUNT, 1).min_offset != 0 and time.monotonic() < deadline:
         time.sleep(0.01)
     assert store.engine.pull("t", 0, _COUNT, 1).min_offset == 0
 
 
-def test_a_queue_of_which_nothing_is_archived_is_asked_about_once(store: Store) -> None:
+def test_a_queue_of_which_nothing_is_archived_is_asked_about_once(store: StoreWorld) -> None:
     store.engine.append([Message("t", b"x", queue_id=1)])
     assert store.engine.pull("t", 1, 0, 1).min_offset == 0
     before = store.requests()
@@ -102,14 +94,14 @@ def test_a_queue_of_which_nothing_is_archived_is_asked_about_once(store: Store) 
 @pytest.mark.parametrize("limit_name", ["_MAX_MESSAGES", "_MAX_READ_BYTES"])
 @pytest.mark.parametrize("start", [0, _COUNT])
 def test_a_rare_tag_ends_a_pull_where_it_has_looked_at_enough(
-    store: Store, monkeypatch: pytest.MonkeyPatch, limit_name: str, start: int
+    only_read: StoreWorld, monkeypatch: pytest.MonkeyPatch, limit_name: str, start: int
 ) -> None:
     monkeypatch.setattr(pull_result, limit_name, {"_MAX_MESSAGES": 3, "_MAX_READ_BYTES": 500}[limit_name])
     looked_at = []
     found_at = []
     offset = start
     while offset < start + 20:
-        found = store.engine.pull("t", 0, offset, 10, "b")
+        found = only_read.engine.pull("t", 0, offset, 10, "b")
         looked_at.append(found.next_offset - offset)
         found_at += [message.record.queue_offset for message in found.messages]
         assert found.status is (PullStatus.FOUND if found.messages else PullStatus.NO_MATCHED_MESSAGE)

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.hot.consume_queue import QueueView
-from tiering.types import PullStatus
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.hot.consume_queue import QueueView
+from tierlog.tiering.message.batch import Message
 
 
 @pytest.mark.parametrize("offset", [0, 39, 40])
 def test_a_pull_ends_where_its_snapshot_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
-    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
+    engine = Store.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
 
     def append(count: int) -> None:
         engine.append([Message("t", bytes(300), queue_id=0) for _ in range(count)])

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.hold import Hold
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
+from tests.support.stores.engines import tiny_settings
+from tests.support.stores.hold import Hold
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 
 def test_query_says_what_the_index_lacks_until_it_is_derived_again(
@@ -21,8 +21,8 @@ def test_query_says_what_the_index_lacks_until_it_is_derived_again(
 ) -> None:
     bucket = MemoryObjectStore(ManualClock())
 
-    def open_engine() -> Engine:
-        return Engine.open(
+    def open_engine() -> Store:
+        return Store.open(
             tmp_path, settings=tiny_settings(), cold_url="memory://d", objects=bucket, clock=ManualClock()
         )
 

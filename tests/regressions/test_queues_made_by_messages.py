@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from service.catalogue import QueueInfo
-from service.engine import Engine
-from service.settings import Settings
-from tests.support.access import GuardedService, line
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.errors import ConflictError, InvalidRequestError
-from tiering.hot.shown_queue import ShownQueue
-from tiering.paths import StorePaths
+from tests.support.service.access import GuardedService, line
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.catalogue import QueueInfo
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.hot.snapshot_queue import SnapshotQueue
+from tierlog.tiering.message.batch import Message
 
 QUEUE_FILE_UNITS = 300_000
 
@@ -39,8 +39,8 @@ def service(tmp_path: Path) -> Iterator[GuardedService]:
     made.close()
 
 
-def open_engine(folder: Path, **settings: object) -> Engine:
-    return Engine.open(folder, settings=tiny_settings(**settings))
+def open_engine(folder: Path, **settings: object) -> Store:
+    return Store.open(folder, settings=tiny_settings(**settings))
 
 
 @pytest.mark.parametrize("form", ["json", "ndjson", "many", "keyed"])
@@ -112,7 +112,7 @@ def test_a_queue_file_takes_blocks_as_it_is_written(tmp_path: Path) -> None:
     assert sum(os.stat(path).st_blocks * 512 for path in files) <= 16 * 64 * 1024
     engine.close()
     settings: Settings = tiny_settings(hot__queue_file_units=QUEUE_FILE_UNITS)
-    again = Engine.open(tmp_path, settings=settings)
+    again = Store.open(tmp_path, settings=settings)
     assert [again.pull("t", queue_id, 0, 1).messages[0].record.body for queue_id in range(16)] == [b"x"] * 16
     assert again.check() == []
     again.close()
@@ -128,13 +128,13 @@ def test_listing_topics_costs_what_the_caller_sees_and_no_look_a_queue(
     service.engine.flush()
     looks: list[str] = []
     hot = service.engine._hot
-    dispatch, shown, made = hot.dispatch, ShownQueue.__init__, QueueInfo.__init__
+    dispatch, shown, made = hot.dispatch, SnapshotQueue.__init__, QueueInfo.__init__
 
     def dispatched() -> int:
         looks.append("snapshot")
         return dispatch()
 
-    def looked_at(queue: ShownQueue, *given: Any) -> None:
+    def looked_at(queue: SnapshotQueue, *given: Any) -> None:
         looks.append("queue")
         shown(queue, *given)
 
@@ -143,7 +143,7 @@ def test_listing_topics_costs_what_the_caller_sees_and_no_look_a_queue(
         made(queue, *given)
 
     monkeypatch.setattr(hot, "dispatch", dispatched)
-    monkeypatch.setattr(ShownQueue, "__init__", looked_at)
+    monkeypatch.setattr(SnapshotQueue, "__init__", looked_at)
     monkeypatch.setattr(QueueInfo, "__init__", described)
     for path, queues in (("/v1/topics", 40 * 50 + 500), ("/v1/topics/shop-1", 500)):
         looks.clear()

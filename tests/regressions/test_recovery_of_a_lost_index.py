@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.faulty_fs import FaultyFileSystem
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.errors import DiskFullError
-from tiering.fs import LocalFileSystem
+from tests.support.fs.faulty_fs import FaultyFileSystem
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import DiskFullError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.message.batch import Message
 
 
 @pytest.mark.parametrize("is_end_left", [False, True], ids=["all of it", "a gap"])
 def test_what_was_derived_before_an_opening_was_cut_off_is_kept(tmp_path: Path, is_end_left: bool) -> None:
     fs = FaultyFileSystem(LocalFileSystem())
 
-    def open_engine() -> Engine:
-        return Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock(), fs=fs)
+    def open_engine() -> Store:
+        return Store.open(tmp_path, settings=tiny_settings(), clock=ManualClock(), fs=fs)
 
     engine = open_engine()
     for number in range(20):

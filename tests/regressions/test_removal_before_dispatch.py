@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.types import PullStatus
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.message.batch import Message
 
 
 def test_what_is_not_dispatched_is_dispatched_before_it_goes(tmp_path: Path) -> None:
     clock = ManualClock()
-    engine = Engine.open(tmp_path, settings=tiny_settings(hot__retention_ms=1), clock=clock)
+    engine = Store.open(tmp_path, settings=tiny_settings(hot__retention_ms=1), clock=clock)
     for number in range(300):
         clock.advance(10)
         engine.append([Message("t", bytes(1_000), [f"k{number}"], queue_id=0)])

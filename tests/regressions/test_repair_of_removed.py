@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine import Engine
-from tests.support.damage import Damage, changed, flipped, remove
-from tests.support.removal_world import RemovalWorld
+from tests.support.objects.damage import Damage, changed, flipped, remove
+from tests.support.stores.removal_world import RemovalWorld
+from tierlog.service.engine.store import Store
 
 DAMAGES: dict[str, Damage] = {"missing": remove, "a bit": changed(lambda data: flipped(data, 40))}
 
 
-def damage_hot_segments(world: RemovalWorld, engine: Engine, damage: Damage) -> int:
+def damage_hot_segments(world: RemovalWorld, engine: Store, damage: Damage) -> int:
     """Damage every archived segment that is hot as well; how many there are."""
     assert engine._manifest is not None
     head = engine._manifest.refresh()
@@ -99,7 +99,7 @@ def test_a_topic_that_is_not_archived_since_keeps_its_archived_messages(damage: 
 
 
 def test_an_index_object_that_reaches_into_what_was_dropped_is_made_again_for_the_rest() -> None:
-    world = RemovalWorld(cold={"retention_ms": 60_000})
+    world = RemovalWorld(cold__retention_ms=60_000)
     engine = world.open()
     world.append(engine, 20)
     engine._hot.roll()

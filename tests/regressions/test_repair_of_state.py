@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from service.engine import Engine
-from tests.support.damage import Damage, changed, flipped, remove
-from tests.support.removal_world import RemovalWorld
-from tiering.format.store_state import StoreState
+from tests.support.objects.damage import Damage, changed, flipped, remove
+from tests.support.stores.removal_world import RemovalWorld
+from tierlog.service.engine.store import Store
+from tierlog.tiering.format.store_state import StoreState
 
 DAMAGES: dict[str, Damage] = {"missing": remove, "a bit": changed(lambda data: flipped(data, len(data) // 2))}
 
 
-def archived() -> tuple[RemovalWorld, Engine]:
+def archived() -> tuple[RemovalWorld, Store]:
     world = RemovalWorld()
     engine = world.open()
     world.append(engine, 60)
@@ -21,7 +21,7 @@ def archived() -> tuple[RemovalWorld, Engine]:
 
 
 def state_of(world: RemovalWorld) -> StoreState:
-    (manifest,) = world.cold_engine()._manifests.values()
+    (manifest,) = world.cold()._manifests.values()
     return manifest.state(manifest.reader(), manifest.refresh())
 
 
@@ -50,6 +50,6 @@ def test_a_check_goes_on_where_nothing_says_what_topics_there_are() -> None:
     at = entry.sections["directory"].position + entry.sections["directory"].length // 2
     changed(lambda data: flipped(data, at))(world.objects, entry.key)
     remove(world.objects, head.state.key)
-    found = {finding.object for finding in world.cold_engine().check_report(deep=True).found}
+    found = {finding.object for finding in world.cold().check_report(deep=True).found}
     assert {entry.key, head.state.key} <= found
     assert world.open().repair().left == []

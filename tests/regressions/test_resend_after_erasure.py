@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.appended import Appended
-from service.appending import IdempotencyKey
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.errors import ConflictError
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.append_results import Appended
+from tierlog.service.engine.appends import IdempotencyKey
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import ConflictError
+from tierlog.tiering.message.batch import Message
 
 COUNT = 10
 
 
-class Store:
+class StoreWorld:
     """An engine whose producer ``p`` has sent ten messages, numbers 0 to 9, in one request."""
 
     def __init__(self, folder: Path) -> None:
@@ -29,7 +29,7 @@ class Store:
 
     def open(self) -> None:
         url = f"file://{self.folder}/cold"
-        self.engine = Engine.open(self.folder / "s", settings=tiny_settings(), cold_url=url, clock=self.clock)
+        self.engine = Store.open(self.folder / "s", settings=tiny_settings(), cold_url=url, clock=self.clock)
 
     def send(self, first: int, end: int) -> Sequence[Appended]:
         messages = [Message("t", b"body %d" % number * (number + 1), [f"k{number}"]) for number in range(first, end)]
@@ -50,14 +50,16 @@ class Store:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    found = Store(tmp_path)
+def store(tmp_path: Path) -> Iterator[StoreWorld]:
+    found = StoreWorld(tmp_path)
     yield found
     found.engine.close()
 
 
-@pytest.mark.parametrize("then", [lambda store: None, Store.reopen, Store.archive_what_is_erased])
-def test_messages_that_were_not_erased_are_answered_again(store: Store, then: Callable[[Store], None]) -> None:
+@pytest.mark.parametrize("then", [lambda store: None, StoreWorld.reopen, StoreWorld.archive_what_is_erased])
+def test_messages_that_were_not_erased_are_answered_again(
+    store: StoreWorld, then: Callable[[StoreWorld], None]
+) -> None:
     store.engine.removal.erase(Query("t", key="k3"))
     then(store)
     assert store.send(5, 10) == store.first[5:]
@@ -68,8 +70,8 @@ def test_messages_that_were_not_erased_are_answered_again(store: Store, then: Ca
     assert store.count == COUNT + 2
 
 
-@pytest.mark.parametrize("then", [lambda store: None, Store.reopen, Store.archive_what_is_erased])
-def test_the_erased_message_itself_is_not_appended_again(store: Store, then: Callable[[Store], None]) -> None:
+@pytest.mark.parametrize("then", [lambda store: None, StoreWorld.reopen, StoreWorld.archive_what_is_erased])
+def test_the_erased_message_itself_is_not_appended_again(store: StoreWorld, then: Callable[[StoreWorld], None]) -> None:
     store.engine.removal.erase(Query("t", key="k3"))
     then(store)
     for first, end, place in ((3, 10, 0), (0, 4, 3), (2, 12, 1)):
@@ -78,7 +80,7 @@ def test_the_erased_message_itself_is_not_appended_again(store: Store, then: Cal
     assert store.count == COUNT
 
 
-def test_an_archived_segment_that_was_written_again_answers_too(store: Store) -> None:
+def test_an_archived_segment_that_was_written_again_answers_too(store: StoreWorld) -> None:
     store.engine.archive(everything=True, drop_hot=True)
     store.engine.removal.erase(Query("t", key="k3"))
     while store.engine.removal.round():
@@ -89,7 +91,7 @@ def test_an_archived_segment_that_was_written_again_answers_too(store: Store) ->
         store.send(3, 5)
 
 
-def test_all_of_a_topic_that_was_erased_is_refused(store: Store) -> None:
+def test_all_of_a_topic_that_was_erased_is_refused(store: StoreWorld) -> None:
     store.engine.archive(everything=True, drop_hot=True)
     store.engine.removal.erase(Query("t"))
     while store.engine.removal.round():

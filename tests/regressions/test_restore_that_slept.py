@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faulty_store import FaultyObjectStore
-from tests.support.tails import KEYS, TailWorld, archived_bodies, take_over
-from tiering.cold.manifest_store import ManifestChange, ManifestStore, Ownership
-from tiering.errors import FencedError
-from tiering.options import ColdOptions
-from tiering.randomness import SeededRandomness
-from tiering.tails.recovery import recover_tails
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.tails import KEYS, TailWorld, archived_bodies, take_over
+from tierlog.tiering.base.errors import FencedError
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore, Ownership
+from tierlog.tiering.lifecycle.tail_recovery import recover_tails
 
 
 class SleepyStore(FaultyObjectStore):
@@ -46,7 +46,7 @@ def test_a_restore_whose_tails_were_swept_meanwhile_learns_that_it_was_fenced() 
 
     store = SleepyStore(world.objects.inner)
     store.meanwhile = another_takes_over  # type: ignore[method-assign]  # one thing that happens
-    manifest = ManifestStore(store, KEYS, SeededRandomness(4), ColdOptions(), clock=world.clock)
+    manifest = ManifestStore(store, KEYS, randomness=SeededRandomness(4), options=ColdOptions(), clock=world.clock)
     owner = Ownership("other", "open of other", ("open of other",))
     head = manifest.take_over(owner, ManifestChange(), manifest.refresh())
     with pytest.raises(FencedError, match="taken this store over"):

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import pytest
 
-from index.query import Query
-from tests.support.restore_world import RestoreWorld, numbers_of, send
-from tiering.clock import ManualClock
-from tiering.types import Boundary, Order, Tier
+from tests.support.stores.engines import small_settings
+from tests.support.world import World, numbers_of, send
+from tierlog.index.search.query import Query
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.types import Boundary, Order, Tier
 
 HOUR_MS = 3_600_000
 
 
 @pytest.mark.parametrize("key", ["key-7", None])
 def test_archived_messages_that_seem_newer_than_hot_ones_are_found(key: str | None) -> None:
-    world = RestoreWorld()
+    world = World(settings=small_settings())
     first = world.open("a")
     world.clock.advance(HOUR_MS)
     send(first, "orders", 7, 8, queue_id=0)
@@ -39,7 +40,7 @@ def test_archived_messages_that_seem_newer_than_hot_ones_are_found(key: str | No
 
 
 def test_store_times_never_step_back_from_what_is_archived() -> None:
-    world = RestoreWorld()
+    world = World(settings=small_settings())
     first = world.open("a")
     world.clock.advance(HOUR_MS)
     send(first, "orders", 0, 40)

@@ -2,7 +2,7 @@
 
 Each test is named for its number. Where a store also writes RocketMQ's own files (``index.classic``), what those
 files hold is checked too. #8007, #3868, #4463 (a kill) and #7539 (a file that cannot be made):
-``tests/unit/test_classic_index.py``.
+``tests/index/rocketmq/test_classic_index.py``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.classic.file import ClassicIndexFile
-from index.classic.query import query_files
-from index.kernels.classic import ITEM_ROW
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.format.hashing import java_hash, key_hash
-from tiering.fs import LocalFileSystem
-from tiering.kernels.scan import SCAN_ROW
+from tests.support.stores.engines import tiny_settings
+from tests.support.world import World
+from tierlog.index.kernels.classic import ITEM_ROW
+from tierlog.index.rocketmq.classic_file import ClassicIndexFile, query_files
+from tierlog.index.search.query import Query
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.format.hashing import java_hash, key_hash
+from tierlog.tiering.kernels.scan import SCAN_ROW
+from tierlog.tiering.message.batch import Message
 
 LONG_MAX = (1 << 63) - 1
 #: Its Java hash is -2^31, which has no positive counterpart.
@@ -34,25 +31,21 @@ SLOTS, ITEMS = 50, 100
 TIERS = pytest.mark.parametrize("is_archived", [False, True], ids=["hot", "archived"])
 
 
-class World:
+class TwoIndexes(World):
     """An engine that writes both indexes."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.clock = ManualClock()
         settings = tiny_settings(index__classic=True, index__classic_slots=SLOTS, index__classic_items=ITEMS)
-        self.engine = Engine.open(
-            root, settings=settings, clock=self.clock, cold_url="memory://archive",
-            objects=MemoryObjectStore(self.clock),
-        )  # fmt: skip
+        super().__init__(root, settings=settings)
+        self.open()
 
     def append(self, topic: str, *bodies: str, keys: list[str], tag: str = "", unique: str = "") -> None:
         properties = {"UNIQ_KEY": unique} if unique else {}
         self.engine.append([Message(topic, body.encode(), keys, tag, properties) for body in bodies])
 
-    def archive(self, is_archived: bool) -> None:
+    def move(self, is_archived: bool) -> None:
         if is_archived:
-            self.engine.archive(everything=True, drop_hot=True)
+            self.archive()
 
     def bodies(self, topic: str, key: str, from_ms: int = 0, to_ms: int = 1 << 53, limit: int = 1000) -> list[str]:
         answer = self.engine.query(Query(topic, key, from_ms=from_ms, to_ms=to_ms, limit=limit))
@@ -66,73 +59,73 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[TwoIndexes]:
+    world = TwoIndexes(tmp_path)
     yield world
     world.engine.close()
 
 
 @TIERS
 def test_3613_and_1814_equal_hash_of_topic_and_key_finds_no_message_of_another_topic(
-    world: World, is_archived: bool
+    world: TwoIndexes, is_archived: bool
 ) -> None:
     assert java_hash("AaTopic#BB") == java_hash("BBTopic#Aa")
     world.append("AaTopic", "mine", keys=["BB"])
     world.append("BBTopic", "theirs", keys=["Aa"])
-    both = query_files(world.classic(), "AaTopic", "BB", 10, 0, LONG_MAX)
+    both = query_files(world.classic(), "AaTopic", "BB", limit=10, begin_ms=0, end_ms=LONG_MAX)
     assert len(both.offsets) == 2, "RocketMQ's file cannot tell them apart"
-    world.archive(is_archived)
+    world.move(is_archived)
     assert world.bodies("AaTopic", "BB") == ["mine"]
     assert world.bodies("BBTopic", "Aa") == ["theirs"]
 
 
 @TIERS
-def test_2735_unique_key_finds_every_message_that_was_sent_with_it(world: World, is_archived: bool) -> None:
+def test_2735_unique_key_finds_every_message_that_was_sent_with_it(world: TwoIndexes, is_archived: bool) -> None:
     for body in ("sent", "sent again", "and again"):
         world.append("orders", body, keys=["k"], unique="U1")
         world.clock.advance(10)
-    world.archive(is_archived)
+    world.move(is_archived)
     assert world.bodies("orders", "U1") == ["and again", "sent again", "sent"]
 
 
 @TIERS
-def test_5174_exact_millisecond_is_found_though_items_know_seconds_only(world: World, is_archived: bool) -> None:
+def test_5174_exact_millisecond_is_found_though_items_know_seconds_only(world: TwoIndexes, is_archived: bool) -> None:
     times = []
     for step in (0, 123, 500, 877, 999, 1_001, 60_000):
         world.clock.advance(step)
         times.append(world.clock.now_ms())
         world.append("orders", str(times[-1]), keys=["k"])
-    world.archive(is_archived)
+    world.move(is_archived)
     for time in times:
         assert world.bodies("orders", "k", time, time + 1) == [str(time)]
         assert world.bodies("orders", "k", time + 1, time + 2) == []
 
 
 @TIERS
-def test_4280_hash_of_minus_2_to_the_31_is_found(world: World, is_archived: bool) -> None:
+def test_4280_hash_of_minus_2_to_the_31_is_found(world: TwoIndexes, is_archived: bool) -> None:
     topic, key = LEAST_HASH
     assert java_hash(f"{topic}#{key}") == -(1 << 31)
     world.append(topic, "first", "second", keys=[key])
-    assert len(query_files(world.classic(), topic, key, 10, 0, LONG_MAX).offsets) == 2
-    world.archive(is_archived)
+    assert len(query_files(world.classic(), topic, key, limit=10, begin_ms=0, end_ms=LONG_MAX).offsets) == 2
+    world.move(is_archived)
     assert sorted(world.bodies(topic, key)) == ["first", "second"]
 
 
 @TIERS
 def test_rust_10428_and_10422_key_given_twice_finds_its_message_once_and_nothing_else(
-    world: World, is_archived: bool
+    world: TwoIndexes, is_archived: bool
 ) -> None:
     """mxsm/rocketmq-rust #10428, #10422: duplicates for a repeated key; an answer carried neighbours in the log."""
     world.append("orders", "before", keys=["other"])
     world.append("orders", "twice", keys=["k", "k"], unique="k")
     world.append("orders", "after", keys=["another"])
-    offsets = query_files(world.classic(), "orders", "k", 10, 0, LONG_MAX).offsets
+    offsets = query_files(world.classic(), "orders", "k", limit=10, begin_ms=0, end_ms=LONG_MAX).offsets
     assert set(offsets) == {offsets[0]}
-    world.archive(is_archived)
+    world.move(is_archived)
     assert world.bodies("orders", "k") == ["twice"]
 
 
-def test_1141_and_4011_a_file_takes_one_key_less_than_it_has_items(world: World) -> None:
+def test_1141_and_4011_a_file_takes_one_key_less_than_it_has_items(world: TwoIndexes) -> None:
     for number in range(150):
         world.append("orders", str(number), keys=[f"k{number}"])
     assert [file.item_count for file in world.classic()] == [ITEMS - 1, 150 - (ITEMS - 1)]
@@ -140,7 +133,7 @@ def test_1141_and_4011_a_file_takes_one_key_less_than_it_has_items(world: World)
         assert world.bodies("orders", f"k{number}") == [str(number)]
 
 
-def test_1919_and_1987_and_1807_used_slots_count_slots(world: World) -> None:
+def test_1919_and_1987_and_1807_used_slots_count_slots(world: TwoIndexes) -> None:
     world.append("orders", *(str(number) for number in range(30)), keys=["k"])
     (file,) = world.classic()
     assert (file.header.used_slots, file.item_count) == (1, 30)
@@ -164,16 +157,16 @@ def test_1919_file_of_an_old_broker_that_counted_every_item_answers_alike(tmp_pa
     assert (file.header.used_slots, old.header.used_slots) == (4, 20)
 
 
-def test_10291_search_by_tags_needs_its_own_type_and_keys_need_none(world: World) -> None:
+def test_10291_search_by_tags_needs_its_own_type_and_keys_need_none(world: TwoIndexes) -> None:
     world.append("orders", "one", keys=["paid"], tag="shipped")
     files = world.classic()
-    (offset,) = query_files(files, "orders", "paid", 10, 0, LONG_MAX).offsets
-    assert query_files(files, "orders", "T#shipped", 10, 0, LONG_MAX).offsets == [offset]
-    assert query_files(files, "orders", "shipped", 10, 0, LONG_MAX).offsets == []
+    (offset,) = query_files(files, "orders", "paid", limit=10, begin_ms=0, end_ms=LONG_MAX).offsets
+    assert query_files(files, "orders", "T#shipped", limit=10, begin_ms=0, end_ms=LONG_MAX).offsets == [offset]
+    assert query_files(files, "orders", "shipped", limit=10, begin_ms=0, end_ms=LONG_MAX).offsets == []
 
 
 def test_262_and_5184_append_does_not_wait_for_the_index(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = TwoIndexes(tmp_path)
     hot = world.engine._hot
     appending = threading.Thread(target=lambda: world.append("orders", "acknowledged", keys=["k"]), daemon=True)
     with hot._dispatch_lock:  # as long as somebody holds it nothing is indexed

@@ -11,37 +11,38 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.archives import ROOT, STORE, URL, ArchiveWorld, archive_settings
-from tests.support.priced_store import PricedStore
-from tiering.batch import Message
-from tiering.cold.metered import Meter, MeteredObjectStore
-from tiering.errors import TopicNotFoundError
-from tiering.types import END_OF_TIME_MS, Durability, TimeAxis, TimeRange
+from tests.support.objects.priced_store import PricedStore
+from tests.support.stores.archives import archive_settings, archive_world
+from tests.support.world import ROOT, STORE_ID, URL
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import TopicNotFoundError
+from tierlog.tiering.base.types import END_OF_TIME_MS, Durability, TimeAxis, TimeRange
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.metered import Meter, MeteredObjectStore
 
 HOUR_MS = 3_600_000
 
 
-def bodies(engine: Engine, key: str, from_ms: int = 0, to_ms: int = END_OF_TIME_MS, limit: int = 10_000) -> list[str]:
+def bodies(engine: Store, key: str, from_ms: int = 0, to_ms: int = END_OF_TIME_MS, limit: int = 10_000) -> list[str]:
     """What a query finds; the answer says that it is all there is."""
     answer = engine.query(Query("orders", key, from_ms=from_ms, to_ms=to_ms, limit=limit))
     assert answer.coverage.complete, answer.coverage
     return [message.record.body.decode() for message in answer.messages]
 
 
-def append(engine: Engine, *texts: str, keys: list[str]) -> None:
+def append(engine: Store, *texts: str, keys: list[str]) -> None:
     engine.append([Message("orders", text.encode(), keys) for text in texts])
 
 
-def sealed(engine: Engine) -> None:
+def sealed(engine: Store) -> None:
     engine._hot.dispatch()
     engine._index.seal()
     engine._index.compact_sealed()
 
 
 #: How far the index has come.
-STATES: dict[str, Callable[[Engine], object]] = {
+STATES: dict[str, Callable[[Store], object]] = {
     "writing": lambda _: None,
     "compacted": sealed,
     "in both tiers": lambda engine: engine.archive(everything=True),
@@ -52,7 +53,7 @@ IN_EVERY_STATE = pytest.mark.parametrize("state", STATES)
 
 @IN_EVERY_STATE
 def test_10268_and_9233_message_later_than_the_creation_of_its_file_is_found(state: str) -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     append(engine, "early", keys=["k"])
     world.clock.advance(5 * HOUR_MS)
@@ -68,7 +69,7 @@ def test_10268_and_9233_message_later_than_the_creation_of_its_file_is_found(sta
 @IN_EVERY_STATE
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
 def test_10656_end_of_a_files_times_is_the_same_after_a_restart(state: str, *, is_clean: bool) -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     append(engine, "early", keys=["k"])
     world.clock.advance(5 * HOUR_MS)
@@ -89,7 +90,7 @@ def test_10656_end_of_a_files_times_is_the_same_after_a_restart(state: str, *, i
 @IN_EVERY_STATE
 def test_10462_a_limit_is_a_limit(state: str) -> None:
     """RocketMQ's file that is being written gave one result more."""
-    engine = ArchiveWorld().open()
+    engine = archive_world().open()
     append(engine, *(str(number) for number in range(30)), keys=["k"])
     STATES[state](engine)
     for limit in (1, 2, 29, 30, 31):
@@ -98,7 +99,7 @@ def test_10462_a_limit_is_a_limit(state: str) -> None:
 
 
 def test_10462_queries_do_not_leave_threads_behind_nor_make_ever_more() -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     for number in range(200):
         append(engine, str(number), keys=["k", f"k{number}"])
@@ -114,7 +115,7 @@ def test_10462_queries_do_not_leave_threads_behind_nor_make_ever_more() -> None:
 
 
 def test_9802_of_what_has_expired_no_index_object_stays_known() -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     for number in range(120):
         append(engine, f"{number} " + "x" * 500, keys=["k"])
@@ -126,8 +127,8 @@ def test_9802_of_what_has_expired_no_index_object_stays_known() -> None:
     assert [*manifest.all_index_entries(manifest.reader(), head)]
     usual = archive_settings()
     settings = usual.model_copy(update={"cold": usual.cold.model_copy(update={"retention_ms": 1})})
-    engine = Engine.open(
-        ROOT, settings=settings, cold_url=URL, store_id=STORE, clock=world.clock, fs=world.fs,
+    engine = Store.open(
+        ROOT, settings=settings, cold_url=URL, store_id=STORE_ID, clock=world.clock, fs=world.fs,
         objects=world.objects,
     )  # fmt: skip
     world.clock.advance(HOUR_MS)
@@ -143,7 +144,7 @@ def test_9802_of_what_has_expired_no_index_object_stays_known() -> None:
 
 
 def test_8653_last_index_file_is_published_though_it_is_not_full() -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     append(engine, "only", keys=["k"])
     engine.archive(everything=True, drop_hot=True)
@@ -154,7 +155,7 @@ def test_8653_last_index_file_is_published_though_it_is_not_full() -> None:
 
 
 def test_8481_nothing_is_sent_again_after_a_start() -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     for number in range(100):
         append(engine, f"{number} " + "x" * 300, keys=["k"])
@@ -171,7 +172,7 @@ def test_8481_nothing_is_sent_again_after_a_start() -> None:
 
 
 def test_7545_burst_that_fills_many_files_in_one_millisecond_loses_no_key_and_a_kill_stops_nothing() -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     engine.append([Message("orders", b"%d" % number, [f"a{number}", f"b{number}", "all"]) for number in range(200)])
     engine._hot.dispatch()
@@ -192,7 +193,7 @@ def test_7545_burst_that_fills_many_files_in_one_millisecond_loses_no_key_and_a_
 
 
 def test_7872_the_same_question_has_the_same_answer_whatever_happens_meanwhile() -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     for number in range(150):
         append(engine, str(number), keys=["k"])
@@ -228,7 +229,7 @@ def test_7872_the_same_question_has_the_same_answer_whatever_happens_meanwhile()
 
 @pytest.mark.parametrize("axis", list(TimeAxis))
 def test_8438_a_message_that_both_tiers_hold_is_found_once_and_only_inside_the_range(axis: TimeAxis) -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     times = []
     for number in range(90):
@@ -248,7 +249,7 @@ def test_8438_a_message_that_both_tiers_hold_is_found_once_and_only_inside_the_r
 
 
 def test_9069_keys_of_a_batch_that_is_being_indexed_are_not_those_of_the_next() -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
 
     def send(sender: int) -> None:
@@ -269,7 +270,7 @@ def test_9069_keys_of_a_batch_that_is_being_indexed_are_not_those_of_the_next() 
 
 
 def test_10223_topic_that_the_archive_never_had_costs_no_request() -> None:
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     append(engine, "one", keys=["k"])
     engine.archive(everything=True, drop_hot=True)
@@ -287,7 +288,7 @@ def test_10223_topic_that_the_archive_never_had_costs_no_request() -> None:
 @IN_EVERY_STATE
 def test_rust_7324_messages_of_one_second_come_in_the_order_of_their_milliseconds(state: str) -> None:
     """mxsm/rocketmq-rust #7324: a time of whole seconds loses the order."""
-    world = ArchiveWorld()
+    world = archive_world()
     engine = world.open()
     world.clock.advance(-world.clock.now_ms() % 1000)
     for number in range(90):  # several files of the index, all in one second

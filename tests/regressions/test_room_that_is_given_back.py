@@ -13,16 +13,15 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message as Sent
 
-from service.api.app import create_app, routed_app
-from service.api.body_memory import BodyMemory
-from service.api.decoding import decoder_of
-from service.api.lane_route import LaneRoute
-from service.api.lanes import Lanes
-from service.engine import Engine
-from tests.support.access import GuardedService, line
-from tests.support.asgi_call import GONE, SILENT, Call
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
+from tests.support.service.access import GuardedService, line
+from tests.support.service.asgi_call import GONE, SILENT, Call
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.api.application.app import create_app, routed_app
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.lanes import Lanes
+from tierlog.service.api.limits import BodyMemory, decoder_of
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 _APPEND = "/v1/topics/t/messages"
 _LINE = b'{"body":"x"}\n'
@@ -34,7 +33,7 @@ def app(tmp_path: Path) -> Iterator[FastAPI]:
         serve__max_request_bytes=100_000, serve__receive_timeout_ms=10, serve__stream_page_bytes=1024,
         serve__body_memory_bytes=1 << 20, serve__wait_ms=10,
     )  # fmt: skip
-    with contextlib.closing(Engine.open(tmp_path / "store", settings=settings)) as engine:
+    with contextlib.closing(Store.open(tmp_path / "store", settings=settings)) as engine:
         engine.append([Message("t", b"%d" % number * 500, ("k",), queue_id=0) for number in range(20)])
         yield create_app(engine, settings)
 
@@ -167,7 +166,7 @@ def test_nobody_without_a_token_takes_the_room_of_bodies(tmp_path: Path, method:
 def test_a_body_that_is_no_messages_is_bounded_by_itself(tmp_path: Path) -> None:
     """It is taken apart on the event loop: 64 MiB of it would stop every answer for seconds."""
     with contextlib.closing(
-        Engine.open(tmp_path / "store", settings=tiny_settings(serve__max_request_bytes=64 << 20))
+        Store.open(tmp_path / "store", settings=tiny_settings(serve__max_request_bytes=64 << 20))
     ) as engine:
         app = create_app(engine, tiny_settings(serve__max_request_bytes=64 << 20))
         headers = {"content-length": str(5 << 20), "content-type": "application/json"}
@@ -190,6 +189,6 @@ def test_all_work_is_done_on_threads_of_its_lane() -> None:
 
 
 def test_problems_are_told_without_a_thread(app: FastAPI) -> None:
-    ours = [handler for handler in app.exception_handlers.values() if handler.__module__.startswith("service")]
+    ours = [handler for handler in app.exception_handlers.values() if handler.__module__.startswith("tierlog.")]
     assert len(ours) >= 4
     assert all(inspect.iscoroutinefunction(handler) for handler in ours)

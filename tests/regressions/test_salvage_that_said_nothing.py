@@ -6,46 +6,47 @@ from collections.abc import Callable
 
 import pytest
 
-from index.query import Query
-from service.cli.local import LocalWriter
-from service.engine import Engine
-from service.opening import Surroundings
-from service.salvaging import SalvageReport, salvage
-from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send, small_settings
-from tiering.batch import Message
-from tiering.errors import FencedError, MessageTooLargeError
-from tiering.format.properties import encode_properties
-from tiering.format.record import MAX_PROPERTIES_BYTES
-from tiering.randomness import SeededRandomness
+from tests.support.stores.engines import small_settings
+from tests.support.world import World, numbers_of, read_all, send
+from tierlog.index.search.query import Query
+from tierlog.service.cli.salvager import SalvageReport, salvage
+from tierlog.service.cli.targets import LocalWriter
+from tierlog.service.engine.opening import Components
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import FencedError, MessageTooLargeError
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.format.properties import encode_properties
+from tierlog.tiering.format.record import MAX_PROPERTIES_BYTES
+from tierlog.tiering.message.batch import Message
 
 #: Bytes of a body that fills a segment of 4096 bytes with the topic ``big`` and no more.
 _FULL_BODY = 4096 - 8 - 91 - len("big")
 
 
 @pytest.fixture
-def world() -> RestoreWorld:
-    return RestoreWorld()
+def world() -> World:
+    return World(settings=small_settings())
 
 
-def run(world: RestoreWorld, old: str, new: Engine) -> SalvageReport:
-    around = Surroundings(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
-    return salvage(world.root(old), around, LocalWriter(new), lambda done, of: None)
+def run(world: World, old: str, new: Store) -> SalvageReport:
+    around = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    return salvage(world.place(old), around, LocalWriter(new), lambda done, of: None)
 
 
-def all_numbers(engine: Engine, topic: str = "orders") -> list[int]:
+def all_numbers(engine: Store, topic: str = "orders") -> list[int]:
     if topic not in [info.name for info in engine.topics()]:
         return []
     queues = engine.topic(topic).queues
     return sorted(number for queue in queues for number in numbers_of(read_all(engine, topic, queue.queue_id)))
 
 
-def keep_out(engine: Engine, topic: str) -> None:
+def keep_out(engine: Store, topic: str) -> None:
     engine.create_topic(topic, 2)
     topics = engine._hot.topics
     topics.set_options(topics.get(topic), archive=False, cold_retention_ms=None, hold=False)
 
 
-def begun(world: RestoreWorld, count: int = 40) -> Engine:
+def begun(world: World, count: int = 40) -> Store:
     """Volume a, which archived so many messages."""
     old = world.open("a")
     for at in range(0, count, 4):
@@ -59,7 +60,7 @@ def begun(world: RestoreWorld, count: int = 40) -> Engine:
 
 @pytest.mark.parametrize("empty", [1, 2, 3, 7])
 @pytest.mark.parametrize("segments", [1, 2, 3, 5])
-def test_segments_without_records_hide_none_that_has_some(world: RestoreWorld, segments: int, empty: int) -> None:
+def test_segments_without_records_hide_none_that_has_some(world: World, segments: int, empty: int) -> None:
     """Rolled by age, a log ends in an empty segment; the bucket was away, so nothing of it was archived."""
     old = begun(world)
     sent = 40
@@ -76,7 +77,7 @@ def test_segments_without_records_hide_none_that_has_some(world: RestoreWorld, s
     assert run(world, "a", new).appended == 0
 
 
-def test_segments_without_records_between_those_with_some(world: RestoreWorld) -> None:
+def test_segments_without_records_between_those_with_some(world: World) -> None:
     old = begun(world, 12)
     send(old, "orders", 12, 16)
     old._hot.roll()
@@ -95,7 +96,7 @@ def test_segments_without_records_between_those_with_some(world: RestoreWorld) -
 
 
 def test_what_was_never_archived_is_not_taken_for_expired_once_all_of_that_time_has_expired(
-    world: RestoreWorld,
+    world: World,
 ) -> None:
     """The least kept segment passes the gap that a restore leaves in the log."""
     old = begun(world)
@@ -116,26 +117,26 @@ def test_what_was_never_archived_is_not_taken_for_expired_once_all_of_that_time_
 # beside fillers
 
 
-Going = Callable[[RestoreWorld, Engine], None]
+Going = Callable[[World, Store], None]
 
 
-def kept_out(world: RestoreWorld, owner: Engine) -> None:
+def kept_out(world: World, owner: Store) -> None:
     for at in range(0, 12, 4):
         send(owner, "secret", at, at + 4)
 
 
-def kept_out_first(world: RestoreWorld, owner: Engine) -> None:
+def kept_out_first(world: World, owner: Store) -> None:
     send(owner, "secret", 0, 1, queue_id=0)
     send(owner, "orders", 900, 960)
 
 
-def erased(world: RestoreWorld, owner: Engine) -> None:
+def erased(world: World, owner: Store) -> None:
     send(owner, "orders", 90, 95, queue_id=0)
     for number in range(90, 95):
         owner.removal.erase(Query("orders", f"key-{number}"))
 
 
-def erased_long_ago(world: RestoreWorld, owner: Engine) -> None:
+def erased_long_ago(world: World, owner: Store) -> None:
     erased(world, owner)
     owner.archive(everything=True)
     while owner.removal.round():
@@ -143,13 +144,13 @@ def erased_long_ago(world: RestoreWorld, owner: Engine) -> None:
     assert world.head().tombstones == ()
 
 
-def erased_first(world: RestoreWorld, owner: Engine) -> None:
+def erased_first(world: World, owner: Store) -> None:
     send(owner, "orders", 90, 96, queue_id=0)
     owner.removal.erase(Query("orders", "key-90"))
     owner.removal.erase(Query("orders", "key-92"))
 
 
-def deleted(world: RestoreWorld, owner: Engine) -> None:
+def deleted(world: World, owner: Store) -> None:
     send(owner, "pays", 90, 95, queue_id=0)
     owner.removal.delete_topic("pays")
 
@@ -157,7 +158,7 @@ def deleted(world: RestoreWorld, owner: Engine) -> None:
 @pytest.mark.parametrize("topic", ["orders", "secret"])
 @pytest.mark.parametrize("goes_on", [kept_out, kept_out_first, erased, erased_long_ago, erased_first, deleted])
 def test_fillers_of_the_volume_that_went_on_do_not_stand_for_messages_of_its_copy(
-    world: RestoreWorld, goes_on: Going, topic: str
+    world: World, goes_on: Going, topic: str
 ) -> None:
     """Of equal size, queue and offset too: what nobody erased is not what was erased."""
     first = world.open("a")
@@ -183,7 +184,7 @@ def test_fillers_of_the_volume_that_went_on_do_not_stand_for_messages_of_its_cop
     assert owner.check(deep=True) == []
 
 
-def test_what_two_copies_have_kept_out_of_the_archive_is_not_appended_twice(world: RestoreWorld) -> None:
+def test_what_two_copies_have_kept_out_of_the_archive_is_not_appended_twice(world: World) -> None:
     """Nothing can be compared: all of both logs is fillers in the archive."""
     first = world.open("a")
     keep_out(first, "secret")
@@ -202,7 +203,7 @@ def test_what_two_copies_have_kept_out_of_the_archive_is_not_appended_twice(worl
     assert run(world, "copy", owner).appended == 0
 
 
-def test_a_topic_that_is_kept_out_of_the_archive_comes_back_whole(world: RestoreWorld) -> None:
+def test_a_topic_that_is_kept_out_of_the_archive_comes_back_whole(world: World) -> None:
     old = world.open("a")
     keep_out(old, "secret")
     send(old, "secret", 0, 50)
@@ -220,7 +221,7 @@ def test_a_topic_that_is_kept_out_of_the_archive_comes_back_whole(world: Restore
     assert run(world, "a", new).appended == 0
 
 
-def test_what_was_kept_out_and_is_archived_now_comes_back_as_well(world: RestoreWorld) -> None:
+def test_what_was_kept_out_and_is_archived_now_comes_back_as_well(world: World) -> None:
     old = world.open("a")
     keep_out(old, "secret")
     send(old, "secret", 0, 50)
@@ -236,7 +237,7 @@ def test_what_was_kept_out_and_is_archived_now_comes_back_as_well(world: Restore
 
 
 def test_copies_of_one_volume_that_were_both_replaced_give_different_messages_at_one_offset(
-    world: RestoreWorld,
+    world: World,
 ) -> None:
     """A mark names volume and offset, which both copies have."""
     begun(world).close()
@@ -255,9 +256,7 @@ def test_copies_of_one_volume_that_were_both_replaced_give_different_messages_at
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
-def test_what_was_salvaged_to_a_volume_that_was_lost_is_there_once_in_any_order(
-    world: RestoreWorld, order: str
-) -> None:
+def test_what_was_salvaged_to_a_volume_that_was_lost_is_there_once_in_any_order(world: World, order: str) -> None:
     old = begun(world)
     send(old, "orders", 40, 60)
     old.close()
@@ -272,7 +271,7 @@ def test_what_was_salvaged_to_a_volume_that_was_lost_is_there_once_in_any_order(
     assert (run(world, "a", third).appended, run(world, "b", third).appended) == (0, 0)
 
 
-def test_what_was_salvaged_and_then_erased_is_not_salvaged_again(world: RestoreWorld) -> None:
+def test_what_was_salvaged_and_then_erased_is_not_salvaged_again(world: World) -> None:
     """Its mark went with it."""
     old = begun(world)
     send(old, "orders", 40, 60)
@@ -291,12 +290,12 @@ def test_what_was_salvaged_and_then_erased_is_not_salvaged_again(world: RestoreW
 # at a full record
 
 
-def send_full(engine: Engine, number: int) -> None:
+def send_full(engine: Store, number: int) -> None:
     """The largest message that a segment holds: not a byte of it is left for anything else."""
     engine.append([Message("big", f"big {number}.".encode().ljust(_FULL_BODY, b"."), queue_id=0)])
 
 
-def test_a_message_as_large_as_the_store_allows_is_salvaged_and_keeps_none_of_the_others(world: RestoreWorld) -> None:
+def test_a_message_as_large_as_the_store_allows_is_salvaged_and_keeps_none_of_the_others(world: World) -> None:
     old = begun(world)
     with pytest.raises(MessageTooLargeError):
         old.append([Message("big", b"." * (_FULL_BODY + 1), queue_id=0)])
@@ -318,7 +317,7 @@ def test_a_message_as_large_as_the_store_allows_is_salvaged_and_keeps_none_of_th
     assert new.check(deep=True) == []
 
 
-def test_a_message_without_room_for_a_mark_that_was_lost_with_the_next_volume_comes_back(world: RestoreWorld) -> None:
+def test_a_message_without_room_for_a_mark_that_was_lost_with_the_next_volume_comes_back(world: World) -> None:
     old = begun(world)
     send_full(old, 1)
     old.archive(everything=True)
@@ -333,8 +332,8 @@ def test_a_message_without_room_for_a_mark_that_was_lost_with_the_next_volume_co
     assert (run(world, "a", third).appended, run(world, "b", third).appended) == (0, 0)
 
 
-def test_property_text_as_long_as_a_record_allows_leaves_no_room_either(world: RestoreWorld) -> None:
-    world.settings = small_settings(segment_bytes=65_536)
+def test_property_text_as_long_as_a_record_allows_leaves_no_room_either(world: World) -> None:
+    world.settings = small_settings(hot__segment_bytes=65_536)
     old = begun(world)
     empty = len(encode_properties({"long": "x"})) - 1
     for number in range(3):
@@ -348,7 +347,7 @@ def test_property_text_as_long_as_a_record_allows_leaves_no_room_either(world: R
     assert run(world, "a", new).appended == 0
 
 
-def test_a_message_that_the_new_volume_refuses_is_named_and_keeps_none_of_the_others(world: RestoreWorld) -> None:
+def test_a_message_that_the_new_volume_refuses_is_named_and_keeps_none_of_the_others(world: World) -> None:
     old = begun(world)
     send(old, "orders", 40, 60)
     send_full(old, 1)
@@ -366,7 +365,7 @@ def test_a_message_that_the_new_volume_refuses_is_named_and_keeps_none_of_the_ot
     assert (again.appended, again.skipped, again.not_saved) == (0, 40, [left])
 
 
-def test_a_damaged_record_is_named_and_keeps_none_of_the_others(world: RestoreWorld) -> None:
+def test_a_damaged_record_is_named_and_keeps_none_of_the_others(world: World) -> None:
     old = begun(world)
     for at in range(40, 400, 4):
         send(old, "orders", at, at + 4, queue_id=0)
@@ -391,9 +390,9 @@ def test_a_damaged_record_is_named_and_keeps_none_of_the_others(world: RestoreWo
     assert run(world, "a", new).appended == 0
 
 
-def flip(world: RestoreWorld, offset: int) -> None:
+def flip(world: World, offset: int) -> None:
     base = offset - offset % 4096
-    file = world.fs.open(world.root("a") / "commitlog" / f"{base:020}")
-    data = world.fs.read(world.root("a") / "commitlog" / f"{base:020}")
+    file = world.fs.open(world.place("a") / "commitlog" / f"{base:020}")
+    data = world.fs.read(world.place("a") / "commitlog" / f"{base:020}")
     file.write_at(offset - base, bytes([data[offset - base] ^ 0x55]))
     file.close()

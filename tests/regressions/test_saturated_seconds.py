@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.types import Order
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.types import Order
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 _70_YEARS_MS = 70 * 366 * 86_400_000
 
@@ -22,7 +22,7 @@ _70_YEARS_MS = 70 * 366 * 86_400_000
 def test_saturated_seconds_stand_for_any_time_beyond(tmp_path: Path, *, is_archived: bool, order: Order) -> None:
     clock = ManualClock()
     objects = MemoryObjectStore(clock)
-    engine = Engine.open(tmp_path, settings=tiny_settings(), clock=clock, cold_url="memory://archive", objects=objects)
+    engine = Store.open(tmp_path, settings=tiny_settings(), clock=clock, cold_url="memory://archive", objects=objects)
 
     def append(body: bytes) -> None:
         engine.append([Message("t", body, ["k"], queue_id=0)])

@@ -8,28 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from index.chained_file import ChainedIndexFile
-from index.compacted_file import CompactedIndexFile
-from index.compactor import compact
-from index.cover import TRAILER_BYTES
-from index.errors import CorruptIndexError
-from index.layout import TIERLOG
-from index.query import Query
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.index_bytes import compacted_body, paged, unpaged
-from tests.support.index_puts import PUTS_A11, T, batch_of
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.errors import CorruptionError
-from tiering.format.hashing import key_hash, key_hash_high
-from tiering.fs import LocalFileSystem
+from tests.support.index.index_bytes import compacted_body, paged, unpaged
+from tests.support.index.index_puts import PUTS_A11, T, batch_of
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.format.errors import CorruptIndexError
+from tierlog.index.format.layout import TIERLOG
+from tierlog.index.format.trailer import TRAILER_BYTES
+from tierlog.index.local.chained_file import ChainedIndexFile
+from tierlog.index.local.compacted_file import CompactedIndexFile
+from tierlog.index.local.compaction import compact
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.format.hashing import key_hash, key_hash_high
+from tierlog.tiering.message.batch import Message
 
 FS = LocalFileSystem()
 
 
-def engine_at(root: Path) -> Engine:
-    return Engine.open(root, settings=tiny_settings(), clock=ManualClock())
+def engine_at(root: Path) -> Store:
+    return Store.open(root, settings=tiny_settings(), clock=ManualClock())
 
 
 def damaged_store(root: Path) -> Path:
@@ -62,7 +62,7 @@ def test_no_short_answer_is_complete_and_the_file_is_derived_again(tmp_path: Pat
     assert short > 0
     with pytest.raises(CorruptIndexError, match=file.name), engine.hot_keys("t") as hot:
         hot.look_up([f"k{number}" for number in range(400)])
-    engine._background._keeping.turn()
+    engine._background._keeping.run_once()
     for number in range(400):
         answer = engine.query(Query("t", f"k{number}"))
         assert answer.coverage.complete
@@ -97,7 +97,7 @@ def test_damage_of_the_file_being_written_is_found_when_it_is_taken_up(tmp_path:
 
 def test_item_that_changed_before_the_file_was_sealed_does_not_become_a_sound_file(tmp_path: Path) -> None:
     """Symptom: the seal's checksum was that of the damaged bytes, and compaction compared them with themselves."""
-    file = ChainedIndexFile.create(FS, tmp_path / "f", TIERLOG, 4, 20, T, 0)
+    file = ChainedIndexFile.create(FS, tmp_path / "f", TIERLOG, slots=4, items=20, begin_ms=T, first_physical=0)
     batch = batch_of(PUTS_A11)
     file.put(batch, 0, len(batch))
     size_of_item_2 = 28 + 8 * 4 + 36 * 2 + 20
@@ -108,7 +108,7 @@ def test_item_that_changed_before_the_file_was_sealed_does_not_become_a_sound_fi
 
 
 def compacted_bytes_of(folder: Path) -> bytes:
-    file = ChainedIndexFile.create(FS, folder / "f", TIERLOG, 4, 20, T, 0)
+    file = ChainedIndexFile.create(FS, folder / "f", TIERLOG, slots=4, items=20, begin_ms=T, first_physical=0)
     batch = batch_of(PUTS_A11)
     file.put(batch, 0, len(batch))
     file.seal(1000)

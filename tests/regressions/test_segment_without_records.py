@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.support.restore_world import RestoreWorld, numbers_of, read_all, send, small_settings
+from tests.support.stores.engines import small_settings
+from tests.support.world import World, numbers_of, read_all, send
 
 
 def test_segments_with_nothing_but_a_blank_record_are_archived_listed_and_removed() -> None:
-    world = RestoreWorld()
-    world.settings = small_settings(retention_ms=60_000)
+    world = World(settings=small_settings())
+    world.settings = small_settings(hot__retention_ms=60_000)
     engine = world.open("a")
     send(engine, "orders", 0, 4, queue_id=0)
     engine._hot.roll()

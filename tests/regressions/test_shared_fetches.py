@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 import time
 
-from tests.support.faulty_store import FaultyObjectStore
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.reading import ArchiveCache, ArchiveReader
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 
 def test_who_waits_for_data_makes_its_own_of_it() -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.faulty_fs import FaultyFileSystem
-from tests.support.faulty_store import FaultyObjectStore
-from tests.support.hold import Hold
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import ClosedError, ReadOnlyError, StoreError
-from tiering.fs import LocalFileSystem
-from tiering.types import Durability
+from tests.support.fs.faulty_fs import FaultyFileSystem
+from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.stores.engines import tiny_settings
+from tests.support.stores.hold import Hold
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import ClosedError, ReadOnlyError, StoreError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.memory import MemoryObjectStore
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
@@ -34,8 +34,8 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def open_engine(root: Path, bucket: MemoryObjectStore | FaultyObjectStore) -> Engine:
-    return Engine.open(root, settings=tiny_settings(), cold_url="memory://late", objects=bucket, clock=ManualClock())
+def open_engine(root: Path, bucket: MemoryObjectStore | FaultyObjectStore) -> Store:
+    return Store.open(root, settings=tiny_settings(), cold_url="memory://late", objects=bucket, clock=ManualClock())
 
 
 def test_claim_that_lands_after_close_does_not_change_who_the_next_open_is(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_next_segment_is_not_prepared_after_close(tmp_path: Path, monkeypatch: p
 
 def test_close_is_clean_though_a_removal_meets_it(tmp_path: Path) -> None:
     fs = FaultyFileSystem(LocalFileSystem())
-    engine = Engine.open(tmp_path, settings=tiny_settings(), fs=fs, clock=ManualClock())
+    engine = Store.open(tmp_path, settings=tiny_settings(), fs=fs, clock=ManualClock())
     engine.append([Message("t", bytes(900)) for _ in range(300)])
     engine.append([Message("t", b"last")], Durability.ASYNC)
     hold = fs.hold("flush", "*/commitlog/*")
@@ -141,14 +141,14 @@ def test_close_is_clean_though_a_removal_meets_it(tmp_path: Path) -> None:
     closing.join()
     assert engine.read_only_reason is None
     assert not (tmp_path / "abort").exists()
-    again = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
+    again = Store.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
     assert sum(queue.max_offset for queue in again.topic("t").queues) == 301
     again.close()
 
 
 def test_close_waits_for_no_segment_that_is_being_made_and_its_failure_removes_nothing(tmp_path: Path) -> None:
     fs = FaultyFileSystem(LocalFileSystem())
-    engine = Engine.open(tmp_path, settings=tiny_settings(), fs=fs, clock=ManualClock())
+    engine = Store.open(tmp_path, settings=tiny_settings(), fs=fs, clock=ManualClock())
     engine.append([Message("t", bytes(900)) for _ in range(40)])
     hold = fs.hold("create", "*/tmp/0*")
     fs.refuse("create", "*/tmp/0*")
@@ -156,7 +156,7 @@ def test_close_waits_for_no_segment_that_is_being_made_and_its_failure_removes_n
     hold.wait_until_reached()
     engine.close()
     assert not (tmp_path / "abort").exists()
-    again = Engine.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
+    again = Store.open(tmp_path, settings=tiny_settings(), clock=ManualClock())
     assert again._hot.prepare_segment()
     (prepared,) = (tmp_path / "tmp").iterdir()
     hold.release()

@@ -17,33 +17,31 @@ import pytest
 from fastapi.testclient import TestClient
 from pyspark.sql.types import BinaryType, StructField, StructType, TimestampType
 
-from index.query import Answer, Query
-from index.remote_search import RemoteSearch
-from index.results import PAGE_BYTES
-from index.search import search
-from pipeline.new_store.input_rows import InputRows
-from service.api.app import create_app
-from service.archives import Archive
-from service.async_producer import AsyncProducer
-from service.born import EPOCH_MS, BornTimes
-from service.cli.local import LocalWriter
-from service.cluster.hot_wire import hot_stream, read_hot_stream
-from service.engine import Engine
-from service.opening import Surroundings
-from service.producer import Producer
-from service.salvaging import BORN_PROPERTY, salvage
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.engines import tiny_settings
-from tests.support.hot_stores import ROOT
-from tests.support.restore_world import RestoreWorld, read_all, send
-from tiering.arrow_batch import ArrowMessages
-from tiering.batch import BORN_END_MS, Message, MessageBatch
-from tiering.clock import ManualClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.errors import InvalidRequestError
-from tiering.randomness import SeededRandomness
-from tiering.times import format_time
-from tiering.types import END_OF_TIME_MS, Durability, Order, TimeAxis
+from tests.support.fs.crash_fs import CrashFileSystem
+from tests.support.stores.engines import small_settings, tiny_settings
+from tests.support.stores.hot_stores import ROOT
+from tests.support.world import World, read_all, send
+from tierlog.index.search.query import Answer, Query
+from tierlog.index.search.remote_search import RemoteSearch
+from tierlog.index.search.results import PAGE_BYTES
+from tierlog.index.search.searcher import search
+from tierlog.pipeline.new_store.input_rows import InputRows
+from tierlog.service.api.application.app import create_app
+from tierlog.service.archive.archived_stores import ArchiveRoot
+from tierlog.service.cli.line_loader import EPOCH_MS, TimestampParser
+from tierlog.service.cli.salvager import BORN_PROPERTY, salvage
+from tierlog.service.cli.targets import LocalWriter
+from tierlog.service.engine.opening import Components
+from tierlog.service.engine.producers import AsyncProducer, Producer
+from tierlog.service.engine.store import Store
+from tierlog.service.wire.hot_page import hot_stream, read_hot_stream
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.times import format_time
+from tierlog.tiering.base.types import END_OF_TIME_MS, Durability, Order, TimeAxis
+from tierlog.tiering.message.arrow_input import ArrowMessages
+from tierlog.tiering.message.batch import BORN_END_MS, Message, MessageBatch
 
 #: 2026-03-01 in microseconds, as some clients send it.
 MICROSECONDS = 1_772_344_800_000_000
@@ -52,18 +50,18 @@ HINT = "milliseconds since the epoch, from 1970 to 9999; this looks like microse
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
-    engine = Engine.open(ROOT, settings=tiny_settings(), clock=ManualClock(), fs=CrashFileSystem())
+def engine() -> Iterator[Store]:
+    engine = Store.open(ROOT, settings=tiny_settings(), clock=ManualClock(), fs=CrashFileSystem())
     yield engine
     engine.close()
 
 
-def one_by_one(engine: Engine, born_ms: int) -> None:
+def one_by_one(engine: Store, born_ms: int) -> None:
     with Producer(engine) as producer:
         producer.send("t", b"x", born_ms=born_ms)
 
 
-def beside_the_loop(engine: Engine, born_ms: int) -> None:
+def beside_the_loop(engine: Store, born_ms: int) -> None:
     async def main() -> None:
         async with AsyncProducer(engine) as producer:
             await producer.send("t", b"x", born_ms=born_ms)
@@ -71,11 +69,11 @@ def beside_the_loop(engine: Engine, born_ms: int) -> None:
     asyncio.run(main())
 
 
-def in_columns(engine: Engine, column: str, values: pa.Array) -> None:
+def in_columns(engine: Store, column: str, values: pa.Array) -> None:
     engine.append(ArrowMessages(pa.table({"body": [b"x"] * len(values), column: values}), "t"))
 
 
-WAYS: dict[str, Callable[[Engine, int], object]] = {
+WAYS: dict[str, Callable[[Store, int], object]] = {
     "alone": lambda engine, ms: engine.append([Message("t", b"x", born_ms=ms)]),
     "alone, in a hurry": lambda engine, ms: engine.append([Message("t", b"x", born_ms=ms)], Durability.ASYNC),
     "beside others": lambda engine, ms: engine.append([Message("t", b"x"), Message("t", b"x", born_ms=ms)]),
@@ -87,7 +85,7 @@ WAYS: dict[str, Callable[[Engine, int], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_what_no_calendar_says_is_refused_with_a_hint(engine: Engine, way: Callable[[Engine, int], object]) -> None:
+def test_what_no_calendar_says_is_refused_with_a_hint(engine: Store, way: Callable[[Store, int], object]) -> None:
     with pytest.raises(InvalidRequestError, match="bad born time 1772344800000000") as refused:
         way(engine, MICROSECONDS)
     assert refused.value.hint is not None
@@ -108,14 +106,14 @@ def test_nanoseconds_are_told_from_microseconds() -> None:
     assert "looks like" not in str(refused.value)
 
 
-def test_a_timestamp_that_is_no_int64_of_ms_is_refused(engine: Engine) -> None:
+def test_a_timestamp_that_is_no_int64_of_ms_is_refused(engine: Store) -> None:
     with pytest.raises(InvalidRequestError, match="born_time"):
         in_columns(engine, "born_time", pa.array([1 << 60], pa.timestamp("s")))
 
 
 @pytest.mark.parametrize("count", [1, 5, 500])
 @pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
-def test_over_http_the_hint_is_in_the_answer(engine: Engine, count: int, kind: str) -> None:
+def test_over_http_the_hint_is_in_the_answer(engine: Store, count: int, kind: str) -> None:
     client = TestClient(create_app(engine, tiny_settings()), "http://localhost", raise_server_exceptions=False)
 
     def post(born_ms: int) -> Any:
@@ -129,7 +127,7 @@ def test_over_http_the_hint_is_in_the_answer(engine: Engine, count: int, kind: s
     assert post(LAST_MS).status_code == 200
 
 
-def test_over_http_as_arrow(engine: Engine) -> None:
+def test_over_http_as_arrow(engine: Store) -> None:
     client = TestClient(create_app(engine, tiny_settings()), "http://localhost", raise_server_exceptions=False)
     table = pa.table({"body": [b"x"], "born_ms": pa.array([MICROSECONDS])})
     sink = pa.BufferOutputStream()
@@ -141,8 +139,8 @@ def test_over_http_as_arrow(engine: Engine) -> None:
     assert HINT in answer.text
 
 
-def test_a_line_of_a_log_file_and_a_row_of_a_new_store(engine: Engine) -> None:
-    times = BornTimes(re.compile(r"^\d+"), EPOCH_MS, year=None, now_ms=0)
+def test_a_line_of_a_log_file_and_a_row_of_a_new_store(engine: Store) -> None:
+    times = TimestampParser(re.compile(r"^\d+"), EPOCH_MS, year=None, now_ms=0)
     with pytest.raises(InvalidRequestError, match="this looks like microseconds"):
         times.of_line(f"{MICROSECONDS} x")
     assert times.of_line(f"{LAST_MS} x") == LAST_MS
@@ -163,15 +161,12 @@ BORN = [
 EARLY = [-(1 << 63), -(1 << 40), -1]
 
 
-class World:
+class OddTimes(World):
     """A store into which somebody wrote such records before they were refused; some hot, some archived, or all."""
 
     def __init__(self, root: Path, *, archived: int) -> None:
-        self.clock, self.settings = ManualClock(), tiny_settings()
-        self.bucket = MemoryObjectStore(self.clock)
-        self.engine = Engine.open(
-            root, settings=self.settings, cold_url="memory://c", store_id="a", clock=self.clock, objects=self.bucket
-        )
+        super().__init__(root, store_id="a")
+        self.open()
         self.times = [*BORN, *EARLY]
         for number, born_ms in enumerate(self.times):
             self.write(number, born_ms)
@@ -188,7 +183,7 @@ class World:
 
 @pytest.fixture(params=[-1, 8, len(BORN) + len(EARLY) - 1], ids=["hot", "both", "archived"])
 def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
-    found = World(tmp_path / "store", archived=request.param)
+    found = OddTimes(tmp_path / "store", archived=request.param)
     yield found
     found.engine.close()
 
@@ -208,7 +203,7 @@ def paged(ask: Callable[[Query], Answer], query: Query) -> list[int]:
 def ways_to_ask(world: World) -> Iterator[Callable[[Query], Answer]]:
     """The engine, and a querier that has the archive and the page of the hot tier."""
     yield world.engine.query
-    archive = Archive("memory://c", world.settings, world.clock, world.bucket)
+    archive = ArchiveRoot("memory://c", world.settings, world.clock, world.bucket)
     cold = archive.store("a").index if world.engine.stats()["archived_to"] else None
 
     def remote(query: Query) -> Answer:
@@ -219,7 +214,7 @@ def ways_to_ask(world: World) -> Iterator[Callable[[Query], Answer]]:
 
 
 @pytest.mark.parametrize("order", Order)
-def test_an_open_range_reaches_everything(world: World, order: Order) -> None:
+def test_an_open_range_reaches_everything(world: OddTimes, order: Order) -> None:
     expected = sorted(world.times, reverse=order is Order.NEWEST)
     for ask in ways_to_ask(world):
         for key, limit in product((None, "k"), (1, 4, 100)):
@@ -234,7 +229,7 @@ RANGES = [
 
 
 @pytest.mark.parametrize("order", Order)
-def test_a_bounded_range_gives_what_lies_in_it(world: World, order: Order) -> None:
+def test_a_bounded_range_gives_what_lies_in_it(world: OddTimes, order: Order) -> None:
     for (from_ms, to_ms), key in product(RANGES, (None, "k")):
         low = from_ms if from_ms else -(1 << 63)
         high = to_ms if to_ms != END_OF_TIME_MS else 1 << 63
@@ -244,7 +239,7 @@ def test_a_bounded_range_gives_what_lies_in_it(world: World, order: Order) -> No
 
 
 @pytest.mark.parametrize("order", Order)
-def test_a_page_claims_what_was_searched(world: World, order: Order) -> None:
+def test_a_page_claims_what_was_searched(world: OddTimes, order: Order) -> None:
     """Whatever is claimed of a tier, all that it holds there is in the pages so far, or has the last one's time."""
     for ask in ways_to_ask(world):
         query = Query("t", axis=TimeAxis.BORN, order=order, limit=4)
@@ -264,13 +259,13 @@ def test_a_page_claims_what_was_searched(world: World, order: Order) -> None:
             query = replace(query, cursor=answer.next_cursor)
 
 
-def test_whole_claims_are_said_as_the_query_asks(world: World) -> None:
+def test_whole_claims_are_said_as_the_query_asks(world: OddTimes) -> None:
     answer = world.engine.query(Query("t", axis=TimeAxis.BORN, limit=100))
     for claim in answer.coverage.stores[0].claims():
         assert (claim.from_ms, claim.to_ms) == (0, END_OF_TIME_MS)
 
 
-def test_such_times_are_shown_as_numbers(world: World) -> None:
+def test_such_times_are_shown_as_numbers(world: OddTimes) -> None:
     client = TestClient(create_app(world.engine, world.settings), "http://localhost")
     rows = client.get("/v1/topics/t/messages?time=born&limit=100").json()["messages"]
     assert [row["born_ms"] for row in rows] == sorted(world.times, reverse=True)
@@ -285,7 +280,7 @@ def test_such_times_are_shown_as_numbers(world: World) -> None:
 
 
 def test_salvage_keeps_what_an_append_would_refuse() -> None:
-    world = RestoreWorld()
+    world = World(settings=small_settings())
     old = world.open("a")
     send(old, "orders", 0, 4)
     old.archive(everything=True)
@@ -294,8 +289,8 @@ def test_salvage_keeps_what_an_append_would_refuse() -> None:
     old._hot.append(odd, Durability.FLUSHED, None, create_topics=True)
     old.close()
     new = world.open("b", restore=True)
-    around = Surroundings(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
-    report = salvage(world.root("a"), around, LocalWriter(new), lambda done, of: None)
+    around = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    report = salvage(world.place("a"), around, LocalWriter(new), lambda done, of: None)
     assert report.appended == 2
     found = [one for one in read_all(new, "orders", 0) if one.record.body == b"odd 1."]
     assert [(one.record.born_ms, one.properties[BORN_PROPERTY]) for one in found] == [

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from starlette.types import Message as Sent
 
-from tests.support.access import GuardedService, line, token
-from tests.support.asgi_call import Call
-from tiering.batch import Message
-from tiering.clock import ManualClock
+from tests.support.service.access import GuardedService, line, token
+from tests.support.service.asgi_call import Call
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.message.batch import Message
 
 _LATE = {"accept": "application/x-ndjson, application/json", "authorization": f"Bearer {token('late')}"}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.appending import IdempotencyKey
-from service.setting_groups.access import AccessSettings
-from tests.support.access import GuardedService, line, token
-from tests.support.fixed_cluster import Node, Nodes, nodes
-from tiering.batch import Message
+from tests.support.service.access import GuardedService, line, token
+from tests.support.service.fixed_cluster import Node, Nodes, nodes
+from tierlog.service.config.serve import AccessSettings
+from tierlog.service.engine.appends import IdempotencyKey
+from tierlog.tiering.message.batch import Message
 
 ENTRIES = [
     line("root", "read,produce,admin", "*"),

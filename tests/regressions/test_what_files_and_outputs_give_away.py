@@ -13,24 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.access.audit import AuditLog
-from service.access.control import AccessControl
-from service.cli.errors import say_error
-from service.cli.look import Look
-from service.cli.output import Rows, messages_out, rows_out
-from service.cli.table import Column
-from service.engine import Engine
-from service.setting_groups.access import AccessSettings
-from service.wire import Json
-from tests.support.access import line, token
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.errors import InvalidRequestError, StoreError
-from tiering.fs import LocalFileSystem
-from tiering.randomness import SystemRandomness
-from tiering.service_access import ServiceAccess
+from tests.support.service.access import line, token
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.access.audit import AuditLog
+from tierlog.service.access.control import AccessControl
+from tierlog.service.cli.errors import say_error
+from tierlog.service.cli.output import Rows, messages_out, rows_out
+from tierlog.service.cli.output_style import OutputStyle
+from tierlog.service.cli.table import Column
+from tierlog.service.config.serve import AccessSettings
+from tierlog.service.engine.store import Store
+from tierlog.service.wire.documents import Json
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.remote.endpoint import ServiceAccess
 
 OBEYED = "\x9b31m\x1b]0;x\x07\x7f\u202e\u2066\x85"
 CONTROLS = {letter for letter in OBEYED if not letter.isprintable()}
@@ -48,7 +48,7 @@ def loose_umask() -> Iterator[None]:
 def test_what_a_store_makes_is_its_owners_alone(tmp_path: Path) -> None:
     root = tmp_path / "new" / "store"
     settings = tiny_settings(index__classic=True, index__classic_slots=10, index__classic_items=20)
-    engine = Engine.open(root, settings=settings, cold_url=(tmp_path / "cold").as_uri())
+    engine = Store.open(root, settings=settings, cold_url=(tmp_path / "cold").as_uri())
     for number in range(60):
         engine.append([Message("t", bytes(3000), [f"k{number}"])])
     engine.groups.commit("g", {("t", engine.store_id, 0): 1})
@@ -73,10 +73,10 @@ def test_what_a_store_makes_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_a_store_from_before_is_opened_as_it_is(tmp_path: Path) -> None:
     settings = tiny_settings()
-    Engine.open(tmp_path / "s", settings=settings).close()
+    Store.open(tmp_path / "s", settings=settings).close()
     (segment,) = (tmp_path / "s" / "commitlog").iterdir()
     segment.chmod(0o640)
-    engine = Engine.open(tmp_path / "s", settings=settings)
+    engine = Store.open(tmp_path / "s", settings=settings)
     assert stat.S_IMODE(segment.stat().st_mode) == 0o640
     engine.close()
 
@@ -119,14 +119,14 @@ def test_a_spreadsheet_calculates_nothing_that_is_in_a_message(
     capsys: pytest.CaptureFixture[str], formula: str
 ) -> None:
     capsys.readouterr()
-    out = messages_out(Look("csv"))
+    out = messages_out(OutputStyle("csv"))
     out.write([message(formula), {**message("plain"), "body": None, "body_base64": "+/8="}])
     out.end()
     first, second = csv.DictReader(io.StringIO(capsys.readouterr().out, newline=""))
     assert [first[name] for name in ("body", "keys", "tag")] == [f"'{formula}"] * 3
     assert (first["queue_offset"], json.loads(first["properties"])) == ("-5", {formula: formula})
     assert (second["body"], second["body_base64"]) == ("", "+/8=")
-    row = json.loads(shown(capsys, messages_out(Look("ndjson")), message(formula)))
+    row = json.loads(shown(capsys, messages_out(OutputStyle("ndjson")), message(formula)))
     assert row == message(formula)
 
 
@@ -137,8 +137,10 @@ def test_a_terminal_obeys_nothing_that_is_in_a_message(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     row = message(f"a{OBEYED}b")
-    text = shown(capsys, messages_out(Look(form, is_full=is_full)), row)
-    text += shown(capsys, rows_out(Look(form), "rows", ("n",), (Column("n"),)), {"n": f"c{OBEYED}d"})
+    text = shown(capsys, messages_out(OutputStyle(form, is_full=is_full)), row)
+    text += shown(
+        capsys, rows_out(OutputStyle(form), "rows", columns=("n",), shown=(Column("n"),)), {"n": f"c{OBEYED}d"}
+    )
     assert not CONTROLS & set(text)
     if form == "ndjson":
         assert json.loads(text.splitlines()[0]) == row

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.java_rocketmq import JavaRocketMQ, java_rocketmq
+from tests.support.rocketmq.java_rocketmq import JavaRocketMQ, java_rocketmq
 from tests.tools.cache import ToolMissingError
 from tests.tools.java_programs import build_java_verifier
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from index.compacted_file import CompactedIndexFile
-from index.export import export_rocketmq
-from index.layout import ROCKETMQ
-from service.dump.export import export
-from service.dump.source import open_source
-from tests.support.java_rocketmq import JavaRocketMQ, KeyQuery
-from tests.support.written_stores import KEYS, TOPICS, Sent, WrittenStore
-from tiering.cold.segment.reader import SegmentReader
-from tiering.format.hashing import key_hash
-from tiering.fs import LocalFileSystem
+from tests.support.rocketmq.java_rocketmq import JavaRocketMQ, KeyQuery
+from tests.support.rocketmq.written_stores import KEYS, TOPICS, Sent, WrittenStore
+from tierlog.index.format.layout import ROCKETMQ
+from tierlog.index.local.compacted_file import CompactedIndexFile
+from tierlog.index.rocketmq.export import export_rocketmq
+from tierlog.service.dump.export import export
+from tierlog.service.dump.source import open_source
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.format.hashing import key_hash
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1_200)]  # a fresh machine loads the jars first
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import Settings
-from tests.support.java_rocketmq import JavaMessage, JavaRocketMQ, JavaStore, StoreJob, StoreQuery
-from tests.support.written_stores import BUILDERS, KEYS, TAGS, TOPICS, JudgedStore, Sent, digests
-from tiering.format.hashing import key_hash
-from tiering.format.properties import RECORD_CHECKSUM
+from tests.support.rocketmq.java_rocketmq import JavaMessage, JavaRocketMQ, JavaStore, StoreJob, StoreQuery
+from tests.support.rocketmq.written_stores import BUILDERS, KEYS, TAGS, TOPICS, JudgedStore, Sent, digests
+from tierlog.service.config.settings import Settings
+from tierlog.tiering.format.hashing import key_hash
+from tierlog.tiering.format.properties import RECORD_CHECKSUM
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1_200)]  # a fresh machine loads the jars first
 

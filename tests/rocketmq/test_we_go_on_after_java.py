@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.engine import Engine
-from tests.support.java_rocketmq import JavaRocketMQ, JavaStore, StoreJob
-from tests.support.written_stores import BUILDERS, TOPICS, JudgedStore
-from tiering.batch import Message
+from tests.support.rocketmq.java_rocketmq import JavaRocketMQ, JavaStore, StoreJob
+from tests.support.rocketmq.written_stores import BUILDERS, TOPICS, JudgedStore
+from tierlog.index.search.query import Query
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1_200)]  # a fresh machine loads the jars first
 
@@ -85,7 +85,7 @@ def continued(rocketmq: JavaRocketMQ, tmp_path_factory: pytest.TempPathFactory) 
     }
 
 
-def everything_pulled(engine: Engine) -> dict[tuple[str, int], list[tuple[int, str]]]:
+def everything_pulled(engine: Store) -> dict[tuple[str, int], list[tuple[int, str]]]:
     pulled: dict[tuple[str, int], list[tuple[int, str]]] = {}
     for topic in engine.topics():
         for queue in topic.queues:
@@ -108,7 +108,7 @@ def test_we_go_on_where_java_stopped(continued: dict[str, Continued], name: str,
     expected = there.everything()
     root = there.killed if stop == "killed" else there.given.root
     assert (root / "abort").exists() == (stop == "killed")
-    with contextlib.closing(Engine.open(root, settings=there.given.settings)) as engine:
+    with contextlib.closing(Store.open(root, settings=there.given.settings)) as engine:
         assert engine.check() == []
         assert everything_pulled(engine) == expected
         answer = engine.query(Query("made-by-java", "both", limit=1_000))

@@ -10,21 +10,21 @@ import os
 import sys
 from pathlib import Path
 
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.errors import StoreError
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.message.batch import Message
 
 TOPIC = "t"
 _BATCH = 30
 
 
-def opened(root: Path, url: str) -> Engine:
+def opened(root: Path, url: str) -> Store:
     settings = tiny_settings(cold__s3_endpoint=os.environ["TIERLOG_S3_ENDPOINT"])
-    return Engine.open(root, settings=settings, cold_url=url, store_id="raced")
+    return Store.open(root, settings=settings, cold_url=url, store_id="raced")
 
 
-def append(engine: Engine, first: int) -> int:
+def append(engine: Store, first: int) -> int:
     """A batch of a segment's half, and the next number."""
     numbers = range(first, first + _BATCH)
     engine.append([Message(TOPIC, b"%d " % number * 200, keys=(f"k{number}",)) for number in numbers])

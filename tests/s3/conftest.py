@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.real_s3 import NAMES, server_or_skip
-from tests.support.s3_server import S3Server, s3_server
+from tests.support.objects.real_s3 import NAMES, server_or_skip
+from tests.support.objects.s3_server import S3Server, s3_server
 
 __all__ = ["s3_server"]
 _HERE = Path(__file__).parent

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from index.query import Query
-from service.cold_engine import ColdEngine
-from service.engine import Engine
 from tests.s3.archive_worker import TOPIC, opened
-from tests.support.engines import tiny_settings
-from tests.support.s3_server import S3Server
+from tests.support.objects.s3_server import S3Server
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service.archive.archive import Archive
+from tierlog.service.engine.store import Store
 
 _REPOSITORY = Path(__file__).parents[2]
 _KILLS = 4
@@ -41,7 +41,7 @@ def _acknowledged(lines: list[str]) -> set[int]:
     return found
 
 
-def assert_finds(source: Engine | ColdEngine, numbers: set[int]) -> None:
+def assert_finds(source: Store | Archive, numbers: set[int]) -> None:
     for number in sorted(numbers):
         answer = source.query(Query(TOPIC, f"k{number}"))
         assert answer.coverage.complete
@@ -70,7 +70,7 @@ def test_killed_while_archiving_it_goes_on_and_loses_nothing(
         assert engine.check(deep=True) == []
     finally:
         engine.close()
-    cold = ColdEngine.open(url, settings=tiny_settings(cold__s3_endpoint=real_server.endpoint_url))
+    cold = Archive.open(url, settings=tiny_settings(cold__s3_endpoint=real_server.endpoint_url))
     try:
         assert_finds(cold, acknowledged)
     finally:

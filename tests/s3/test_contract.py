@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.s3_contract import S3Contract, StrictServerContract
-from tests.support.real_s3 import running_server
-from tests.support.s3_server import S3Server
-from tiering.cold.s3.store import S3ObjectStore
+from tests.support.objects.real_s3 import running_server
+from tests.support.objects.s3_server import S3Server
+from tierlog.tiering.objects.s3_store import S3ObjectStore
 
 
 class TestMinio(S3Contract, StrictServerContract):

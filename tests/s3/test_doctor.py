@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.cli.main import main
-from tests.support.s3_server import S3Server
+from tests.support.objects.s3_server import S3Server
+from tierlog.service.main import main
 
 Captured = pytest.CaptureFixture[str]
 _SHORT = ("--writers", "16", "--processes", "2", "--rounds", "10")
@@ -58,7 +58,7 @@ def test_a_short_race_on_moto(s3_server: S3Server, monkeypatch: pytest.MonkeyPat
 def test_ctrl_c_leaves_nothing_behind(versitygw: S3Server, after_s: float) -> None:
     bucket = versitygw.new_bucket()
     with subprocess.Popen(
-        [sys.executable, "-m", "service.cli.main", "doctor", "--cold", f"s3://{bucket}/p", "--rounds", "100000"],
+        [sys.executable, "-m", "tierlog.service.main", "doctor", "--cold", f"s3://{bucket}/p", "--rounds", "100000"],
         env={**os.environ, "TIERLOG_S3_ENDPOINT": versitygw.endpoint_url},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as doctor:  # fmt: skip

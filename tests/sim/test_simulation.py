@@ -51,7 +51,8 @@ def _digest(seed: int, hash_seed: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("seed_number", [1, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed_number", [1, 7])
 def test_the_same_seed_gives_the_same_trace(seed_number: int) -> None:
     here = simulate(seed_number)
     assert here.trace == simulate(seed_number).trace == _digest(seed_number, "1") == _digest(seed_number, "20252025")

@@ -9,13 +9,13 @@ import pytest
 
 from tests.support.simulation.run import simulate
 from tests.support.simulation.server import Client
-from tiering.cold import manifest_store, manifest_tree, sweep
-from tiering.cold.manifest_change import apply_change
-from tiering.cold.manifest_store import ManifestChange, ManifestStore
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.object_store import ObjectInfo
-from tiering.errors import ConflictError
-from tiering.format.manifest import Head, PageNode
+from tierlog.tiering.base.errors import ConflictError
+from tierlog.tiering.cold.manifest import store, sweep, tree
+from tierlog.tiering.cold.manifest.change import apply_change
+from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore
+from tierlog.tiering.format.manifest import Head, PageNode
+from tierlog.tiering.objects.memory import MemoryObjectStore
+from tierlog.tiering.objects.object_store import ObjectInfo
 
 _SEEDS = 40
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -74,28 +74,26 @@ def sweeps_by_its_own_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_companions_that_were_replaced(patch: pytest.MonkeyPatch) -> None:
-    def leave(self: manifest_tree.TreeEdit, node: PageNode) -> object:
+    def leave(self: tree.TreeEdit, node: PageNode) -> object:
         self.left.append(node.ref.key)
         return () if node.rows is None else (node.rows,)
 
-    patch.setattr(manifest_tree.TreeEdit, "_leave", leave)
+    patch.setattr(tree.TreeEdit, "_leave", leave)
 
 
 def loses_an_entry_that_is_replaced_and_spilled(patch: pytest.MonkeyPatch) -> None:
-    original = manifest_tree.TreeEdit._join_small
-    patch.setattr(
-        manifest_tree.TreeEdit, "_join_small", lambda self, kind, pages: original(self, kind, pages)[:200][:2]
-    )
+    original = tree.TreeEdit._join_small
+    patch.setattr(tree.TreeEdit, "_join_small", lambda self, kind, pages: original(self, kind, pages)[:200][:2])
 
 
 def removes_what_is_gone_already(patch: pytest.MonkeyPatch) -> None:
-    def apply(head: Head, change: ManifestChange, edit: manifest_tree.TreeEdit) -> Head:
+    def apply(head: Head, change: ManifestChange, edit: tree.TreeEdit) -> Head:
         try:
             return apply_change(head, change, edit)
         except ConflictError:
             return apply_change(head, replace(change, remove=()), edit)
 
-    patch.setattr(manifest_store, "apply_change", apply)
+    patch.setattr(store, "apply_change", apply)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.simulation.run_tails import simulate_tails
-from tiering.cold.object_store import ObjectInfo
-from tiering.cold.tail_objects import StoredTail, TailObjects
-from tiering.format.manifest import Head
-from tiering.format.tail import TailHead, TailKind, encode_tail
-from tiering.fs import ByteArray
-from tiering.randomness import Randomness
-from tiering.tails import recovery
-from tiering.tails.writer import Piece, TailWriter, _State
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.format.manifest import Head
+from tierlog.tiering.format.tail import TailHead, TailKind, encode_tail
+from tierlog.tiering.lifecycle import tail_recovery
+from tierlog.tiering.lifecycle.tail_store import StoredTail, TailObjects
+from tierlog.tiering.lifecycle.tail_writer import PendingTail, TailWriter, _State
+from tierlog.tiering.objects.object_store import ObjectInfo
 
 _SEEDS = 20
 Break = Callable[[pytest.MonkeyPatch], None]
@@ -35,13 +35,13 @@ def takes_over_without_a_fence(patch: pytest.MonkeyPatch) -> None:
     def chain(tails: TailObjects, head: Head, randomness: Randomness) -> list[TailHead]:
         return [tail for tail in tails.follow(head.archived_to) if tail.kind is not TailKind.FENCE]
 
-    patch.setattr(recovery, "_fenced_chain", chain)
+    patch.setattr(tail_recovery, "_fenced_chain", chain)
 
 
 def acknowledges_behind_a_hole(patch: pytest.MonkeyPatch) -> None:
     """The own tail exists, an earlier one does not yet."""
 
-    def settle(self: TailWriter, piece: Piece, found: TailHead) -> None:
+    def settle(self: TailWriter, piece: PendingTail, found: TailHead) -> None:
         original(self, piece, found)
         if piece.state is _State.STORED:
             self._chain_end = max(self._chain_end, piece.head.end)
@@ -57,8 +57,8 @@ def leaves_the_last_segment_in_tails(patch: pytest.MonkeyPatch) -> None:
             found.pop()
         return found
 
-    original = recovery._fenced_chain
-    patch.setattr(recovery, "_fenced_chain", chain)
+    original = tail_recovery._fenced_chain
+    patch.setattr(tail_recovery, "_fenced_chain", chain)
 
 
 def replaces_what_has_the_name(patch: pytest.MonkeyPatch) -> None:

@@ -13,17 +13,17 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from index.merge_job import MergeJob
-from index.merge_plan import Level, MergeOptions
 from tests.soak.ledger import RECURRING, RUN, Ledger, Request, Topic, body_of, keys_of, now_ms
-from tests.support.index_merge import in_process
-from tests.support.nodes import NO_ANSWER, Json, RefusedError, ask
-from tiering.clock import ManualClock, SystemClock
-from tiering.cold.local import LocalObjectStore
-from tiering.cold.manifest_store import ManifestStore
-from tiering.options import ColdOptions
-from tiering.paths import ColdKeys
-from tiering.randomness import SystemRandomness
+from tests.support.index.index_merge import in_process
+from tests.support.processes.nodes import NO_ANSWER, Json, RefusedError, ask
+from tierlog.index.maintenance.merge_job import MergeJob
+from tierlog.index.maintenance.merge_plan import Level, MergeOptions
+from tierlog.tiering.base.clock import ManualClock, SystemClock
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.objects.local import LocalObjectStore
 
 GROUP = "/v1/groups/soak"
 #: Busy, starting, or told to come again.
@@ -205,8 +205,8 @@ class Keeper(Actor):
         super().__init__(name, url, ledger, chance)
         self.rounds = self.merged = self.checks = 0
         self._manifest = ManifestStore(
-            LocalObjectStore(cold, SystemClock()), ColdKeys(store_id), SystemRandomness(),
-            ColdOptions(grace_ms=grace_ms), clock=SystemClock(),
+            LocalObjectStore(cold, SystemClock()), ColdKeys(store_id), randomness=SystemRandomness(),
+            options=ColdOptions(grace_ms=grace_ms), clock=SystemClock(),
         )  # fmt: skip
 
     def turn(self) -> None:

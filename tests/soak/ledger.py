@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tests.support.nodes import Json
+from tests.support.processes.nodes import Json
 
 #: So many neighbours of a producer share a key of their own.
 RUN = 250

@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 from tests.soak.actors import Actor, Keeper, LookUp, Member, Producer
 from tests.soak.growth import Growth, growth, resident_mib
 from tests.soak.ledger import Ledger, Topic
-from tests.support.nodes import Node, ask
+from tests.support.processes.nodes import Node, ask
 
 STORE_ID = "soak"
 GRACE_MS = 120_000
@@ -162,7 +162,7 @@ class Soak:
 
     def _check(self) -> None:
         command = [
-            sys.executable, "-m", "service.cli.main", "check", "--deep",
+            sys.executable, "-m", "tierlog.service.main", "check", "--deep",
             "--root", str(self._root), "--cold", self._cold.as_uri(),
         ]  # fmt: skip
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

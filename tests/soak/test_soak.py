@@ -10,7 +10,7 @@ import pytest
 from tests.soak.growth import growth
 from tests.soak.ledger import Ledger, Request, Topic, body_of, keys_of, now_ms
 from tests.soak.soak import Soak
-from tests.support.nodes import Json
+from tests.support.processes.nodes import Json
 
 TOPIC = Topic("t", 1, 60_000)
 

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from index.from_archive import IndexSizes
-from pipeline.new_store.part import NewStore
-from pipeline.source import TierlogDataSource
-from tests.support.new_stores import STORE_ID, batches_of, everything, expected, pulled, reader_of, rows_of, shown
+from tests.support.pipeline.new_stores import (
+    STORE_ID,
+    batches_of,
+    everything,
+    expected,
+    pulled,
+    reader_of,
+    rows_of,
+    shown,
+)
+from tierlog.index.objects.derivation import IndexSizes
+from tierlog.pipeline.new_store.part import NewStore
+from tierlog.pipeline.source import TierlogDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from index.query import Query
-from pipeline.archive import open_objects
-from pipeline.source import TierlogDataSource
-from service.engine import Engine
-from tests.support.archive_copies import put_on_disk
-from tests.support.engines import tiny_settings
-from tests.support.served import served
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.format.properties import indexed_keys
+from tests.support.pipeline.archive_copies import put_on_disk
+from tests.support.service.served import served
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.pipeline.base.archive import open_objects
+from tierlog.pipeline.source import TierlogDataSource
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.format.properties import indexed_keys
+from tierlog.tiering.message.batch import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,14 +43,14 @@ CONDITIONS = [
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Engine]]:
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Store]]:
     """Two stores in one archive, of which something is erased, something is not indexed and something is still hot."""
     folder = tmp_path_factory.mktemp("stores")
     engines = []
     with contextlib.ExitStack() as stack:
         for store_id in ("one", "two"):
             clock = ManualClock(START_MS)
-            engine = Engine.open(
+            engine = Store.open(
                 folder / store_id, cold_url=f"file://{folder}/cold", store_id=store_id, clock=clock,
                 settings=tiny_settings(hot__default_queues=2),
             )  # fmt: skip
@@ -80,7 +80,7 @@ def tierlog(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-def scanned_rows(engines: list[Engine]) -> list[tuple[Any, ...]]:
+def scanned_rows(engines: list[Store]) -> list[tuple[Any, ...]]:
     """What pulls of the stores give, a row for each key."""
     rows: list[tuple[Any, ...]] = []
     for engine in engines:
@@ -101,7 +101,7 @@ def scanned_rows(engines: list[Engine]) -> list[tuple[Any, ...]]:
     return rows
 
 
-def scanned(spark: SparkSession, engines: list[Engine]) -> DataFrame:
+def scanned(spark: SparkSession, engines: list[Store]) -> DataFrame:
     """The same as a table of Spark's."""
     return spark.createDataFrame(
         scanned_rows(engines),
@@ -115,12 +115,12 @@ def places(rows: DataFrame) -> list[tuple[object, ...]]:
     return sorted(map(tuple, rows.select(*columns).collect()))
 
 
-def cold_of(engines: list[Engine]) -> str:
+def cold_of(engines: list[Store]) -> str:
     assert engines[0].cold_url is not None
     return engines[0].cold_url
 
 
-def test_rows_and_filters_are_those_of_the_stores_own_scan(tierlog: SparkSession, stores: list[Engine]) -> None:
+def test_rows_and_filters_are_those_of_the_stores_own_scan(tierlog: SparkSession, stores: list[Store]) -> None:
     tierlog.conf.set(PUSHDOWN, True)
     rows = tierlog.read.format("tierlog").option("view", "keys").load(cold_of(stores))
     found = sorted(map(tuple, rows.select("store_id", "physical_offset", "key").collect()))
@@ -132,7 +132,7 @@ def test_rows_and_filters_are_those_of_the_stores_own_scan(tierlog: SparkSession
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_pushed", [True, False])
-def test_filters_mean_the_same_pushed_or_not(tierlog: SparkSession, stores: list[Engine], is_pushed: bool) -> None:
+def test_filters_mean_the_same_pushed_or_not(tierlog: SparkSession, stores: list[Store], is_pushed: bool) -> None:
     tierlog.conf.set(PUSHDOWN, is_pushed)
     tierlog.conf.set("spark.sql.session.timeZone", "America/New_York")
     wanted = scanned(tierlog, stores).cache()
@@ -142,7 +142,7 @@ def test_filters_mean_the_same_pushed_or_not(tierlog: SparkSession, stores: list
 
 
 @pytest.mark.slow
-def test_the_hot_tail_of_a_service_is_part_of_the_rows(tierlog: SparkSession, stores: list[Engine]) -> None:
+def test_the_hot_tail_of_a_service_is_part_of_the_rows(tierlog: SparkSession, stores: list[Store]) -> None:
     tierlog.conf.set(PUSHDOWN, True)
     one = stores[0]
     one.append([Message("orders", b"hot %d" % number, ["hot", "k1"]) for number in range(25)])
@@ -157,7 +157,7 @@ def test_the_hot_tail_of_a_service_is_part_of_the_rows(tierlog: SparkSession, st
 
 @pytest.mark.slow
 def test_what_an_executor_cannot_read_is_named_in_the_error(
-    tierlog: SparkSession, stores: list[Engine], tmp_path: Path
+    tierlog: SparkSession, stores: list[Store], tmp_path: Path
 ) -> None:
     from pyspark.errors import PySparkException
 
@@ -182,7 +182,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("options", "words"), [WRONG[0], WRONG[4]])
 def test_a_wrong_option_is_one_error_on_the_driver(
-    tierlog: SparkSession, stores: list[Engine], tmp_path: Path, options: dict[str, str], words: str
+    tierlog: SparkSession, stores: list[Store], tmp_path: Path, options: dict[str, str], words: str
 ) -> None:
     from pyspark.errors import AnalysisException
 
@@ -196,6 +196,6 @@ def test_a_wrong_option_is_one_error_on_the_driver(
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "words"), WRONG[1:4])
 def test_other_wrong_options_too(
-    tierlog: SparkSession, stores: list[Engine], tmp_path: Path, options: dict[str, str], words: str
+    tierlog: SparkSession, stores: list[Store], tmp_path: Path, options: dict[str, str], words: str
 ) -> None:
     test_a_wrong_option_is_one_error_on_the_driver(tierlog, stores, tmp_path, options, words)

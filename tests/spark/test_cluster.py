@@ -12,10 +12,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from pipeline.packing import main as pack
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
+from tests.support.stores.engines import tiny_settings
+from tierlog.pipeline.packing import main as pack
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +29,10 @@ spark.sparkContext.setLogLevel("ERROR")
 url, out, key = sys.argv[1:]
 
 def places(_):
-    import os, index, numba, pipeline, tiering
-    yield [os.getpid(), *(os.path.relpath(each.__file__) for each in (index, numba, pipeline, tiering))]
+    import os, numba, tierlog, tierlog.pipeline
+    yield [os.getpid(), *(os.path.relpath(each.__file__) for each in (numba, tierlog, tierlog.pipeline))]
 
-from pipeline.source import TierlogDataSource
+from tierlog.pipeline.source import TierlogDataSource
 
 spark.dataSource.register(TierlogDataSource)
 messages = spark.read.format("tierlog").option("cold", url).load()
@@ -48,7 +48,7 @@ with open(out, "w") as file:
 
 def test_spark_submit_with_a_packed_environment_and_separate_executors(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/cold"
-    engine = Engine.open(tmp_path / "store", settings=tiny_settings(), cold_url=url)
+    engine = Store.open(tmp_path / "store", settings=tiny_settings(), cold_url=url)
     engine.append([Message("t", b"%d" % number, [f"k{number % 100}"], queue_id=number % 4) for number in range(2_000)])
     engine.archive(everything=True)
     engine.close()
@@ -81,6 +81,6 @@ def test_spark_submit_with_a_packed_environment_and_separate_executors(tmp_path:
     answer = json.loads(out.read_text())
     assert len({place[0] for place in answer["places"]}) == 2
     for _, *files in answer["places"]:
-        assert [Path(file).parts[0] for file in files] == ["site"] * 4
+        assert [Path(file).parts[0] for file in files] == ["site"] * 3
     assert answer["messages"] == 2_000
     assert answer["found"] == sorted(str(number) for number in range(7, 2_000, 100))

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from pipeline.job import FAILED, WRONG_USE
-from pipeline.jobs.export import main
-from tests.support.archive_copies import put_on_disk
-from tests.support.removal_world import RemovalWorld, Sent
-from tiering.batch import Message
+from tests.support.pipeline.archive_copies import put_on_disk
+from tests.support.stores.removal_world import RemovalWorld, Sent
+from tierlog.pipeline.jobs.export import main
+from tierlog.pipeline.jobs.job import FAILED, WRONG_USE
+from tierlog.tiering.message.batch import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from index.from_archive import IndexSizes
-from index.query import Query
-from pipeline.following import following
-from pipeline.job import DONE, FAILED, FINDINGS, WRONG_USE
-from pipeline.jobs.ingest import main
-from pipeline.new_store.part import NewStore
-from tests.support.golden import expected, unpack
-from tests.support.new_stores import BEGIN_MS, everything, pulled, reader_of
-from tiering.clock import SystemClock
+from tests.support.pipeline.new_stores import BEGIN_MS, everything, pulled, reader_of
+from tests.support.rocketmq.golden import expected, unpack
+from tierlog.index.objects.derivation import IndexSizes
+from tierlog.index.search.query import Query
+from tierlog.pipeline.jobs.ingest import main
+from tierlog.pipeline.jobs.job import DONE, FAILED, FINDINGS, WRONG_USE, task_progress
+from tierlog.pipeline.new_store.part import NewStore
+from tierlog.tiering.base.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -246,7 +245,7 @@ def test_a_file_cut_short_ends_the_job_also_where_the_session_would_pass_over_it
 @pytest.mark.slow
 def test_progress_counts_the_tasks_of_all_stages(spark: SparkSession) -> None:
     told: list[tuple[int, int]] = []
-    with following(spark, SystemClock(), lambda done, of: told.append((done, of)), "counted"):
+    with task_progress(spark, SystemClock(), lambda done, of: told.append((done, of)), "counted"):
         assert spark.range(100, numPartitions=5).rdd.count() == 100
     assert told[-1] == (5, 5)
     assert spark.range(10).rdd.count() == 10  # outside: nobody is told

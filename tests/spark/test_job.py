@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.archive import ArchiveSnapshot
-from pipeline.job import FAILED, FINDINGS, WRONG_USE, Job, JobContext, Summary
-from tiering.errors import StoreError
+from tierlog.pipeline.base.archive import ArchiveSnapshot
+from tierlog.pipeline.jobs.job import FAILED, FINDINGS, WRONG_USE, Job, JobContext, Summary
+from tierlog.tiering.base.errors import StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

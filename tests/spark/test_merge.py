@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from index.query import Query
-from pipeline.archive import ArchiveSnapshot
-from pipeline.job import FINDINGS, WRONG_USE
-from pipeline.jobs import merge
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.clock import ManualClock
-from tiering.format.manifest import IndexEntry
-from tiering.times import parse_time
-from tiering.types import TimeAxis
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.pipeline.base.archive import ArchiveSnapshot
+from tierlog.pipeline.jobs import merge
+from tierlog.pipeline.jobs.job import FINDINGS, WRONG_USE
+from tierlog.service.archive.archive import Archive
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.times import parse_time
+from tierlog.tiering.base.types import TimeAxis
+from tierlog.tiering.format.manifest import IndexEntry
+from tierlog.tiering.message.batch import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ SETTINGS = tiny_settings(index__items=40, index__slots=16, hot__segment_bytes=16
 DAYS = 4
 
 
-class Archive:
+class MadeArchive:
     """Some days of messages, two months of them, wholly archived."""
 
     def __init__(self, folder: Path) -> None:
@@ -39,7 +39,7 @@ class Archive:
         self.folder = folder
         clock = ManualClock(MARCH)
         with contextlib.closing(
-            Engine.open(folder / "store", cold_url=self.url, store_id="s", settings=SETTINGS, clock=clock)
+            Store.open(folder / "store", cold_url=self.url, store_id="s", settings=SETTINGS, clock=clock)
         ) as engine:
             for number in range(DAYS * 6):
                 messages = [
@@ -52,7 +52,7 @@ class Archive:
 
     def answers(self) -> list[list[tuple[int, bytes]]]:
         """Pages of several queries, by a reader that was just started."""
-        with contextlib.closing(ColdEngine.open(self.url, settings=SETTINGS)) as engine:
+        with contextlib.closing(Archive.open(self.url, settings=SETTINGS)) as engine:
             found = []
             for key in ("all", "k3", "none"):
                 for axis in TimeAxis:
@@ -68,23 +68,23 @@ class Archive:
 
     def findings(self) -> list[str]:
         """What ``check --deep`` has to say, but for what nobody has swept since March."""
-        with contextlib.closing(ColdEngine.open(self.url, settings=SETTINGS)) as engine:
+        with contextlib.closing(Archive.open(self.url, settings=SETTINGS)) as engine:
             return [finding for finding in engine.check(deep=True) if "the sweep should" not in finding]
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Archive:
-    return Archive(tmp_path)
+def archive(tmp_path: Path) -> MadeArchive:
+    return MadeArchive(tmp_path)
 
 
-def run(capfd: pytest.CaptureFixture[str], archive: Archive, *arguments: str, code: int = 0) -> dict[str, object]:
+def run(capfd: pytest.CaptureFixture[str], archive: MadeArchive, *arguments: str, code: int = 0) -> dict[str, object]:
     assert merge.main(["--cold", archive.url, *arguments]) == code
     summary: dict[str, object] = json.loads(capfd.readouterr().out.splitlines()[-1])
     return summary
 
 
 def test_days_months_and_years_are_merged_and_every_answer_stays(
-    spark: SparkSession, archive: Archive, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, archive: MadeArchive, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before, answers = archive.index(), archive.answers()
     due = run(capfd, archive, "--dry-run")
@@ -102,7 +102,7 @@ def test_days_months_and_years_are_merged_and_every_answer_stays(
 
 @pytest.mark.slow
 def test_levels_times_and_sizes_are_as_asked_for(
-    spark: SparkSession, archive: Archive, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, archive: MadeArchive, capfd: pytest.CaptureFixture[str]
 ) -> None:
     answers = archive.answers()
     run(capfd, archive, "--level", "day", "--until", "2024-03-31", "--max-part-bytes", "4000")
@@ -119,7 +119,7 @@ def test_levels_times_and_sizes_are_as_asked_for(
 
 @pytest.mark.slow
 def test_damage_is_a_finding_and_the_rest_is_merged(
-    spark: SparkSession, archive: Archive, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, archive: MadeArchive, capfd: pytest.CaptureFixture[str]
 ) -> None:
     victim = archive.index()[0]
     path = archive.folder / "cold" / victim.key

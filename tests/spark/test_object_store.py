@@ -11,13 +11,13 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from pipeline.archive import ArchiveSnapshot
-from service.engine import Engine
 from tests.conftest import ROOT
-from tests.support.engines import tiny_settings
-from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, S3Server, s3_environment
-from tiering.batch import Message
-from tiering.errors import StoreError
+from tests.support.objects.s3_server import ACCESS_KEY, REGION, SECRET_KEY, S3Server, s3_environment
+from tests.support.stores.engines import tiny_settings
+from tierlog.pipeline.base.archive import ArchiveSnapshot
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.message.batch import Message
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def test_a_job_by_spark_submit_reads_and_writes_buckets_and_no_credential_is_in_
     bucket = s3_server.new_bucket()
     url, out = f"s3://{bucket}/archive", f"s3://{bucket}/exports/all"
     settings = tiny_settings(cold__s3_endpoint=s3_server.endpoint_url)
-    engine = Engine.open(tmp_path / "store", settings=settings, cold_url=url)
+    engine = Store.open(tmp_path / "store", settings=settings, cold_url=url)
     engine.append([Message("t", b"%d" % number, [f"k{number % 10}"], queue_id=number % 4) for number in range(1_000)])
     engine.archive(everything=True)
     engine.close()

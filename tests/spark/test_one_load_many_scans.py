@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from pipeline.source import TierlogDataSource
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
+from tests.support.stores.engines import tiny_settings
+from tierlog.pipeline.source import TierlogDataSource
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +37,7 @@ PLACES: list[Place] = [(*sent(number), number) for number in range(90)]
 def cold(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("store")
     url = f"file://{folder}/cold"
-    with contextlib.closing(Engine.open(folder / "s", settings=tiny_settings(), cold_url=url)) as engine:
+    with contextlib.closing(Store.open(folder / "s", settings=tiny_settings(), cold_url=url)) as engine:
         for topic, key, number in PLACES:
             engine.append([Message(topic, b"%d" % number, [key])])
         engine.archive(everything=True)

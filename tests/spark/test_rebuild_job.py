@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from index.rebuild import replace_stretch
-from pipeline.jobs import rebuild
-from tests.support.folder_archive import SEGMENT, FolderArchive
-from tiering.cold.manifest_change import ManifestChange
-from tiering.cold.manifest_store import ManifestStore
-from tiering.format.manifest import Head
-from tiering.message import StoredMessage
+from tests.support.pipeline.folder_archive import SEGMENT, FolderArchive
+from tierlog.index.maintenance.rebuild import replace_stretch
+from tierlog.pipeline.jobs import rebuild
+from tierlog.tiering.cold.manifest.change import ManifestChange
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.format.manifest import Head
+from tierlog.tiering.message.stored_message import StoredMessage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

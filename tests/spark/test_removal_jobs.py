@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from index.query import Query
-from pipeline.job import FAILED, FINDINGS, WRONG_USE
-from pipeline.jobs import erase, expire
-from service.cold_engine import ColdEngine
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
-from tiering.types import Order
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.pipeline.jobs import erase, expire
+from tierlog.pipeline.jobs.job import FAILED, FINDINGS, WRONG_USE
+from tierlog.service.archive.archive import Archive
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.types import Order
+from tierlog.tiering.message.batch import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,10 +31,10 @@ def messages(start: int, end: int) -> list[Message]:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
+def engine(tmp_path: Path) -> Iterator[Store]:
     """A store whose 2,000 messages are archived and gone from the volume; it goes on."""
     url = f"file://{tmp_path}/cold"
-    opened = Engine.open(tmp_path / "store", settings=tiny_settings(), cold_url=url, store_id="one")
+    opened = Store.open(tmp_path / "store", settings=tiny_settings(), cold_url=url, store_id="one")
     with closing(opened):
         for start in range(0, 2000, 500):
             opened.append(messages(start, start + 500))
@@ -43,7 +43,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
         yield opened
 
 
-def bodies(engine: Engine | ColdEngine, topic: str, key: str | None = None) -> list[bytes]:
+def bodies(engine: Store | Archive, topic: str, key: str | None = None) -> list[bytes]:
     answer = engine.query(Query(topic, key, limit=5000, order=Order.OLDEST))
     assert answer.coverage.complete
     return [message.record.body for message in answer.messages]
@@ -61,7 +61,7 @@ def run(job: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], *argv: str)
 
 
 def test_erased_by_executors_and_closed_by_the_store(
-    spark: SparkSession, engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, engine: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "keys").write_text("k1\nk2\n\nnobody's\n")
     receipt = run(erase, tmp_path, capfd, "orders", "--keys-file", str(tmp_path / "keys"), "--key", "k3")
@@ -70,7 +70,7 @@ def test_erased_by_executors_and_closed_by_the_store(
     assert sum(row["records"] for row in receipt["segments_rewritten"]) == gone
     assert [row["segment"] for row in receipt["segments_rewritten"]] == receipt["segments_to_rewrite"]
     assert (receipt["state"], receipt["findings"]) == ("hidden", 0)
-    with closing(ColdEngine.open(f"file://{tmp_path}/cold", settings=tiny_settings())) as cold:
+    with closing(Archive.open(f"file://{tmp_path}/cold", settings=tiny_settings())) as cold:
         assert bodies(cold, "orders") == expected("orders", "k1", "k2", "k3")
         assert bodies(cold, "orders", "k2") == []
         assert bodies(cold, "pays", "k2") == [each for each in bodies(engine, "pays", "k2") if each]
@@ -86,7 +86,7 @@ def test_erased_by_executors_and_closed_by_the_store(
 
 @pytest.mark.slow
 def test_expired_by_executors(
-    spark: SparkSession, engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, engine: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     engine.removal.configure("pays", cold_retention_ms=1)
     planned = run(expire, tmp_path, capfd, "--dry-run")
@@ -104,7 +104,7 @@ def test_expired_by_executors(
 
 @pytest.mark.slow
 def test_whole_segments_expire_and_what_is_asked_for_again_goes_on(
-    spark: SparkSession, engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, engine: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert engine._manifest is not None
     head = engine._manifest.refresh()
@@ -121,7 +121,7 @@ def test_whole_segments_expire_and_what_is_asked_for_again_goes_on(
 
 @pytest.mark.slow
 def test_what_cannot_be_done_is_one_line(
-    spark: SparkSession, engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, engine: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     engine.removal.configure("pays", hold=True)
     for job, argv, code, words in [

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.source import TierlogDataSource
-from service.engine import Engine
 from tests.conftest import ROOT
-from tests.support.engines import tiny_settings
-from tests.support.served import served
-from tiering.errors import StoreError
-from tiering.message import StoredMessage
+from tests.support.service.served import served
+from tests.support.stores.engines import tiny_settings
+from tierlog.pipeline.source import TierlogDataSource
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.message.stored_message import StoredMessage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Service:
-    engine: Engine
+    engine: Store
     url: str
 
     def messages(self, topic: str = "t") -> list[StoredMessage]:
@@ -47,7 +47,7 @@ class Service:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
     settings = tiny_settings(hot__segment_bytes=1 << 20)
-    engine = Engine.open(tmp_path / "store", settings=settings)
+    engine = Store.open(tmp_path / "store", settings=settings)
     engine.start()
     try:
         with served(engine, settings) as url:
@@ -170,7 +170,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
-from pipeline.source import TierlogDataSource
+from tierlog.pipeline.source import TierlogDataSource
 
 url, mark = sys.argv[1:]
 spark = (SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")

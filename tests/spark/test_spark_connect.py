@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import Engine
 from tests.conftest import ROOT
-from tests.support.engines import tiny_settings
-from tiering.batch import Message
+from tests.support.stores.engines import tiny_settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 _LIMIT_S = 240
 
@@ -23,7 +23,7 @@ _LIMIT_S = 240
 def test_scans_over_spark_connect_have_their_own_rows(tmp_path: Path) -> None:
     """A server, its Java process and the client belong to one process beside this one."""
     url = f"file://{tmp_path}/cold"
-    with contextlib.closing(Engine.open(tmp_path / "s", settings=tiny_settings(), cold_url=url)) as engine:
+    with contextlib.closing(Store.open(tmp_path / "s", settings=tiny_settings(), cold_url=url)) as engine:
         for number in range(90):
             engine.append([Message(f"t{number % 3}", b"%d" % number, [f"k{number % 7}"])])
         engine.archive(everything=True)
@@ -32,7 +32,7 @@ def test_scans_over_spark_connect_have_their_own_rows(tmp_path: Path) -> None:
         "SPARK_TESTING": "1",  # a free port
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.connect_scans", url],
+        [sys.executable, "-m", "tests.support.pipeline.connect_scans", url],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

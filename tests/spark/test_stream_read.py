@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.source import TierlogDataSource
-from service.engine import Engine
-from tests.support.engines import tiny_settings
-from tests.support.served import served
-from tiering.batch import Message
+from tests.support.service.served import served
+from tests.support.stores.engines import tiny_settings
+from tierlog.pipeline.source import TierlogDataSource
+from tierlog.service.engine.store import Store
+from tierlog.tiering.message.batch import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +29,7 @@ class Streamed:
         self._spark = spark
         self._folder = folder
         self.cold = f"file://{folder}/cold"
-        self.engine = Engine.open(folder / "store", cold_url=self.cold, store_id="s", settings=SETTINGS)
+        self.engine = Store.open(folder / "store", cold_url=self.cold, store_id="s", settings=SETTINGS)
         stack.callback(self.engine.close)
         self.url = stack.enter_context(served(self.engine, SETTINGS))
         self.appended: list[tuple[str, int, int, str]] = []

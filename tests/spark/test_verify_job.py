@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.jobs import verify
-from tests.support.folder_archive import FolderArchive
+from tests.support.pipeline.folder_archive import FolderArchive
+from tierlog.pipeline.jobs import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,8 +32,8 @@ _LIBRARIES = {
 TESTS = (
     "tests/property/test_records.py",
     "tests/property/test_index_kernels.py",
-    "tests/unit/test_scan.py",
-    "tests/unit/test_hashing.py",
+    "tests/tiering/kernels/test_scan.py",
+    "tests/tiering/format/test_hashing.py",
 )
 
 

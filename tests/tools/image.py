@@ -29,7 +29,7 @@ _LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/us
 _SUITE = "bookworm"
 _INPUTS = (
     "docker/Dockerfile", "docker/build.sh", ".dockerignore", "pyproject.toml", "LICENSE", "README.md",
-    "requirements/image.txt", "service", "index", "tiering", "pipeline",
+    "requirements/image.txt", "service", "index", "tiering", "pipeline", "tierlog",
 )  # fmt: skip
 _BASE_LIMIT_S = 600
 _BUILD_LIMIT_S = 1500

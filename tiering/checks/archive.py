@@ -6,25 +6,25 @@ the archive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiering.checks.findings import Findings
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.object_store import ObjectStore
-from tiering.cold.orphan_check import check_orphans
-from tiering.cold.queue_order import QueueOrder, QueueStretch, stretches
-from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment.check import compare_queue_rows, compare_segment, compare_with_hot
-from tiering.cold.segment.reader import SegmentReader
-from tiering.cold.segment.whole import WholeSegment, read_whole
-from tiering.erasing.receipt import ReceiptStore
-from tiering.errors import CorruptionError, ObjectNotFoundError
-from tiering.format.manifest import (
+from tierlog.tiering.base.errors import CorruptionError, ObjectNotFoundError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.base.progress_bar import Progress
+from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.checks.findings import Findings
+from tierlog.tiering.checks.segment import compare_queue_rows, compare_segment, compare_with_hot
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.cold.manifest.sweep import NameSet, overdue_ms
+from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
+from tierlog.tiering.cold.segment.reader import DirectoryRow, SegmentReader
+from tierlog.tiering.cold.segment.whole_segment import Find, WholeSegment, read_whole
+from tierlog.tiering.format.manifest import (
     Entry,
     Head,
     IndexEntry,
@@ -36,13 +36,13 @@ from tiering.format.manifest import (
     decode_page,
     decode_removed,
 )
-from tiering.format.queue_rows import QUEUE_ROW, QueueRows, decode_queue_rows_head, decode_rows_page
-from tiering.format.store_state import StoreState
-from tiering.fs import ByteArray
-from tiering.hot.store import HotStore
-from tiering.types import TimeBounds
+from tierlog.tiering.format.queue_rows import QUEUE_ROW, QueueRows, decode_queue_rows_head, decode_rows_page
+from tierlog.tiering.format.store_state import StoreState
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.lifecycle.erasure_receipts import ReceiptStore
+from tierlog.tiering.objects.object_store import ObjectStore
 
-Progress = Callable[[int, int], None]
+_HOUR_MS = 3_600_000
 #: Takes a finding: the object that it is about, and what is wrong.
 Add = Callable[[str, str], None]
 
@@ -172,7 +172,14 @@ class ColdCheck:
             stored = follow.stored_rows(entry)
             copy = kept[entry.base].data if entry.base in kept else None
             seen = check_segment(
-                self.manifest.objects, self.reader, entry, follow.topic_ids, stored, self.findings.add, visit, copy
+                self.manifest.objects,
+                self.reader,
+                entry,
+                topic_ids=follow.topic_ids,
+                stored=stored,
+                add=self.findings.add,
+                visit=visit,
+                copy=copy,
             )
             follow.see(entry, seen)
             progress(number + 1, len(self.log))
@@ -230,6 +237,137 @@ class ColdCheck:
         check_orphans(self.manifest, self.reader, self.head, named, self.findings)
 
 
+def check_orphans(
+    manifest: ManifestStore, reader: ArchiveReader, head: Head, named: Iterable[str], findings: Findings
+) -> None:
+    """Compares the bucket with ``named``, everything that ``head`` leads to.
+
+    Lists orphans, leaks, pending uploads and foreign objects. What is not overdue is a note at most: a commit may be on
+    its way, or the sweep.
+    """
+    objects, keys, most_ms = manifest.objects, manifest.keys, overdue_ms(manifest.options.grace_ms)
+    now_ms = objects.now_ms()
+    removed = dict(manifest.removed_names(reader, head))
+    known = NameSet(named)
+    for prefix in keys.swept:
+        for info in objects.list(prefix):
+            if info.key in known:
+                if info.key in removed:
+                    findings.add(info.key, "is named, and on the list of removed names as well")
+                continue
+            is_removed = info.key in removed
+            age_ms = now_ms - removed.get(info.key, info.modified_ms)
+            age = f"{age_ms / _HOUR_MS:.1f} h"
+            text = f"left the manifest {age} ago" if is_removed else f"is named by nobody, {age} old"
+            if age_ms > most_ms:
+                findings.add(info.key, text + ": the sweep should have taken it")
+            elif not is_removed:
+                findings.note(info.key, text)
+        for pending in objects.list_uploads(prefix):
+            age_ms = now_ms - pending.started_ms
+            text = f"an upload of it has been pending for {age_ms / _HOUR_MS:.1f} h"
+            if age_ms <= most_ms:
+                findings.note(pending.key, text)
+            else:
+                findings.add(pending.key, text + ": the sweep should have aborted it")
+    places = (*keys.swept, keys.tails, keys.receipts)
+    for info in objects.list(f"{keys.store_id}/"):
+        if info.key != keys.head and not info.key.startswith(places):
+            findings.note(info.key, "is no object of tierlog")
+
+
+class QueueStretch(NamedTuple):
+    """Records of one queue that follow each other, of one segment; ``first_queue_offset`` is -1 without units."""
+
+    topic: str
+    queue_id: int
+    first_queue_offset: int
+    records: int
+
+
+def stretches(runs: Iterable[DirectoryRow]) -> Iterator[QueueStretch]:
+    """The rows of a directory with those that go on where the one before ends put together: a few for each queue."""
+    last: QueueStretch | None = None
+    for run in runs:
+        goes_on = (
+            last is not None
+            and (last.topic, last.queue_id) == (run.topic, run.queue_id)
+            and last.first_queue_offset >= 0
+            and run.first_queue_offset == last.first_queue_offset + last.records
+        )
+        if last is not None and goes_on:
+            last = last._replace(records=last.records + run.records)
+            continue
+        if last is not None:
+            yield last
+        last = QueueStretch(run.topic, run.queue_id, run.first_queue_offset, run.records)
+    if last is not None:
+        yield last
+
+
+class QueueOrder:
+    """Follows every queue through the segments: no offset is missing but declared gaps (I2 in docs/invariants.md).
+
+    Segments are seen in ascending order. Memory: a number for each queue.
+    """
+
+    def __init__(self, head: Head, state: StoreState, gaps: Sequence[QueueGap]) -> None:
+        self._starts = {0, state.first_offset}
+        self._whole_log = head.cold_min == 0
+        self._gaps = {(gap.topic_id, gap.queue_id, gap.first_missing): gap.next_present for gap in gaps}
+        self._next: dict[tuple[int, int], int] = {}
+        self._missed = False
+        self._after_miss: set[tuple[int, int]] = set()
+
+    def miss(self) -> None:
+        """A segment could not be read: where its queues go on is not known."""
+        self._missed = True
+        self._after_miss.clear()
+
+    def see(self, runs: Iterable[QueueStretch], entry: LogEntry, topic_ids: Mapping[str, int], find: Find) -> None:
+        """Takes in what the directory of the next segment says."""
+        for run in runs:
+            topic_id = topic_ids.get(run.topic)
+            if topic_id is None or run.first_queue_offset < 0:
+                continue
+            queue = topic_id, run.queue_id
+            if not self.is_next(queue, run.first_queue_offset, is_first_segment=entry.base == 0):
+                find(
+                    f"I2: queue {run.topic}/{run.queue_id} goes on at {run.first_queue_offset} in segment "
+                    f"{entry.base}, expected {self._next.get(queue, 0)}"
+                )
+            self._next[queue] = run.first_queue_offset + run.records
+
+    def is_next(self, queue: tuple[int, int], offset: int, *, is_first_segment: bool) -> bool:
+        """Whether a queue may go on at an offset."""
+        expected = self._next.get(queue)
+        if self._missed and queue not in self._after_miss:
+            self._after_miss.add(queue)
+            return expected is None or offset >= expected
+        if expected is None:
+            known = offset in self._starts or any(self._leads(queue, start, offset) for start in self._starts)
+            return known or not (is_first_segment and self._whole_log)
+        return offset == expected or self._leads(queue, expected, offset)
+
+    def _leads(self, queue: tuple[int, int], offset: int, target: int) -> bool:
+        while offset < target:
+            following = self._gaps.get((*queue, offset))
+            if following is None:
+                return False
+            offset = following
+        return offset == target
+
+    def reached(self) -> Mapping[tuple[int, int], int]:
+        """The next offset of each queue, where nothing of it was missed."""
+        if self._missed:
+            return {queue: offset for queue, offset in self._next.items() if queue in self._after_miss}
+        return self._next
+
+    def leads(self, queue: tuple[int, int], offset: int, target: int) -> bool:
+        """Whether declared gaps alone lie between two offsets."""
+        return self._leads(queue, offset, target)
+
+
 def _decode_page(kind: str, level: int, data: bytes, key: str) -> list[Any]:
     return decode_page(data, kind, level, path=key)
 
@@ -245,7 +383,7 @@ class StoredRows:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSeen:
-    """What the segments after it have to agree with."""
+    """The part of a checked segment that the segments after it have to agree with."""
 
     queues: tuple[QueueStretch, ...] | None
     """None if its directory cannot be read."""
@@ -254,11 +392,12 @@ class SegmentSeen:
 
 
 def check_segment(
-    objects: ObjectStore, reader: ArchiveReader, entry: LogEntry, topic_ids: Mapping[str, int], stored: StoredRows,
+    objects: ObjectStore, reader: ArchiveReader, entry: LogEntry, *, topic_ids: Mapping[str, int], stored: StoredRows,
     add: Add, visit: Callable[[WholeSegment], None], copy: ByteArray | None = None,
 ) -> SegmentSeen:  # fmt: skip
-    """One segment by itself, with all that is said of it: for whoever has only this one. ``add`` is told what is wrong,
-    ``visit`` gets what could be read, ``copy`` is the hot one.
+    """Checks one segment by itself, with all that is said of it.
+
+    ``add`` is called with each finding, ``visit`` with the segment if it could be read; ``copy`` is the hot one.
     """
     find = partial(add, entry.key)
     try:
@@ -290,7 +429,7 @@ class SegmentOrder:
     def __init__(self, check: ColdCheck) -> None:
         self.queues = QueueOrder(check.head, check.state, check._gaps)
         self._check = check
-        self._rows = _StoredRows(check)
+        self._rows = _StoredRowsReader(check)
         self._expected = check.head.cold_min
         self.topic_ids = check.topic_ids
 
@@ -311,7 +450,7 @@ class SegmentOrder:
             self.queues.miss()
 
 
-class _StoredRows:
+class _StoredRowsReader:
     """Queue rows of one segment after the other: the companion of a page is read once."""
 
     def __init__(self, check: ColdCheck) -> None:

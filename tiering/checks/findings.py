@@ -47,11 +47,9 @@ class Findings:
         return self
 
     def note(self, about: str, text: str) -> None:
-        """Something to know."""
         self.notes.append(Finding(about, text))
 
     def count_of(self, about: str) -> int:
-        """How many exceptions an object has."""
         return self._counts.get(about, 0)
 
     def to_json(self) -> dict[str, object]:
@@ -64,5 +62,4 @@ class Findings:
         }
 
     def lines(self) -> list[str]:
-        """One line a finding."""
         return [str(finding) for finding in self.found]

@@ -12,21 +12,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from tiering.archive import upload_segment
-from tiering.cold.derived_rows import rows_of_directory
-from tiering.cold.manifest_change import ManifestChange
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.publishing import put_verified
-from tiering.cold.reading import ArchiveCache, ArchiveReader
-from tiering.cold.segment.reader import SegmentReader
-from tiering.erasing.receipt import ReceiptStore
-from tiering.erasing.tombstones import Erasures
-from tiering.errors import CorruptionError, ObjectNotFoundError
-from tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
-from tiering.format.queue_rows import QueueRows, encode_queue_rows
-from tiering.hot.store import HotStore
-from tiering.hot.topics import Topic
-from tiering.randomness import Randomness
+from tierlog.tiering.base.errors import CorruptionError, ObjectNotFoundError
+from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.cold.manifest.change import ManifestChange
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
+from tierlog.tiering.cold.segment.derivation import rows_of_directory
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
+from tierlog.tiering.format.queue_rows import QueueRows, encode_queue_rows
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.lifecycle.archiver import upload_segment
+from tierlog.tiering.lifecycle.erasure_receipts import ReceiptStore
+from tierlog.tiering.lifecycle.tombstones import Erasures
+from tierlog.tiering.objects.transfer import put_verified
 
 
 class ColdRepair:
@@ -71,7 +71,7 @@ class ColdRepair:
         return ObjectRef(key, len(data), put_verified(self._manifest.objects, key, data), section.head_length)
 
     def segment(self, head: Head, entry: LogEntry, hot: HotStore, erased: Erasures) -> str:
-        """Archive the hot copy of a segment again and put it in the place of ``entry``.
+        """Archives the hot copy of a segment again and puts it in the place of ``entry``.
 
         Topics that were not archived are not archived now, as far as the old directory or its queue rows tell; what
         ``erased`` hides or has expired stays away. Raises :class:`CorruptionError` if there is no hot copy, or it is
@@ -84,7 +84,9 @@ class ColdRepair:
         topics = self._as_archived(head, entry, hot.topics.all())
         gone = self._gone(head, topics, erased, entry)
         topics = [replace(topic, hold=False) for topic in topics]  # ``gone`` is without what a hold protects
-        new = upload_segment(self._manifest, self._randomness, topics, closed[0], head.epoch, gone)
+        new = upload_segment(
+            self._manifest, self._randomness, topics=topics, segment=closed[0], epoch=head.epoch, tombstones=gone
+        )
         self._manifest.commit_other(ManifestChange(log=(new,), remove=(entry,), begun_s=begun_s))
         return f"archived again from the hot copy, as {new.key}"
 
@@ -103,26 +105,36 @@ class ColdRepair:
         return any((rows["segment"] == entry.base).any() for rows in pieces)
 
     def _gone(self, head: Head, topics: Sequence[Topic], erased: Erasures, entry: LogEntry) -> list[Tombstone]:
-        """What the archive may not get back: erased, or expired.
+        """Returns what the archive may not get back: erased, or expired.
 
         A hold protects what an erasure had not come to; one that is no longer in the head was carried out before.
         """
         held, expired = {topic.name for topic in topics if topic.hold}, dict(head.expired)
-        waiting = {stone.tombstone_id for stone in head.tombstones}
+        waiting = {tombstone.tombstone_id for tombstone in head.tombstones}
         gone = [
-            stone
-            for stone in erased.tombstones
-            if stone.topic not in held or stone.tombstone_id not in waiting or self._was_carried_out(stone, entry)
+            tombstone
+            for tombstone in erased.tombstones
+            if tombstone.topic not in held
+            or tombstone.tombstone_id not in waiting
+            or self._was_carried_out(tombstone, entry)
         ]
         return gone + [
-            Tombstone("", topic.name, None, "", None, expired[topic.topic_id], entry.next)
+            Tombstone(
+                tombstone_id="",
+                topic=topic.name,
+                key_hash=None,
+                salt="",
+                from_ms=None,
+                to_ms=expired[topic.topic_id],
+                end=entry.next,
+            )
             for topic in topics
             if topic.topic_id in expired and not topic.hold
         ]
 
-    def _was_carried_out(self, stone: Tombstone, entry: LogEntry) -> bool:
+    def _was_carried_out(self, tombstone: Tombstone, entry: LogEntry) -> bool:
         try:
-            receipt = ReceiptStore(self._manifest.objects, self._manifest.keys).find(stone.tombstone_id)
+            receipt = ReceiptStore(self._manifest.objects, self._manifest.keys).find(tombstone.tombstone_id)
         except CorruptionError:
             return False  # it is begun anew, and all segments are looked at once more
         return receipt is not None and receipt.done_to >= entry.next

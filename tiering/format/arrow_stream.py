@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tiering.errors import InvalidRequestError, MessageTooLargeError
+from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeError
 
 _I32, _I64, _U16 = struct.Struct("<i"), struct.Struct("<q"), struct.Struct("<H")
 _BUFFER_BYTES = 16
@@ -43,7 +43,7 @@ def read_stream(stream: bytes, check_schema: Callable[[pa.Schema], None], *, max
 
 @dataclass(frozen=True, slots=True)
 class StreamSize:
-    """What is in a stream."""
+    """The size of a stream's content."""
 
     batches: int = 0
     rows: int = 0
@@ -54,7 +54,7 @@ class StreamSize:
 def measure_stream(
     stream: bytes, check_schema: Callable[[pa.Schema], None], *, max_bytes: int, max_rows: int
 ) -> StreamSize:
-    """What :func:`read_stream` would make, as the stream says itself; nothing is decoded. Raises the same."""
+    """Returns what :func:`read_stream` would make, as the stream says itself; nothing is decoded. Raises the same."""
     with _one_error():
         return _measure(stream, check_schema, max_bytes, max_rows)
 
@@ -88,7 +88,7 @@ def _measure(stream: bytes, check_schema: Callable[[pa.Schema], None], max_bytes
 
 
 def _rows(message: pa.Message) -> int:
-    """How many rows a record batch has, as it says itself: the reader makes as many of it."""
+    """Returns how many rows a record batch has, as it says itself: the reader makes as many of it."""
     metadata = memoryview(message.metadata)
     place = _field(metadata, _batch_at(metadata), _LENGTH)
     rows: int = _I64.unpack_from(metadata, place)[0] if place else 0
@@ -122,7 +122,7 @@ def _batch_at(metadata: memoryview) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table lies, 0 if it is not there."""
+    """Returns where a field of a flatbuffer's table lies, 0 if it is not there."""
     vtable = table - _I32.unpack_from(data, table)[0]
     at = 4 + 2 * number
     if vtable < 0 or table < 0:
@@ -134,7 +134,7 @@ def _field(data: memoryview, table: int, number: int) -> int:
 
 
 def _table_at(data: memoryview, field: int) -> int:
-    """Where the table or vector lies that a field refers to."""
+    """Returns where the table or vector lies that a field refers to."""
     if not field:
         raise InvalidRequestError("the metadata of a batch lack a field")
     return int(field + _I32.unpack_from(data, field)[0])

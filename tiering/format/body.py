@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 
-from tiering.format.record import Record, SysFlag
+from tierlog.tiering.format.record import Record, SysFlag
 
 #: A body that would become longer is not inflated.
 MAX_INFLATED_BYTES = 64 << 20

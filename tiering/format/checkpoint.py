@@ -13,8 +13,8 @@ offset size type   field              meaning
 Total 40. Zeros follow (RocketMQ 5.5.0 keeps further fields of its own there, which mean nothing here). Checksum: none;
 a lower value only makes recovery start earlier, one where no queue's last record ends is not believed, and tierlog
 replaces the file atomically. Never ahead of what is on disk. Missing fields read as 0.
-Written by: ``tiering.hot.store`` after flushing what it speaks of, ``service.restoring`` with the newest archived time.
-Read by: the former at opening.
+Written by: ``tiering.hot.store`` after flushing what it speaks of, ``service.engine.restore`` with the newest archived
+time. Read by: the former at opening.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHECKPOINT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far each part of the hot tier is durable."""
+    """The positions up to which each part of the hot tier is durable."""
 
     physic_ms: int = 0
     logics_ms: int = 0
@@ -37,11 +37,10 @@ class Checkpoint:
     confirm_offset: int = 0
 
     def encode(self) -> bytes:
-        """The file's 4096 bytes."""
         fields = _FIELDS.pack(self.physic_ms, self.logics_ms, self.index_ms, self.master_flushed, self.confirm_offset)
         return fields.ljust(CHECKPOINT_BYTES, b"\0")
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """Read what is there; older or shorter files have fewer fields."""
+        """Reads what is there; older or shorter files have fewer fields."""
         return cls(*_FIELDS.unpack(data[: _FIELDS.size].ljust(_FIELDS.size, b"\0")))

@@ -6,7 +6,7 @@ import threading
 
 import zstandard
 
-from tiering.errors import ChecksumMismatchError, TornRecordError
+from tierlog.tiering.base.errors import ChecksumMismatchError, TornRecordError
 
 _OF_THREAD = threading.local()
 

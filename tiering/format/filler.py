@@ -24,8 +24,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from tiering.errors import BadMagicError, TornRecordError
-from tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER
+from tierlog.tiering.base.errors import BadMagicError, TornRecordError
+from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER
 
 HEAD = struct.Struct(">ii4xi4xqq")
 _MAGIC = MAGIC_FILLER.to_bytes(4, "big")
@@ -34,7 +34,7 @@ _ZEROS = (slice(8, 12), slice(16, 20))
 
 @dataclass(frozen=True, slots=True)
 class Filler:
-    """What is still known of a removed record."""
+    """The facts that are still known of a removed record."""
 
     size: int
     queue_id: int
@@ -56,7 +56,7 @@ def is_filler(data: bytes | memoryview, position: int = 0) -> bool:
 
 
 def decode_filler(data: bytes | memoryview, position: int = 0) -> Filler:
-    """Decode and check the filler at ``position``.
+    """Decodes and checks the filler at ``position``.
 
     Raises :class:`BadMagicError` for anything else, :class:`TornRecordError` for one that does not fit the data or
     holds a byte that must be zero.

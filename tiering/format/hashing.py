@@ -31,5 +31,5 @@ def key_hash_high(topic: str, key: str) -> int:
 
 
 def tag_hash(tags: str) -> int:
-    """What a queue unit carries for a tag text; 0 = untagged."""
+    """Returns what a queue unit carries for a tag text; 0 = untagged."""
     return java_hash(tags) if tags else 0

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from tiering.errors import ChecksumMismatchError
-from tiering.format.section import SectionRef, compress_json, decompress_json, encode_section, whole_section
-from tiering.types import TimeBounds
+from tierlog.tiering.base.errors import ChecksumMismatchError
+from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.format.section import SectionRef, compress_json, decompress_json, encode_section, whole_section
 
 MAGIC_HEAD = b"TLHEAD01"
 MAGIC_PAGE = b"TLMPAGE1"
@@ -38,7 +38,6 @@ class ObjectRef:
     """Bytes of its section header and table, enough to learn its pages."""
 
     def to_json(self) -> list[object]:
-        """Compact form."""
         return [self.key, self.size_bytes, self.crc32, self.head_length]
 
     def check(self, data: bytes) -> bytes:
@@ -99,7 +98,6 @@ class LogEntry:
         return self.base + self.segment_bytes
 
     def to_json(self) -> Json:
-        """JSON form."""
         return {
             "key": self.key, "base": self.base, "segment_bytes": self.segment_bytes, "bytes": self.size_bytes,
             "crc32": self.crc32, "raw_bytes": self.raw_bytes, "records": self.records,
@@ -109,11 +107,11 @@ class LogEntry:
 
     @classmethod
     def from_json(cls, value: Json) -> LogEntry:
-        """Inverse of :meth:`to_json`."""
         return cls(
-            value["key"], value["base"], value["segment_bytes"], value["bytes"], value["crc32"],
-            value["raw_bytes"], value["records"], _bounds_from_json(value["bounds"]),
-            _sections_from_json(value["sections"]), ObjectRef.from_json(value["rows"]), value["added"],
+            key=value["key"], base=value["base"], segment_bytes=value["segment_bytes"], size_bytes=value["bytes"],
+            crc32=value["crc32"], raw_bytes=value["raw_bytes"], records=value["records"],
+            bounds=_bounds_from_json(value["bounds"]), sections=_sections_from_json(value["sections"]),
+            rows=ObjectRef.from_json(value["rows"]), added=value["added"],
         )  # fmt: skip
 
 
@@ -139,7 +137,6 @@ class IndexEntry:
     added: int = 0
 
     def to_json(self) -> Json:
-        """JSON form."""
         return {
             "key": self.key, "level": self.level, "first": self.first, "next": self.next,
             "begin_ms": self.begin_ms, "bytes": self.size_bytes, "crc32": self.crc32, "items": self.items,
@@ -149,11 +146,12 @@ class IndexEntry:
 
     @classmethod
     def from_json(cls, value: Json) -> IndexEntry:
-        """Inverse of :meth:`to_json`."""
         return cls(
-            value["key"], value["level"], value["first"], value["next"], value["begin_ms"], value["bytes"],
-            value["crc32"], value["items"], value["slots"], value["slot_from"], value["slot_end"], value["layout"],
-            _bounds_from_json(value["bounds"]), _sections_from_json(value["sections"]), value["added"],
+            key=value["key"], level=value["level"], first=value["first"], next=value["next"],
+            begin_ms=value["begin_ms"], size_bytes=value["bytes"], crc32=value["crc32"], items=value["items"],
+            slots=value["slots"], slot_from=value["slot_from"], slot_end=value["slot_end"], layout=value["layout"],
+            bounds=_bounds_from_json(value["bounds"]), sections=_sections_from_json(value["sections"]),
+            added=value["added"],
         )  # fmt: skip
 
 
@@ -175,7 +173,6 @@ class PageNode:
     """Companion with the queue rows of all entries of a level-0 log page."""
 
     def to_json(self) -> Json:
-        """JSON form."""
         return {
             "ref": self.ref.to_json(), "level": self.level, "count": self.count, "first": self.first,
             "next": self.next, "bounds": _bounds_to_json(self.bounds),
@@ -184,12 +181,11 @@ class PageNode:
 
     @classmethod
     def from_json(cls, value: Json) -> PageNode:
-        """Inverse of :meth:`to_json`."""
         ref = ObjectRef.from_json(value["ref"])
         assert ref is not None
         return cls(
-            ref, value["level"], value["count"], value["first"], value["next"],
-            _bounds_from_json(value["bounds"]), ObjectRef.from_json(value["rows"]),
+            ref=ref, level=value["level"], count=value["count"], first=value["first"], next=value["next"],
+            bounds=_bounds_from_json(value["bounds"]), rows=ObjectRef.from_json(value["rows"]),
         )  # fmt: skip
 
 
@@ -203,12 +199,10 @@ class RemovedPage:
     count: int
 
     def to_json(self) -> list[object]:
-        """Compact form."""
         return [self.ref.to_json(), self.at_ms, self.count]
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> RemovedPage:
-        """Inverse of :meth:`to_json`."""
         ref = ObjectRef.from_json(values[0])
         assert ref is not None
         return cls(ref, values[1], values[2])
@@ -304,7 +298,6 @@ class Head:
         return max((bounds.max_store_ms for bounds in parts if bounds is not None), default=-1)
 
     def encode(self) -> bytes:
-        """The head object."""
         body = {
             "log": [entry.to_json() for entry in self.log],
             "index": [entry.to_json() for entry in self.index],
@@ -330,25 +323,27 @@ class Head:
         table, pages = whole_section(data, MAGIC_HEAD, VERSION, path=path)
         body = decompress_json(pages[0])
         return cls(
-            table["store_id"], table["volume_id"], table["open_id"], table["epoch"], table["version"],
-            table["commit_id"], tuple(table["commit_ids"]), table["archived_to"], table["indexed_to"],
-            table["cold_min"], ObjectRef.from_json(table["state"]), ObjectRef.from_json(table["gaps"]),
-            tuple((first, following) for first, following in body["log_gaps"]),
-            tuple(LogEntry.from_json(entry) for entry in body["log"]),
-            tuple(IndexEntry.from_json(entry) for entry in body["index"]),
-            tuple(PageNode.from_json(node) for node in body["log_tree"]),
-            tuple(PageNode.from_json(node) for node in body["index_tree"]),
-            tuple(RemovedPage.from_json(page) for page in body["removed"]),
-            tuple(tombstone_from_json(tombstone) for tombstone in body["tombstones"]),
-            tuple(TopicExpiry(*expiry) for expiry in body["expired"]),
+            store_id=table["store_id"], volume_id=table["volume_id"], open_id=table["open_id"], epoch=table["epoch"],
+            version=table["version"], commit_id=table["commit_id"], commit_ids=tuple(table["commit_ids"]),
+            archived_to=table["archived_to"], indexed_to=table["indexed_to"], cold_min=table["cold_min"],
+            state=ObjectRef.from_json(table["state"]), gaps=ObjectRef.from_json(table["gaps"]),
+            log_gaps=tuple((first, following) for first, following in body["log_gaps"]),
+            log=tuple(LogEntry.from_json(entry) for entry in body["log"]),
+            index=tuple(IndexEntry.from_json(entry) for entry in body["index"]),
+            log_tree=tuple(PageNode.from_json(node) for node in body["log_tree"]),
+            index_tree=tuple(PageNode.from_json(node) for node in body["index_tree"]),
+            removed=tuple(RemovedPage.from_json(page) for page in body["removed"]),
+            tombstones=tuple(tombstone_from_json(tombstone) for tombstone in body["tombstones"]),
+            expired=tuple(TopicExpiry(*expiry) for expiry in body["expired"]),
         )  # fmt: skip
 
 
 def tombstone_from_json(value: Json) -> Tombstone:
     """Inverse of ``dataclasses.asdict``; unknown keys are ignored."""
     return Tombstone(
-        value["tombstone_id"], value["topic"], value["key_hash"], value["salt"], value["from_ms"], value["to_ms"],
-        value["end"], value["added"], tuple(value.get("other_hashes", ())),
+        tombstone_id=value["tombstone_id"], topic=value["topic"], key_hash=value["key_hash"], salt=value["salt"],
+        from_ms=value["from_ms"], to_ms=value["to_ms"], end=value["end"], added=value["added"],
+        other_hashes=tuple(value.get("other_hashes", ())),
     )  # fmt: skip
 
 

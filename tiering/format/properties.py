@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiering.errors import InvalidRequestError
+from tierlog.tiering.base.errors import InvalidRequestError
 
 NAME_END = "\x01"
 VALUE_END = "\x02"

@@ -17,8 +17,8 @@ offset size type  field              meaning
 Total 64. Rows are sorted by topic id, queue id, segment, first queue offset and packed into zstd pages of at most
 1,024 rows; the table gives each page's first and last (topic id, queue id, segment) and its rows, and the object's
 ``key``: a part of the object is read without the rest, and only its own name tells it from another rows object.
-Derived data: rebuildable from the sorted segments. Written by ``tiering.archive`` and ``tiering.cold.manifest_store``,
-read by ``tiering.cold.manifest_store``.
+Derived data: rebuildable from the sorted segments. Written by ``tiering.lifecycle.archiver`` and
+``tiering.cold.manifest.store``, read by ``tiering.cold.manifest.store``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from tiering.errors import ChecksumMismatchError, TornRecordError
-from tiering.format.compression import decompress
-from tiering.format.section import PageRef, SectionHead, SectionRef, check_page, decode_head, encode_section
+from tierlog.tiering.base.errors import ChecksumMismatchError, TornRecordError
+from tierlog.tiering.format.compression import decompress
+from tierlog.tiering.format.section import PageRef, SectionHead, SectionRef, check_page, decode_head, encode_section
 
 MAGIC = b"TLQROWS1"
 VERSION = 1
@@ -84,7 +84,7 @@ def pages_of(head: SectionHead, topic_id: int, queue_id: int | None) -> list[Pag
 
 
 def decode_rows_page(data: bytes, page: PageRef, *, path: str) -> QueueRows:
-    """Check and decode one page."""
+    """Checks and decodes one page."""
     raw = decompress(check_page(data, page, path=path), PAGE_ROWS * QUEUE_ROW.itemsize, "queue rows", path=path)
     if len(raw) != page.info["rows"] * QUEUE_ROW.itemsize:
         raise TornRecordError("page has another number of rows than its table says", path=path)

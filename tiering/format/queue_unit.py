@@ -5,13 +5,13 @@ offset size type   field           meaning
 ====== ==== ====== =============== ===================================================
 0      8    int64  physical_offset first byte of the record in the commit log
 8      4    int32  size            whole record
-12     8    int64  tag_hash        0 = untagged; see ``tiering.hot.tag_code``
+12     8    int64  tag_hash        0 = untagged; see ``tiering.message.tags``
 ====== ==== ====== =============== ===================================================
 
 Total 20. Checksum: none; derived data, rebuilt from the commit log. All zero = never written.
 Pre-fill (0, 0x7FFFFFFF, 0) stands before the first real unit of a queue that does not start at a file's beginning.
 Torn write: units above the checkpoint are written again from the log when the store opens.
-Written by: ``tiering.hot.consume_queue``. Read by: ``tiering.hot.shown_queue``, which compares each with its record.
+Written by: ``tiering.hot.consume_queue``. Read by: ``tiering.hot.snapshot_queue``, which compares each with its record.
 """
 
 from __future__ import annotations
@@ -38,12 +38,10 @@ class QueueUnit:
     tag_hash: int
 
     def encode(self) -> bytes:
-        """The unit's 20 bytes."""
         return UNIT.pack(self.physical_offset, self.size, self.tag_hash)
 
     @classmethod
     def decode(cls, data: bytes, position: int = 0) -> QueueUnit:
-        """The unit at ``position``."""
         return cls(*UNIT.unpack_from(data, position))
 
 
@@ -52,7 +50,7 @@ PREFILL = PREFILL_UNIT.encode()
 
 
 def is_prefill(units: NDArray[np.void] | np.void) -> NDArray[np.bool_]:
-    """Which units only fill the place of messages that were never in their file."""
+    """Returns which units only fill the place of messages that were never in their file."""
     found: NDArray[np.bool_] = (units["size"] == PREFILL_UNIT.size) & (
         units["physical_offset"] == PREFILL_UNIT.physical_offset
     )

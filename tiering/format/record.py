@@ -41,9 +41,9 @@ import zlib
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 
-from tiering.errors import BadMagicError, ChecksumMismatchError, TornRecordError
-from tiering.format.properties import decode_properties
-from tiering.format.record_checksum import fill_checksum, is_intact, reserve_checksum
+from tierlog.tiering.base.errors import BadMagicError, ChecksumMismatchError, TornRecordError
+from tierlog.tiering.format.properties import decode_properties
+from tierlog.tiering.format.record_checksum import fill_checksum, is_intact, reserve_checksum
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
@@ -114,7 +114,6 @@ class Record:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties as a mapping."""
         return decode_properties(self.properties_text)
 
     @property
@@ -193,7 +192,7 @@ def decode_record(
     is_moved: bool = False,
     verify: bool = True,
 ) -> Record:
-    """Decode and check the record at ``position``.
+    """Decodes and checks the record at ``position``.
 
     With ``physical_offset`` the stored one must equal it. ``is_moved``: the stored one was replaced after the record
     had been summed, as RocketMQ does in its cold copies, so a record checksum says nothing. Without ``verify`` no
@@ -202,6 +201,7 @@ def decode_record(
     :class:`TornRecordError` for one that contradicts its lengths, :class:`ChecksumMismatchError` for a wrong body CRC
     or record checksum.
     """
+    # fixed part: what says whether this is a record, and where it ends
     view = memoryview(data)
     if len(view) - position < _HEAD.size:
         raise TornRecordError("record cut short", position=position)
@@ -212,6 +212,7 @@ def decode_record(
         raise TornRecordError(f"record says offset {stored_offset}, expected {physical_offset}", position=position)
     if size < FIXED_BYTES_V1 or position + size > len(view):
         raise TornRecordError(f"record size {size} does not fit", position=position)
+    # variable parts, in the order of the table
     end = position + size
     at = position + _HEAD.size
 
@@ -234,18 +235,22 @@ def decode_record(
         topic_length = take(1)[0]
     topic = bytes(take(topic_length))
     properties_text = bytes(take(_U16.unpack(take(2))[0]))
+    # lengths and checksums
     if at != end:
         raise TornRecordError("record size differs from its parts", position=position)
     if verify and body and crc != body_crc(body):
         raise ChecksumMismatchError("body checksum differs", position=position)
     if verify and not is_moved and not is_intact(view[position:end], len(properties_text)):
         raise ChecksumMismatchError("record checksum differs", position=position)
+    # the topic is the only text that has to be valid
     try:
         topic_text = topic.decode()
     except UnicodeDecodeError as error:
         raise TornRecordError("topic is not UTF-8", position=position) from error
-    return Record(
+    # in the order of the fields: seventeen keywords would take 0.7 us more of some 6
+    fields = (
         size, RecordVersion.V2 if magic == MAGIC_V2 else RecordVersion.V1, crc, queue_id, flag, queue_offset,
-        stored_offset, sys_flag, born_ms, born_host, store_ms, store_host, reconsume_times, prepared_offset,
-        body, topic_text, properties_text,
+        stored_offset, sys_flag, born_ms, born_host, store_ms, store_host, reconsume_times, prepared_offset, body,
+        topic_text, properties_text,
     )  # fmt: skip
+    return Record(*fields)

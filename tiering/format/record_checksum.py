@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import zlib
 
-from tiering.format.properties import RECORD_CHECKSUM
+from tierlog.tiering.format.properties import RECORD_CHECKSUM
 
 CHECKSUM_BYTES = 20
 _START = RECORD_CHECKSUM.encode() + b"\x01"

@@ -27,8 +27,8 @@ from typing import Any
 
 import zstandard
 
-from tiering.errors import BadMagicError, ChecksumMismatchError, TornRecordError, UnsupportedFormatError
-from tiering.format.compression import decompress
+from tierlog.tiering.base.errors import BadMagicError, ChecksumMismatchError, TornRecordError, UnsupportedFormatError
+from tierlog.tiering.format.compression import decompress
 
 HEADER = struct.Struct(">8sIIQI")
 _COVERED = HEADER.size - 4
@@ -41,7 +41,7 @@ Page = tuple[bytes, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class SectionRef:
-    """Where a section lies in its object, and how much of it must be read to learn its pages."""
+    """The place of a section in its object, and how much of it must be read to learn its pages."""
 
     position: int
     length: int
@@ -55,7 +55,6 @@ class SectionRef:
 
     @classmethod
     def from_json(cls, values: Sequence[int]) -> SectionRef:
-        """Inverse of :meth:`to_json`."""
         return cls(*values)
 
     def check(self, data: bytes, *, path: str) -> bytes:
@@ -126,13 +125,13 @@ class SectionHead:
 
 
 def decode_head(data: bytes, magic: bytes, version: int, *, path: str) -> SectionHead:
-    """Check and decode a section's header and JSON table from its first bytes."""
+    """Checks and decodes a section's header and JSON table from its first bytes."""
     table, length = decode_table(data, magic, version, path=path)
     return SectionHead(json.loads(table), HEADER.size + len(table), length)
 
 
 def decode_table(data: bytes, magic: bytes, version: int, *, path: str | None = None) -> tuple[bytes, int]:
-    """Check a section's first bytes; its table and the length of the whole section."""
+    """Checks a section's first bytes; its table and the length of the whole section."""
     if len(data) < HEADER.size:
         raise TornRecordError("section cut short", path=path)
     found, found_version, table_length, length, crc = HEADER.unpack_from(data)
@@ -159,7 +158,7 @@ def check_page(data: bytes, page: PageRef, *, path: str) -> bytes:
 
 
 def read_page(fetch: Callable[[int, int], bytes], page: PageRef, *, path: str, offset: int = 0) -> bytes:
-    """Fetch one page of a section that begins at ``offset`` of its object, and check it."""
+    """Fetches one page of a section that begins at ``offset`` of its object, and checks it."""
     start = offset + page.position
     return check_page(fetch(start, start + page.length), page, path=path)
 

@@ -17,8 +17,8 @@ import xxhash
 import zstandard
 from numpy.typing import NDArray
 
-from tiering.errors import BadMagicError, ChecksumMismatchError, TornRecordError
-from tiering.format.compression import decompress
+from tierlog.tiering.base.errors import BadMagicError, ChecksumMismatchError, TornRecordError
+from tierlog.tiering.format.compression import decompress
 
 VERSION = 1
 MAGIC_OFFSET_MAP = b"TLSEGMAP"
@@ -65,7 +65,7 @@ def skippable(magic: int, content: bytes) -> bytes:
 
 
 class FramePlace(NamedTuple):
-    """Where a record frame lies in the object, and what it decompresses to."""
+    """The place of a record frame in the object, and what it decompresses to."""
 
     position: int
     length: int
@@ -75,20 +75,20 @@ class FramePlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SeekTable:
-    """Where each record frame begins, compressed and decompressed; one more entry than frames. And their checksums."""
+    """The positions at which record frames begin, compressed and decompressed, and the end; and their checksums."""
 
     compressed: NDArray[np.int64]
     decompressed: NDArray[np.int64]
     checksums: NDArray[np.uint32]
 
     def place(self, number: int) -> FramePlace:
-        """Where one frame lies."""
+        """Returns where one frame lies."""
         start, end = self.compressed[number : number + 2].tolist()
         raw_bytes = int(self.decompressed[number + 1] - self.decompressed[number])
         return FramePlace(start, end - start, raw_bytes, int(self.checksums[number]))
 
     def places(self) -> list[FramePlace]:
-        """Where all of them lie."""
+        """Returns where all of them lie."""
         lengths, raw_bytes = np.diff(self.compressed), np.diff(self.decompressed)
         columns = self.compressed[:-1], lengths, raw_bytes, self.checksums
         return list(map(FramePlace, *(column.tolist() for column in columns)))
@@ -101,7 +101,7 @@ class SeekTable:
 
 
 def frame_checksum(raw: bytes | bytearray | memoryview) -> int:
-    """What the seek table says of a frame: the low half of XXH64 of its decompressed bytes, as zstd's own."""
+    """Returns what the seek table says of a frame: the low half of XXH64 of its decompressed bytes, as zstd's own."""
     return xxhash.xxh64_intdigest(raw) & 0xFFFFFFFF
 
 
@@ -113,7 +113,7 @@ def encode_seek_table(frames: Sequence[tuple[int, int, int]]) -> bytes:
 
 
 def decode_seek_table(data: bytes, *, path: str) -> SeekTable:
-    """Read the closing frame; frames without decompressed bytes (skippable ones) are left out."""
+    """Reads the closing frame; frames without decompressed bytes (skippable ones) are left out."""
     if len(data) < SKIPPABLE.size + _SEEK_FOOTER.size:
         raise TornRecordError("seek table cut short", path=path)
     magic, length = SKIPPABLE.unpack_from(data)
@@ -131,7 +131,7 @@ def decode_seek_table(data: bytes, *, path: str) -> SeekTable:
 
 
 def frames_of_seek_table(length: int) -> int:
-    """How many frames a seek table of so many bytes names, the skippable ones among them."""
+    """Returns how many frames a seek table of so many bytes names, the skippable ones among them."""
     return (length - SKIPPABLE.size - _SEEK_FOOTER.size) // SEEK_ROW.itemsize
 
 
@@ -183,7 +183,7 @@ def is_frame_of(data: bytes, checksum: int) -> bool:
 
 
 def checksum_in_frame(data: bytes) -> int:
-    """What a frame ends in: :func:`frame_checksum` of its content, which the decompressor compares."""
+    """Returns what a frame ends in: :func:`frame_checksum` of its content, which the decompressor compares."""
     return int.from_bytes(data[-_FRAME_CHECKSUM_BYTES:], "little")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from tiering.format.section import compress_json, decompress_json, encode_section, whole_section
+from tierlog.tiering.format.section import compress_json, decompress_json, encode_section, whole_section
 
 MAGIC_STATE = b"TLSTATE1"
 VERSION = 2
@@ -21,7 +21,7 @@ _VERSION_WITHOUT_DELETIONS = 1
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """What the archive remembers of one topic."""
+    """The facts that the archive remembers of one topic."""
 
     topic_id: int
     name: str
@@ -44,12 +44,12 @@ class TopicState:
         return self.deleted or self.deleted_below > 0
 
     def begin(self, queue_id: int) -> int:
-        """What the queue had below is deleted."""
+        """Returns where the queue begins: what it had below is deleted."""
         return self.begins[queue_id] if queue_id < len(self.begins) else 0
 
 
 class CommittedOffset(NamedTuple):
-    """Where a consumer group is in one queue of this store."""
+    """The offset of a consumer group in one queue of this store."""
 
     topic: str
     queue_id: int
@@ -57,7 +57,7 @@ class CommittedOffset(NamedTuple):
 
 
 class OffsetElsewhere(NamedTuple):
-    """Where a consumer group is in a queue of another store of the cluster."""
+    """The offset of a consumer group in a queue of another store of the cluster."""
 
     topic: str
     store_id: str
@@ -116,7 +116,6 @@ class StoreState:
         return replace(self, log_end=0) == replace(other, log_end=0)
 
     def encode(self) -> bytes:
-        """The state object."""
         table = {
             "topics": [_table_of(topic) for topic in self.topics],
             "volume_id": self.volume_id, "log_end": self.log_end, "next_topic_id": self.next_topic_id,
@@ -146,15 +145,19 @@ class StoreState:
         begins = body.get("begins") or [()] * len(topics)
         elsewhere = body.get("elsewhere", {})
         return cls(
-            tuple(_topic(*each) for each in zip(topics, ends, begins, strict=True)),
-            tuple(
+            topics=tuple(_topic(*each) for each in zip(topics, ends, begins, strict=True)),
+            groups=tuple(
                 _group(name, generation, offsets, elsewhere.get(name, ()))
                 for name, generation, offsets in body.get("groups", ())
             ),
-            table.get("volume_id", ""), table.get("log_end", 0), table.get("next_topic_id", 1),
-            table.get("first_offset", 0), table.get("segment_bytes", 0),
-            tuple(Takeover(*takeover) for takeover in table.get("takeovers", ())), table.get("log_begin"),
-        )  # fmt: skip
+            volume_id=table.get("volume_id", ""),
+            log_end=table.get("log_end", 0),
+            next_topic_id=table.get("next_topic_id", 1),
+            first_offset=table.get("first_offset", 0),
+            segment_bytes=table.get("segment_bytes", 0),
+            takeovers=tuple(Takeover(*takeover) for takeover in table.get("takeovers", ())),
+            log_begin=table.get("log_begin"),
+        )
 
 
 def _table_of(topic: TopicState) -> dict[str, Any]:
@@ -164,9 +167,9 @@ def _table_of(topic: TopicState) -> dict[str, Any]:
 
 def _topic(value: dict[str, Any], ends: Sequence[int], begins: Sequence[int]) -> TopicState:
     return TopicState(
-        value["topic_id"], value["name"], value["queues"],
-        value.get("archive", True), value.get("cold_retention_ms"), value.get("hold", False), tuple(ends),
-        value.get("deleted", False), value.get("deleted_below", 0), tuple(begins),
+        topic_id=value["topic_id"], name=value["name"], queues=value["queues"], archive=value.get("archive", True),
+        cold_retention_ms=value.get("cold_retention_ms"), hold=value.get("hold", False), ends=tuple(ends),
+        deleted=value.get("deleted", False), deleted_below=value.get("deleted_below", 0), begins=tuple(begins),
     )  # fmt: skip
 
 

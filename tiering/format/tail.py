@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from tiering.errors import ChecksumMismatchError, TornRecordError
-from tiering.format.compression import decompress
-from tiering.format.section import decode_head, encode_section, whole_section
-from tiering.fs import ByteArray
+from tierlog.tiering.base.errors import ChecksumMismatchError, TornRecordError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.compression import decompress
+from tierlog.tiering.format.section import decode_head, encode_section, whole_section
 
 MAGIC = b"TLTAIL01"
 VERSION = 1
@@ -27,7 +27,7 @@ _LEVEL = 1
 
 
 class TailKind(StrEnum):
-    """What a tail does to the chain."""
+    """The effect of a tail on the chain."""
 
     DATA = "data"
     ROLL = "roll"
@@ -36,7 +36,7 @@ class TailKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TailHead:
-    """Which bytes of whose log; everything about a tail but the bytes."""
+    """Everything about a tail but the bytes: which of them it holds, and of whose log."""
 
     store_id: str
     volume_id: str
@@ -53,15 +53,16 @@ class TailHead:
 
     @classmethod
     def decode(cls, data: bytes, *, path: str) -> TailHead:
-        """From the first bytes of the object, as many as header and table have; raises the errors of a section."""
+        """Decodes the first bytes of the object, header and table; raises the errors of a section."""
         return cls.of_table(decode_head(data, MAGIC, VERSION, path=path).table, path=path)
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any], *, path: str) -> TailHead:
-        """From the section's table; :class:`TornRecordError` if it contradicts itself."""
+        """Reads the section's table; raises :class:`TornRecordError` if it contradicts itself."""
         head = cls(
-            table["store_id"], table["volume_id"], table["epoch"], table["nonce"], TailKind(table["kind"]),
-            table["first"], table["end"], table["segment_bytes"], table["bytes"], table["crc32"], dict(table["topics"]),
+            store_id=table["store_id"], volume_id=table["volume_id"], epoch=table["epoch"], nonce=table["nonce"],
+            kind=TailKind(table["kind"]), first=table["first"], end=table["end"], segment_bytes=table["segment_bytes"],
+            payload_bytes=table["bytes"], payload_crc32=table["crc32"], topics=dict(table["topics"]),
         )  # fmt: skip
         if not head._is_sound():
             raise TornRecordError(f"tail says it is {head.kind} of {head.first}..{head.end}", path=path)

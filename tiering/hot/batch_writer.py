@@ -7,25 +7,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.batch import ANY_QUEUE, MessageBatch, no_such_queue
-from tiering.clock import Clock
-from tiering.encoding import encode_batch
-from tiering.errors import MessageTooLargeError
-from tiering.format.record import BLANK_BYTES
-from tiering.fs import ByteArray
-from tiering.hot.commit_log import CommitLog
-from tiering.hot.consume_queue import QueueKey
-from tiering.hot.topics import Topic, TopicRegistry
-from tiering.kernels.addresses import address_of
-from tiering.kernels.incoming import choose_queues, number_messages
-from tiering.lone_message import LoneMessage
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import MessageTooLargeError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.record import BLANK_BYTES
+from tierlog.tiering.hot.commit_log import CommitLog
+from tierlog.tiering.hot.consume_queue import QueueKey
+from tierlog.tiering.hot.topics import Topic, TopicRegistry
+from tierlog.tiering.kernels.addresses import address_of
+from tierlog.tiering.kernels.batch_layout import choose_queues, number_messages
+from tierlog.tiering.message.batch import ANY_QUEUE, MessageBatch, encode_batch, no_such_queue
+from tierlog.tiering.message.pending import LoneMessage
 
 #: Records are encoded in pieces that stay in a processor's cache until they are written.
 _PIECE_BYTES = 1 << 20
 
 
 class AppendResult(NamedTuple):
-    """Where each message of a batch went, in the batch's order."""
+    """The places of a batch's messages in the log and their queues, in the batch's order."""
 
     physical_offset: NDArray[np.int64]
     queue_id: NDArray[np.int32]
@@ -85,7 +84,7 @@ class BatchWriter:
             )
 
     def check_queues(self, batch: MessageBatch | LoneMessage) -> None:
-        """Raise :class:`InvalidRequestError` for a message to a queue that its topic does not have."""
+        """Raises :class:`InvalidRequestError` for a message to a queue that its topic does not have."""
         if isinstance(batch, LoneMessage):
             counts, most = [self._topics.queues_of(batch.topic)], batch.queue_id
         else:
@@ -101,7 +100,7 @@ class BatchWriter:
             raise no_such_queue(batch.topics[number], int(batch.queue_id[place]), counts[number], place)
 
     def append(self, batch: MessageBatch | LoneMessage, sizes: Sizes) -> AppendResult:
-        """Write the batch, rolling where a segment ends.
+        """Writes the batch, rolling where a segment ends.
 
         What :meth:`check_queues` refuses must not come here. Whatever needs a descriptor comes first: after
         :class:`OutOfResourcesError` nothing is written and no offset taken. After any other failure nobody may write
@@ -118,7 +117,7 @@ class BatchWriter:
         return result
 
     def _append_lone(self, message: LoneMessage, size: int) -> AppendResult:
-        """The same for a batch of one, without its arrays."""
+        """Appends a batch of one, without the arrays of a larger one."""
         topic = self._topics.create(message.topic)
         queue_id = message.queue_id
         if queue_id == ANY_QUEUE:
@@ -148,8 +147,8 @@ class BatchWriter:
             turn = self._round_robin.get(topic.topic_id, 0)
             counts = np.zeros(topic.queues, np.int64)
             turn = choose_queues(
-                count, address_of(batch.topic_index), number, address_of(queue_id), topic.queues, turn,
-                address_of(counts),
+                count=count, topic_index=address_of(batch.topic_index), topic=number, queue_id=address_of(queue_id),
+                queues=topic.queues, turn=turn, counts=address_of(counts),
             )  # fmt: skip
             self._round_robin[topic.topic_id] = turn
             queues = np.flatnonzero(counts).tolist()
@@ -157,8 +156,8 @@ class BatchWriter:
             for queue in queues:
                 following[queue] = self.next_offset(topic, queue)
             number_messages(
-                count, address_of(batch.topic_index), number, address_of(queue_id), address_of(following),
-                address_of(queue_offset),
+                count=count, topic_index=address_of(batch.topic_index), topic=number, queue_id=address_of(queue_id),
+                following=address_of(following), queue_offset=address_of(queue_offset),
             )  # fmt: skip
             for queue, offset in zip(queues, following[queues].tolist(), strict=True):
                 self._next_offsets[topic.topic_id, queue] = offset
@@ -166,7 +165,7 @@ class BatchWriter:
         return AppendResult(np.empty(count, np.int64), queue_id, queue_offset, self.last_store_ms)
 
     def _rolls(self, ends: NDArray[np.int64]) -> int:
-        """How often the log rolls under records that end so far behind the batch's start."""
+        """Returns how often the log rolls under records that end so far behind the batch's start."""
         first = rolls = 0
         room = self._log.room()
         while first < len(ends):

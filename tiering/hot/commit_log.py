@@ -11,22 +11,21 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 
 from sortedcontainers import SortedDict
 
-from tiering.clock import Clock, SystemClock
-from tiering.errors import CorruptionError, StoreError, StoreMismatchError
-from tiering.flush_guard import FlushGuard
-from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
-from tiering.fs import ByteArray, File, FileSystem, flush_file
-from tiering.gauging import Histogram
-from tiering.hot.flush_turn import FlushTurn
-from tiering.paths import StorePaths, base_offset_name, parse_base_offset
-from tiering.types import Visibility
+from tierlog.tiering.base.clock import Clock, SystemClock
+from tierlog.tiering.base.errors import CorruptionError, StoreError, StoreMismatchError
+from tierlog.tiering.base.fs import ByteArray, File, FileSystem, flush_file
+from tierlog.tiering.base.paths import StorePaths, base_offset_name, parse_base_offset
+from tierlog.tiering.base.telemetry import Histogram
+from tierlog.tiering.base.types import Visibility
+from tierlog.tiering.base.write_guard import FlushGuard
+from tierlog.tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
 
 _PAGE_BYTES = 4096
 _DISCARD_WAIT_S = 1.0
@@ -34,6 +33,43 @@ _DISCARD_WAIT_S = 1.0
 _ZEROS = bytes(1 << 20)
 #: MiB: a gigabyte of dirty pages at once would hold up everybody's flush.
 _UNFLUSHED_ZEROS = 16
+
+
+class FlushTurn:
+    """The turn to flush a file: one at a time, and those who waited for the one under way leave together.
+
+    Thread safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # entered as such: a condition's own way in takes twice as long
+        self._changed = threading.Condition(self._lock)
+        self._is_taken = False
+
+    def take(self, unless: Callable[[], bool]) -> bool:
+        """Waits for the turn; True with the turn, to be ended by :meth:`end`, False as soon as ``unless`` holds."""
+        with self._lock:
+            while self._is_taken and not unless():
+                self._changed.wait()
+            if unless():
+                return False
+            self._is_taken = True
+        return True
+
+    def end(self) -> None:
+        """Lets go of all who wait."""
+        with self._lock:
+            self._is_taken = False
+            self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """Takes the turn: nobody else flushes inside."""
+        self.take(lambda: False)
+        try:
+            yield
+        finally:
+            self.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +128,7 @@ class CommitLog:
         self._clock = clock or SystemClock()
 
     def load(self, published_below: int = 0) -> None:
-        """Map the segments that exist.
+        """Maps the segments that exist.
 
         A hole means that a removal was cut off: segments below it go if they lie below ``published_below``.
         Raises :class:`CorruptionError` if they do not, :class:`StoreMismatchError` for a file of another size.
@@ -161,12 +197,12 @@ class CommitLog:
         return found
 
     def segment_at(self, offset: int) -> Segment | None:
-        """The same, or None outside the log."""
+        """The segment of :meth:`segment_of`, or None outside the log."""
         found: Segment | None = self._segments.get(offset - offset % self.segment_bytes)
         return found
 
     def add_first_segment(self) -> None:
-        """As :meth:`add_segment`, but a large one's zeros are left to :meth:`write_zeros`: a new log opens at once."""
+        """Adds a segment whose zeros, if it is large, are left to :meth:`write_zeros`: a new log opens at once."""
         if self.segment_bytes > _UNFLUSHED_ZEROS * len(_ZEROS):
             self._zeroed = 0
             with self._prepare_lock:
@@ -174,7 +210,7 @@ class CommitLog:
         self.add_segment(0)
 
     def write_zeros(self, no_appends: Callable[[], AbstractContextManager[object]]) -> bool:
-        """Write a part of the blocks of a new log's first segment that were never written, durably; whether more are.
+        """Writes a part of the blocks of a new log's first segment that were never written, durably; whether more are.
 
         ``no_appends`` keeps appends and the end of the log away, and is entered for a MiB at a time. Killed in here or
         later: zeros are zeros, and a block that was never written is written by an append.
@@ -196,12 +232,12 @@ class CommitLog:
         return True
 
     def add_segment(self, base_offset: int) -> None:
-        """Make the segment, durable and pre-written with zeros, the log's last; a prepared one is taken."""
+        """Makes the segment, durable and pre-written with zeros, the log's last; a prepared one is taken."""
         self._begin_segment(base_offset)
         self._activate(self._reserved.popleft())
 
     def reserve(self, count: int) -> None:
-        """Have the next segments there, named and open, so that so many rolls need no descriptor; idempotent.
+        """Makes the next segments exist, named and open, so that so many rolls need no descriptor; idempotent.
 
         Killed in here or later: empty last segments, which the next recovery removes.
         """
@@ -227,7 +263,7 @@ class CommitLog:
         return self.end - base >= self.segment_bytes // 4 and not is_there
 
     def prepare_next(self) -> None:
-        """Write the next segment's zeros under a temporary name, beside appends, unless it is done or the log closed.
+        """Writes the next segment's zeros under a temporary name, beside appends, unless it is done or the log closed.
 
         Killed in here or later: a temporary file, which is garbage.
         """
@@ -249,7 +285,10 @@ class CommitLog:
         self._prepared = base_offset
 
     def discard_prepared(self) -> None:
-        """Give back the room of a segment that was prepared and not needed; the next open does if one is being made."""
+        """Gives back the room of a segment that was prepared and not needed.
+
+        The next open does if one is being made.
+        """
         if self._prepare_lock.acquire(timeout=_DISCARD_WAIT_S):
             try:
                 if self._prepared is not None:
@@ -280,7 +319,7 @@ class CommitLog:
         self.end = self.flushed = end
 
     def put_back(self, position: int, data: ByteArray | bytes, end: int) -> None:
-        """Write bytes that the log has lost, zeros behind them up to ``end``; durable when it returns.
+        """Writes bytes that the log has lost, zeros behind them up to ``end``; durable when it returns.
 
         Only before :meth:`start_at`, in ascending order. Killed in here: the next recovery ends where this one did, or
         further on.
@@ -297,7 +336,7 @@ class CommitLog:
             file.close()
 
     def check_end(self, end: int, durable: int, published_below: int) -> None:
-        """Refuse a log that ends where no crash explains it.
+        """Refuses a log that ends where no crash explains it.
 
         A torn tail lies above the checkpoint, and a segment is flushed before the next gets its first byte. Raises
         :class:`CorruptionError`, or :class:`StoreMismatchError` for an end below what was archived.
@@ -315,7 +354,7 @@ class CommitLog:
             )
 
     def flush_files(self, start: int) -> None:
-        """Flush every segment from the one that holds ``start`` on, whatever is in it, and their names.
+        """Flushes every segment from the one that holds ``start`` on, whatever is in it, and their names.
 
         A process that was killed in a roll may have left the new segment's name to the kernel alone.
         """
@@ -329,12 +368,12 @@ class CommitLog:
         return self.last_base + self.segment_bytes - self.end - BLANK_BYTES
 
     def write(self, data: ByteArray | bytes) -> None:
-        """Append encoded records; they must fit :meth:`room`. Not durable before :meth:`flush`."""
+        """Appends encoded records; they must fit :meth:`room`. Not durable before :meth:`flush`."""
         self._file.write_at(self.end - self.last_base, data)
         self.end += len(data)
 
     def roll(self) -> None:
-        """Close the active segment with a blank record, give back the rest of its blocks and begin the next.
+        """Closes the active segment with a blank record, gives back the rest of its blocks and begins the next.
 
         The next is there before (:meth:`reserve`), and the old segment is flushed before the next gets a byte. Killed
         after the blank record: recovery goes on at the next segment, which it finds or creates.
@@ -353,7 +392,7 @@ class CommitLog:
             self.end = self.flushed = base + self.segment_bytes
 
     def flush(self, upto: int | None = None) -> int:
-        """Make everything written before the call durable, or what lies below ``upto``; returns the flushed position.
+        """Makes everything written before the call durable, or what lies below ``upto``; returns the flushed position.
 
         All who wait while a flush is on its way share the next one, and leave together when it has ended.
         """
@@ -391,7 +430,7 @@ class CommitLog:
         return self._active
 
     def _activate(self, begun: tuple[Segment, File] | None = None) -> None:
-        """Write to the last segment from now on, or to one that was begun and becomes the last."""
+        """Writes to the last segment from now on, or to one that was begun and becomes the last."""
         if begun is None:
             with self._segments_lock:
                 segment: Segment = self._segments.peekitem(-1)[1]
@@ -405,7 +444,7 @@ class CommitLog:
         self._active = file
 
     def close(self) -> None:
-        """Close the active file; nothing is flushed, and no file is made or removed by anybody who comes later."""
+        """Closes the active file; nothing is flushed, and no file is made or removed by anybody who comes later."""
         self._is_closed = True
         self._close_active()
         while self._reserved:

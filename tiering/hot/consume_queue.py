@@ -14,18 +14,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.errors import CorruptionError, StoreMismatchError
-from tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, is_prefill
-from tiering.fs import ByteArray, FileSystem, flush_file
-from tiering.hot.commit_log import CommitLog
-from tiering.hot.dispatch import LogRange
-from tiering.hot.foreign_queue import place_foreign
-from tiering.hot.tag_code import SCHEDULE_TOPIC, tag_codes
-from tiering.hot.topics import Topic, TopicRegistry
-from tiering.kernels.queue_units import QueueRun, SortedUnits, UnitComparison, sort_into_queues
-from tiering.kernels.scan import ScanRows
-from tiering.paths import StorePaths, base_offset_name, parse_base_offset
+from tierlog.tiering.base.errors import CorruptionError, StoreMismatchError
+from tierlog.tiering.base.fs import ByteArray, FileSystem, flush_file
+from tierlog.tiering.base.paths import StorePaths, base_offset_name, parse_base_offset
+from tierlog.tiering.format.queue_unit import PREFILL, UNIT_BYTES, UNIT_DTYPE, is_prefill
+from tierlog.tiering.hot.commit_log import CommitLog
+from tierlog.tiering.hot.dispatch import LogRange
+from tierlog.tiering.hot.topics import Topic, TopicRegistry
+from tierlog.tiering.kernels.queue_units import QueueRun, SortedUnits, UnitComparison, sort_into_queues
+from tierlog.tiering.kernels.scan import ScanRows
+from tierlog.tiering.message.tags import SCHEDULE_TOPIC, tag_codes
 
+#: An offset whose byte in the queue has no 64-bit position: no broker wrote it.
+_NO_OFFSET = 1 << 58
 QueueKey = tuple[int, int]
 #: More queues than any log has: a record that names a later one is damaged.
 MOST_QUEUES = 1 << 16
@@ -94,52 +95,6 @@ class _Queue:
         self.firsts: dict[int, int] = {}
 
 
-def units_of(topic: str, data: ByteArray, rows: ScanRows) -> UnitArray:
-    """The units of scanned records of one topic; the rows' positions count from ``data``."""
-    units = np.empty(len(rows), UNIT_DTYPE)
-    units["physical_offset"], units["size"] = rows["physical_offset"], rows["size"]
-    units["tag_hash"] = tag_codes(topic, data, rows)
-    return units
-
-
-def _consecutive(name: str, queue: _Queue, rows: ScanRows) -> tuple[ScanRows, int]:
-    """The records that the queue does not have yet, and the first one's offset."""
-    if queue.files:
-        rows = rows[rows["queue_offset"] >= queue.next]  # already there: the log is read again from an earlier point
-    if not len(rows):
-        return rows, queue.next
-    offsets = rows["queue_offset"]
-    expected = queue.next if queue.files else int(offsets[0])
-    if offsets[0] != expected or (np.diff(offsets) != 1).any():
-        raise CorruptionError(
-            f"queue offsets of {name} are not consecutive: {expected} expected",
-            position=int(rows[0]["physical_offset"]),
-        )
-    return rows, expected
-
-
-def _below(files: dict[int, UnitArray], border: int) -> list[int]:
-    """The first files of a queue, up to the last one whose units all say that their records lie below ``border``."""
-    bases = list(files)[:-1]
-    said = [bool(files[base][-1]["physical_offset"] < border) for base in bases[:_FILES_AHEAD]]
-    while said and len(said) < len(bases) and any(said[-_FILES_AHEAD:]):
-        said.append(bool(files[bases[len(said)]][-1]["physical_offset"] < border))
-    for count in range(len(said), 0, -1):
-        if said[count - 1] and _all_below(files[bases[count - 1]], border):
-            return bases[:count]
-    return []
-
-
-def _all_below(units: UnitArray, border: int) -> bool:
-    """Whether the records of units follow each other, and the last one ends below ``border``."""
-    real = units[~is_prefill(units)]
-    begins, sizes = real["physical_offset"].astype(np.int64), real["size"].astype(np.int64)
-    ends = begins + sizes
-    return bool(len(real) and begins[0] >= 0 and (sizes > 0).all() and (ends[:-1] <= begins[1:]).all()) and bool(
-        ends[-1] <= border
-    )
-
-
 class ConsumeQueues:
     """All consume queues of a store; a subscriber of the dispatcher."""
 
@@ -164,7 +119,7 @@ class ConsumeQueues:
     # opening
 
     def load(self, durable_offset: int, log: CommitLog) -> None:
-        """Take units of records below ``durable_offset`` as they are; everything above is derived again.
+        """Takes units of records below ``durable_offset`` as they are; everything above is derived again.
 
         Where a queue ends is told by its last unit that leads to its record, or by its floor. What is damaged before
         that is derived again when it is read.
@@ -178,7 +133,7 @@ class ConsumeQueues:
         self._position = durable_offset
 
     def forget(self, log_begin: int) -> None:
-        """Take nothing that is on disk: every unit is derived again from where the log begins."""
+        """Takes nothing that is on disk: every unit is derived again from where the log begins."""
         self._queues.clear()
         self._position = log_begin
 
@@ -255,7 +210,7 @@ class ConsumeQueues:
         )
 
     def discard_tails(self) -> None:
-        """Zero what follows each queue's last unit and unlink files after it, so that nothing stale is ever read."""
+        """Zeroes what follows each queue's last unit and unlinks files after it, so that nothing stale is ever read."""
         for topic in self._topics.all():
             for queue_id in range(topic.queues):
                 queue = self._queues.get((topic.topic_id, queue_id))
@@ -282,7 +237,7 @@ class ConsumeQueues:
         return self._position
 
     def on_records(self, records: LogRange) -> None:
-        """Write the units of all records that are in a queue."""
+        """Writes the units of all records that are in a queue."""
         rows = records.rows
         if self.is_foreign and len(rows):
             times = rows["store_ms"]
@@ -368,7 +323,7 @@ class ConsumeQueues:
         self._fs.flush_dir(path.parent)
 
     def put_again(self, topic: Topic, queue_id: int, at: int, units: UnitArray) -> None:
-        """Replace damaged units from the offset ``at`` on by those that the log implies; nothing is put behind the end.
+        """Replaces damaged units from offset ``at`` on by those that the log implies; nothing is put behind the end.
 
         They are written in their place: cut off anywhere, some are still damaged, and who reads them next derives
         them again. Durable with the next flush.
@@ -390,7 +345,7 @@ class ConsumeQueues:
     # durability and removal
 
     def flush(self) -> int:
-        """Make every unit written so far durable; returns the physical offset they reach."""
+        """Makes every unit written so far durable; returns the physical offset they reach."""
         position = self._position
         names = {topic.topic_id: topic.name for topic in self._topics.all()}
         for (topic_id, queue_id), queue in list(self._queues.items()):
@@ -438,3 +393,80 @@ class ConsumeQueues:
         """Next offset of every queue that has units."""
         with self._lock:
             return {key: queue.next for key, queue in self._queues.items()}
+
+
+def place_foreign(rows: ScanRows, next_offset: int | None) -> tuple[ScanRows, int, bool]:
+    """Returns which records of a broker's queue get a unit, the first one's place, and whether the queue begins again.
+
+    Queue offsets in a RocketMQ broker's log may jump or begin again; ours never do. A broker counts on from the end of
+    its queue file, not from the log. So a topic that was deleted and made again begins again at 0 while its old
+    messages are still in the log, and after a restart with queue files that were behind the log, or behind a batch
+    counted as one, offsets may leave some out or repeat some. What RocketMQ makes of that in a queue is made of it
+    here: a repeated offset gets no unit, a jump is closed, and offset 0 begins the queue again.
+
+    ``rows`` are in the order of the log; ``next_offset`` is None for a queue without units.
+    """
+    rows = rows[(rows["queue_offset"] >= 0) & (rows["queue_offset"] < _NO_OFFSET)]
+    beginnings = np.flatnonzero(rows["queue_offset"] == 0)
+    begins_again = len(beginnings) > 0 and (next_offset is not None or int(beginnings[-1]) > 0)
+    if begins_again:
+        rows, next_offset = rows[beginnings[-1] :], 0
+    if not len(rows):
+        return rows, 0, False
+    offsets = rows["queue_offset"]
+    first = int(offsets[0]) if next_offset is None else next_offset
+    if int(offsets[0]) == first and bool((np.diff(offsets) == 1).all()):
+        return rows, first, begins_again
+    kept = np.zeros(len(rows), np.bool_)
+    expected = first
+    for at, offset in enumerate(offsets.tolist()):
+        if offset >= expected:
+            kept[at] = True
+            expected += 1
+    return rows[kept], first, begins_again
+
+
+def units_of(topic: str, data: ByteArray, rows: ScanRows) -> UnitArray:
+    """The units of scanned records of one topic; the rows' positions count from ``data``."""
+    units = np.empty(len(rows), UNIT_DTYPE)
+    units["physical_offset"], units["size"] = rows["physical_offset"], rows["size"]
+    units["tag_hash"] = tag_codes(topic, data, rows)
+    return units
+
+
+def _consecutive(name: str, queue: _Queue, rows: ScanRows) -> tuple[ScanRows, int]:
+    """The records that the queue does not have yet, and the first one's offset."""
+    if queue.files:
+        rows = rows[rows["queue_offset"] >= queue.next]  # already there: the log is read again from an earlier point
+    if not len(rows):
+        return rows, queue.next
+    offsets = rows["queue_offset"]
+    expected = queue.next if queue.files else int(offsets[0])
+    if offsets[0] != expected or (np.diff(offsets) != 1).any():
+        raise CorruptionError(
+            f"queue offsets of {name} are not consecutive: {expected} expected",
+            position=int(rows[0]["physical_offset"]),
+        )
+    return rows, expected
+
+
+def _below(files: dict[int, UnitArray], border: int) -> list[int]:
+    """The first files of a queue, up to the last one whose units all say that their records lie below ``border``."""
+    bases = list(files)[:-1]
+    said = [bool(files[base][-1]["physical_offset"] < border) for base in bases[:_FILES_AHEAD]]
+    while said and len(said) < len(bases) and any(said[-_FILES_AHEAD:]):
+        said.append(bool(files[bases[len(said)]][-1]["physical_offset"] < border))
+    for count in range(len(said), 0, -1):
+        if said[count - 1] and _all_below(files[bases[count - 1]], border):
+            return bases[:count]
+    return []
+
+
+def _all_below(units: UnitArray, border: int) -> bool:
+    """Whether the records of units follow each other, and the last one ends below ``border``."""
+    real = units[~is_prefill(units)]
+    begins, sizes = real["physical_offset"].astype(np.int64), real["size"].astype(np.int64)
+    ends = begins + sizes
+    return bool(len(real) and begins[0] >= 0 and (sizes > 0).all() and (ends[:-1] <= begins[1:]).all()) and bool(
+        ends[-1] <= border
+    )

@@ -6,18 +6,24 @@ Recovery is this same dispatcher, started from the lowest of those positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.errors import CorruptionError, InvalidRequestError
-from tiering.fs import ByteArray
-from tiering.hot.commit_log import CommitLog
-from tiering.hot.topics import TopicRegistry
-from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan, topic_at_stop
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, ReadOnlyError, StoreError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.hot.commit_log import CommitLog
+from tierlog.tiering.hot.topics import TopicRegistry
+from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan, topic_at_stop
+
+_LOG = logging.getLogger("tierlog")
+#: A try scans up to a segment again.
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class LogSubscriber(Protocol):
         ...
 
     def on_records(self, records: LogRange) -> None:
-        """Take the range in; afterwards :meth:`next_offset` is at least its end."""
+        """Takes the range in; afterwards :meth:`next_offset` is at least its end."""
         ...
 
 
@@ -52,7 +58,7 @@ class ClassicFiles(LogSubscriber, Protocol):
     """RocketMQ's key index beside ours: a subscriber whose durability the checkpoint file speaks of."""
 
     def checkpoint(self) -> None:
-        """Make durable how far the index is."""
+        """Makes durable how far the index is."""
         ...
 
     def durable_ms(self) -> int:
@@ -60,11 +66,11 @@ class ClassicFiles(LogSubscriber, Protocol):
         ...
 
     def flush(self) -> None:
-        """Make everything taken in so, at a clean stop."""
+        """Makes everything taken in so, at a clean stop."""
         ...
 
     def remove_below(self, border: int) -> object:
-        """Drop files that speak of nothing at or above the border."""
+        """Drops files that speak of nothing at or above the border."""
         ...
 
 
@@ -93,7 +99,7 @@ class Dispatcher:
         return max(self._log.begin, min(subscriber.next_offset() for subscriber in self._subscribers))
 
     def run(self, end: int) -> None:
-        """Dispatch every record below ``end``, which are known to be whole.
+        """Dispatches every record below ``end``, which are known to be whole.
 
         Raises :class:`CorruptionError` where they are not: the disk changed what it had kept.
         """
@@ -102,7 +108,7 @@ class Dispatcher:
             raise CorruptionError("the log is damaged below its visible end", path="commitlog", position=reached)
 
     def recover(self, end: int) -> int:
-        """Dispatch every valid record below ``end`` and return where the first invalid byte lies, ``end`` at most."""
+        """Dispatches every valid record below ``end``; returns where the first invalid byte lies, ``end`` at most."""
         return min(end, self._run(self.position(), end, recovering=True))
 
     def _run(self, position: int, end: int, *, recovering: bool) -> int:
@@ -129,7 +135,14 @@ class Dispatcher:
             elif found.stop is ScanStop.BLANK:
                 reached = segment.end
             if reached > position:
-                piece = LogRange(segment.data, segment.base_offset, position, reached, rows, self._topic_ids)
+                piece = LogRange(
+                    data=segment.data,
+                    base_offset=segment.base_offset,
+                    start=position,
+                    end=reached,
+                    rows=rows,
+                    topic_ids=self._topic_ids,
+                )
                 for subscriber in self._subscribers:
                     if subscriber.next_offset() < reached:
                         subscriber.on_records(piece)
@@ -145,3 +158,37 @@ class Dispatcher:
             self._table = TopicTable([topic.name for topic in topics])
             self._topic_ids = np.array([topic.topic_id for topic in topics], np.int32)
         return self._table
+
+
+class DispatchRetry:
+    """Runs of the dispatcher, with pauses after failures. One thread at a time; :attr:`error` may be read by any."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pause_s = self._again_s = 0.0
+        #: Why the last try failed; None after one that went well.
+        self.error: str | None = None
+
+    def run_once(self, dispatch: Callable[[], object]) -> None:
+        """Dispatches, unless that failed less than a pause ago.
+
+        Raises :class:`CorruptionError` and :class:`ReadOnlyError`, for which another try is no help. Any other failure,
+        foreseen or not, is logged once until it changes, and makes the pause twice as long, 30 s at most.
+        """
+        if self.error is not None and self._clock.monotonic_s() < self._again_s:
+            return
+        try:
+            dispatch()
+        except (CorruptionError, ReadOnlyError):
+            raise
+        except Exception as error:
+            found = str(error) if isinstance(error, StoreError) else repr(error)
+            if found != self.error:
+                _LOG.error("queues and index cannot follow the log, will try again: %s", found, exc_info=error)
+            self.error = found
+            self._pause_s = min(max(_PAUSE_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+            self._again_s = self._clock.monotonic_s() + self._pause_s
+        else:
+            if self.error is not None:
+                _LOG.warning("queues and index follow the log again")
+            self.error, self._pause_s = None, 0.0

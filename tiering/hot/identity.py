@@ -16,14 +16,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
-from tiering.errors import InvalidRequestError, StoreMismatchError, UnsupportedFormatError
-from tiering.fs import FileSystem
-from tiering.json_file import read_json, replace_json
-from tiering.paths import CLUSTER_FOLDER, StorePaths
-from tiering.randomness import Randomness
+from tierlog.tiering.base.errors import InvalidRequestError, StoreMismatchError
+from tierlog.tiering.base.fs import FileSystem
+from tierlog.tiering.base.json_file import JsonFile
+from tierlog.tiering.base.paths import CLUSTER_FOLDER, StorePaths
+from tierlog.tiering.base.randomness import Randomness
 
 _FORMAT = 1
 #: Every legal store id, whole.
@@ -50,36 +49,38 @@ class StoreIdentity:
     @classmethod
     def read(cls, fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
         """The store's identity, or None where no store was made yet."""
-        if not fs.exists(paths.store_json):
-            return None
-        return read_json(fs, paths.store_json, partial(cls._decode, path=str(paths.store_json)))
-
-    @classmethod
-    def _decode(cls, document: Any, path: str) -> StoreIdentity:
-        if document.pop("format") != _FORMAT:
-            raise UnsupportedFormatError("store.json is of a newer format", path=path)
-        known = {name: document[name] for name in cls.__slots__ if name in document}
-        return cls(**{**known, "head_open_ids": tuple(known["head_open_ids"])})
+        return _FILE.read(fs, paths.store_json)
 
     def save(self, fs: FileSystem, paths: StorePaths) -> None:
-        """Make this the durable identity."""
-        document = {"format": _FORMAT, **asdict(self)}
-        replace_json(fs, paths.store_json, (json.dumps(document, indent=1) + "\n").encode(), paths.tmp)
+        """Makes this the durable identity."""
+        _FILE.replace(fs, paths.store_json, self, paths.tmp)
 
     def published(self) -> StoreIdentity:
         """This open's id is known to be in the head."""
         return replace(self, head_open_ids=(self.open_id,))
 
 
+def _decode(document: Any) -> StoreIdentity:
+    known = {name: document[name] for name in StoreIdentity.__slots__ if name in document}
+    return StoreIdentity(**{**known, "head_open_ids": tuple(known["head_open_ids"])})
+
+
+def _encode(identity: StoreIdentity) -> bytes:
+    return json.dumps({"format": _FORMAT, **asdict(identity)}, indent=1).encode()
+
+
+_FILE = JsonFile(_decode, _encode, (_FORMAT,))
+
+
 def validate_known_store_id(store_id: str) -> str:
-    """Return the id of a store that may be there, or raise :class:`InvalidRequestError`."""
+    """Returns the id of a store that may be there, or raises :class:`InvalidRequestError`."""
     if not _STORE_ID.fullmatch(store_id):
         raise InvalidRequestError(f"bad store id {store_id[:100]!r}", hint="use 1 to 63 of a-z, 0-9 and -")
     return store_id
 
 
 def validate_store_id(store_id: str | None) -> str | None:
-    """Return an id that a new store may have, or None for None, or raise :class:`InvalidRequestError`."""
+    """Returns an id that a new store may have, or None for None, or raises :class:`InvalidRequestError`."""
     if store_id is None:
         return None
     if store_id == CLUSTER_FOLDER:
@@ -107,11 +108,15 @@ def plan_identity(
     """
     found = StoreIdentity.read(fs, paths)
     open_id = randomness.token_hex(8)
+    # a new store: what is not given is drawn, or a default
     if found is None:
         return StoreIdentity(
-            validate_store_id(store_id) or randomness.token_hex(8), randomness.token_hex(8), open_id, (open_id,),
-            cold_url, segment_bytes or DEFAULT_SEGMENT_BYTES, queue_file_units or DEFAULT_QUEUE_FILE_UNITS,
+            store_id=validate_store_id(store_id) or randomness.token_hex(8), volume_id=randomness.token_hex(8),
+            open_id=open_id, head_open_ids=(open_id,), cold_url=cold_url,
+            segment_bytes=segment_bytes or DEFAULT_SEGMENT_BYTES,
+            queue_file_units=queue_file_units or DEFAULT_QUEUE_FILE_UNITS,
         )  # fmt: skip
+    # an existing one: what is given has to fit
     if found.restoring_from is not None:
         raise StoreMismatchError(
             "the restore of this store was cut off", path=str(paths.root), hint="run it again with --restore"
@@ -128,6 +133,7 @@ def plan_identity(
                 path=str(paths.root),
                 hint="leave the option out, or open another directory",
             )
+    # a fresh open id, and those that the head may still hold
     if found.cold_url is None:  # no head has ever seen this volume
         return replace(found, open_id=open_id, head_open_ids=(open_id,), cold_url=cold_url)
     return replace(found, open_id=open_id, head_open_ids=(*found.head_open_ids, open_id))

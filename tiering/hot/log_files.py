@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tiering.errors import CorruptionError
-from tiering.format.checkpoint import Checkpoint
-from tiering.format.record import MAGIC_V1, MAGIC_V2
-from tiering.fs import ByteArray, FileSystem
-from tiering.hot.commit_log import Segment
-from tiering.hot.topics import TopicRegistry
-from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
-from tiering.paths import StorePaths, parse_base_offset
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.base.fs import ByteArray, FileSystem
+from tierlog.tiering.base.paths import StorePaths, parse_base_offset
+from tierlog.tiering.format.checkpoint import Checkpoint
+from tierlog.tiering.format.record import MAGIC_V1, MAGIC_V2
+from tierlog.tiering.hot.commit_log import Segment
+from tierlog.tiering.hot.topics import TopicRegistry
+from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
 
 _WINDOW_BYTES = 1 << 20
 _OFFSET_AT = 28
@@ -28,8 +28,8 @@ _MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big", signed=True)) f
 
 
 @dataclass(slots=True)
-class Readable:
-    """What can be read of one segment."""
+class ReadableSegment:
+    """The readable part of one segment."""
 
     rows: ScanRows
     """``SCAN_ROW``; topic numbers count :attr:`LogFiles.names`."""
@@ -94,7 +94,7 @@ class LogFiles:
         ]
         return [hole for hole in holes if hole[0] < hole[1]]
 
-    def read(self, segment: Segment) -> Readable:
+    def read(self, segment: Segment) -> ReadableSegment:
         """All records with every checksum; damage ends at the next record that says where it lies."""
         limit, base = len(segment.data), segment.base_offset
         pieces: list[ScanRows] = []
@@ -109,7 +109,7 @@ class LogFiles:
                 continue
             rest = self.segment_bytes - position
             if found.stop is ScanStop.BLANK and bytes(segment.data[position : position + 4]) == rest.to_bytes(4, "big"):
-                return Readable(np.concatenate(pieces), damaged)
+                return ReadableSegment(np.concatenate(pieces), damaged)
             following = _next_record(segment.data, position, limit, base)
             is_last = following == limit
             if rest:
@@ -119,7 +119,7 @@ class LogFiles:
             if not is_last:
                 position = following
                 continue
-            return Readable(np.concatenate(pieces), damaged)
+            return ReadableSegment(np.concatenate(pieces), damaged)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The offset behind a queue's last readable record; reads the whole log once."""
@@ -142,7 +142,10 @@ class LogFiles:
 
 
 def _next_record(data: ByteArray, position: int, limit: int, base_offset: int) -> int:
-    """Where the next record seems to begin, by its magic and an offset that is its own; the end if there is none."""
+    """Returns where the next record seems to begin, by its magic and an offset that is its own.
+
+    The end if there is none.
+    """
     for start in range(position + 1, limit, _WINDOW_BYTES):
         window = data[start : min(limit, start + _WINDOW_BYTES + _OFFSET_END)].tobytes()
         for magic in _MAGIC.finditer(window):

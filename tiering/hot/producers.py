@@ -28,20 +28,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tiering.clock import Clock
-from tiering.errors import CorruptionError, RequestUnderWayError, UnsupportedFormatError
-from tiering.format.properties import PRODUCER, SEQUENCE
-from tiering.format.record import decode_record
-from tiering.fs import FileSystem
-from tiering.hot.dispatch import LogRange
-from tiering.json_file import read_json, replace_json
-from tiering.options import HotOptions
-from tiering.paths import StorePaths
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import CorruptionError, RequestUnderWayError
+from tierlog.tiering.base.fs import FileSystem
+from tierlog.tiering.base.json_file import JsonFile
+from tierlog.tiering.base.options import HotOptions
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.format.properties import PRODUCER, SEQUENCE
+from tierlog.tiering.format.record import decode_record
+from tierlog.tiering.hot.dispatch import LogRange
 
 _LOG = logging.getLogger("tierlog")
 _FORMAT = 1
@@ -57,7 +57,7 @@ _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Run:
+class SequenceRun:
     """Sequences ``[first, end)`` of one producer, back to back in the records of ``[physical, physical_end)``."""
 
     first: int
@@ -68,8 +68,8 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Who sent the messages of one batch: a producer of one topic, and the sequence of each, rising."""
+class ProducerSequences:
+    """The sender of a batch: a producer of one topic, and the sequence of each message, rising."""
 
     topic: str
     producer: str
@@ -77,16 +77,19 @@ class Origin:
 
 
 class ProducerWindow:
-    """What is known of producers. Thread safe; a :class:`LogSubscriber` while the store recovers, and only then."""
+    """The known sequences of producers.
+
+    Thread safe; a :class:`LogSubscriber` while the store recovers, and only then.
+    """
 
     def __init__(self, fs: FileSystem, paths: StorePaths, clock: Clock, options: HotOptions) -> None:
-        """Read what is there."""
+        """Reads what is there."""
         self._fs, self._paths, self._clock = fs, paths, clock
         self._window_ms, self._window_requests = options.producer_window_ms, options.producer_window_requests
         self._lock = threading.Lock()
         self._save_lock = threading.Lock()
-        self._runs: dict[_Key, list[Run]] = {}
-        self._order: deque[tuple[_Key, Run]] = deque()
+        self._runs: dict[_Key, list[SequenceRun]] = {}
+        self._order: deque[tuple[_Key, SequenceRun]] = deque()
         self._longest = 1
         """No run has had more sequences, so that those with a sequence are found without looking at all."""
         self._under_way: dict[_Key, list[tuple[int, int]]] = {}
@@ -98,18 +101,18 @@ class ProducerWindow:
         self.is_in_use = fs.exists(paths.producers_json)
         if self.is_in_use:
             try:
-                read_json(fs, paths.producers_json, self._load)
+                self._load(_FILE.read(fs, paths.producers_json))
             except CorruptionError:
                 _LOG.exception("what is known of producers cannot be read; the log is scanned for it")
 
     # recovery
 
     def next_offset(self) -> int:
-        """Where the scan goes on; nothing is left to it once the store has recovered."""
+        """Returns where the scan goes on; nothing is left to it once the store has recovered."""
         return _FAR if self._is_live else self._position
 
     def on_records(self, records: LogRange) -> None:
-        """Learn the producers of a range."""
+        """Learns the producers of a range."""
         rows = records.rows[records.rows["physical_offset"] >= self._position]
         for start in range(0, len(rows), _STEP_RECORDS):
             self._scan(records, rows[start : start + _STEP_RECORDS])
@@ -139,9 +142,9 @@ class ProducerWindow:
             ):
                 self._order.pop()
                 self._runs[key].remove(last[1])
-                run = Run(last[1].first, sequence + 1, last[1].physical, physical + size, store_ms)
+                run = SequenceRun(last[1].first, sequence + 1, last[1].physical, physical + size, store_ms)
             else:
-                run = Run(sequence, sequence + 1, physical, physical + size, store_ms)
+                run = SequenceRun(sequence, sequence + 1, physical, physical + size, store_ms)
             self._add(key, run)
 
     def recovered(self, end: int) -> None:
@@ -159,7 +162,10 @@ class ProducerWindow:
 
     @contextlib.contextmanager
     def claim(self, topic: str, producer: str, first: int, end: int) -> Iterator[None]:
-        """Be the only one to append these sequences; :class:`RequestUnderWayError` if somebody is at it."""
+        """Makes the caller the only one to append these sequences.
+
+        :class:`RequestUnderWayError` if somebody is at it.
+        """
         key, mine = (topic, producer), (first, end)
         with self._lock:
             others = self._under_way.setdefault(key, [])
@@ -178,7 +184,7 @@ class ProducerWindow:
                 if not others:
                     self._under_way.pop(key, None)
 
-    def known(self, topic: str, producer: str, first: int, end: int) -> list[Run]:
+    def known(self, topic: str, producer: str, first: int, end: int) -> list[SequenceRun]:
         """The runs that have any of the sequences ``[first, end)``, in their order."""
         with self._lock:
             self._trim()
@@ -195,7 +201,7 @@ class ProducerWindow:
             self._save(flushed)
             self.is_in_use = True
 
-    def register(self, origin: Origin, physical: NDArray[np.int64], sizes: ArrayLike, store_ms: int) -> None:
+    def register(self, origin: ProducerSequences, physical: NDArray[np.int64], sizes: ArrayLike, store_ms: int) -> None:
         """The records that :meth:`begin` announced are written: one for each sequence of ``origin``."""
         ends = physical + np.asarray(sizes)
         apart = (np.diff(origin.sequences) != 1) | (physical[1:] != ends[:-1])
@@ -203,12 +209,12 @@ class ProducerWindow:
         with self._lock:
             for start, end in pairwise(cuts):
                 first = int(origin.sequences[start])
-                run = Run(first, first + end - start, int(physical[start]), int(ends[end - 1]), store_ms)
+                run = SequenceRun(first, first + end - start, int(physical[start]), int(ends[end - 1]), store_ms)
                 self._add((origin.topic, origin.producer), run)
             self._pending = _FAR
             self._trim()
 
-    def _add(self, key: _Key, run: Run) -> None:
+    def _add(self, key: _Key, run: SequenceRun) -> None:
         insort(self._runs.setdefault(key, []), run)
         self._order.append((key, run))
         self._longest = max(self._longest, run.end - run.first)
@@ -218,7 +224,7 @@ class ProducerWindow:
         while self._order and (len(self._order) > self._window_requests or self._order[0][1].store_ms < least_ms):
             self._forget(*self._order.popleft())
 
-    def _forget(self, key: _Key, run: Run) -> None:
+    def _forget(self, key: _Key, run: SequenceRun) -> None:
         runs = self._runs[key]
         del runs[bisect_left(runs, run)]
         if not runs:
@@ -226,7 +232,7 @@ class ProducerWindow:
 
     @property
     def size(self) -> int:
-        """How many runs are known: about one a request."""
+        """Number of the runs that are known: about one a request."""
         return len(self._order)
 
     @property
@@ -239,7 +245,7 @@ class ProducerWindow:
     # the file
 
     def checkpoint(self, flushed: int, *, at_once: bool = False) -> None:
-        """Bring the file up to date if it is due; ``flushed`` is the log's flushed position."""
+        """Brings the file up to date if it is due; ``flushed`` is the log's flushed position."""
         if self.is_in_use and (at_once or self._clock.monotonic_s() - self._saved_s >= _SAVE_S):
             self._save(flushed)
 
@@ -252,41 +258,55 @@ class ProducerWindow:
                     if run.physical_end <= position:
                         break
                     position = min(position, run.physical)
-                found: dict[_Key, list[Run]] = {}
+                found: dict[_Key, list[SequenceRun]] = {}
                 for key, run in self._order:
                     if run.physical_end <= position:
                         found.setdefault(key, []).append(run)
             self._saved_s = self._clock.monotonic_s()
             if position != self._saved or not self.is_in_use:
-                replace_json(self._fs, self._paths.producers_json, _encode(position, found), self._paths.tmp)
+                _FILE.replace(
+                    self._fs, self._paths.producers_json, _Saved(position, list(found.items())), self._paths.tmp
+                )
                 self._saved = position
 
-    def _load(self, document: Any) -> None:
-        if document["format"] != _FORMAT:
-            path = str(self._paths.producers_json)
-            raise UnsupportedFormatError("producers.json is of a newer format", path=path)
-        position = int(document["position"])
-        loaded = [
-            ((str(entry["topic"]), str(entry["producer"])), Run(*map(int, run)))
-            for entry in document["producers"]
-            for run in entry["runs"]
-        ]
+    def _load(self, saved: _Saved | None) -> None:
+        if saved is None:
+            return
+        loaded = ((key, run) for key, runs in saved.runs for run in runs)
         for key, run in sorted(loaded, key=lambda one: one[1].physical):
             self._add(key, run)
-        self._position = self._saved = position
+        self._position = self._saved = saved.position
 
 
-def _encode(position: int, found: dict[_Key, list[Run]]) -> bytes:
+class _Saved(NamedTuple):
+    """The content of ``producers.json``: what is known of producers below a position of the log."""
+
+    position: int
+    runs: Sequence[tuple[_Key, Sequence[SequenceRun]]]
+
+
+def _decode(document: Any) -> _Saved:
+    runs = [
+        ((str(entry["topic"]), str(entry["producer"])), [SequenceRun(*map(int, run)) for run in entry["runs"]])
+        for entry in document["producers"]
+    ]
+    return _Saved(int(document["position"]), runs)
+
+
+def _encode(saved: _Saved) -> bytes:
     producers = [
         {
             "topic": topic,
             "producer": producer,
             "runs": [[run.first, run.end, run.physical, run.physical_end, run.store_ms] for run in runs],
         }
-        for (topic, producer), runs in found.items()
+        for (topic, producer), runs in saved.runs
     ]
-    document = {"format": _FORMAT, "position": position, "producers": producers}
+    document = {"format": _FORMAT, "position": saved.position, "producers": producers}
     return (json.dumps(document, separators=(",", ":")) + "\n").encode()
+
+
+_FILE = JsonFile(_decode, _encode, (_FORMAT,))
 
 
 def marks(producer: str, sequences: Sequence[int]) -> list[bytes]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tiering.errors import CorruptionError, ReadOnlyError, TornRecordError, UnavailableError
-from tiering.format.record import FIXED_BYTES_V1, Record, decode_record
-from tiering.hot.commit_log import Segment
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import CorruptionError, ReadOnlyError, TornRecordError, UnavailableError
+from tierlog.tiering.format.record import FIXED_BYTES_V1, Record, decode_record
+from tierlog.tiering.hot.commit_log import Segment
 
+_WAIT_S = 60.0
 _SIZE = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
 class HotSnapshot:
-    """What one reader sees: records in ``[border, end)``. Its maps stay readable after a removal.
+    """The records in ``[border, end)``, as one reader sees them. Its maps stay readable after a removal.
 
     ``times_rise``: store times never step back, which holds for every log but that of a broker whose clock did.
     ``visible`` lies above ``end`` only if dispatching failed: what is between is in the log and nowhere else.
@@ -35,7 +40,7 @@ class HotSnapshot:
         return max(0, self.visible - self.end)
 
     def require_dispatched(self) -> None:
-        """Raise if there are records that the snapshot cannot show.
+        """Raises if there are records that the snapshot cannot show.
 
         :class:`UnavailableError` while dispatching is tried again, :class:`ReadOnlyError` once it is not.
         """
@@ -46,14 +51,14 @@ class HotSnapshot:
             raise ReadOnlyError(text, hint="repair the cause and restart")
 
     def record(self, physical_offset: int) -> Record:
-        """Decode and check one record; :class:`CorruptionError` where there is none."""
+        """Decodes and checks one record; :class:`CorruptionError` where there is none."""
         segment = self.segments.get(physical_offset - physical_offset % self.segment_bytes)
         if segment is None:
             raise CorruptionError("no segment holds this offset", path="commitlog", position=physical_offset)
         return decode_record(segment.data.data, physical_offset - segment.base_offset, physical_offset=physical_offset)
 
     def record_offsets(self, first: int, end: int) -> list[int]:
-        """Where the records begin that fill ``[first, end)`` of one segment; none of them is decoded.
+        """Returns where the records begin that fill ``[first, end)`` of one segment; none of them is decoded.
 
         Raises :class:`TornRecordError` if no records fill it.
         """
@@ -66,3 +71,35 @@ class HotSnapshot:
             found.append(first)
             first += size
         return found
+
+
+class Pins:
+    """Counts the readers of each border, for whom a removal waits. The lock that guards it is the border's own."""
+
+    def __init__(self, lock: threading.Condition, clock: Clock) -> None:
+        self._lock = lock
+        self._clock = clock
+        self._counts: dict[int, int] = {}
+
+    def pin(self, border: int) -> contextlib.AbstractContextManager[None]:
+        """Notes a reader until the context ends, which has to be entered. The caller holds the lock."""
+        self._counts[border] = self._counts.get(border, 0) + 1
+        return self._until_released(border)
+
+    @contextlib.contextmanager
+    def _until_released(self, border: int) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._counts[border] -= 1
+                if not self._counts[border]:
+                    del self._counts[border]
+                self._lock.notify_all()
+
+    def wait_below(self, border: int, *, give_up: Callable[[], bool]) -> None:
+        """Waits until nobody reads below ``border``, 60 s at most. The caller holds the lock."""
+        deadline = self._clock.monotonic_s() + _WAIT_S
+        while not give_up() and any(pinned < border for pinned in self._counts):
+            if not self._lock.wait(max(0.0, deadline - self._clock.monotonic_s())):
+                break

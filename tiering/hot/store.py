@@ -13,29 +13,28 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from tiering.batch import MessageBatch
-from tiering.clock import Clock
-from tiering.errors import ClosedError, ConflictError, CorruptionError, ReadOnlyError, StoreError
-from tiering.format.checkpoint import Checkpoint
-from tiering.format.record import BLANK_BYTES, MAGIC_BLANK, decode_record
-from tiering.fs import FileSystem, replace_file
-from tiering.hot.batch_writer import AppendResult, BatchWriter
-from tiering.hot.commit_log import CommitLog, PutBack, Segment
-from tiering.hot.consume_queue import ConsumeQueues, QueueView, UnitArray
-from tiering.hot.dispatch import ClassicFiles, Dispatcher, LogSubscriber
-from tiering.hot.following import Following
-from tiering.hot.pins import Pins
-from tiering.hot.producers import Origin, ProducerWindow, marks
-from tiering.hot.shown_queue import ShownQueue
-from tiering.hot.snapshot import HotSnapshot
-from tiering.hot.topics import Topic, TopicRegistry
-from tiering.hot.write_guard import WriteGuard
-from tiering.lone_message import LoneMessage
-from tiering.options import HotOptions
-from tiering.paths import StorePaths
-from tiering.tracer import NO_TRACER, Tracer
-from tiering.types import Durability
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import ClosedError, ConflictError, CorruptionError, ReadOnlyError, StoreError
+from tierlog.tiering.base.fs import FileSystem, replace_file
+from tierlog.tiering.base.options import HotOptions
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.base.write_guard import WriteGuard
+from tierlog.tiering.format.checkpoint import Checkpoint
+from tierlog.tiering.format.record import BLANK_BYTES, MAGIC_BLANK, decode_record
+from tierlog.tiering.hot.batch_writer import AppendResult, BatchWriter
+from tierlog.tiering.hot.commit_log import CommitLog, PutBack, Segment
+from tierlog.tiering.hot.consume_queue import ConsumeQueues, QueueView, UnitArray
+from tierlog.tiering.hot.dispatch import ClassicFiles, Dispatcher, DispatchRetry, LogSubscriber
+from tierlog.tiering.hot.producers import ProducerSequences, ProducerWindow, marks
+from tierlog.tiering.hot.recovery import load_queues, recover_log
+from tierlog.tiering.hot.snapshot import HotSnapshot, Pins
+from tierlog.tiering.hot.topics import Topic, TopicRegistry
+from tierlog.tiering.message.batch import MessageBatch
+from tierlog.tiering.message.pending import LoneMessage
 
 _LOG = logging.getLogger("tierlog")
 
@@ -54,7 +53,7 @@ class HotStore:
         published_below: int = 0,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Load what is there; nothing may be appended before :meth:`recover`. The caller holds the store's lock."""
+        """Loads what is there; nothing may be appended before :meth:`recover`. The caller holds the store's lock."""
         self._fs = fs
         self._paths = paths
         self._clock = clock
@@ -70,7 +69,7 @@ class HotStore:
         self._closed = False
         #: Damaged units of queues that were derived again, as often as readers met them.
         self.mended_units = 0
-        self._following = Following(clock)
+        self._dispatch_retry = DispatchRetry(clock)
         self._checkpointed: Checkpoint | None = None
         self._classic: ClassicFiles | None = None
         for folder in (paths.tmp, paths.commitlog, paths.consumequeue, paths.tierlog):
@@ -94,54 +93,39 @@ class HotStore:
         #: Everything below is gone from the disk: the border, unless a removal is to be taken up again.
         self.removed_to = self.border
         self.queues = ConsumeQueues(fs, paths, options.queue_file_units, self.topics, foreign=options.foreign)
-        self._durable = max(checkpoint.confirm_offset, self.log.begin)
         self._published_below = published_below
-        # after a clean stop nothing lies behind the ends of log and queues
-        self._stopped_cleanly = not fs.exists(paths.abort)
-        self.queues.load(self._durable, self.log)
-        # units are lost that the checkpoint counts on, or it was damaged and is where no record ends: the log would be
-        # cut off there. So derive all of them again
-        if self.queues.is_below_floors() or not self._is_record_end(self._durable):
-            self.queues.forget(self.log.begin)
-            self._stopped_cleanly = False
-        self.queues.last_store_ms = checkpoint.physic_ms
+        stopped_cleanly = not fs.exists(paths.abort)
+        self._recovery_point = load_queues(self.queues, self.log, checkpoint, stopped_cleanly=stopped_cleanly)
 
     # opening and closing
-
-    def _is_record_end(self, position: int) -> bool:
-        """Whether the recovery point is where the queues say that a record ends, or a segment begins."""
-        return position % self.log.segment_bytes == 0 or self.queues.has_end_at(position)
 
     def recover(
         self, subscribers: Sequence[LogSubscriber], classic: ClassicFiles | None = None, put_back: PutBack | None = None
     ) -> None:
-        """Find the log's end, let ``put_back`` add what others still have, derive what is missing, be ready to append.
+        """Finds the log's end, derives what is missing, and gets ready to append.
 
-        Raises :class:`CorruptionError` if the log ends where no crash explains it, :class:`StoreMismatchError` if it
-        ends below what the archive holds; nothing is cut off then. Killed in here: the next open does the same again.
+        ``put_back`` adds what others still have. See :func:`recover_log` for what it raises. Killed in here: the next
+        open does the same again.
         """
-        if not self._stopped_cleanly:
-            self.queues.discard_tails()
-        self.log.flush_files(self._durable)
         self._classic = classic
         derived: list[LogSubscriber] = [*subscribers, *([] if classic is None else [classic])]
         if self.producers.is_in_use:
             derived.append(self.producers)
         self._dispatcher = Dispatcher(self.log, self.topics, [self.queues, *derived])
-        end = self._dispatcher.recover(self.log.last_base + self.log.segment_bytes)
-        if put_back is not None and put_back(self.log, end):
-            end = self._dispatcher.recover(self.log.last_base + self.log.segment_bytes)
-        self.log.check_end(end, self._durable, self._published_below)
-        self.log.start_at(end, tail_is_zero=self._stopped_cleanly and end == self._durable)
+        end = recover_log(
+            self.log, self.queues, self._dispatcher, self._recovery_point,
+            published_below=self._published_below, put_back=put_back,
+        )  # fmt: skip
         self.producers.recovered(end)
         self._writer.last_store_ms = self.queues.last_store_ms
         for key, next_offset in self.queues.next_offsets().items():
             self._writer.raise_next(key, next_offset)
+        # From here on a stop without :meth:`close` is an unclean one. Killed before the checkpoint: the old one holds.
         replace_file(self._fs, self._paths.abort, str(os.getpid()).encode(), self._paths.tmp)
         self.checkpoint()
 
     def derive(self, subscriber: LogSubscriber, start: int, end: int) -> None:
-        """Hand the records of ``[start, end)`` to one more subscriber, which says it is at ``start``.
+        """Hands the records of ``[start, end)`` to one more subscriber, which says it is at ``start``.
 
         The dispatcher goes on beside it; what is hot is pinned as for a reader.
         """
@@ -150,7 +134,7 @@ class HotStore:
                 Dispatcher(self.log, self.topics, [subscriber], topics_are_known=True).run(end)
 
     def close(self) -> None:
-        """Flush, dispatch, write the checkpoint and note the clean stop. Idempotent."""
+        """Flushes, dispatches, writes the checkpoint and notes the clean stop. Idempotent."""
         with self._append_lock:
             if self._closed:
                 return
@@ -185,11 +169,11 @@ class HotStore:
         self,
         batch: MessageBatch | LoneMessage,
         durability: Durability,
-        origin: Origin | None = None,
+        origin: ProducerSequences | None = None,
         *,
         create_topics: bool = True,
     ) -> AppendResult:
-        """Append a batch; all but ``async`` return after its bytes are durable; to archive them is not the matter here.
+        """Appends a batch; all but ``async`` return after its bytes are durable. To archive them is not its matter.
 
         ``async`` returns at once unless more than ``flush_dirty_bytes`` are unflushed, which is how much a crash of
         the machine may lose. ``origin`` is kept in the records, and known from now on. Raises
@@ -229,7 +213,7 @@ class HotStore:
             )
 
     def flush(self, upto: int | None = None) -> int:
-        """Make everything appended so far durable, or what lies below ``upto``; returns the flushed position.
+        """Makes everything appended so far durable, or what lies below ``upto``; returns the flushed position.
 
         Group commit: all who wait share the flush that begins when the one under way has ended.
         """
@@ -237,7 +221,7 @@ class HotStore:
             return self.log.flush(upto)
 
     def flush_seen(self, upto: int | None = None) -> None:
-        """Make durable what readers may have seen (nothing while the store recovers), or that below ``upto``."""
+        """Makes durable what readers may have seen (nothing while the store recovers), or that below ``upto``."""
         seen = self.log.visible if upto is None else min(upto, self.log.visible)
         if seen > self.log.flushed:
             self.flush(seen)
@@ -258,7 +242,7 @@ class HotStore:
         return is_wanted
 
     def roll(self) -> None:
-        """Close the active segment unless it is empty."""
+        """Closes the active segment unless it is empty."""
         if self.log.end > self.log.last_base and self.guard.read_only_reason is None:
             with contextlib.suppress(StoreError):  # tried again below, where a failure counts
                 self.log.prepare_next()  # not under the lock that appends wait for
@@ -270,7 +254,7 @@ class HotStore:
 
     @contextlib.contextmanager
     def between_appends(self) -> Iterator[Callable[[Topic, int], int]]:
-        """Keep appends out; tells the offset that a queue's next message would have."""
+        """Keeps appends out; tells the offset that a queue's next message would have."""
         with self._append_lock:
             self._check_open()
             yield self._writer.next_offset
@@ -287,7 +271,7 @@ class HotStore:
     # deriving
 
     def dispatch(self) -> int:
-        """Derive everything up to what readers may see; returns the position reached.
+        """Derives everything up to what readers may see; returns the position reached.
 
         Where something cannot be written, on a full disk for example, deriving stops and :attr:`dispatch_error` says
         why; later calls try again, with pauses that grow to 30 s. A log that is damaged there makes the store
@@ -295,7 +279,7 @@ class HotStore:
         """
         with self._dispatch_lock:
             try:
-                self._following.turn(lambda: self._dispatcher.run(self.log.visible))
+                self._dispatch_retry.run_once(lambda: self._dispatcher.run(self.log.visible))
             except (CorruptionError, ReadOnlyError) as error:
                 self.guard.turn_read_only(f"dispatch failed: {error}")
             return self._dispatcher.position()
@@ -303,10 +287,10 @@ class HotStore:
     @property
     def dispatch_error(self) -> str | None:
         """Why queues and index do not follow the log, to be tried again; None if they do, or the store is read-only."""
-        return self._following.error if self.guard.read_only_reason is None else None
+        return self._dispatch_retry.error if self.guard.read_only_reason is None else None
 
     def checkpoint(self, *, at_once: bool = False) -> None:
-        """Flush the queues and the log below, move the recovery point to what they hold, and raise their floors there.
+        """Flushes the queues and the log below, and moves the recovery point, and their floors, to what they hold.
 
         The floors tell the next open if queue files get lost, and are never ahead of the recovery point. Killed before
         the checkpoint is replaced: recovery derives a little more again, with the same result. A queue file that was
@@ -333,12 +317,13 @@ class HotStore:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[HotSnapshot]:
-        """Pin what is hot now: every record that could be seen before the call and is not yet behind the border."""
+        """Pins what is hot now: every record that could be seen before the call and is not yet behind the border."""
         visible = self.log.visible
         end = self.dispatch()
         with self._pinned() as (border, segments):
             yield HotSnapshot(
-                border, end, visible, segments, self.log.segment_bytes, self.queues.times_rise, self.dispatch_error
+                border=border, end=end, visible=visible, segments=segments, segment_bytes=self.log.segment_bytes,
+                times_rise=self.queues.times_rise, dispatch_error=self.dispatch_error,
             )  # fmt: skip
 
     @contextlib.contextmanager
@@ -355,18 +340,8 @@ class HotStore:
         """The topic's queues that have units; taken inside a snapshot, it holds all units from its border on."""
         return self.queues.views(topic)
 
-    def shown_queue(self, snapshot: HotSnapshot, topic: Topic, queue_id: int) -> ShownQueue | None:
-        """A queue as the snapshot shows it, or None if nothing was ever put in it; asked for inside the snapshot."""
-        view = self.queues.view(topic.topic_id, queue_id)
-        return None if view is None else ShownQueue(self, snapshot, topic, queue_id, view)
-
-    def shown_queues(self, snapshot: HotSnapshot, topic: Topic) -> dict[int, ShownQueue]:
-        """The topic's queues that have units."""
-        views = self.queues.views(topic)
-        return {queue_id: ShownQueue(self, snapshot, topic, queue_id, view) for queue_id, view in views.items()}
-
     def put_units_again(self, topic: Topic, queue_id: int, at: int, units: UnitArray) -> None:
-        """Write units that were damaged and derived again, unless nothing may be written now: a reader waits for it.
+        """Writes units that were damaged and derived again, unless nothing may be written now: a reader waits for it.
 
         The disk refusing it changes nothing: who reads them next derives them again.
         """
@@ -412,16 +387,16 @@ class HotStore:
 
     @property
     def clock_behind_ms(self) -> int:
-        """How far this machine's clock is behind the newest record: new ones get that record's time until it is past.
+        """Time by which this machine's clock is behind the newest record.
 
-        Large after the clock was far ahead and has been put right.
+        New ones get that record's time until it is past. Large after the clock was far ahead and has been put right.
         """
         return max(0, self._writer.last_store_ms - self._clock.now_ms())
 
     # removing
 
     def remove_below(self, border: int, *, forget: Callable[[int], object]) -> None:
-        """Raise the border to a segment start and remove the hot copies below it (invariant I6).
+        """Raises the border to a segment start and removes the hot copies below it (I6 in docs/invariants.md).
 
         The caller guarantees that every segment below is published and indexed, or that retention alone decides.
         Readers that pinned a lower border are waited for, 60 s at most; their maps last longer anyway. ``forget`` is
@@ -447,3 +422,36 @@ class HotStore:
             if self._classic is not None:
                 self._classic.remove_below(border)
             self.removed_to = border
+
+
+def lag_ms(hot: HotStore, position: int, clock: Clock) -> int:
+    """Returns the ms since the record at ``position`` was stored, 0 if the log ends there.
+
+    It says how far something that follows the log is behind: the age of the oldest record that it has not reached.
+    ``position`` is where a record begins, or the blank end of a segment; a record that is removed meanwhile waits for
+    nothing.
+    """
+    position = max(position, hot.border)
+    if position >= hot.log.end:
+        return 0
+    try:
+        segment = hot.log.segment_of(position)
+        record = decode_record(segment.data.data, position - segment.base_offset, physical_offset=position)
+    except (KeyError, StoreError):
+        return 0
+    return max(0, clock.now_ms() - record.store_ms)
+
+
+def mark_in_use(fs: FileSystem, paths: StorePaths, index_ms: int) -> None:
+    """Tells RocketMQ durably that a store in use was not stopped cleanly; called before an index file is changed.
+
+    Without the file ``abort`` RocketMQ takes every file as it is. With it, it drops the key index files of its own
+    format that end after the ``index_ms`` of ``checkpoint``, because nobody knows what of them reached the disk.
+
+    Killed in between: ``abort`` alone, and the files are as the clean stop left them.
+    """
+    replace_file(fs, paths.abort, str(os.getpid()).encode(), paths.tmp)
+    if fs.exists(paths.checkpoint):
+        found = Checkpoint.decode(fs.read(paths.checkpoint))
+        if found.index_ms > index_ms:
+            replace_file(fs, paths.checkpoint, replace(found, index_ms=index_ms).encode(), paths.tmp)

@@ -10,7 +10,7 @@ offset, made durable before the last segment that could tell goes away, so that 
      "archive": true, "cold_retention_ms": null, "hold": false, "archived_from": 0}]}
 
 ``starts`` and ``first_offset`` come from a restore: where a queue that an earlier volume may have written to, and any
-other queue, begins on this volume. ``deletion`` is there once a topic was deleted (:mod:`tiering.hot.deletion`), and
+other queue, begins on this volume. ``deletion`` is there once a topic was deleted (:class:`TopicDeletion`), and
 ``format`` is then 2, which versions that would show the topic again refuse.
 """
 
@@ -19,22 +19,81 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from tiering.batch import validate_topic
-from tiering.errors import InvalidRequestError, TopicNotFoundError, UnsupportedFormatError
-from tiering.fs import FileSystem
-from tiering.hot.deletion import Deletion
-from tiering.json_file import read_json, replace_json
-from tiering.paths import StorePaths
+from tierlog.tiering.base.errors import InvalidRequestError, TopicNotFoundError
+from tierlog.tiering.base.fs import FileSystem
+from tierlog.tiering.base.json_file import JsonFile
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.format.manifest import Tombstone
+from tierlog.tiering.message.batch import validate_topic
 
 _FORMAT = 1
 #: Of a file that tells of a deletion.
 _FORMAT_WITH_DELETIONS = 2
 #: What no folder's name has, and what stands for bytes that are no UTF-8: U+FFFD in a record, a half pair in a name.
 _NO_FOLDER = re.compile("[/\0\ufffd\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDeletion:
+    """The last deletion of one topic, which ``topics.json`` keeps for ever: up to where, and where its queues go on.
+
+    ::
+
+        {"deleted": true, "below": 8192, "begins": {"0": 17}, "tombstone": "…", "salt": "…", "told": false}
+
+    A deleted topic keeps its id, so that its queues go on behind their old ends if it is made again, and its entry, so
+    that what the log still holds of it stays hidden. All of it that lies below :attr:`below` is gone for every reader.
+    :attr:`is_archived` (``told``) says that the archive has the tombstone of it; until then the store's own process
+    owes it to the archive.
+    """
+
+    below: int
+    """Physical offset that the log had reached: no record of the topic below it is shown."""
+    begins: Mapping[int, int]
+    """Where each queue ended, which is where it begins if the topic is made again."""
+    tombstone_id: str = ""
+    salt: str = ""
+    in_force: bool = True
+    """There is no such topic; False once it was made again."""
+    is_archived: bool = False
+    """Whether the archive has the tombstone; ``told`` in the file."""
+
+    def tombstone(self, topic: str) -> Tombstone:
+        """The erasure that carries it out."""
+        return Tombstone(
+            tombstone_id=self.tombstone_id,
+            topic=topic,
+            key_hash=None,
+            salt=self.salt,
+            from_ms=None,
+            to_ms=None,
+            end=self.below,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "deleted": self.in_force,
+            "below": self.below,
+            "begins": {str(queue): offset for queue, offset in sorted(self.begins.items())},
+            "tombstone": self.tombstone_id,
+            "salt": self.salt,
+            "told": self.is_archived,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> TopicDeletion | None:
+        """Inverse of :meth:`to_json`; None stays None."""
+        if value is None:
+            return None
+        begins = {int(queue): int(offset) for queue, offset in value["begins"].items()}
+        return cls(
+            below=int(value["below"]), begins=begins, tombstone_id=str(value["tombstone"]), salt=str(value["salt"]),
+            in_force=bool(value["deleted"]), is_archived=bool(value["told"]),
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -57,7 +116,7 @@ class Topic:
     archived_from: int = 0
     """Physical offset where ``archive`` was last turned on: of what lies before the archive may have only fillers."""
 
-    deletion: Deletion | None = None
+    deletion: TopicDeletion | None = None
     """The last one."""
 
     @property
@@ -66,7 +125,7 @@ class Topic:
         return self.deletion is not None and self.deletion.in_force
 
     def begin(self, queue_id: int) -> int:
-        """What the queue had below is deleted."""
+        """Returns where the queue begins: what it had below is deleted."""
         return 0 if self.deletion is None else self.deletion.begins.get(queue_id, 0)
 
     def floor(self, queue_id: int) -> int:
@@ -75,7 +134,10 @@ class Topic:
 
 
 def validate_foreign_topic(topic: str) -> str:
-    """Return a name that a folder can have, or raise :class:`InvalidRequestError`: more than RocketMQ lets in today."""
+    """Returns a name that a folder can have, or raises :class:`InvalidRequestError`.
+
+    More than RocketMQ lets in today.
+    """
     if topic in (".", "..") or _NO_FOLDER.search(topic) or not 1 <= len(topic.encode()) <= 255:
         raise InvalidRequestError(f"bad topic name {topic[:300]!r}")
     return topic
@@ -115,6 +177,33 @@ def _numbers(by_queue: Mapping[str, int]) -> dict[int, int]:
     return {int(queue): int(offset) for queue, offset in by_queue.items()}
 
 
+class KnownTopics(NamedTuple):
+    """The content of ``topics.json``: every topic, the next one's id, and where queues without a start begin."""
+
+    topics: Sequence[Topic]
+    next_id: int
+    first_offset: int = 0
+
+
+def _decode(document: Any) -> KnownTopics:
+    first_offset = int(document.get("first_offset", 0))
+    topics: dict[str, Topic] = {}
+    for entry in document["topics"]:
+        retention_ms = entry.get("cold_retention_ms")
+        topics[entry["name"]] = Topic(
+            topic_id=int(entry["id"]), name=entry["name"], queues=int(entry["queues"]),
+            floors=_numbers(entry["floors"]), archive=bool(entry.get("archive", True)),
+            cold_retention_ms=None if retention_ms is None else int(retention_ms),
+            hold=bool(entry.get("hold", False)), starts=_numbers(entry.get("starts", {})), first_offset=first_offset,
+            archived_from=int(entry.get("archived_from", 0)), deletion=TopicDeletion.from_json(entry.get("deletion")),
+        )  # fmt: skip
+    return KnownTopics(list(topics.values()), int(document["next_id"]), first_offset)
+
+
+#: ``topics.json``.
+TOPICS_FILE = JsonFile(_decode, lambda known: encode_topics(*known), (_FORMAT, _FORMAT_WITH_DELETIONS))
+
+
 class TopicRegistry:
     """The topics of one store. Thread safe; every change is durable when the call returns.
 
@@ -148,24 +237,12 @@ class TopicRegistry:
         #: Whether floors were raised that the file does not know, as after a try that failed.
         self._are_floors_raised = False
         #: Every topic's last deletion, with its name: another tuple after each change.
-        self.deletions: tuple[tuple[str, Deletion], ...] = ()
-        if fs.exists(paths.topics_json):
-            read_json(fs, paths.topics_json, self._load)
-
-    def _load(self, document: Any) -> None:
-        if document["format"] not in (_FORMAT, _FORMAT_WITH_DELETIONS):
-            raise UnsupportedFormatError("topics.json is of a newer format", path=str(self._paths.topics_json))
-        self.next_id = int(document["next_id"])
-        self.first_offset = int(document.get("first_offset", 0))
-        for entry in document["topics"]:
-            retention_ms = entry.get("cold_retention_ms")
-            self._by_name[entry["name"]] = Topic(
-                int(entry["id"]), entry["name"], int(entry["queues"]), _numbers(entry["floors"]),
-                bool(entry.get("archive", True)), None if retention_ms is None else int(retention_ms),
-                bool(entry.get("hold", False)), _numbers(entry.get("starts", {})), self.first_offset,
-                int(entry.get("archived_from", 0)), Deletion.from_json(entry.get("deletion")),
-            )  # fmt: skip
-        self._note_deletions()
+        self.deletions: tuple[tuple[str, TopicDeletion], ...] = ()
+        known = TOPICS_FILE.read(fs, paths.topics_json)
+        if known is not None:
+            self.next_id, self.first_offset = known.next_id, known.first_offset
+            self._by_name = {topic.name: topic for topic in known.topics}
+            self._note_deletions()
 
     def _note_deletions(self) -> None:
         self.deletions = tuple((topic.name, topic.deletion) for topic in self._by_name.values() if topic.deletion)
@@ -173,8 +250,8 @@ class TopicRegistry:
     def _save(self) -> None:
         if self._read_only:
             return
-        data = encode_topics(self._by_name.values(), self.next_id, self.first_offset)
-        replace_json(self._fs, self._paths.topics_json, data, self._paths.tmp)
+        known = KnownTopics(list(self._by_name.values()), self.next_id, self.first_offset)
+        TOPICS_FILE.replace(self._fs, self._paths.topics_json, known, self._paths.tmp)
 
     def all(self) -> list[Topic]:
         """Topics in the order of their creation, those that were deleted included."""
@@ -182,7 +259,7 @@ class TopicRegistry:
             return list(self._by_name.values())
 
     def listed(self) -> list[Topic]:
-        """The same without those that are deleted."""
+        """Topics in the order of their creation, without those that were deleted."""
         return [topic for topic in self.all() if not topic.is_deleted]
 
     def of_log(self, name: str) -> Topic:
@@ -242,8 +319,8 @@ class TopicRegistry:
             raise
         self._note_deletions()
 
-    def set_deletion(self, topic: Topic, deletion: Deletion) -> None:
-        """Delete a topic; what an operator chose for it is forgotten, but for whether it is archived."""
+    def set_deletion(self, topic: Topic, deletion: TopicDeletion) -> None:
+        """Deletes a topic; what an operator chose for it is forgotten, but for whether it is archived."""
         with self._lock:
             before = topic.cold_retention_ms, topic.hold, topic.deletion
             topic.cold_retention_ms, topic.hold, topic.deletion = None, False, deletion
@@ -254,14 +331,14 @@ class TopicRegistry:
                 raise
             self._note_deletions()
 
-    def deletion_was_told(self, name: str, tombstone_id: str) -> None:
-        """The archive has this tombstone; nothing changes if the topic was deleted once more since."""
+    def confirm_archived_deletion(self, name: str, tombstone_id: str) -> None:
+        """Notes that the archive has this tombstone; nothing changes if the topic was deleted once more since."""
         with self._lock:
             topic = self._by_name[name]
             before = topic.deletion
-            if before is None or before.told or before.tombstone_id != tombstone_id:
+            if before is None or before.is_archived or before.tombstone_id != tombstone_id:
                 return
-            topic.deletion = replace(before, told=True)
+            topic.deletion = replace(before, is_archived=True)
             try:
                 self._save()
             except BaseException:
@@ -270,7 +347,7 @@ class TopicRegistry:
             self._note_deletions()
 
     def lower_begins(self, topic: Topic, ends: Mapping[int, int]) -> None:
-        """Have no queue of a topic that was deleted begin behind these ends, which are those of a log that was cut."""
+        """Lets no queue of a topic that was deleted begin behind these ends, which are those of a log that was cut."""
         with self._lock:
             before = topic.deletion
             if before is None:
@@ -285,7 +362,7 @@ class TopicRegistry:
             self._note_deletions()
 
     def ensure_queues(self, topic: Topic, queues: int) -> None:
-        """Raise the topic's queue count to at least ``queues``."""
+        """Raises the topic's queue count to at least ``queues``."""
         with self._lock:
             if topic.queues < queues:
                 before, topic.queues = topic.queues, queues
@@ -296,19 +373,22 @@ class TopicRegistry:
                     raise
 
     def queues_of(self, name: str) -> int:
-        """How many queues a message to the topic finds: of one that is new as many as its first message makes."""
+        """Returns how many queues a message to the topic finds.
+
+        Of one that is new as many as its first message makes.
+        """
         with self._lock:
             topic = self._by_name.get(name)
         return self._default_queues if topic is None else topic.queues
 
     def __len__(self) -> int:
-        """How many topics there are, those that were deleted included: their numbering is kept."""
+        """Returns how many topics there are, those that were deleted included: their numbering is kept."""
         return len(self._by_name)
 
     def set_options(
         self, topic: Topic, *, archive: bool, cold_retention_ms: int | None, hold: bool, log_end: int = 0
     ) -> None:
-        """Replace what an operator may choose for a topic; ``log_end``: of the log as it is now."""
+        """Replaces what an operator may choose for a topic; ``log_end``: of the log as it is now."""
         if cold_retention_ms is not None and cold_retention_ms <= 0:
             raise InvalidRequestError(f"cold_retention_ms is {cold_retention_ms}, which keeps nothing")
         with self._lock:
@@ -323,7 +403,7 @@ class TopicRegistry:
                 raise
 
     def raise_floors(self, next_offsets: Mapping[tuple[int, int], int]) -> None:
-        """Make durable that the next offset of (topic id, queue id) is at least the given one."""
+        """Makes durable that the next offset of (topic id, queue id) is at least the given one."""
         with self._lock:
             changed = self._are_floors_raised
             by_id = {topic.topic_id: topic for topic in self._by_name.values()}

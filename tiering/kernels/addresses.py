@@ -9,7 +9,7 @@ from pyarrow import py_buffer
 
 
 def address_of(array: NDArray[Any] | bytes) -> int:
-    """Of the first byte of a contiguous array, or of some bytes.
+    """Returns the address of the first byte of a contiguous array, or of some bytes.
 
     A sixth of what ``array.ctypes.data`` takes, a microsecond, of which a batch would need some forty.
     """

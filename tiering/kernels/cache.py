@@ -31,13 +31,13 @@ import llvmlite
 import llvmlite.binding
 import numba
 
-from tiering.errors import StoreError
+from tierlog.tiering.base.errors import StoreError
 
 TARGET_FILE = "target.json"
 
 
 @dataclass(frozen=True)
-class Target:
+class Processor:
     """A processor that code is compiled for: LLVM's name of it, and the features that it must have."""
 
     name: str
@@ -46,14 +46,14 @@ class Target:
     added: tuple[str, ...] = ()
 
     def missing_in(self, host: Mapping[str, bool]) -> list[str]:
-        """What the host lacks of it, sorted; empty if it can run the code."""
+        """Returns what the host lacks of it, sorted; empty if it can run the code."""
         return sorted(feature for feature in self.features if not host.get(feature, False))
 
 
 #: Compiled for by an image, by the machine's name. x86-64-v3 is what Intel has sold since 2013 (Haswell) and AMD since
 #: 2015 (Excavator) for servers; the names are those under which LLVM reports what a host has.
 BASELINES = {
-    "x86_64": Target(
+    "x86_64": Processor(
         "x86-64-v3",
         (
             "avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "pclmul", "popcnt", "sahf", "sse3",
@@ -61,13 +61,16 @@ BASELINES = {
         ),
         ("pclmul",),  # for checksums; all these processors have it
     ),
-    "aarch64": Target("generic", ("neon",)),
+    "aarch64": Processor("generic", ("neon",)),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What :func:`choose` found: numba's folder, whether it began with shipped code, and why not if it could have."""
+    """The result of :func:`choose`.
+
+    Numba's folder, whether it began with shipped code, and why not if it could have.
+    """
 
     folder: Path
     is_shipped: bool
@@ -81,23 +84,23 @@ def source_digest() -> str:
 
 
 def shipped_folder(prefix: Path) -> Path:
-    """Where an installation at ``prefix`` ships compiled kernels of the sources at hand."""
+    """Returns where an installation at ``prefix`` ships compiled kernels of the sources at hand."""
     return prefix / "share" / "tierlog" / f"kernels-{source_digest()}"
 
 
-def use_target(target: Target) -> None:
-    """Compile for ``target`` from now on, and take what was compiled for it, whatever processor this is."""
+def use_target(target: Processor) -> None:
+    """Compiles for ``target`` from now on, and takes what was compiled for it, whatever processor this is."""
     numba.config.CPU_NAME = target.name
     numba.config.CPU_FEATURES = ",".join(f"+{feature}" for feature in target.added)
 
 
-def write_target(folder: Path, target: Target) -> None:
-    """Complete a folder of compiled kernels, so that :func:`choose` takes it."""
+def write_target(folder: Path, target: Processor) -> None:
+    """Completes a folder of compiled kernels, so that :func:`choose` takes it."""
     (folder / TARGET_FILE).write_text(json.dumps({**_versions(), "cpu": target.name}) + "\n")
 
 
 def choose(environment: Mapping[str, str], prefix: Path) -> Chosen | None:
-    """Tell numba where its cache is; None if the environment already does.
+    """Tells numba where its cache is; None if the environment already does.
 
     Raises :class:`StoreError` if there is no folder that could be written to.
     """
@@ -120,12 +123,12 @@ def choose(environment: Mapping[str, str], prefix: Path) -> Chosen | None:
 
 
 def folder_in_use(chosen: Chosen | None) -> Path:
-    """Where numba keeps what it compiles in this process."""
+    """Returns where numba keeps what it compiles in this process."""
     return Path(numba.config.CACHE_DIR) if chosen is None else chosen.folder
 
 
 def compiler() -> str:
-    """What compiles here, and for which processor: code made by another is of no use."""
+    """Returns what compiles here, and for which processor: code made by another is of no use."""
     cpu = numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
     return json.dumps({**_versions(), "cpu": cpu}, sort_keys=True)
 
@@ -134,7 +137,7 @@ def _versions() -> dict[str, Any]:
     return {"numba": numba.__version__, "llvmlite": llvmlite.__version__, "python": platform.python_version()}
 
 
-def _why_not(shipped: Path, target: Target | None, environment: Mapping[str, str]) -> str | None:
+def _why_not(shipped: Path, target: Processor | None, environment: Mapping[str, str]) -> str | None:
     made_for = json.loads((shipped / TARGET_FILE).read_text())
     if target is None or made_for != {**_versions(), "cpu": target.name}:
         return f"the shipped kernels were compiled for {made_for.get('cpu')} by other versions or for another machine"
@@ -166,7 +169,7 @@ def _writable(environment: Mapping[str, str], name: str) -> Path:
 
 
 def _temporary_parent() -> Path:
-    """Of this user alone: code is loaded from it. Another one is made if somebody else got that name first."""
+    """A folder of this user alone: code is loaded from it. Another one is made if somebody else got that name first."""
     folder = Path(tempfile.gettempdir()) / f"tierlog-{os.geteuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

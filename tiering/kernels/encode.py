@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numba import int64
 
-from tiering.format.properties import KEYS, RECORD_CHECKSUM, TAGS
-from tiering.kernels.checksum import crc32
-from tiering.kernels.primitives import (
+from tierlog.tiering.format.properties import KEYS, RECORD_CHECKSUM, TAGS
+from tierlog.tiering.kernels.checksum import crc32
+from tierlog.tiering.kernels.primitives import (
     called,
     copy,
     copy_short,
     inlined,
-    kernel,
     load_i32,
     load_i64,
     store_be16,
@@ -20,6 +19,7 @@ from tiering.kernels.primitives import (
     store_be64,
     store_u8,
 )
+from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 
 #: The names that the kernel writes itself.
 PROPERTY_NAMES = np.frombuffer(f"{KEYS}{TAGS}{RECORD_CHECKSUM}".encode(), np.uint8)
@@ -27,7 +27,7 @@ PROPERTY_NAMES = np.frombuffer(f"{KEYS}{TAGS}{RECORD_CHECKSUM}".encode(), np.uin
 
 @inlined
 def _put_property(at, name, name_length, value, value_length):
-    """Write ``name 0x01 value 0x02``; nothing for an empty value."""
+    """Writes ``name 0x01 value 0x02``; nothing for an empty value."""
     if value_length > 0:
         copy_short(at, name, name_length)
         store_u8(at + name_length, 1)
@@ -39,7 +39,7 @@ def _put_property(at, name, name_length, value, value_length):
 
 @called
 def _put_checksum(tables, record, at, name):
-    """End the record with the checksum of all its bytes before ``at``; ``name`` is ``__CRC32#``."""
+    """Ends the record with the checksum of all its bytes before ``at``; ``name`` is ``__CRC32#``."""
     copy(at, name, 8)
     store_u8(at + 8, 1)
     value = crc32(tables, record, at - record) & 0x7FFFFFFF
@@ -49,21 +49,27 @@ def _put_checksum(tables, record, at, name):
     store_u8(at + 19, 2)
 
 
-@kernel
-def encode_records(
-    tables, out, physical, store_ms, born_host, born_host_length, store_host, store_host_length, names, first, last,
-    size, topic_index, topics, topic_starts, queue_id, queue_offset, born_ms, body, body_starts, keys, keys_starts,
-    tags, tags_starts, properties, properties_starts, checksum,
-):  # fmt: skip
-    """Encode messages ``[first, last)`` back to back at ``out``; returns the bytes written.
+@struct_kernel(
+    "tables out physical store_ms born_host born_host_length store_host store_host_length names first last size "
+    "topic_index topics topic_starts queue_id queue_offset born_ms body body_starts keys keys_starts tags "
+    "tags_starts properties properties_starts checksum"
+)
+def encode_records(job):
+    """Encodes messages ``[first, last)`` back to back at ``out``; returns the bytes written.
 
     ``size`` holds each record's length, computed and bounded by the caller from the same columns; ``physical`` is
     the offset of ``out``. Columns of text are data and int64 starts. ``names`` is :data:`PROPERTY_NAMES`.
     ``checksum`` ends every record with one.
     """
+    (
+        tables, out, physical, store_ms, born_host, born_host_length, store_host, store_host_length, names, first, last,
+        size, topic_index, topics, topic_starts, queue_id, queue_offset, born_ms, body, body_starts, keys, keys_starts,
+        tags, tags_starts, properties, properties_starts, checksum,
+    ) = load_fields(job, 27)  # fmt: skip
     flags = (0x10 if born_host_length == 20 else 0) | (0x20 if store_host_length == 20 else 0)
     at = out
     for i in range(first, last):
+        # topic and body, and what the body sums to
         record = at
         topic = load_i32(topic_index + 4 * i)
         topic_start = load_i64(topic_starts + 8 * topic)
@@ -72,6 +78,7 @@ def encode_records(
         body_length = load_i64(body_starts + 8 * i + 8) - body_start
         crc = crc32(tables, body + body_start, body_length) & 0x7FFFFFFF if body_length > 0 else int64(0)
         wide = topic_length > 127
+        # fixed fields and hosts
         store_be32(at, load_i64(size + 8 * i))
         store_be32(at + 4, 0xDAA320AB if wide else 0xDAA320A7)
         store_be32(at + 8, crc)
@@ -87,11 +94,13 @@ def encode_records(
         store_be64(at, store_ms)
         copy_short(at + 8, store_host, store_host_length)
         at += 8 + store_host_length
+        # body
         store_be32(at, 0)
         store_be64(at + 4, 0)
         store_be32(at + 12, body_length)
         copy(at + 16, body + body_start, body_length)
         at += 16 + body_length
+        # topic
         if wide:
             store_be16(at, topic_length)
             at += 2
@@ -100,6 +109,7 @@ def encode_records(
             at += 1
         copy_short(at, topics + topic_start, topic_length)
         at += topic_length
+        # properties: keys, tag, then the others as they are laid out
         text = at + 2
         keys_start = load_i64(keys_starts + 8 * i)
         tags_start = load_i64(tags_starts + 8 * i)
@@ -109,6 +119,7 @@ def encode_records(
         end = _put_property(end, names + 4, 4, tags + tags_start, load_i64(tags_starts + 8 * i + 8) - tags_start)
         copy_short(end, properties + rest_start, rest_length)
         end += rest_length
+        # their length, with the checksum behind them if it is wanted
         if checksum:
             store_be16(at, end + 20 - text)
             _put_checksum(tables, record, end, names + 8)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.kernels.addresses import address_of
-from tiering.kernels.primitives import called, kernel, load_i64, load_u8, load_u32
+from tierlog.tiering.kernels.addresses import address_of
+from tierlog.tiering.kernels.primitives import called, kernel, load_i64, load_u8, load_u32
 
 _MAGIC = 0xFD2FB528
 _HAS_CHECKSUM, _IS_SINGLE, _REFUSED = 0x04, 0x20, 0x0B  # refused: a dictionary, or the reserved bit
@@ -74,7 +74,7 @@ def _count(data, length, base, places, count):
 
 
 def leading_frames(data: bytes, base: int, places: NDArray[np.int64]) -> int:
-    """How many of the first places, rows of (position, length, bytes, checksum), hold what they should.
+    """Returns how many of the first places, rows of (position, length, bytes, checksum), hold what they should.
 
     ``base`` is the position at which ``data`` begins. What the others hold is to be looked at one by one. Nothing is
     decompressed: a frame may be damaged inside.

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.errors import ChecksumMismatchError
-from tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER
-from tiering.fs import ByteArray
-from tiering.kernels.addresses import address_of
-from tiering.kernels.primitives import (
+from tierlog.tiering.base.errors import ChecksumMismatchError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER
+from tierlog.tiering.kernels.addresses import address_of
+from tierlog.tiering.kernels.primitives import (
     called,
     copy,
-    kernel,
     load_be32,
     load_be64,
     load_i32,
@@ -26,8 +25,9 @@ from tiering.kernels.primitives import (
     store_i64,
     store_u8,
 )
-from tiering.kernels.sorting import RecordGroups, starts_of
-from tiering.kernels.sums import SUM_MASK, record_sum
+from tierlog.tiering.kernels.record_sums import SUM_MASK, record_sum
+from tierlog.tiering.kernels.sorting import RecordGroups, starts_of
+from tierlog.tiering.kernels.structs import load_fields, struct_kernel
 
 #: Consecutive queue offsets of one group inside one frame; ``group`` counts in the sorted order.
 RUN = np.dtype(
@@ -56,7 +56,7 @@ _LINES_AHEAD = 7
 
 @called
 def _size(positions, ordinal, total, length):
-    """Of a record, -1 where what was kept of it cannot be."""
+    """The size of a record, -1 where what was kept of it cannot be."""
     if ordinal < 0 or ordinal >= total:
         return -1
     position = load_i32(positions + 4 * ordinal)
@@ -64,9 +64,10 @@ def _size(positions, ordinal, total, length):
     return -1 if position < 0 or size < FIXED_BYTES_V1 or position + size > length else size
 
 
-@kernel
-def _plan(positions, order, total, length, spans, count, room, frames, capacity):
-    """Cut frames; their number, or -1. A frame ends before the record that would make it larger than ``room``."""
+@struct_kernel("positions order total length spans count room frames capacity")
+def _plan(job):
+    """Cuts frames; their number, or -1. A frame ends before the record that would make it larger than ``room``."""
+    positions, order, total, length, spans, count, room, frames, capacity = load_fields(job, 9)
     planned = 0
     cold = 0
     for number in range(count):
@@ -110,8 +111,9 @@ def _make_filler(record, size):
 
 
 @called
-def _note(run, frame, group, queue_offset, position, size, store_ms, born_ms):
-    """Begin a run."""
+def _begin(run, place, size, store_ms, born_ms):
+    """Begins a run; its place is frame, group, queue offset and position."""
+    frame, group, queue_offset, position = place
     store_i64(run, frame)
     store_i64(run + 8, group)
     store_i64(run + 16, queue_offset)
@@ -126,7 +128,7 @@ def _note(run, frame, group, queue_offset, position, size, store_ms, born_ms):
 
 @called
 def _go_on(run, size, store_ms, born_ms):
-    """Add a record to a run."""
+    """Adds a record to a run."""
     store_i64(run + 24, load_i64(run + 24) + 1)
     store_i64(run + 40, load_i64(run + 40) + size)
     store_i64(run + 48, min(load_i64(run + 48), store_ms))
@@ -135,21 +137,26 @@ def _go_on(run, size, store_ms, born_ms):
     store_i64(run + 72, max(load_i64(run + 72), born_ms))
 
 
-@kernel
-def _gather(
-    log, length, positions, order, total, frames, count, number, out, room, starts, groups, keys, left_out, removed,
-    places, runs, most_runs, info,
-):  # fmt: skip
-    """Copy the records of ``count`` frames, the first of which has this number, one frame behind the other.
+@struct_kernel(
+    "log length positions order total frames count number out room starts groups keys left_out removed places runs "
+    "most_runs info"
+)
+def _gather(job):
+    """Copies the records of ``count`` frames, the first of which has this number, one frame behind the other.
 
     info: bytes, runs, change of the sum by fillers, sum of positions.
     """
+    (
+        log, length, positions, order, total, frames, count, number, out, room, starts, groups, keys, left_out, removed,
+        places, runs, most_runs, info,
+    ) = load_fields(job, 19)  # fmt: skip
     written = 0
     run = runs - _RUN_BYTES
     last_run = runs + most_runs * _RUN_BYTES
     change = 0
     mapped = 0
     for k in range(count):
+        # the plan of this frame, which has to follow the one before
         frame = frames + _FRAME_BYTES * k
         first = load_i64(frame)
         last = first + load_i64(frame + 8)
@@ -164,12 +171,14 @@ def _gather(
         open_group = -1
         previous = 0
         for i in range(first, last):
+            # have a later record in the cache by then
             if i + _AHEAD < total:
                 ahead = load_i32(order + 4 * (i + _AHEAD))
                 if 0 <= ahead < total:
                     address = log + load_i32(positions + 4 * ahead)
                     for line in range(_LINES_AHEAD):
                         prefetch(address + 64 * line)
+            # the record, its size and its group
             ordinal = load_i32(order + 4 * i)
             size = _size(positions, ordinal, total, length)
             if size < 0 or written + size > end:
@@ -178,11 +187,13 @@ def _gather(
                 group += 1
             if group >= groups or load_i64(starts + 8 * group) > i:
                 return -1
+            # its copy, and where that lies
             position = load_i32(positions + 4 * ordinal)
             record = out + written  # all else is read of the copy, which is compared later
             copy(record, log + position, size)
             store_i32(places + 4 * ordinal, cold + written)
             mapped += position + cold + written
+            # the run that it goes on with, or begins
             is_left_out = load_u8(left_out + group) != 0
             if not is_left_out:
                 queue_offset = load_be64(record + 20)
@@ -199,7 +210,8 @@ def _gather(
                     run += _RUN_BYTES
                     if run == last_run:
                         return -1
-                    _note(run, number + k, group, queue_offset, written - begin, size, store_ms, born_ms)
+                    _begin(run, (number + k, group, queue_offset, written - begin), size, store_ms, born_ms)
+            # a filler in the place of what must not be stored
             if is_left_out or (removed != 0 and load_u8(removed + ordinal) != 0):
                 change -= record_sum(record, size)
                 _make_filler(record, size)
@@ -214,8 +226,9 @@ def _gather(
     return 0
 
 
-@kernel
-def _inspect(held, length, base, log_bytes, positions, order, total, first, count, out):
+@struct_kernel("held length base log_bytes positions order total first count out")
+def _inspect(job):
+    held, length, base, log_bytes, positions, order, total, first, count, out = load_fields(job, 10)
     at = 0
     found = 0
     if first < 0 or first + count > total:
@@ -234,7 +247,7 @@ def _inspect(held, length, base, log_bytes, positions, order, total, first, coun
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class FrameBatch:
     """Some frames, one behind the other in ``data``; ``number`` is the first one's, ``runs`` lie in them.
 
     ``change`` is what fillers made of the sum of records, ``mapped`` the sum of their positions in log and object.
@@ -261,7 +274,7 @@ class FrameRoom:
         self._runs = np.empty(0, RUN)
 
     def of(self, size: int) -> tuple[ByteArray, NDArray[np.void]]:
-        """For so many bytes of records, and for their runs."""
+        """Returns memory for so many bytes of records, and for their runs."""
         if len(self._data) < size:
             self._data = np.empty(size, np.uint8)
             self._runs = np.empty(size // FIXED_BYTES_V1 + 1, RUN)
@@ -278,6 +291,7 @@ class FrameGatherer:
         self,
         data: ByteArray,
         base_offset: int,
+        *,
         groups: RecordGroups,
         order: NDArray[np.int32],
         sorted_groups: NDArray[np.void],
@@ -312,14 +326,15 @@ class FrameGatherer:
         capacity = min(2 * len(self._data) // room + len(spans), len(self._order))  # two of a span exceed ``room``
         frames = np.empty(capacity, FRAME)
         planned = _plan(
-            address_of(self._groups.positions), address_of(self._order), len(self._order), len(self._data),
-            address_of(spans), len(spans), room, address_of(frames), capacity,
+            positions=address_of(self._groups.positions), order=address_of(self._order), total=len(self._order),
+            length=len(self._data), spans=address_of(spans), count=len(spans), room=room, frames=address_of(frames),
+            capacity=capacity,
         )  # fmt: skip
         if planned < 0:
             raise _damaged()
         return frames[:planned].copy()
 
-    def gather(self, frames: NDArray[np.void], number: int, room: FrameRoom) -> Batch:
+    def gather(self, frames: NDArray[np.void], number: int, room: FrameRoom) -> FrameBatch:
         """Some of the planned frames, the first of which has this number, in memory that the next batch takes over.
 
         Raises :class:`ChecksumMismatchError` if what was kept of a record is wrong.
@@ -327,16 +342,19 @@ class FrameGatherer:
         data, runs = room.of(int(frames["bytes"].sum()))
         info = np.empty(4, np.int64)
         failed = _gather(
-            address_of(self._data), len(self._data), address_of(self._groups.positions), address_of(self._order),
-            len(self._order), address_of(frames), len(frames), number, address_of(data), len(data),
-            address_of(self._starts), len(self._keys), address_of(self._keys), address_of(self._left_out),
-            0 if self._removed is None else address_of(self._removed), address_of(self._groups.places),
-            address_of(runs), len(runs), address_of(info),
+            log=address_of(self._data), length=len(self._data), positions=address_of(self._groups.positions),
+            order=address_of(self._order), total=len(self._order), frames=address_of(frames), count=len(frames),
+            number=number, out=address_of(data), room=len(data), starts=address_of(self._starts),
+            groups=len(self._keys), keys=address_of(self._keys), left_out=address_of(self._left_out),
+            removed=0 if self._removed is None else address_of(self._removed), places=address_of(self._groups.places),
+            runs=address_of(runs), most_runs=len(runs), info=address_of(info),
         )  # fmt: skip
         if failed:
             raise _damaged()
         size, count, change, mapped = info.tolist()
-        return Batch(number, frames, data[:size], runs[:count].copy(), change, mapped)
+        return FrameBatch(
+            number=number, frames=frames, data=data[:size], runs=runs[:count].copy(), change=change, mapped=mapped
+        )
 
     def inspect(self, frame: np.void, data: bytes) -> int:
         """The sum of the records that a frame holds once it was compressed and decompressed again.
@@ -345,15 +363,16 @@ class FrameGatherer:
         """
         out = np.empty(1, np.int64)
         failed = len(data) != frame["bytes"] or _inspect(
-            address_of(data), len(data), self._base, len(self._data), address_of(self._groups.positions),
-            address_of(self._order), len(self._order), int(frame["first"]), int(frame["records"]), address_of(out),
+            held=address_of(data), length=len(data), base=self._base, log_bytes=len(self._data),
+            positions=address_of(self._groups.positions), order=address_of(self._order), total=len(self._order),
+            first=int(frame["first"]), count=int(frame["records"]), out=address_of(out),
         )  # fmt: skip
         if failed:
             raise ChecksumMismatchError("a frame does not hold the records that it should")
         return int(out[0])
 
-    def take_in(self, batch: Batch, record_sum: int) -> None:
-        """Take in a batch, in the order of the frames, with the sum of the records that it holds."""
+    def take_in(self, batch: FrameBatch, record_sum: int) -> None:
+        """Takes in a batch, in the order of the frames, with the sum of the records that it holds."""
         if batch.frames["cold"][0] != self._cold:
             raise _damaged()
         self._cold += len(batch.data)
@@ -362,7 +381,7 @@ class FrameGatherer:
         self.mapped_sum += batch.mapped
 
     def compare(self, record_sum: int) -> None:
-        """Compare what all frames hold with the sum of the records as they were read.
+        """Compares what all frames hold with the sum of the records as they were read.
 
         Raises :class:`ChecksumMismatchError`.
         """

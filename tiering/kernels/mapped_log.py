@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 from numba import int64
 
-from tiering.format.record import FIXED_BYTES_V1, MAGIC_V1, MAGIC_V2
-from tiering.fs import ByteArray
-from tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
-from tiering.kernels.primitives import (
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_V1, MAGIC_V2
+from tierlog.tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
+from tierlog.tiering.kernels.primitives import (
     called,
     copy,
     kernel,
@@ -87,8 +87,9 @@ def record_spans(at, room, physical_offset):
 
 
 @called
-def is_damaged(log, at, size, body, body_length, properties_length):
-    """Whether a checksum of a record differs."""
+def is_damaged(log, at, spans):
+    """Whether a checksum of a record differs, whose spans are those of :func:`record_spans`."""
+    size, body, body_length, _topic, _topic_length, _properties, properties_length = spans
     tables = load_i64(log + _CRC_TABLES)
     if body_length > 0 and crc32(tables, body, body_length) & 0x7FFFFFFF != load_be32(at + 8):
         return True
@@ -143,8 +144,8 @@ _AHEAD = 4
 
 
 @kernel
-def gather_records(log, offsets, count, out, body_bytes, text_bytes):
-    """Fill the columns with the records at ``count`` physical offsets; the rows done.
+def gather_records(log, *, offsets, count, out, body_bytes, text_bytes):
+    """Fills the columns with the records at ``count`` physical offsets; the rows done.
 
     Fewer where no record is at an offset, or bodies or property texts together are longer than their columns. Checksums
     are not compared.

@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from tiering.kernels import cache
+from tierlog.tiering.kernels import cache
 
 #: Where compiled kernels are kept; chosen before the first kernel exists.
 CACHE = cache.CHOSEN
@@ -133,7 +133,7 @@ def copy_short(target, source, length):
 
 @intrinsic
 def trailing_zeros(typing_context, value):
-    """How many low bits are zero; 64 of 0."""
+    """Returns how many low bits are zero; 64 of 0."""
 
     def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.IntType(1)(0))
@@ -143,7 +143,10 @@ def trailing_zeros(typing_context, value):
 
 @inlined
 def find_byte(address, end, byte):
-    """Where a byte, below 128, is first in ``[address, end)``; ``end`` if it is nowhere. Eight bytes at a time."""
+    """Returns where a byte, below 128, is first in ``[address, end)``; ``end`` if it is nowhere.
+
+    Eight bytes at a time.
+    """
     ones = 0x0101010101010101
     while address + 8 <= end:
         eight = load_i64(address) ^ (byte * ones)
@@ -158,7 +161,7 @@ def find_byte(address, end, byte):
 
 @intrinsic
 def prefetch(typing_context, address):
-    """Ask for a cache line that will be read soon; any address is harmless."""
+    """Asks for a cache line that will be read soon; any address is harmless."""
 
     def codegen(context, builder, signature, args):
         function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])

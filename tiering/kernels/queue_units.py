@@ -12,16 +12,15 @@ import numpy as np
 from numba import int64, uint64
 from numpy.typing import NDArray
 
-from tiering.format.queue_unit import UNIT_BYTES, UNIT_DTYPE
-from tiering.format.record import FIXED_BYTES_V1, TRANSACTION_MASK, SysFlag
-from tiering.fs import ByteArray
-from tiering.kernels.checksum import CRC_TABLES, record_differs
-from tiering.kernels.mapped_log import record_spans
-from tiering.kernels.primitives import (
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.queue_unit import UNIT_BYTES, UNIT_DTYPE
+from tierlog.tiering.format.record import FIXED_BYTES_V1, TRANSACTION_MASK, SysFlag
+from tierlog.tiering.kernels.checksum import CRC_TABLES, record_differs
+from tierlog.tiering.kernels.mapped_log import record_spans
+from tierlog.tiering.kernels.primitives import (
     called,
     find_byte,
     inlined,
-    kernel,
     load_be32,
     load_be64,
     load_i32,
@@ -35,8 +34,9 @@ from tiering.kernels.primitives import (
     store_i64,
     store_u8,
 )
-from tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
-from tiering.kernels.text import java_hash, signed32
+from tierlog.tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
+from tierlog.tiering.kernels.structs import load_fields, struct_kernel
+from tierlog.tiering.kernels.text import java_hash, signed32
 
 
 class QueueRun(NamedTuple):
@@ -67,7 +67,7 @@ _UNITS_AHEAD = 8
 
 @inlined
 def _seat(seats, mask, runs, topic, queue):
-    """Where the run of a queue has its number in the hash table, or would have it."""
+    """Returns where the run of a queue has its number in the hash table, or would have it."""
     at = int64((uint64(topic * 65_599 + queue) * uint64(0x9E3779B97F4A7C15)) >> uint64(32)) & mask
     while True:
         number = load_i32(seats + 4 * at)
@@ -79,9 +79,11 @@ def _seat(seats, mask, runs, topic, queue):
         at = (at + 1) & mask
 
 
-@kernel
-def _sort_into_queues(rows, count, begin, seats, mask, runs, run_of, units, order):
+@struct_kernel("rows count begin seats mask runs run_of units order")
+def _sort_into_queues(job):
     """Sort rows at or above ``begin`` that are in a queue; ``seats`` are -1. Returns the number of runs."""
+    rows, count, begin, seats, mask, runs, run_of, units, order = load_fields(job, 9)
+    # count the rows of each queue, which makes a run
     found = int64(0)
     for i in range(count):
         row = rows + _ROW_BYTES * i
@@ -110,11 +112,13 @@ def _sort_into_queues(rows, count, begin, seats, mask, runs, run_of, units, orde
         store_i64(run + _NEXT, offset + 1)
         store_i64(run + _COUNT, load_i64(run + _COUNT) + 1)
         store_i32(run_of + 4 * i, number)
+    # let the runs begin one behind the other
     start = int64(0)
     for number in range(found):
         run = runs + _RUN_BYTES * number
         store_i64(run + _START, start)
         start += load_i64(run + _COUNT)
+    # put each unit to where its run goes on
     for i in range(count):
         number = load_i32(run_of + 4 * i)
         if number >= 0:
@@ -127,6 +131,7 @@ def _sort_into_queues(rows, count, begin, seats, mask, runs, run_of, units, orde
             store_be32(unit + 8, load_i32(row + _SIZE))
             store_be64(unit + 12, load_i64(row + _TAG))
             store_i32(order + 4 * at, i)
+    # set the beginnings back, which have moved to the ends
     for number in range(found):
         run = runs + _RUN_BYTES * number
         store_i64(run + _START, load_i64(run + _START) - load_i64(run + _COUNT))
@@ -154,8 +159,8 @@ def sort_into_queues(rows: ScanRows, begin: int) -> SortedUnits:
     run_of, order = np.empty(count, np.int32), np.empty(count, np.int32)
     units = np.empty(count, UNIT_DTYPE)
     found = _sort_into_queues(
-        rows.ctypes.data, count, begin, seats.ctypes.data, size - 1, runs.ctypes.data, run_of.ctypes.data,
-        units.ctypes.data, order.ctypes.data,
+        rows=rows.ctypes.data, count=count, begin=begin, seats=seats.ctypes.data, mask=size - 1, runs=runs.ctypes.data,
+        run_of=run_of.ctypes.data, units=units.ctypes.data, order=order.ctypes.data,
     )  # fmt: skip
     return SortedUnits(units, order, [QueueRun(*run) for run in runs[:found].tolist()])
 
@@ -174,12 +179,15 @@ def _tag_hash(properties, length):
     return found
 
 
-@kernel
-def _compare(
-    tables, units, count, log, base, limit, topic, topic_length, queue_id, first, with_offsets, with_tags, with_sums,
-    out,
-):  # fmt: skip
-    """Note of each unit, a byte each, whether it leads to the record that belongs there."""
+@struct_kernel(
+    "tables units count log base limit topic topic_length queue_id first with_offsets with_tags with_sums out"
+)
+def _compare(job):
+    """Notes of each unit, a byte each, whether it leads to the record that belongs there."""
+    (
+        tables, units, count, log, base, limit, topic, topic_length, queue_id, first, with_offsets, with_tags,
+        with_sums, out,
+    ) = load_fields(job, 14)  # fmt: skip
     for i in range(count):
         if i + _UNITS_AHEAD < count:
             unit = units + UNIT_BYTES * (i + _UNITS_AHEAD)
@@ -213,7 +221,7 @@ def _compare(
 
 
 class UnitComparison(NamedTuple):
-    """What the units of one queue are compared with: the records that they lead to.
+    """A comparison of the units of one queue with the records that they lead to.
 
     Size, topic, queue and physical offset of the record always count. ``with_offsets``: the queue offset too;
     ``with_tags``: the tag's hash; ``with_sums``: the record's own checksum, if it has one.
@@ -228,13 +236,13 @@ class UnitComparison(NamedTuple):
     def of_queue(
         cls, topic: str, queue_id: int, *, with_offsets: bool = True, with_tags: bool = False
     ) -> UnitComparison:  # fmt: skip
-        """For the units of one queue."""
+        """Returns a comparison for the units of one queue."""
         return cls(np.frombuffer(topic.encode(), np.uint8), queue_id, with_offsets, with_tags)
 
     def of(
         self, units: NDArray[np.void], first: int, log: ByteArray, base: int, *, with_sums: bool = False
     ) -> NDArray[np.bool_]:
-        """Which units, of the offsets from ``first`` on, lead to their records in the segment that begins at ``base``.
+        """Returns which units, of offsets from ``first`` on, lead to their records in the segment at ``base``.
 
         Nothing is read outside ``log``, whatever is in the units.
         """
@@ -242,8 +250,9 @@ class UnitComparison(NamedTuple):
             raise ValueError("units are to lie one behind the other, with the bytes of their file")
         found = np.empty(len(units), np.bool_)
         _compare(
-            CRC_TABLES, units.ctypes.data, len(units), log.ctypes.data, base, len(log), self.topic.ctypes.data,
-            len(self.topic), self.queue_id, first, int(self.with_offsets), int(self.with_tags), int(with_sums),
-            found.ctypes.data,
+            tables=CRC_TABLES, units=units.ctypes.data, count=len(units), log=log.ctypes.data, base=base,
+            limit=len(log), topic=self.topic.ctypes.data, topic_length=len(self.topic), queue_id=self.queue_id,
+            first=first, with_offsets=int(self.with_offsets), with_tags=int(self.with_tags), with_sums=int(with_sums),
+            out=found.ctypes.data,
         )  # fmt: skip
         return found

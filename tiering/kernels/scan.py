@@ -13,10 +13,10 @@ import numpy as np
 from numba import int64, uint64
 from numpy.typing import NDArray
 
-from tiering.format.record import TRANSACTION_MASK, SysFlag
-from tiering.fs import ByteArray
-from tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
-from tiering.kernels.primitives import (
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.record import TRANSACTION_MASK, SysFlag
+from tierlog.tiering.kernels.checksum import CRC_TABLES, crc32, record_differs
+from tierlog.tiering.kernels.primitives import (
     called,
     inlined,
     kernel,
@@ -32,7 +32,8 @@ from tiering.kernels.primitives import (
     store_i64,
     trailing_zeros,
 )
-from tiering.kernels.text import java_hash, signed32
+from tierlog.tiering.kernels.structs import load_fields, struct_kernel
+from tierlog.tiering.kernels.text import java_hash, signed32
 
 #: One row a record. ``*_at`` are positions in the scanned array; a length of 0 means absent.
 SCAN_ROW = np.dtype(
@@ -87,7 +88,7 @@ ScanRows = NDArray[np.void]
 
 
 class ScanStop(IntEnum):
-    """Why a scan ended."""
+    """The reason for which a scan ended."""
 
     ROWS_FULL = 0
     END = 1
@@ -128,9 +129,12 @@ class TopicTable:
         self._slots = np.full(size, -1, np.int64)
         _fill_topics(self._slots.ctypes.data, self._mask, self._data.ctypes.data, self._starts.ctypes.data, len(names))
 
-    def arguments(self) -> tuple[int, int, int, int]:
+    def arguments(self) -> dict[str, int]:
         """Addresses for the kernel; valid while this object lives."""
-        return self._slots.ctypes.data, self._mask, self._data.ctypes.data, self._starts.ctypes.data
+        return {
+            "slots": self._slots.ctypes.data, "mask": self._mask,
+            "topics": self._data.ctypes.data, "starts": self._starts.ctypes.data,
+        }  # fmt: skip
 
 
 @kernel
@@ -145,7 +149,8 @@ def _fill_topics(slots, mask, data, starts, count):
 
 
 @inlined
-def _topic_number(slots, mask, data, starts, address, length):
+def _topic_number(table, address, length):
+    slots, mask, data, starts = table
     slot = java_hash(0, address, length) & mask
     while True:
         number = load_i64(slots + 8 * slot)
@@ -171,7 +176,7 @@ def _store_span(field, at, length):
 
 @inlined
 def _next_end(at, end):
-    """Where the next 0x02 is, ``end`` if there is none; eight bytes at a time."""
+    """Returns where the next 0x02 is, ``end`` if there is none; eight bytes at a time."""
     while at + 8 <= end:
         eight = uint64(load_i64(at)) ^ uint64(0x0202020202020202)
         zeros = (eight - uint64(0x0101010101010101)) & ~eight & uint64(0x8080808080808080)
@@ -185,7 +190,7 @@ def _next_end(at, end):
 
 @called
 def _find_properties(address, length, row, origin):
-    """Note where KEYS, TAGS and UNIQ_KEY values lie; the last of equal names wins, as in RocketMQ."""
+    """Notes where KEYS, TAGS and UNIQ_KEY values lie; the last of equal names wins, as in RocketMQ."""
     start = address
     end = address + length
     while start < end:
@@ -222,12 +227,15 @@ def _is_unfinished(address, length, limit):
     return length > 0 and load_u8(end - 1) == 0 and (end + 8 > limit or load_i64(end) == 0)
 
 
-@kernel
-def _scan(
-    tables, log, position, limit, base, check_crc, check_torn, pass_fillers, slots, mask, topics, starts, rows,
-    max_rows, out,
-):  # fmt: skip
-    """Scan ``[position, limit)`` of the bytes at ``log``; out: rows, position, stop."""
+@struct_kernel(
+    "tables log position limit base check_crc check_torn pass_fillers slots mask topics starts rows max_rows out"
+)
+def _scan(job):
+    """Scans ``[position, limit)`` of the bytes at ``log``; out: rows, position, stop."""
+    (
+        tables, log, position, limit, base, check_crc, check_torn, pass_fillers, slots, mask, topics, starts, rows,
+        max_rows, out,
+    ) = load_fields(job, 15)  # fmt: skip
     count = 0
     stop = 1
     while position < limit:
@@ -235,6 +243,7 @@ def _scan(
             stop = 0
             break
         stop = 3
+        # a blank record ends the segment, fillers are passed
         left = limit - position
         if left < 8:
             break
@@ -250,8 +259,10 @@ def _scan(
             continue
         if (magic != _V1 and magic != _V2) or size < 91 or size > left:
             break
+        # the next records are wanted soon
         prefetch(at + 2 * size)
         prefetch(at + 3 * size - 64)  # where records of one size have their properties
+        # where the parts lie, and whether their lengths agree
         flags = load_be32(at + 36)
         born_host = 20 if flags & 0x10 else 8
         store_host = 20 if flags & 0x20 else 8
@@ -271,6 +282,7 @@ def _scan(
         properties_length = load_be16(properties_at - 2)
         if properties_at + properties_length != at + size:
             break
+        # checksums, and what a power cut leaves
         if check_crc and body_length > 0 and crc32(tables, at + fixed, body_length) & 0x7FFFFFFF != load_be32(at + 8):
             break
         if check_crc and record_differs(tables, at, size, properties_length):
@@ -279,12 +291,14 @@ def _scan(
             break
         if check_torn and _is_unfinished(properties_at, properties_length, log + limit):
             break
-        number = _topic_number(slots, mask, topics, starts, topic_at, topic_length)
+        # the topic; an unknown one ends the scan with its place in the row
+        number = _topic_number((slots, mask, topics, starts), topic_at, topic_length)
         row = rows + count * _ROW_BYTES
         _store_span(row + _TOPIC_AT, topic_at - log, topic_length)
         if number < 0:
             stop = 4
             break
+        # the row
         store_i64(row + _PHYSICAL, base + position)
         store_i64(row + _QUEUE_OFFSET, load_be64(at + 20))
         store_i64(row + _STORE_MS, load_be64(at + 48 + born_host))
@@ -323,14 +337,14 @@ def scan(
     pass_fillers: bool = False,
     max_rows: int = 65_536,
 ) -> ScanResult:
-    """Scan records of ``data[position:limit]``, whose first array byte has physical offset ``base_offset``.
+    """Scans records of ``data[position:limit]``, whose first array byte has physical offset ``base_offset``.
 
     Stops before the first record that is not whole and valid, at a blank record, after ``max_rows``, or at a topic
     that ``topics`` lacks; :func:`topic_at_stop` then names it.
 
     No checksum covers property text. ``check_torn`` refuses a record of whose text a power cut has lost a sector:
-    what was never written reads as zeros there, and :class:`~tiering.batch.MessageBatch` lets no such text in. Nor a
-    last record whose text ends in a zero byte, as it does while the process that owns the log copies it there.
+    what was never written reads as zeros there, and :class:`~tiering.message.batch.MessageBatch` lets no such text in.
+    Nor a last record whose text ends in a zero byte, as it does while the process that owns the log copies it there.
 
     A log holds no fillers; ``pass_fillers`` passes over those of a segment that was put together from the archive.
     """
@@ -339,8 +353,9 @@ def scan(
     rows: ScanRows = np.empty(max(1, min(max_rows, (limit - position) // 91 + 1)), SCAN_ROW)
     out = np.empty(3, np.int64)
     _scan(
-        CRC_TABLES, data.ctypes.data, position, limit, base_offset, int(check_crc), int(check_torn),
-        int(pass_fillers), *topics.arguments(), rows.ctypes.data, len(rows), out.ctypes.data,
+        tables=CRC_TABLES, log=data.ctypes.data, position=position, limit=limit, base=base_offset, check_crc=check_crc,
+        check_torn=check_torn, pass_fillers=pass_fillers, **topics.arguments(), rows=rows.ctypes.data,
+        max_rows=len(rows), out=out.ctypes.data,
     )  # fmt: skip
     count, end, stop = (int(value) for value in out)
     if stop == ScanStop.UNKNOWN_TOPIC:
@@ -349,7 +364,7 @@ def scan(
 
 
 def scan_all(data: ByteArray, limit: int, base_offset: int, topics: TopicTable) -> ScanResult:
-    """Scan ``data[:limit]`` from its start with every checksum; the rows of all of it, and where and why it ended."""
+    """Scans ``data[:limit]`` from its start with every checksum; the rows of all of it, and where and why it ended."""
     pieces = [scan(data, 0, limit, base_offset, topics, check_crc=True)]
     while pieces[-1].stop is ScanStop.ROWS_FULL:
         pieces.append(scan(data, pieces[-1].position, limit, base_offset, topics, check_crc=True))
@@ -357,7 +372,10 @@ def scan_all(data: ByteArray, limit: int, base_offset: int, topics: TopicTable) 
 
 
 def in_queues(rows: ScanRows) -> NDArray[np.bool_]:
-    """Which rows have a queue unit: all but prepared and rolled-back transactions (``Record.has_queue_unit``)."""
+    """Returns which rows have a queue unit.
+
+    All but prepared and rolled-back transactions (``Record.has_queue_unit``).
+    """
     transaction = rows["sys_flag"] & TRANSACTION_MASK
     found: NDArray[np.bool_] = (transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT)
     return found

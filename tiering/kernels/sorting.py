@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.format.record import TRANSACTION_MASK, SysFlag
-from tiering.fs import ByteArray
-from tiering.kernels.primitives import kernel, load_be64, load_i32, load_i64, store_i32, store_i64
-from tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.format.record import TRANSACTION_MASK, SysFlag
+from tierlog.tiering.kernels.primitives import kernel, load_be64, load_i32, load_i64, store_i32, store_i64
+from tierlog.tiering.kernels.scan import SCAN_ROW, ScanRows, row_offset
 
 #: Records of one queue of a segment; those that have no queue unit are a group of their own. ``key``: see _group.
 GROUP = np.dtype(
@@ -46,8 +46,8 @@ def _insert(slots, mask, groups, count):
 
 
 @kernel
-def _group(rows, count, slots, mask, groups, known, positions, places):
-    """Note position and group of each row; a key is topic number << 33 | queue id << 1 | has no queue unit."""
+def _group(*, rows, count, slots, mask, groups, known, positions, places):
+    """Notes position and group of each row; a key is topic number << 33 | queue id << 1 | has no queue unit."""
     for i in range(count):
         row = rows + i * _ROW_BYTES
         transaction = load_i32(row + _FLAGS) & TRANSACTION_MASK
@@ -115,8 +115,9 @@ class RecordGroups:
         positions, places = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
         self._known = int(
             _group(
-                rows.ctypes.data, len(rows), self._slots.ctypes.data, len(self._slots) - 1,
-                self._groups.ctypes.data, self._known, positions.ctypes.data, places.ctypes.data,
+                rows=rows.ctypes.data, count=len(rows), slots=self._slots.ctypes.data, mask=len(self._slots) - 1,
+                groups=self._groups.ctypes.data, known=self._known, positions=positions.ctypes.data,
+                places=places.ctypes.data,
             )
         )  # fmt: skip
         self._taken.append((positions, places))

@@ -10,7 +10,7 @@ from numba import int32, int64, types, uint32
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from tiering.kernels.primitives import called, inlined, load_i64, load_u8, load_u32
+from tierlog.tiering.kernels.primitives import called, inlined, load_i64, load_u8, load_u32
 
 #: 0x80 in each of eight bytes: set where text is not ASCII.
 _NOT_ASCII = -9187201950435737472
@@ -62,6 +62,7 @@ def java_hash(seed, address, length):
     end = address + length
     value = uint32(seed)
     while address < end:
+        # ASCII, as most text is, by sixteen and by eight bytes
         if end - address >= 16:
             sixteen = _hash_of_sixteen(address)
             if sixteen >= 0:
@@ -74,6 +75,7 @@ def java_hash(seed, address, length):
                 value = uint32(int64(value) * 31**8 + _hash_of_eight(word))
                 address += 8
                 continue
+        # one character of UTF-8: its UTF-16 unit, or two of them
         byte = load_u8(address)
         unit = int64(0xFFFD)
         step = 1
@@ -174,8 +176,9 @@ def xxh32_begun(address, length):
 
 
 @called
-def xxh32_ended(a, b, c, d, taken, address, length):
+def xxh32_ended(sums, taken, address, length):
     """XXH32, unsigned, of a text whose first ``taken`` bytes are in the sums; the ``length`` others lie here."""
+    a, b, c, d = sums
     end = address + length
     while address + 16 <= end:
         a = _stripe(a, address)
@@ -205,6 +208,5 @@ def xxh32_ended(a, b, c, d, taken, address, length):
 @called
 def xxh32(address, length):
     """XXH32 with seed 0, unsigned."""
-    a, b, c, d = xxh32_begun(address, length)
     taken = length & -16
-    return xxh32_ended(a, b, c, d, taken, address + taken, length - taken)
+    return xxh32_ended(xxh32_begun(address, length), taken, address + taken, length - taken)

@@ -14,27 +14,49 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.errors import CorruptionError, NotFoundError
-from tiering.format.checkpoint import CHECKPOINT_BYTES, Checkpoint
-from tiering.format.queue_unit import LAST_EXTENSION
-from tiering.fs import ByteArray, FileSystem
-from tiering.hot.tag_code import SCHEDULE_TOPIC, tag_codes
-from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan, topic_at_stop
-from tiering.paths import StorePaths, base_offset_name, parse_base_offset
-from tiering.rocketmq.config_files import read_consumer_offsets, read_topics
-from tiering.rocketmq.queue_files import broker_queues, broker_topics
+from tierlog.tiering.base.errors import CorruptionError, NotFoundError
+from tierlog.tiering.base.fs import ByteArray, FileSystem
+from tierlog.tiering.base.paths import StorePaths, base_offset_name, parse_base_offset
+from tierlog.tiering.format.checkpoint import CHECKPOINT_BYTES, Checkpoint
+from tierlog.tiering.format.queue_unit import LAST_EXTENSION
+from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, in_queues, scan, topic_at_stop
+from tierlog.tiering.message.tags import SCHEDULE_TOPIC, tag_codes
+from tierlog.tiering.rocketmq.broker_files import broker_queues, broker_topics, read_consumer_offsets, read_topics
 
 QueueName = tuple[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerStore:
+    """A broker's store directory below the overlay, for what tierlog shows of it beside the messages. Never writes."""
+
+    fs: FileSystem
+    paths: StorePaths
+
+    def check(self) -> list[str]:
+        """Returns one line for each finding, see :func:`check_broker`."""
+        return check_broker(self.fs, self.paths)
+
+    def consumer_offsets(self) -> dict[str, dict[str, int]] | str:
+        """``topic@group`` to the next offset of each queue, as the broker names them, or why that cannot be told."""
+        try:
+            found = read_consumer_offsets(self.fs, self.paths)
+        except CorruptionError as error:
+            return str(error)
+        return {
+            f"{topic}@{group}": {str(queue): offset for queue, offset in queues.items()}
+            for (topic, group), queues in found.items()
+        }
+
+
 def check_broker(fs: FileSystem, paths: StorePaths) -> list[str]:
-    """Everything that does not fit together; memory grows with 40 bytes a message."""
+    """Returns everything that does not fit together; memory grows with 40 bytes a message."""
     return list(_check_broker(fs, paths))
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """What the log says of one queue."""
+    """The units that the log demands of one queue."""
 
     pieces: list[NDArray[np.void]] = field(default_factory=list)
     #: Where the queue began again at offset 0, for the last time.
@@ -47,7 +69,7 @@ _UNIT = np.dtype([("physical_offset", "<i8"), ("queue_offset", "<i8"), ("tag_cod
 
 @dataclass(slots=True)
 class _Log:
-    """What was found in the log."""
+    """The findings of the scan of the log."""
 
     begin: int = 0
     end: int = 0
@@ -70,9 +92,6 @@ def _check_broker(fs: FileSystem, paths: StorePaths) -> Iterator[str]:
             read(fs, paths)
         except CorruptionError as error:
             yield f"config: {error}"
-
-
-# the log
 
 
 def _check_log(fs: FileSystem, paths: StorePaths, log: _Log) -> Iterator[str]:
@@ -149,9 +168,6 @@ def _note(log: _Log, data: ByteArray, rows: ScanRows) -> None:
             wanted.began_at = int(beginnings[-1])
 
 
-# the queues
-
-
 def _check_queues(fs: FileSystem, paths: StorePaths, log: _Log) -> Iterator[str]:
     checked = set()
     for queue in broker_queues(fs, paths):
@@ -221,9 +237,6 @@ def _inside(offsets: NDArray[np.int64], ranges: list[tuple[int, int]]) -> NDArra
     for start, end in ranges:
         found |= (offsets >= start) & (offsets < end)
     return found
-
-
-# the checkpoint
 
 
 def _check_checkpoint(fs: FileSystem, paths: StorePaths, log: _Log) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What an operator asks for: archive, flush and check now."""
+"""The calls of an operator: archive, flush, check and erase now, and the receipts of erasures."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from index.query import Query
-from service.access.caller import Caller, Scope
-from service.api.admin_schemas import (
+from tierlog.index.search.query import Query
+from tierlog.service.access.caller import Caller, Scope
+from tierlog.service.api.contract import may_answer
+from tierlog.service.api.deps import TheAudit, TheCaller, TheEngine
+from tierlog.service.api.json_bodies import sent, to_all, to_some
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.lanes import LaneChoice
+from tierlog.service.api.route_traits import traits
+from tierlog.service.api.schemas.admin import (
     ArchiveIn,
     ArchiveReportOut,
     CheckIn,
@@ -20,18 +26,16 @@ from service.api.admin_schemas import (
     ReceiptListOut,
     ReceiptOut,
 )
-from service.api.contract import may_answer
-from service.api.deps import TheAudit, TheCaller, TheEngine
-from service.api.lane_route import LaneRoute
-from service.api.parameters import ReceiptId, any_store
-from service.api.sent import sent, to_all, to_some
-from service.wire import report_json
-from tiering.errors import InvalidRequestError, NotFoundError
+from tierlog.service.api.schemas.parameters import ReceiptId
+from tierlog.service.cluster.routing import ONE_STORE
+from tierlog.service.wire.documents import report_json
+from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1/admin", tags=["admin"], dependencies=[any_store])
+router = APIRouter(route_class=LaneRoute, prefix="/v1/admin", tags=["admin"])
 
 
 @router.post("/archive", operation_id="archive_now", response_model=ArchiveReportOut, responses=may_answer(409, 507))
+@traits(lane=LaneChoice.ADMIN, store=ONE_STORE)
 def archive(
     caller: TheCaller,
     engine: TheEngine,
@@ -48,6 +52,7 @@ def archive(
 
 
 @router.post("/flush", operation_id="flush_now", response_model=FlushedOut, responses=may_answer(507))
+@traits(lane=LaneChoice.ADMIN, store=ONE_STORE)
 def flush(caller: TheCaller, engine: TheEngine, audit: TheAudit) -> JSONResponse:
     """Make everything acknowledged so far durable."""
     caller.check_everywhere(Scope.ADMIN)
@@ -57,6 +62,7 @@ def flush(caller: TheCaller, engine: TheEngine, audit: TheAudit) -> JSONResponse
 
 
 @router.post("/check", operation_id="check_now", response_model=CheckReportOut)
+@traits(lane=LaneChoice.ADMIN, store=ONE_STORE)
 def check(
     caller: TheCaller,
     engine: TheEngine,
@@ -76,6 +82,7 @@ def check(
     response_model=ReceiptOut | ErasePlanOut,
     responses=may_answer(404, 409, 507),
 )
+@traits(lane=LaneChoice.ADMIN, store=ONE_STORE)
 def erase(
     caller: TheCaller,
     engine: TheEngine,
@@ -96,6 +103,7 @@ def erase(
 
 
 @router.get("/receipts", operation_id="list_receipts", response_model=ReceiptListOut)
+@traits(lane=LaneChoice.ADMIN, store=ONE_STORE)
 def receipts(caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Receipts of all erasures in topics that the caller administers, the oldest first."""
     caller.check(Scope.ADMIN)
@@ -106,6 +114,7 @@ def receipts(caller: TheCaller, engine: TheEngine) -> JSONResponse:
 @router.get(
     "/receipts/{tombstone_id}", operation_id="get_receipt", response_model=ReceiptOut, responses=may_answer(404)
 )
+@traits(lane=LaneChoice.ADMIN, store=ONE_STORE)
 def receipt(tombstone_id: ReceiptId, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """The receipt of one erasure: objects rewritten and deleted, and what may still hold bytes."""
     caller.check(Scope.ADMIN)
@@ -116,5 +125,5 @@ def receipt(tombstone_id: ReceiptId, caller: TheCaller, engine: TheEngine) -> JS
 
 
 def _may_see(caller: Caller, receipt: dict[str, Any]) -> bool:
-    """Of a receipt that cannot be read nobody knows the topic."""
+    """Whether the caller may see a receipt; nobody knows the topic of one that cannot be read."""
     return caller.may(Scope.ADMIN, receipt["topic"]) if "topic" in receipt else caller.is_unlimited

@@ -1,40 +1,174 @@
-"""Consumer groups: ``/v1/groups``."""
+"""Consumer groups: the calls below ``/v1/groups``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
-from service.access.caller import ANYBODY, ASK, Caller, Scope
-from service.api.contract import may_answer
-from service.api.deps import TheCaller, TheEngine
-from service.api.group_schemas import (
-    GroupListOut,
-    GroupOut,
-    JoinIn,
-    LeftOut,
-    MembershipOut,
-    OffsetsIn,
-    OffsetsOut,
-    RemovedOut,
-)
-from service.api.lane_route import LaneRoute
-from service.api.parameters import GroupName, MemberId, any_store
-from service.api.sent import sent, to_some
-from service.engine import Engine
-from service.group_shapes import Membership
-from tiering.errors import ForbiddenError, InvalidRequestError, NotFoundError
-from tiering.group_offsets import GroupState, Queue
+from tierlog.service.access.caller import ANYBODY, ASK, Caller, Scope
+from tierlog.service.api.contract import may_answer
+from tierlog.service.api.deps import TheCaller, TheEngine
+from tierlog.service.api.json_bodies import sent, to_some
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.lanes import LaneChoice
+from tierlog.service.api.route_traits import traits
+from tierlog.service.api.schemas.parameters import MAX_OFFSET, GroupName, MemberId, StoreIdText, Topic, Whole
+from tierlog.service.cluster.routing import GROUP, NEW_GROUP, ONE_STORE
+from tierlog.service.engine.groups import DEFAULT_SESSION_MS, MAX_SESSION_MS, MAX_TOPICS, MIN_SESSION_MS, Membership
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import ForbiddenError, InvalidRequestError, NotFoundError
+from tierlog.tiering.hot.consumer_groups import GroupState, Queue
+from tierlog.tiering.message.batch import MAX_QUEUES
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1/groups", tags=["groups"], dependencies=[any_store])
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class JoinIn(_Strict):
+    """Who wants to read what; a topic that does not exist yet has no queues until it does."""
+
+    topics: Annotated[list[Topic], FailFast()] = Field(min_length=1, max_length=MAX_TOPICS)
+    session_timeout_ms: Whole = Field(
+        default=DEFAULT_SESSION_MS,
+        ge=MIN_SESSION_MS,
+        le=MAX_SESSION_MS,
+        description="ms without a heartbeat after which the member is gone; send one three times as often",
+    )
+
+
+class OffsetIn(_Strict):
+    """The offset of the next message to consume, one more than that of the last one consumed."""
+
+    topic: Topic
+    store_id: StoreIdText | None = Field(
+        default=None, description="whose queue it is, as in the assignment; left out: the store that keeps the group"
+    )
+    queue_id: Whole = Field(ge=0, le=MAX_QUEUES - 1)
+    offset: Whole = Field(ge=0, le=MAX_OFFSET)
+
+
+class OffsetsIn(_Strict):
+    """A commit, all of it or nothing: of a member for queues assigned to it, or, without both, of a group at rest."""
+
+    member_id: str | None = None
+    generation: Annotated[Whole, Field(ge=0, le=MAX_OFFSET)] | None = None
+    offsets: Annotated[list[OffsetIn], FailFast()] = Field(min_length=1, max_length=10_000)
+    reset: bool = Field(default=False, description="allow offsets below the committed ones")
+
+
+class QueueRefOut(BaseModel):
+    """One queue; a pull names its store too."""
+
+    topic: str
+    store_id: str
+    queue_id: int
+
+
+class MembershipOut(BaseModel):
+    """The member may read and commit the assigned queues as long as the generation lasts."""
+
+    group: str
+    member_id: str
+    generation: int
+    session_timeout_ms: int
+    assignment: list[QueueRefOut]
+
+
+class OffsetOut(BaseModel):
+    """The next message to consume."""
+
+    topic: str
+    store_id: str
+    queue_id: int
+    offset: int
+
+
+class OffsetsOut(BaseModel):
+    """Committed offsets; a queue without one is left out."""
+
+    group: str
+    generation: int
+    offsets: list[OffsetOut]
+
+
+class MemberOut(BaseModel):
+    """A live member; ``idle_ms`` since its last heartbeat."""
+
+    member_id: str
+    topics: list[str]
+    session_timeout_ms: int
+    idle_ms: int
+    assignment: list[QueueRefOut]
+
+
+class ProgressOut(BaseModel):
+    """One queue; ``lag`` counts messages still to consume.
+
+    Null: nothing committed, no such queue any more, or its store does not answer.
+    """
+
+    topic: str
+    store_id: str
+    queue_id: int
+    offset: int | None
+    min_offset: int | None
+    max_offset: int | None
+    lag: int | None
+
+
+class GroupOut(BaseModel):
+    """A group with its live members, and every queue that has an offset or is read by a member."""
+
+    group: str
+    generation: int
+    members: list[MemberOut]
+    queues: list[ProgressOut]
+    lag: int | None = Field(description="of all queues; null: a store that has some of them does not answer")
+    stores_down: list[str] = Field(description="stores with queues of the group that do not answer")
+
+
+class GroupSummaryOut(BaseModel):
+    """A group in numbers: its live members, and the queues with a committed offset."""
+
+    group: str
+    generation: int
+    members: int
+    queues: int
+
+
+class LeftOut(BaseModel):
+    """The member is gone."""
+
+    group: str
+    member_id: str
+    left: Literal[True]
+
+
+class RemovedOut(BaseModel):
+    """The group is gone."""
+
+    group: str
+    removed: Literal[True]
+
+
+class GroupListOut(BaseModel):
+    """Every group of a store, by name."""
+
+    groups: list[GroupSummaryOut]
+
+
+router = APIRouter(route_class=LaneRoute, prefix="/v1/groups", tags=["groups"])
 
 
 @router.get("", operation_id="list_groups", response_model=GroupListOut)
+@traits(lane=LaneChoice.READ, store=ONE_STORE)
 def groups(caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Every group of one store in numbers, as far as it is about topics that the caller may read.
 
@@ -45,6 +179,7 @@ def groups(caller: TheCaller, engine: TheEngine) -> JSONResponse:
 
 
 @router.get("/{group}", operation_id="get_group", response_model=GroupOut, responses=may_answer(404))
+@traits(lane=LaneChoice.READ, store=GROUP)
 def group(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """One group: its live members, what is assigned to each, what is committed and how far it is behind.
 
@@ -72,6 +207,7 @@ def group(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONRespons
 
 
 @router.delete("/{group}", operation_id="delete_group", response_model=RemovedOut, responses=may_answer(404, 409, 507))
+@traits(lane=LaneChoice.READ, store=GROUP)
 def remove(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Forget a group and its offsets; 409 while it has a live member, 403 if it is about topics one may not read."""
     _check_shown(caller, engine, group)
@@ -83,6 +219,7 @@ def remove(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONRespon
 @router.post(
     "/{group}/members", operation_id="join_group", response_model=MembershipOut, responses=may_answer(409, 507)
 )
+@traits(lane=LaneChoice.READ, store=NEW_GROUP)
 def join(
     group: GroupName, wanted: Annotated[JoinIn, sent(JoinIn, to_some(Scope.READ))], caller: TheCaller, engine: TheEngine
 ) -> JSONResponse:
@@ -102,6 +239,7 @@ def join(
     response_model=MembershipOut,
     responses=may_answer(404, 507),
 )
+@traits(lane=LaneChoice.READ, store=GROUP)
 def heartbeat(group: GroupName, member_id: MemberId, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Stay a member, and learn the assignment of now. 404 if the session is over: join again.
 
@@ -115,6 +253,7 @@ def heartbeat(group: GroupName, member_id: MemberId, caller: TheCaller, engine: 
 @router.delete(
     "/{group}/members/{member_id}", operation_id="leave_group", response_model=LeftOut, responses=may_answer(507)
 )
+@traits(lane=LaneChoice.READ, store=GROUP)
 def leave(group: GroupName, member_id: MemberId, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """Give the queues to the other members at once instead of after the session's time. Repeatable."""
     _check_member(caller, engine, group, member_id)
@@ -123,6 +262,7 @@ def leave(group: GroupName, member_id: MemberId, caller: TheCaller, engine: TheE
 
 
 @router.get("/{group}/offsets", operation_id="get_offsets", response_model=OffsetsOut, responses=may_answer(404))
+@traits(lane=LaneChoice.READ, store=GROUP)
 def committed(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """The committed offsets: of each queue the next message to consume. Only of topics that the caller may read."""
     _check_shown(caller, engine, group)
@@ -135,6 +275,7 @@ def committed(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONRes
     response_model=OffsetsOut,
     responses=may_answer(404, 409, 507),
 )
+@traits(lane=LaneChoice.READ, store=NEW_GROUP)
 def commit(
     group: GroupName,
     wanted: Annotated[OffsetsIn, sent(OffsetsIn, to_some(Scope.READ))],
@@ -159,22 +300,22 @@ def commit(
     return JSONResponse(_offsets(group, engine.groups.committed(group), caller))
 
 
-def _check_shown(caller: Caller, engine: Engine, group: str) -> None:
-    """As if it were not there, a group of topics none of which the caller may read."""
+def _check_shown(caller: Caller, engine: Store, group: str) -> None:
+    """Answers as if a group were not there if the caller may read none of its topics."""
     caller.check(Scope.READ)
     topics = engine.groups.topics(group)
     if topics and not any(caller.may(Scope.READ, topic) for topic in topics):
         raise NotFoundError(f"no such group {group!r}")
 
 
-def _check_member(caller: Caller, engine: Engine, group: str, member_id: str) -> None:
-    """Of a member that is not there, nothing is known that could be denied."""
+def _check_member(caller: Caller, engine: Store, group: str, member_id: str) -> None:
+    """Checks the right to all topics of a member; one that is not there has none."""
     caller.check(Scope.READ)
     _check_all(caller, engine.groups.topics(group, member_id))
 
 
 def _check_all(caller: Caller, topics: Collection[str]) -> None:
-    """Without naming a topic that the caller may not know."""
+    """Checks the right to all topics, and names none that the caller may not know."""
     if not all(caller.may(Scope.READ, topic) for topic in topics):
         raise ForbiddenError(f"{caller.name!r} has no right to read every topic of this", hint=ASK)
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from service.access.caller import Caller, Scope
-from service.api.contract import may_answer
-from service.api.deps import TheServed
-from service.api.errors import problem
-from service.api.lane_route import LaneRoute
-from service.api.store_schemas import AliveOut, ReadyOut
-from service.querier_engine import QuerierEngine
+from tierlog.service.access.caller import Caller, Scope
+from tierlog.service.api.contract import may_answer
+from tierlog.service.api.deps import TheServed
+from tierlog.service.api.errors import problem
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.lanes import LaneChoice
+from tierlog.service.api.route_traits import traits
+from tierlog.service.api.schemas.stores import AliveOut, ReadyOut
 
 router = APIRouter(route_class=LaneRoute, tags=["health"])
 
 
 @router.get("/livez", operation_id="is_alive", response_model=AliveOut)
+@traits(lane=LaneChoice.ALWAYS, store=None)
 async def livez() -> JSONResponse:
     """200 as long as the process answers."""
     return JSONResponse({"status": "alive"})
 
 
 @router.get("/readyz", operation_id="is_ready", response_model=ReadyOut, responses=may_answer(503))
+@traits(lane=LaneChoice.ALWAYS, store=None)
 async def readyz(request: Request, engine: TheServed) -> JSONResponse:
     """200 if messages can be appended, else 503 with the reason.
 
@@ -32,20 +35,9 @@ async def readyz(request: Request, engine: TheServed) -> JSONResponse:
     which part it is.
     """
     tells = _tells_reasons(request)
-    if isinstance(engine, QuerierEngine):
-        unready, index_error = engine.unready_reason, None
-        if unready is not None:
-            reason = unready if tells else "an archive or the cluster table has not answered yet"
-            return problem(503, "not ready", reason, hint="it goes on asking; see to the archive")
-    else:
-        read_only, full, index_error = engine.read_only_reason, engine.disk_full_reason, engine.index_error
-        if read_only is not None:
-            reason = f"read-only: {read_only}" if tells else "the store is read-only"
-            return problem(503, "not ready", reason, hint="see to what the reason names, then restart")
-        if full is not None:
-            reason = full if tells else "the disk is full"
-            return problem(503, "not ready", reason, hint="free space; appends go on by themselves")
-    cold_error = engine.cold_error
+    if (unready := engine.unready) is not None:
+        return problem(503, "not ready", unready.reason if tells else unready.part, hint=unready.hint)
+    cold_error, index_error = engine.cold_error, engine.index_error
     if not tells:
         cold_error = cold_error and "the archive does not answer"
         index_error = index_error and "the index cannot be written"

@@ -1,26 +1,81 @@
-"""What is hot in one store: ``GET /v1/topics/{topic}/hot``, by which a querier learns what no archive tells it."""
+"""The hot tier of one store: ``GET /v1/topics/{topic}/hot``, which tells a querier what no archive does."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
 
-from index.query import Query as Question
-from service.access.caller import Scope
-from service.answer_forms import document
-from service.api.answers import answer_in_pieces, whole_answer
-from service.api.contract import ARROW_SCHEMA, may_answer
-from service.api.deps import TheCaller, TheEngine
-from service.api.hot_schemas import HotIn, HotOut
-from service.api.lane_route import LaneRoute
-from service.api.negotiation import wanted_form
-from service.api.parameters import TopicName, any_store
-from service.cluster.hot_wire import beside_hot, hot_stream
-from service.wire import ARROW_STREAM, JSON
-from tiering.errors import FencedError
+from tierlog.index.search.query import DEFAULT_LIMIT, MAX_LIMIT
+from tierlog.index.search.query import Query as Question
+from tierlog.index.search.results import PAGE_BYTES
+from tierlog.service.access.caller import Scope
+from tierlog.service.api.answer_forms import document
+from tierlog.service.api.answers import answer_in_pieces, whole_answer
+from tierlog.service.api.contract import ARROW_SCHEMA, may_answer
+from tierlog.service.api.deps import TheCaller, TheEngine
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.lanes import LaneChoice
+from tierlog.service.api.negotiation import wanted_form
+from tierlog.service.api.route_traits import traits
+from tierlog.service.api.schemas.messages import KEY_FIELD, CoverageOut, MessageOut
+from tierlog.service.api.schemas.parameters import TIMES, Number, Time, TopicName
+from tierlog.service.cluster.routing import TOPIC_STORE
+from tierlog.service.wire.documents import ARROW_STREAM, JSON
+from tierlog.service.wire.hot_page import beside_hot, hot_stream
+from tierlog.tiering.base.errors import FencedError
+from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"], dependencies=[any_store])
+
+class HotIn(BaseModel):
+    """A query of a hot tier alone; names and meaning as in a query of both."""
+
+    key: str | None = KEY_FIELD
+    from_ms: Time = Field(default=0, alias="from", description=f"first time; {TIMES}")
+    to_ms: Time = Field(
+        default=END_OF_TIME_MS, alias="to", description=f"end, not included, later than `from`; {TIMES}"
+    )
+    limit: Number = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT)
+    axis: TimeAxis = Field(default=TimeAxis.STORE, alias="time")
+    order: Order = Field(default=Order.NEWEST, description="which messages come first")
+    cursor: str | None = Field(default=None, description="`next_cursor` of a query, unchanged")
+    page_bytes: Number = Field(
+        default=PAGE_BYTES, ge=1, le=PAGE_BYTES, description="bytes of messages; one message is always given"
+    )
+
+
+class HotTombstoneOut(BaseModel):
+    """An erasure of the topic: of keys only keyed hashes are told."""
+
+    tombstone_id: str
+    topic: str
+    key_hash: str | None
+    salt: str
+    from_ms: int | None
+    to_ms: int | None
+    end: int = Field(description="records below this physical offset are meant")
+    added: int = Field(description="manifest version that has it; 0: none yet")
+    other_hashes: list[str]
+
+
+class HotOut(BaseModel):
+    """What is hot in one store, out of one snapshot; offsets are physical, in bytes."""
+
+    store_id: str
+    cold_url: str | None
+    border: int = Field(ge=0, description="hot copies begin here; what is below is in the archive alone")
+    end: int = Field(ge=0, description="end of what was searched")
+    topic_id: int
+    first_ms: int | None = Field(description="what is below `border` was stored then or before; null: not known")
+    manifest_version: int | None = Field(description="the archive at this version covers what is below `border`")
+    tombstones: list[HotTombstoneOut] = Field(description="erasures of the topic that the store knows")
+    more: bool = Field(description="true: nothing behind the last message is known")
+    coverage: CoverageOut
+    messages: list[MessageOut]
+
+
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"])
 
 
 @router.get(
@@ -29,6 +84,7 @@ router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"], depen
     response_model=HotOut,
     responses={200: {"content": {ARROW_STREAM: {"schema": ARROW_SCHEMA}}}, **may_answer(404, 406, 409)},
 )
+@traits(lane=LaneChoice.READ, store=TOPIC_STORE)
 def hot(
     request: Request, topic: TopicName, asked: Annotated[HotIn, Query()], caller: TheCaller, engine: TheEngine
 ) -> Response:
@@ -39,7 +95,14 @@ def hot(
     """
     caller.check(Scope.READ, topic)
     question = Question(
-        topic, asked.key, asked.from_ms, asked.to_ms, asked.limit, asked.axis, asked.order, asked.cursor
+        topic=topic,
+        key=asked.key,
+        from_ms=asked.from_ms,
+        to_ms=asked.to_ms,
+        limit=asked.limit,
+        axis=asked.axis,
+        order=asked.order,
+        cursor=asked.cursor,
     )
     if engine.is_fenced:
         raise FencedError("another volume serves this store now, and what is hot here is not what is hot there")

@@ -1,32 +1,47 @@
-"""Messages out: by key and time, and queue by queue."""
+"""Messages out: by key and time, in pages or as one download, queue by queue, and one by its id."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
-from index.query import MAX_LIMIT, Answer
-from index.query import Query as Question
-from service.access.caller import Scope
-from service.answer_forms import document, lines, whole
-from service.api.answers import answer_in_pieces, whole_answer
-from service.api.contract import PULL_FORMS, QUERY_FORMS, may_answer
-from service.api.deps import Stopping, TheCaller, TheEngine, TheReader, TheServed, TheSettings, check_now
-from service.api.downloads import download
-from service.api.lane_route import LaneRoute
-from service.api.limits import lane_of
-from service.api.negotiation import wanted_form
-from service.api.parameters import MessageId, QueueId, StoreId, TopicName, any_store
-from service.api.schemas import MessageOut, OffsetByTimeIn, OffsetByTimeOut, PullIn, PullOut, QueryIn, QueryOut
-from service.arrow_rows import batch_stream
-from service.following import FollowedQuery
-from service.wire import (
+from tierlog.index.search.query import MAX_LIMIT, Answer
+from tierlog.index.search.query import Query as Question
+from tierlog.service.access.caller import Scope
+from tierlog.service.api.answer_forms import document, form_of, lines, whole
+from tierlog.service.api.answers import answer_in_pieces, memory_of, send_pieces, until_gone, while_wanted, whole_answer
+from tierlog.service.api.contract import PULL_FORMS, QUERY_FORMS, may_answer
+from tierlog.service.api.deps import Stopping, TheCaller, TheEngine, TheReader, TheServed, TheSettings, check_now
+from tierlog.service.api.errors import store_error
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.lanes import LaneChoice
+from tierlog.service.api.limits import lane_of
+from tierlog.service.api.negotiation import wanted_form
+from tierlog.service.api.route_traits import traits
+from tierlog.service.api.schemas.messages import (
+    MessageOut,
+    OffsetByTimeIn,
+    OffsetByTimeOut,
+    PullIn,
+    PullOut,
+    QueryIn,
+    QueryOut,
+)
+from tierlog.service.api.schemas.parameters import MessageId, QueueId, StoreId, TopicName
+from tierlog.service.cluster.routing import MESSAGE, TOPIC_ARCHIVE, TOPIC_STORE
+from tierlog.service.wire.arrow import batch_stream
+from tierlog.service.wire.documents import (
     ARROW_STREAM,
     JSON,
     NDJSON,
@@ -34,17 +49,20 @@ from service.wire import (
     Json,
     beside_answer,
     beside_pull,
+    merged_coverage,
     message_json,
 )
-from tiering.errors import InvalidRequestError, MessageNotFoundError
-from tiering.message import StoredMessage
-from tiering.pull_result import PullResult
-from tiering.pulled_batch import PulledBatch
-from tiering.types import PullStatus
+from tierlog.tiering.base.errors import InvalidRequestError, MessageNotFoundError, StoreError
+from tierlog.tiering.base.types import PullStatus
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.read.pull_batch import PulledBatch
+from tierlog.tiering.read.pull_result import PullResult
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"], dependencies=[any_store])
+_LOG = logging.getLogger("tierlog")
 
-#: A long poll waits in steps, so that a stop and a client that went away end it.
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"])
+
+#: A long poll waits in steps, so that it ends when the service stops or the client has gone.
 _STEP_S = 0.5
 _LONG_FORMS = (NDJSON, ARROW_STREAM, PARQUET)
 _FORMS = (JSON, *_LONG_FORMS)
@@ -57,8 +75,10 @@ _ENDINGS = {NDJSON: "ndjson", ARROW_STREAM: "arrows", PARQUET: "parquet"}
     response_model=QueryOut,
     responses={200: {"content": QUERY_FORMS}, **may_answer(404, 406, 409)},
 )
+@traits(lane=LaneChoice.AS_ASKED, store=TOPIC_ARCHIVE)
 async def query(
     request: Request,
+    *,
     topic: TopicName,
     asked: Annotated[QueryIn, Query()],
     caller: TheCaller,
@@ -82,7 +102,7 @@ async def query(
             check_now(request, Scope.READ, topic)
             return engine.query(page_of, page_bytes=settings.serve.stream_page_bytes)
 
-        return await download(request, FollowedQuery(ask, question), form, f"{topic}.{_ENDINGS[form]}")
+        return await download(request, PagedQuery(ask, question), form, f"{topic}.{_ENDINGS[form]}")
     form = wanted_form(request, _FORMS)
 
     def page() -> Response:
@@ -93,7 +113,7 @@ async def query(
 
 
 def _page(request: Request, messages: Sequence[StoredMessage], before: Json, after: Json, form: str) -> Response:
-    """A page in a form, on a thread; in JSON what stands beside the messages is ``before`` or ``after`` them."""
+    """Makes a page in a form, on a thread. In JSON, what stands beside the messages is ``before`` or ``after`` them."""
     shown_bytes = sum(message.shown_bytes for message in messages)
     if form == JSON:
         return answer_in_pieces(request, document(before, messages, after), shown_bytes, form)
@@ -107,8 +127,9 @@ def _question(topic: str, asked: QueryIn) -> Question:
         raise InvalidRequestError("a dry run is of one page", hint="leave all out")
     limit = MAX_LIMIT if asked.all and "limit" not in asked.model_fields_set else asked.limit
     return Question(
-        topic, asked.key, asked.from_ms, asked.to_ms, limit, asked.axis, asked.order, asked.cursor,
-        asked.max_requests, asked.timeout_ms, asked.dry_run,
+        topic=topic, key=asked.key, from_ms=asked.from_ms, to_ms=asked.to_ms, limit=limit, axis=asked.axis,
+        order=asked.order, cursor=asked.cursor, max_requests=asked.max_requests, timeout_ms=asked.timeout_ms,
+        dry_run=asked.dry_run,
     )  # fmt: skip
 
 
@@ -118,8 +139,10 @@ def _question(topic: str, asked: QueryIn) -> Question:
     response_model=PullOut,
     responses={200: {"content": PULL_FORMS}, **may_answer(404, 406)},
 )
+@traits(lane=LaneChoice.AS_ASKED, store=TOPIC_STORE)
 async def pull(
     request: Request,
+    *,
     topic: TopicName,
     queue_id: QueueId,
     asked: Annotated[PullIn, Query()],
@@ -163,6 +186,7 @@ async def pull(
     response_model=OffsetByTimeOut,
     responses=may_answer(404),
 )
+@traits(lane=LaneChoice.READ, store=TOPIC_STORE)
 def offset_by_time(
     topic: TopicName,
     queue_id: QueueId,
@@ -184,6 +208,7 @@ def offset_by_time(
 
 
 @router.get("/messages/{message_id}", operation_id="get_message", response_model=MessageOut, responses=may_answer(404))
+@traits(lane=LaneChoice.READ, store=MESSAGE)
 def message(
     message_id: MessageId,
     caller: TheCaller,
@@ -204,10 +229,119 @@ def message(
 
 
 async def _wait(arrival: asyncio.Future[None], timeout_s: float, request: Request, stopping: threading.Event) -> None:
-    """Wait on the event loop: the few threads of the pool are for those who have something to do."""
+    """Waits on the event loop: the few threads of a lane are for those who have work to do."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + timeout_s
     while (left_s := end_s - loop.time()) > 0 and not stopping.is_set() and not await request.is_disconnected():
         await asyncio.wait([arrival], timeout=min(left_s, _STEP_S))
         if arrival.done():
             return
+
+
+class PagedQuery:
+    """The pages of a query that is followed to its end; one budget of requests is for all of them.
+
+    Each page looks at the store as it is then, as it does for a client that follows the cursor itself.
+    """
+
+    def __init__(self, ask: Callable[[Question], Answer], query: Question) -> None:
+        """``ask`` answers one page."""
+        self._ask = ask
+        self._query = query
+        self._coverage: Json = {}
+        self._cursor: str | None = query.cursor
+
+    def pages(self) -> Iterator[list[StoredMessage]]:
+        """The messages of each page, until one has no next."""
+        query = self._query
+        while True:
+            answer = self._ask(query)
+            self._coverage = merged_coverage(self._coverage, answer.coverage.to_json())
+            self._cursor = answer.next_cursor
+            yield answer.messages
+            if answer.next_cursor is None:
+                return
+            left = self._query.max_requests
+            if left is not None:
+                left = max(0, left - int(self._coverage["requests"]))
+            query = replace(query, cursor=answer.next_cursor, max_requests=left)
+
+    def beside(self) -> Json:
+        """Returns what stands beside the messages of all pages so far."""
+        return {"next_cursor": self._cursor, "coverage": self._coverage}
+
+
+async def download(request: Request, query: PagedQuery, media_type: str, name: str) -> Response:
+    """Makes the answer to a query that is followed to its end; raises what is wrong before the first page.
+
+    ``name`` is the file that a browser keeps it as.
+    """
+    found = _Download(request, query, media_type, name)
+    await found.begin()
+    return found
+
+
+class _Download(Response):
+    """An answer of any length: a page is read on a thread of the lane when the client has taken the one before.
+
+    One page is in memory at a time, and counts against the budget of answers; one that has begun is not refused
+    half-way. A client that goes away, or is cut off for taking nothing, ends the reading.
+    """
+
+    def __init__(self, request: Request, query: PagedQuery, media_type: str, name: str) -> None:
+        super().__init__(media_type=media_type)
+        del self.headers["content-length"]
+        self.headers["Content-Disposition"] = f'inline; filename="{name}"'
+        self._request, self._lane = request, lane_of(request)
+        self._query, self._pages = query, query.pages()
+        self._form = form_of(media_type)
+        self._next: bytes | None = None
+        self._at_end = False
+
+    async def begin(self) -> None:
+        self._next = await self._lane.run(self._step)
+        self._share = memory_of(self._request).take(len(self._next), waits=False)
+
+    def _step(self) -> bytes:
+        """Reads the next page on a thread, and gives its bytes, or those of the end."""
+        page = next(self._pages, None)
+        if page is None:
+            self._at_end = True
+            return self._form.end(self._query.beside())
+        return self._form.page(page)
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Sends everything; an end is sent only after everything."""
+        try:
+            await while_wanted(self._send(send), until_gone(receive))
+        finally:
+            self._share.release()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        data = self._next or b""
+        self._next = None
+        while True:
+            await send_pieces(send, data)
+            if self._at_end:
+                break
+            try:
+                data = await self._lane.run(self._step)
+                self._share.hold(len(data))
+            except Exception as error:  # the status is out: what can be said is said in the form's own way
+                if not isinstance(error, StoreError):
+                    _LOG.exception("a download failed")
+                last = self._form.failed(self._problem(error))
+                if last is None:
+                    _LOG.warning("a download is broken off: %s", error)
+                    return  # without an end, which the server makes the end of the connection
+                await send_pieces(send, last)
+                break
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _problem(self, error: Exception) -> dict[str, object]:
+        if isinstance(error, StoreError):
+            answer = store_error(self._request, error)
+            found: dict[str, object] = json.loads(bytes(answer.body))
+            return found
+        return {"type": "about:blank", "title": "internal error", "status": 500, "detail": "see the service's log"}

@@ -1,18 +1,78 @@
-"""The page at ``/`` and the files it loads, all from here: it needs nothing from anywhere else."""
+"""The page at ``/`` and the files that it loads, all from this service: it needs no other site.
+
+The names of the files change with their contents, so that browsers may keep them for ever.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from fastapi import APIRouter, Request, Response
 
-from service.api.lane_route import LaneRoute
-from service.web_files import WebFile, WebFiles, read_web_files
-from tiering.errors import NotFoundError
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.lanes import LaneChoice
+from tierlog.service.api.route_traits import traits
+from tierlog.tiering.base.errors import NotFoundError
+
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_PAGE = "index.html"
+#: Where the references of the page begin; it is replaced by the name of the folder.
+_PLACEHOLDER = b"/web/-/"
+
+
+@dataclass(frozen=True, slots=True)
+class WebFile:
+    """One file as it is sent."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class WebFiles:
+    """All files: the page, and what it loads, by path below ``/web/<digest>/``."""
+
+    page: WebFile
+    digest: str
+    parts: Mapping[str, WebFile]
+
+
+def read_web_files() -> WebFiles:
+    """Reads the files of the package. Modules name each other by relative paths, so one digest stands for all."""
+    found = dict(sorted(_below(files("tierlog.service").joinpath("web"))))
+    page = found.pop(_PAGE)
+    whole = hashlib.sha256()
+    for path, content in found.items():
+        whole.update(f"{path} {len(content)} ".encode())
+        whole.update(content)
+    digest = whole.hexdigest()[:16]
+    parts = {path: _file(content, _TYPES[path[path.rindex(".") :]]) for path, content in found.items()}
+    return WebFiles(_file(page.replace(_PLACEHOLDER, f"/web/{digest}/".encode()), "text/html"), digest, parts)
+
+
+def _file(content: bytes, media_type: str) -> WebFile:
+    return WebFile(content, f"{media_type}; charset=utf-8", f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+
+
+def _below(folder: Traversable, path: str = "") -> list[tuple[str, bytes]]:
+    found = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            found += _below(entry, f"{path}{entry.name}/")
+        elif entry.name.endswith((*_TYPES, _PAGE)):
+            found.append((path + entry.name, entry.read_bytes()))
+    return found
+
 
 router = APIRouter(route_class=LaneRoute, include_in_schema=False)
 
-#: No script, style or request but to this service, and nothing that makes markup of text.
+#: Scripts, styles and requests of this service alone, and nothing that turns text into markup.
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -32,12 +92,14 @@ def _files() -> WebFiles:
 
 
 @router.get("/")
+@traits(lane=LaneChoice.ALWAYS, store=None)
 async def page(request: Request) -> Response:
     """The page; asked for again each time, and sent only if it has changed."""
     return _answer(request, _files().page, "no-cache")
 
 
 @router.get("/web/{digest}/{path:path}")
+@traits(lane=LaneChoice.ALWAYS, store=None)
 async def part(request: Request, digest: str, path: str) -> Response:
     """What the page loads. A folder of another digest is another version's, which is not here."""
     files = _files()

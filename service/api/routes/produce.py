@@ -7,21 +7,24 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import WithJsonSchema
 
-from service.access.caller import Scope
-from service.api.contract import ARROW_SCHEMA, may_answer
-from service.api.deps import TheCaller, TheEngine, TheSettings
-from service.api.incoming import BODY, Incoming, body_kind
-from service.api.lane_route import LaneRoute
-from service.api.limits import body_of, lane_of
-from service.api.negotiation import wanted_form
-from service.api.parameters import TopicName, any_store, whole
-from service.api.schemas import AppendedListOut
-from service.appending import IDEMPOTENCY_KEY_PATTERN, IdempotencyKey
-from service.wire import ARROW_STREAM, JSON
-from tiering.batch import validate_topic
-from tiering.types import Durability
+from tierlog.service.access.caller import Scope
+from tierlog.service.api.contract import ARROW_SCHEMA, may_answer
+from tierlog.service.api.deps import TheCaller, TheEngine, TheSettings
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.lanes import LaneChoice
+from tierlog.service.api.limits import body_of, lane_of
+from tierlog.service.api.message_bodies import BODY, RequestMessages, body_kind
+from tierlog.service.api.negotiation import wanted_form
+from tierlog.service.api.route_traits import traits
+from tierlog.service.api.schemas.messages import AppendedListOut
+from tierlog.service.api.schemas.parameters import TopicName, whole
+from tierlog.service.cluster.routing import TOPIC_HOME
+from tierlog.service.engine.appends import IDEMPOTENCY_KEY_PATTERN, IdempotencyKey
+from tierlog.service.wire.documents import ARROW_STREAM, JSON
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import validate_topic
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"], dependencies=[any_store])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["messages"])
 
 _KEY = (
     "`producer` or `producer:number`: who sends the request, and the number of its first message among all that this "
@@ -39,8 +42,10 @@ _KEY = (
     responses={200: {"content": {ARROW_STREAM: {"schema": ARROW_SCHEMA}}}, **may_answer(406, 409, 507)},
     openapi_extra={"requestBody": BODY},
 )
+@traits(lane=LaneChoice.APPEND, store=TOPIC_HOME)
 async def produce(
     request: Request,
+    *,
     topic: TopicName,
     caller: TheCaller,
     engine: TheEngine,
@@ -57,5 +62,5 @@ async def produce(
     validate_topic(topic)
     key = None if idempotency_key is None else IdempotencyKey.parse(idempotency_key, caller.window)
     kind = body_kind(request.headers.get("content-type", JSON))
-    incoming = Incoming(kind, topic, engine, settings, request.app.state.lanes.parsing)
+    incoming = RequestMessages(kind, topic, engine, settings, request.app.state.lanes.parsing)
     return await incoming.append(body_of(request), lane_of(request), durability, key, form)

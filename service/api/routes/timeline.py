@@ -1,4 +1,4 @@
-"""The store at a glance, for those who draw it: ``GET /v1/timeline``."""
+"""The store at a glance, for a drawing: ``GET /v1/timeline``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from service.access.caller import Scope
-from service.api.deps import TheCaller, TheEngine
-from service.api.lane_route import LaneRoute
-from service.api.parameters import MAX_OFFSET, TIMES, Number, Time, any_store
-from service.timeline import DEFAULT_BLOCKS, MAX_BLOCKS, View
-from tiering.types import END_OF_TIME_MS, TimeRange
+from tierlog.service.access.caller import Scope
+from tierlog.service.api.deps import TheCaller, TheEngine
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.lanes import LaneChoice
+from tierlog.service.api.route_traits import traits
+from tierlog.service.api.schemas.parameters import MAX_OFFSET, TIMES, Number, Time
+from tierlog.service.cluster.routing import ONE_STORE
+from tierlog.service.engine.timeline import DEFAULT_BLOCKS, MAX_BLOCKS, TimelineView
+from tierlog.tiering.base.types import END_OF_TIME_MS, TimeRange
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"], dependencies=[any_store])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"])
 
 
 class TimelineIn(BaseModel):
@@ -74,6 +77,7 @@ class TimelineOut(BaseModel):
 
 
 @router.get("/timeline", operation_id="get_timeline", response_model=TimelineOut)
+@traits(lane=LaneChoice.READ, store=ONE_STORE)
 def timeline(asked: Annotated[TimelineIn, Query()], caller: TheCaller, engine: TheEngine) -> JSONResponse:
     """The same files as `GET /v1/files` as blocks along the log, few enough to draw however many there are.
 
@@ -81,5 +85,5 @@ def timeline(asked: Annotated[TimelineIn, Query()], caller: TheCaller, engine: T
     """
     caller.check(Scope.READ)
     stored = TimeRange.asked(asked.from_ms, asked.to_ms)
-    view = View(stored, asked.from_offset, asked.to_offset, asked.blocks, asked.known_version)
+    view = TimelineView(stored, asked.from_offset, asked.to_offset, asked.blocks, asked.known_version)
     return JSONResponse(engine.timeline(view).to_json())

@@ -1,4 +1,4 @@
-"""Topics and files: what is there."""
+"""Topics, files and statistics of a store."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
-from service.access.caller import Scope
-from service.api.admin_schemas import DeletedTopicOut
-from service.api.contract import may_answer
-from service.api.deps import TheAudit, TheCaller, TheEngine, TheReader
-from service.api.lane_route import LaneRoute
-from service.api.parameters import TopicName, any_store
-from service.api.schemas import DeleteTopicIn, HoldIn, TopicIn, TopicOut
-from service.api.sent import sent, to_topic
-from service.api.store_schemas import FileListOut, QuerierStatsOut, StatsOut, TopicListOut
-from service.engine import Engine
-from service.removal import TopicChanges
-from service.wire import file_json, topic_json
-from tiering.batch import validate_topic
-from tiering.errors import TopicNotFoundError
+from tierlog.service.access.caller import Scope
+from tierlog.service.api.contract import may_answer
+from tierlog.service.api.deps import TheAudit, TheCaller, TheEngine, TheReader
+from tierlog.service.api.json_bodies import sent, to_topic
+from tierlog.service.api.lane_route import LaneRoute
+from tierlog.service.api.lanes import LaneChoice
+from tierlog.service.api.route_traits import traits
+from tierlog.service.api.schemas.admin import DeletedTopicOut
+from tierlog.service.api.schemas.messages import DeleteTopicIn, HoldIn, TopicIn, TopicOut
+from tierlog.service.api.schemas.parameters import TopicName
+from tierlog.service.api.schemas.stores import FileListOut, QuerierStatsOut, StatsOut, TopicListOut
+from tierlog.service.cluster.routing import ARCHIVE, TOPIC_ARCHIVE, TOPIC_HOME, TOPIC_STORE
+from tierlog.service.engine.removal import TopicChanges
+from tierlog.service.engine.store import Store
+from tierlog.service.wire.documents import file_json, topic_json
+from tierlog.tiering.base.errors import TopicNotFoundError
+from tierlog.tiering.message.batch import validate_topic
 
-router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"], dependencies=[any_store])
+router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"])
 
 _NEW_QUEUES = 8
 
 
 @router.get("/topics", operation_id="list_topics", response_model=TopicListOut)
+@traits(lane=LaneChoice.READ, store=ARCHIVE)
 def topics(caller: TheCaller, engine: TheReader) -> JSONResponse:
     """Every topic that the caller may read, with its queues and their offsets."""
     caller.check(Scope.READ)
@@ -36,6 +40,7 @@ def topics(caller: TheCaller, engine: TheReader) -> JSONResponse:
 
 
 @router.get("/topics/{topic}", operation_id="get_topic", response_model=TopicOut, responses=may_answer(404))
+@traits(lane=LaneChoice.READ, store=TOPIC_ARCHIVE)
 def topic(topic: TopicName, caller: TheCaller, engine: TheReader) -> JSONResponse:
     """One topic."""
     caller.check(Scope.READ, topic)
@@ -49,6 +54,7 @@ def topic(topic: TopicName, caller: TheCaller, engine: TheReader) -> JSONRespons
     response_description="changed, or as it was",
     responses={201: {"model": TopicOut, "description": "made"}, **may_answer(409, 507)},
 )
+@traits(lane=LaneChoice.READ, store=TOPIC_HOME)
 def create(
     topic: TopicName,
     wanted: Annotated[TopicIn, sent(TopicIn, to_topic(Scope.ADMIN))],
@@ -68,7 +74,7 @@ def create(
     return JSONResponse(topic_json(engine.topic(topic)), status)
 
 
-def _change(engine: Engine, topic: str, wanted: TopicIn, queues: int) -> None:
+def _change(engine: Store, topic: str, wanted: TopicIn, queues: int) -> None:
     engine.create_topic(topic, wanted.queues or queues)
     changes = TopicChanges()
     if wanted.archive is not None:
@@ -82,6 +88,7 @@ def _change(engine: Engine, topic: str, wanted: TopicIn, queues: int) -> None:
 @router.put(
     "/topics/{topic}/hold", operation_id="hold_topic", response_model=TopicOut, responses=may_answer(404, 409, 507)
 )
+@traits(lane=LaneChoice.READ, store=TOPIC_STORE)
 def hold(
     topic: TopicName,
     wanted: Annotated[HoldIn, sent(HoldIn, to_topic(Scope.ADMIN))],
@@ -102,6 +109,7 @@ def hold(
     response_model=DeletedTopicOut,
     responses=may_answer(404, 409, 507),
 )
+@traits(lane=LaneChoice.ADMIN, store=TOPIC_STORE)
 def delete(
     topic: TopicName,
     caller: TheCaller,
@@ -123,6 +131,7 @@ def delete(
 
 
 @router.get("/files", operation_id="list_files", response_model=FileListOut)
+@traits(lane=LaneChoice.READ, store=ARCHIVE)
 def files(caller: TheCaller, engine: TheReader) -> JSONResponse:
     """Every segment and index file with tier, state, time range and bytes."""
     caller.check(Scope.READ)
@@ -130,6 +139,7 @@ def files(caller: TheCaller, engine: TheReader) -> JSONResponse:
 
 
 @router.get("/stats", operation_id="get_stats", response_model=StatsOut | QuerierStatsOut)
+@traits(lane=LaneChoice.READ, store=ARCHIVE)
 def stats(caller: TheCaller, engine: TheReader) -> JSONResponse:
     """Sizes in bytes, times in ms. What names topics is left out for a caller who may not read all of them."""
     caller.check(Scope.READ)

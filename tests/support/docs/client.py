@@ -16,7 +16,7 @@ from array import array
 def main() -> int:
     name, arguments = os.path.basename(sys.argv[0]), sys.argv[1:]
     if name.startswith("python"):
-        if arguments[:1] != ["-m"] or arguments[1].split(".")[0] not in ("service", "tests"):
+        if arguments[:1] != ["-m"] or arguments[1].split(".")[0] not in ("tierlog", "docs", "tests"):
             os.execv(os.environ["DOCS_PYTHON"], [os.environ["DOCS_PYTHON"], *arguments])
         name = "python"
     with socket.socket(socket.AF_UNIX) as asked:

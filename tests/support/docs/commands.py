@@ -22,23 +22,31 @@ import threading
 import traceback
 from pathlib import Path
 
-import service.cli
-from service.cli.main import main as tierlog
-from service.kernels_at_start import compile_at_first_start
+import tierlog.service.cli.commands
 from tests.support.docs.given import main as given
-from tiering.kernels import cache
+from tierlog.service.cli.kernel_compilation import compile_at_first_start
+from tierlog.service.main import main as run_tierlog
+from tierlog.tiering.kernels import cache
 
+#: A thread may wait for a kernel that is compiled for the first time.
+_THREADS_S = 60
 _TINY = ("--segment-bytes", "65536", "--queue-file-units", "60", "--index-slots", "100", "--index-items", "400")
 
 
 def main(path: str) -> None:
     """Serve until standard input ends."""
-    for module in pkgutil.iter_modules(service.cli.__path__):
-        importlib.import_module(f"service.cli.{module.name}")
-    for name in ("service.serving", "service.dump", "service.settings_doc", "service.demo", "boto3"):
+    for module in pkgutil.iter_modules(tierlog.service.cli.commands.__path__):
+        importlib.import_module(f"tierlog.service.cli.commands.{module.name}")
+    for name in (
+        "tierlog.service.api.application.process",
+        "tierlog.service.dump",
+        "docs.tools.settings",
+        "tierlog.service.demo",
+        "boto3",
+    ):
         importlib.import_module(name)
     _load_kernels()
-    assert threading.active_count() == 1, threading.enumerate()
+    _wait_for_threads()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -58,15 +66,26 @@ def main(path: str) -> None:
             asked.close()
 
 
+def _wait_for_threads() -> None:
+    """Lets end what the commands began beside themselves: a compaction outlives its store for a moment.
+
+    A lock that a thread held while the process is forked would be held in the fork for ever.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(_THREADS_S)
+    assert threading.active_count() == 1, threading.enumerate()
+
+
 def _load_kernels() -> None:
     compile_at_first_start(cache.CHOSEN, lambda line: None)  # or the first service of a page would say how far it is
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         log, root, cold = f"{folder}/log", f"{folder}/store", f"file://{folder}/cold"
         Path(log).write_text("a line k=1\n")
         with contextlib.redirect_stderr(io.StringIO()):
-            tierlog(["load", log, "--topic", "t", "--key", "k=(.)", "--root", root, "--cold", cold, *_TINY])
-            tierlog(["archive", "--all", "--drop-hot", "--root", root])
-            tierlog(["query", "t", "--key", "1", "--root", root])
+            run_tierlog(["load", log, "--topic", "t", "--key", "k=(.)", "--root", root, "--cold", cold, *_TINY])
+            run_tierlog(["archive", "--all", "--drop-hot", "--root", root])
+            run_tierlog(["query", "t", "--key", "1", "--root", root])
 
 
 def _answer(asked: socket.socket) -> None:
@@ -97,7 +116,7 @@ def _run(name: str, arguments: list[str]) -> int:
     code: object = 1
     try:
         if name == "tierlog":
-            code = tierlog(arguments)
+            code = run_tierlog(arguments)
         elif name == "given":
             code = given(arguments)
         else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from service.sample import sample_log
-from tests.support.golden import unpack
+from tests.support.rocketmq.golden import unpack
+from tierlog.service.sample import sample_log
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 import yaml
 
-from service.settings import Settings
 from tests.support.docs import client
 from tests.support.docs.outputs import is_as_shown
 from tests.support.docs.pages import ROOT, Block, Command, Page, commands_of
 from tests.support.docs.shell import Shell
 from tests.support.docs.usage import unknown_words
+from tierlog.service.config.settings import Settings
 
 _ADDRESS = re.compile(r"(?P<host>\b127\.0\.0\.1|\blocalhost|\bnode|\bnew-node):(?P<port>\d{4,5})\b")
 _PORT = re.compile(r"(?<=--port[ =])\d{4,5}\b")
@@ -131,7 +131,9 @@ class PageRun:
         stopped = shown.endswith("^C")
         shown = shown.removesuffix("^C").strip("\n")
         if _SERVING.match(text) or stopped:
-            text = re.sub(r"\bmake run\b", f"python -m service.demo --port {self._placed('127.0.0.1:8080')[10:]}", text)
+            text = re.sub(
+                r"\bmake run\b", f"python -m tierlog.service.demo --port {self._placed('127.0.0.1:8080')[10:]}", text
+            )
             pid, out = self.shell.start(
                 text, _READY if _SERVING.match(self._placed(command.text)) else self._last(shown)
             )

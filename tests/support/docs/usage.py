@@ -6,7 +6,7 @@ import argparse
 import importlib
 import re
 
-from service.cli.main import build_parser
+from tierlog.service.main import build_parser
 
 
 def unknown_words(text: str) -> list[str]:

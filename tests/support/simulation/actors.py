@@ -13,23 +13,23 @@ from tests.support.simulation.ledger import Intent, Ledger, rows_of
 from tests.support.simulation.scheduler import Process, Scheduler, SimClock, SimLock
 from tests.support.simulation.server import GRACE_MS, HOUR_MS, MINUTE_MS, Client, Server, Weather
 from tests.support.simulation.world import World
-from tiering.cold.manifest_store import ManifestChange, ManifestStore, Ownership
-from tiering.cold.publishing import put_verified, verify_object
-from tiering.cold.sweep import Sweep
-from tiering.errors import (
+from tierlog.tiering.base.errors import (
     ConflictError,
     FencedError,
     ObjectNotFoundError,
     StoreMismatchError,
     UnavailableError,
 )
-from tiering.format.manifest import Head, IndexEntry, LogEntry, ObjectRef, Tombstone
-from tiering.format.queue_rows import QUEUE_ROW, encode_queue_rows
-from tiering.format.store_state import StoreState
-from tiering.options import ColdOptions
-from tiering.paths import ColdKeys
-from tiering.randomness import SeededRandomness
-from tiering.types import TimeBounds
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore, Ownership
+from tierlog.tiering.cold.manifest.sweep import Sweep
+from tierlog.tiering.format.manifest import Head, IndexEntry, LogEntry, ObjectRef, Tombstone
+from tierlog.tiering.format.queue_rows import QUEUE_ROW, encode_queue_rows
+from tierlog.tiering.format.store_state import StoreState
+from tierlog.tiering.objects.transfer import put_verified, verify_object
 
 SEGMENT = 4096
 KEYS = ColdKeys("store")
@@ -51,7 +51,7 @@ class SimManifest(ManifestStore):
 
     def __init__(self, world: ArchiveWorld, client: Client, clock: SimClock) -> None:
         randomness = SeededRandomness(world.chance.getrandbits(60))
-        super().__init__(client, KEYS, randomness, OPTIONS, clock=clock)
+        super().__init__(client, KEYS, randomness=randomness, options=OPTIONS, clock=clock)
         self.randomness = randomness
         self._client = client
         self._scheduler = world.scheduler
@@ -271,7 +271,9 @@ def upload_segment(manifest: SimManifest, base: int, *, with_rows: bool = True) 
 
 def upload_index(manifest: SimManifest, level: int, first: int, following: int) -> IndexEntry:
     """Store an index object."""
-    key = KEYS.index(level, first, first, manifest.epoch, manifest.randomness.token_hex(4))
+    key = KEYS.index(
+        level, begin_ms=first, first_physical=first, epoch=manifest.epoch, nonce=manifest.randomness.token_hex(4)
+    )
     data = b"index %d" % first
     manifest.objects.upload(key, [data])
     verify_object(manifest.objects, key, len(data), zlib.crc32(data))

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.simulation.server import Client, Server
-from tiering.cold.manifest_store import ManifestChange
-from tiering.format.manifest import (
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.cold.manifest.store import ManifestChange
+from tierlog.tiering.format.manifest import (
     REMEMBERED_COMMITS,
     Head,
     IndexEntry,
@@ -17,8 +18,7 @@ from tiering.format.manifest import (
     decode_page,
     decode_removed,
 )
-from tiering.format.queue_rows import decode_queue_rows_head, decode_rows_page
-from tiering.paths import ColdKeys
+from tierlog.tiering.format.queue_rows import decode_queue_rows_head, decode_rows_page
 
 Row = tuple[int, ...]
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-import service.archived_appends
-import service.archiving
-import service.opening
-import tiering.cold.manifest_store
-import tiering.tails.writer
-from service.cli.local import LocalWriter
-from service.engine import Engine
-from service.opening import Surroundings
-from service.salvaging import salvage
-from tests.support.crash_fs import CrashFileSystem
-from tests.support.restore_world import read_all
+import tierlog.service.engine.archive_mover
+import tierlog.service.engine.archived_appends
+import tierlog.service.engine.recovery
+import tierlog.tiering.cold.manifest.store
+import tierlog.tiering.lifecycle.tail_writer
+from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.simulation.ledger import BrokenPromiseError
 from tests.support.simulation.scheduler import START_MS, Scheduler
 from tests.support.simulation.server import CALM, GRACE_MS, HOUR_MS, Server, Trace, Weather
@@ -23,18 +18,23 @@ from tests.support.simulation.tail_ledger import TailLedger, number_of
 from tests.support.simulation.threads import simulated
 from tests.support.simulation.volumes import COLD_URL, KEYS, ROOT, SETTINGS, STORE_ID, TailWorld, open_volume
 from tests.support.simulation.world import Outcome
-from tiering.clock import ManualClock
-from tiering.randomness import SeededRandomness
+from tests.support.world import read_all
+from tierlog.service.cli.salvager import salvage
+from tierlog.service.cli.targets import LocalWriter
+from tierlog.service.engine.opening import Components
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.randomness import SeededRandomness
 
 _STORMY_MS = 12 * HOUR_MS
 _CALM_MS = GRACE_MS
 _WEATHERS = (Weather(), Weather(0.1, 0.1, 0.05, 0.01), Weather(stalls=0.03), Weather(kills=0.02), CALM)
 _MODULES = (
-    service.archived_appends,
-    service.archiving,
-    service.opening,
-    tiering.cold.manifest_store,
-    tiering.tails.writer,
+    tierlog.service.engine.archived_appends,
+    tierlog.service.engine.archive_mover,
+    tierlog.service.engine.recovery,
+    tierlog.tiering.cold.manifest.store,
+    tierlog.tiering.lifecycle.tail_writer,
 )
 
 
@@ -68,7 +68,7 @@ def _read_again(server: Server, ledger: TailLedger, world: TailWorld) -> int:
 
     Then the disks turn up, whatever the log of each ends in, and are salvaged into it.
     """
-    engine = Engine.open(
+    engine = Store.open(
         ROOT, settings=SETTINGS, cold_url=COLD_URL, store_id=STORE_ID, clock=ManualClock(), fs=CrashFileSystem(),
         randomness=SeededRandomness(1), restore=True, objects=server.objects,
     )  # fmt: skip
@@ -78,7 +78,7 @@ def _read_again(server: Server, ledger: TailLedger, world: TailWorld) -> int:
         for fs, acknowledged in zip(world.disks, world.durable, strict=True):
             if acknowledged:  # else it may be of a restore that was never done
                 durable |= acknowledged
-                around = Surroundings(
+                around = Components(
                     SETTINGS.unsized(), ManualClock(), fs.after_kill(), SeededRandomness(2), server.objects
                 )  # fmt: skip
                 for run in range(2):
@@ -100,7 +100,7 @@ def _read_again(server: Server, ledger: TailLedger, world: TailWorld) -> int:
     return len(found)
 
 
-def _numbers(engine: Engine) -> list[int]:
+def _numbers(engine: Store) -> list[int]:
     return [
         number_of(message.record.body)
         for topic in engine.topics()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from tiering.clock import Clock
+from tierlog.tiering.base.clock import Clock
 
 #: When simulated worlds begin.
 START_MS = 1_700_000_000_000

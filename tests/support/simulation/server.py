@@ -13,14 +13,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tests.support.simulation.scheduler import Process, Scheduler, SimClock
-from tiering.cold.memory import MemoryObjectStore
-from tiering.cold.object_store import ObjectInfo, PendingUpload
-from tiering.errors import (
-    ObjectStoreUnavailableError,
-    PreconditionFailedError,
-    StoreError,
-    ThrottledError,
-)
+from tierlog.tiering.base.errors import ObjectStoreUnavailableError, PreconditionFailedError, StoreError, ThrottledError
+from tierlog.tiering.objects.memory import MemoryObjectStore
+from tierlog.tiering.objects.object_store import ObjectInfo, PendingUpload
 
 _Answer = TypeVar("_Answer")
 _LISTED_A_PAGE = 20

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from tests.support.simulation.ledger import BrokenPromiseError
 from tests.support.simulation.server import Client, Server
-from tiering.cold.manifest_store import ManifestStore
-from tiering.cold.segment.reader import SegmentReader
-from tiering.format.manifest import Head, LogEntry
-from tiering.format.record import MAGIC_BLANK, decode_record
-from tiering.format.tail import Tail, TailKind, decode_tail
-from tiering.options import ColdOptions
-from tiering.paths import ColdKeys
-from tiering.randomness import SeededRandomness
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.format.manifest import Head, LogEntry
+from tierlog.tiering.format.record import MAGIC_BLANK, decode_record
+from tierlog.tiering.format.tail import Tail, TailKind, decode_tail
 
 
 def number_of(body: bytes) -> int:
@@ -97,7 +97,7 @@ class TailLedger:
             self._hold(not lost, f"{sorted(lost)} were acknowledged, and a takeover left them behind")
 
     def _on_segment(self, entry: LogEntry) -> None:
-        manifest = ManifestStore(self.server.objects, self.keys, SeededRandomness(0), ColdOptions())
+        manifest = ManifestStore(self.server.objects, self.keys, randomness=SeededRandomness(0), options=ColdOptions())
         for position, data in SegmentReader(manifest.reader(), entry).raw_items():
             number = number_of(decode_record(bytes(data), 0).body)
             offset = entry.base + position

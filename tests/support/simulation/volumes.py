@@ -9,16 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from service.engine import Engine
-from service.settings import ColdSettings, HotSettings, IndexSettings, QuerySettings, Settings
-from tests.support.crash_fs import CrashFileSystem
+from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.simulation.scheduler import Process, Scheduler
 from tests.support.simulation.server import GRACE_MS, HOUR_MS, MINUTE_MS, Server, Weather
 from tests.support.simulation.tail_ledger import TailLedger, body_of
 from tests.support.simulation.world import World
-from tiering.batch import Message
-from tiering.cold.object_store import ObjectStore
-from tiering.errors import (
+from tests.support.stores.engines import small_settings
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.errors import (
     ClosedError,
     ConflictError,
     FencedError,
@@ -27,23 +25,17 @@ from tiering.errors import (
     StoreMismatchError,
     UnavailableError,
 )
-from tiering.paths import ColdKeys
-from tiering.randomness import SeededRandomness
-from tiering.types import Durability
+from tierlog.tiering.base.paths import ColdKeys
+from tierlog.tiering.base.randomness import SeededRandomness
+from tierlog.tiering.base.types import Durability
+from tierlog.tiering.message.batch import Message
+from tierlog.tiering.objects.object_store import ObjectStore
 
 STORE_ID = "store"
 KEYS = ColdKeys(STORE_ID)
 COLD_URL = "memory://archive"
 ROOT = Path("/volume")
-SETTINGS = Settings(
-    advertise="10.0.0.1:7777",
-    hot=HotSettings(segment_bytes=4096, queue_file_units=60, default_queues=2),
-    index=IndexSettings(slots=25, items=90),
-    cold=ColdSettings(
-        frame_bytes=4096, max_inline_entries=4, page_entries=3, grace_ms=GRACE_MS, tail_bytes=1024, tail_interval_ms=0
-    ),
-    query=QuerySettings(concurrency=1),
-)
+SETTINGS = small_settings(cold__grace_ms=GRACE_MS, cold__tail_bytes=1024, cold__tail_interval_ms=0)
 _APPENDERS = 3
 _TOPICS = ("orders", "pays")
 _LENGTHS = (5, 60, 60, 300, 1500)
@@ -110,11 +102,11 @@ class VolumeProcess:
             self._world.sleep(20 * MINUTE_MS)
             self._round(engine)
 
-    def _opened(self) -> Engine | None:
+    def _opened(self) -> Store | None:
         """None once another volume has taken over."""
         while True:
             try:
-                engine = Engine.open(
+                engine = Store.open(
                     ROOT, settings=SETTINGS, cold_url=COLD_URL, store_id=STORE_ID, clock=self._clock, fs=self.fs,
                     randomness=SeededRandomness(self._chance.getrandbits(60)), restore=self._restore,
                     objects=cast(ObjectStore, self._client),
@@ -131,7 +123,7 @@ class VolumeProcess:
             self._world.count("opened later")
             self._world.sleep(10 * MINUTE_MS)
 
-    def _round(self, engine: Engine) -> None:
+    def _round(self, engine: Store) -> None:
         """What the background does, and what an operator asks for."""
         steps = (engine.tiers_round, engine.tiers_round, engine._hot.roll, lambda: engine.archive(everything=True))
         try:
@@ -142,13 +134,13 @@ class VolumeProcess:
         except (FencedError, UnavailableError, ConflictError, ReadOnlyError, ClosedError, NotFoundError):
             self._world.count("rounds refused")
 
-    def _append_for_ever(self, engine: Engine) -> None:
+    def _append_for_ever(self, engine: Store) -> None:
         while True:
             busy = self._chance.random() < 0.7
             self._world.sleep(MINUTE_MS if busy else 2 * HOUR_MS)
             self._append(engine)
 
-    def _append(self, engine: Engine) -> None:
+    def _append(self, engine: Store) -> None:
         world = self._world
         numbers = [*range(world.sent, world.sent + self._chance.choice((1, 1, 2, 4)))]
         world.sent += len(numbers)
@@ -173,7 +165,7 @@ class VolumeProcess:
             if level is Durability.ARCHIVED:
                 world.ledger.acknowledged(numbers)
 
-    def _sweep(self, engine: Engine) -> None:
+    def _sweep(self, engine: Store) -> None:
         """Tails go beside everything else."""
         assert engine._archived is not None
         while True:

@@ -8,17 +8,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiering.errors import ChecksumMismatchError
-from tiering.format.queue_rows import QUEUE_ROW, QueueRows
-from tiering.format.section import Page
-from tiering.format.sorted_segment import (
+from tierlog.tiering.base.errors import ChecksumMismatchError
+from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.format.queue_rows import QUEUE_ROW, QueueRows
+from tierlog.tiering.format.section import Page
+from tierlog.tiering.format.sorted_segment import (
     DIRECTORY_PAGE_ROWS,
     DIRECTORY_SCHEMA,
     FramePlace,
     encode_directory_page,
 )
-from tiering.kernels.sorting import parts_of
-from tiering.types import TimeBounds
+from tierlog.tiering.kernels.sorting import parts_of
 
 _TIMES = ("min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms")
 Runs = NDArray[np.void]

@@ -12,14 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tiering.cold.reading import ArchiveReader
-from tiering.errors import ChecksumMismatchError, TornRecordError
-from tiering.format.compression import decompress
-from tiering.format.filler import Filler, decode_filler, is_filler
-from tiering.format.manifest import LogEntry
-from tiering.format.record import BLANK, MAGIC_BLANK, Record, decode_record
-from tiering.format.section import JsonObject, PageRef, SectionHead, decode_head, read_page
-from tiering.format.sorted_segment import (
+from tierlog.tiering.base.errors import ChecksumMismatchError, TornRecordError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.base.types import TimeAxis, TimeBounds, TimeRange
+from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
+from tierlog.tiering.format.compression import decompress
+from tierlog.tiering.format.filler import Filler, decode_filler, is_filler
+from tierlog.tiering.format.manifest import LogEntry
+from tierlog.tiering.format.record import BLANK, MAGIC_BLANK, Record, decode_record
+from tierlog.tiering.format.section import JsonObject, PageRef, SectionHead, decode_head, read_page
+from tierlog.tiering.format.sorted_segment import (
     MAGIC_DIRECTORY,
     MAGIC_OFFSET_MAP,
     VERSION,
@@ -31,9 +33,7 @@ from tiering.format.sorted_segment import (
     decompress_frame,
     is_frame_of,
 )
-from tiering.fs import ByteArray
-from tiering.kernels.placing import place_items
-from tiering.types import TimeAxis, TimeBounds, TimeRange
+from tierlog.tiering.kernels.placement import place_items
 
 _SIZE_AND_OFFSET = struct.Struct(">i24xq")
 
@@ -60,12 +60,10 @@ class DirectoryRow:
 
     @property
     def place(self) -> FramePlace:
-        """Where its frame lies."""
         return FramePlace(self.frame_position, self.frame_length, self.frame_bytes, self.frame_checksum)
 
     @property
     def bounds(self) -> TimeBounds:
-        """Least and greatest of both times."""
         return TimeBounds(self.min_store_ms, self.max_store_ms, self.min_born_ms, self.max_born_ms)
 
     def overlaps(self, axis: TimeAxis, time_range: TimeRange) -> bool:
@@ -74,7 +72,7 @@ class DirectoryRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredSegment:
     """A log segment rebuilt: byte for byte if ``fillers`` is 0, else with that many removed records as fillers."""
 
     data: bytes
@@ -97,7 +95,7 @@ class SegmentReader:
         self._entry = entry
 
     def seek_table(self) -> SeekTable:
-        """Where frames begin."""
+        """Returns where frames begin."""
         ref, path = self._entry.sections["seek_table"], self._entry.key
 
         def decode(data: bytes) -> SeekTable:
@@ -149,7 +147,7 @@ class SegmentReader:
         return [row for table in self._directory_tables(topic, queue_id) for row in _rows(table)]
 
     def queue_runs(self, topic: str, queue_id: int) -> QueueRuns:
-        """What :meth:`directory_rows` gives for one queue, as columns: a big segment has thousands of them."""
+        """Returns what :meth:`directory_rows` gives for one queue, as columns: a big segment has thousands of them."""
         tables = list(self._directory_tables(topic, queue_id))
         runs = np.empty(sum(map(len, tables)), QUEUE_RUN)
         for name in QUEUE_RUN.names or ():
@@ -210,7 +208,7 @@ class SegmentReader:
         return sorted(found)
 
     def directory_table(self) -> JsonObject:
-        """What the directory says of the segment as a whole."""
+        """Returns what the directory says of the segment as a whole."""
         return self._head("directory", MAGIC_DIRECTORY).table
 
     def items_of(self, rows: Iterable[DirectoryRow]) -> Iterator[Record | Filler]:
@@ -259,7 +257,10 @@ class SegmentReader:
         return int(cold[at]) + self._entry.base
 
     def physical_offsets(self, first: int, end: int) -> NDArray[np.int64]:
-        """Where records of the physical range ``[first, end)`` begin, removed ones too; reads their pages alone."""
+        """Returns where records of the physical range ``[first, end)`` begin, removed ones too.
+
+        Reads their pages alone.
+        """
         found = [np.empty(0, np.int64)]
         pages = [page for page in self._head("offset_map", MAGIC_OFFSET_MAP).pages if page.info["records"]]
         for page, following in zip(pages, [*pages[1:], None], strict=True):
@@ -285,7 +286,7 @@ class SegmentReader:
                 at += size
 
     def put_together(self, out: ByteArray) -> Iterator[NDArray[np.void]]:
-        """Put every record and filler to where it lay in the log segment ``out``, a frame with each step.
+        """Puts every record and filler to where it lay in the log segment ``out``, a frame with each step.
 
         Yields an ``ITEM`` for each of them. Raises :class:`TornRecordError` for what does not fit the segment.
         """
@@ -297,23 +298,22 @@ class SegmentReader:
 
     @property
     def blank_position(self) -> int:
-        """Where in the original segment its records end."""
+        """Position in the original segment at which its records end."""
         return int(self._head("directory", MAGIC_DIRECTORY).table["blank_position"])
 
     def ending(self) -> tuple[int, bytes]:
-        """Where the records of the original end, and what followed up to its last byte that is not zero."""
+        """Returns where the records of the original end, and what followed up to its last byte that is not zero."""
         table = self._head("directory", MAGIC_DIRECTORY).table
         room = self._entry.segment_bytes - table["blank_position"] - BLANK.size
         tail = decompress(bytes.fromhex(table["tail"]), room, "tail") if table["tail"] else b""
         return table["blank_position"], BLANK.pack(table["blank_length"], MAGIC_BLANK) + tail
 
-    def restore(self) -> Restored:
-        """The original log segment."""
+    def restore(self) -> RestoredSegment:
         segment = np.zeros(self._entry.segment_bytes, np.uint8)
         fillers = sum(int(items["filler"].sum()) for items in self.put_together(segment))
         blank_position, ending = self.ending()
         segment[blank_position : blank_position + len(ending)] = np.frombuffer(ending, np.uint8)
-        return Restored(segment.tobytes(), fillers)
+        return RestoredSegment(segment.tobytes(), fillers)
 
 
 def _rows(table: pa.Table) -> list[DirectoryRow]:

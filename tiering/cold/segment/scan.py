@@ -6,23 +6,28 @@ Memory: twelve bytes a record, one more if some are to be removed, and a few MB.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tiering.cold.segment.pooled import in_order
-from tiering.errors import CorruptionError
-from tiering.fs import ByteArray
-from tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
-from tiering.kernels.sorting import RecordGroups
-from tiering.kernels.sums import Stretch, stretches, sum_of
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.kernels.record_sums import RecordRange, stretches, sum_of
+from tierlog.tiering.kernels.scan import ScanRows, ScanStop, TopicTable, scan
+from tierlog.tiering.kernels.sorting import RecordGroups
 
+#: Threads that scan, or gather, compress and look again. Whoever takes what they made writes it meanwhile.
+THREADS = 2
+A = TypeVar("A")
+B = TypeVar("B")
+#: Summed and scanned at a time: the scan finds in the cache what was summed.
 _STRETCH_BYTES = 1 << 19
-"""Summed and scanned at a time: the scan finds in the cache what was summed."""
 #: Which of some records, given as the rows of a scan in the order of the log, become fillers.
 Removal = Callable[[ByteArray, ScanRows], NDArray[np.bool_]]
 
@@ -48,7 +53,7 @@ class ScannedSegment:
 def scan_segment(
     data: ByteArray, base_offset: int, topics: TopicTable, removal: Removal | None = None
 ) -> ScannedSegment:
-    """Read a rolled segment with every checksum verified; :class:`CorruptionError` where it is damaged.
+    """Reads a rolled segment with every checksum verified; :class:`CorruptionError` where it is damaged.
 
     The sum of the records is taken before their checksums are verified, and compared after they were compressed: what
     was verified in between is what is stored.
@@ -71,7 +76,8 @@ def scan_segment(
     order, sorted_groups = groups.sort(data, end, rank)
     all_removed = None if removal is None else np.concatenate([np.empty(0, np.bool_), *removed])
     return ScannedSegment(
-        data, base_offset, end, topics.names, groups, order, sorted_groups, all_removed, record_sum
+        data=data, base_offset=base_offset, blank_position=end, topic_names=topics.names, records=groups, order=order,
+        groups=sorted_groups, removed=all_removed, record_sum=record_sum,
     )  # fmt: skip
 
 
@@ -84,7 +90,9 @@ class _Part(NamedTuple):
     removed: NDArray[np.bool_]
 
 
-def _scanned(data: ByteArray, base_offset: int, topics: TopicTable, removal: Removal | None, stretch: Stretch) -> _Part:
+def _scanned(
+    data: ByteArray, base_offset: int, topics: TopicTable, removal: Removal | None, stretch: RecordRange
+) -> _Part:
     record_sum = sum_of(data, stretch)
     found = scan(
         data, stretch.start, stretch.end, base_offset, topics, check_crc=True, max_rows=stretch.records + 1
@@ -93,6 +101,25 @@ def _scanned(data: ByteArray, base_offset: int, topics: TopicTable, removal: Rem
         raise _damaged(found.stop.name.lower(), base_offset + found.position)
     removed = np.empty(0, np.bool_) if removal is None else removal(data, found.rows)
     return _Part(found.rows, found.position, record_sum, removed)
+
+
+def in_order(work: Callable[[A], B], items: Iterable[A], name: str) -> Iterator[B]:
+    """Yields what ``work`` makes of the items, in their order, each on one of :data:`THREADS` threads.
+
+    One more result than there are threads may wait, so that none of them does while one is taken.
+    """
+    pending: deque[Future[B]] = deque()
+    with ThreadPoolExecutor(THREADS, name) as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(work, item))
+                if len(pending) > THREADS:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for waiting in pending:
+                waiting.cancel()
 
 
 def _damaged(why: str, offset: int) -> CorruptionError:

@@ -1,11 +1,16 @@
 """Lays one scanned log segment out as a sorted segment and yields its bytes piece by piece.
 
-A frame holds part of one queue's run, or several queues' whole runs; :mod:`tiering.cold.segment.making` makes them.
+A frame holds part of one queue's run, or several queues' whole runs. What a frame compresses to is decompressed at once
+and compared with what the scan read, so that no byte changes unnoticed between log and object
+(``docs/formats/sorted_segment.md``). All of that is one thread's work, for some frames at a time: another thread takes
+longer to begin than a frame takes to compress.
+
 Memory: what the scan kept of the records, the offset map, and some megabytes of frames.
 """
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -15,15 +20,16 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from tiering.cold.segment.directory import DirectoryBuilder
-from tiering.cold.segment.making import FrameMaker, MadeFrames, batches
-from tiering.cold.segment.pooled import in_order
-from tiering.cold.segment.scan import ScannedSegment
-from tiering.errors import ChecksumMismatchError, CorruptionError
-from tiering.format.queue_rows import QueueRows
-from tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
-from tiering.format.section import Page, SectionRef, section_head
-from tiering.format.sorted_segment import (
+from tierlog.tiering.base.errors import ChecksumMismatchError, CorruptionError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.base.options import ColdOptions
+from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.cold.segment.directory import DirectoryBuilder
+from tierlog.tiering.cold.segment.scan import ScannedSegment, in_order
+from tierlog.tiering.format.queue_rows import QueueRows
+from tierlog.tiering.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK
+from tierlog.tiering.format.section import Page, SectionRef, section_head
+from tierlog.tiering.format.sorted_segment import (
     MAGIC_DIRECTORY,
     MAGIC_OFFSET_MAP,
     MAP_PAGE_RECORDS,
@@ -32,24 +38,25 @@ from tiering.format.sorted_segment import (
     SKIPPABLE_OFFSET_MAP,
     VERSION,
     FramePlace,
+    checksum_in_frame,
     decode_map_page,
+    decompress_frame,
     encode_map_page,
     encode_seek_table,
     frame_checksum,
 )
-from tiering.fs import ByteArray
-from tiering.kernels.checksum import joined_crc32
-from tiering.kernels.frames import FrameGatherer
-from tiering.kernels.sorting import parts_of, starts_of
-from tiering.options import ColdOptions
-from tiering.types import TimeBounds
+from tierlog.tiering.kernels.checksum import crc32_of, joined_crc32
+from tierlog.tiering.kernels.frames import FrameBatch, FrameGatherer, FrameRoom
+from tierlog.tiering.kernels.sorting import parts_of, starts_of
 
+#: Of records: what is gathered stays in a processor's own cache until it is compressed.
+_BATCH_BYTES = 1 << 20
 _TAIL_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """What the manifest needs to know about a written sorted segment."""
+    """The facts about a written sorted segment that the manifest needs."""
 
     size_bytes: int
     crc32: int
@@ -97,21 +104,25 @@ class SegmentWriter:
         directory = DirectoryBuilder(segment.base_offset, segment.groups, segment.topic_names, self._ids)
         yield from self._frames(directory)
         sections: dict[str, SectionRef] = {}
-        yield from self._section(sections, "offset_map", SKIPPABLE_OFFSET_MAP, MAGIC_OFFSET_MAP,
-                                 {"base": segment.base_offset}, self._offset_map_pages())  # fmt: skip
+        yield from self._section(
+            sections, "offset_map", skippable=SKIPPABLE_OFFSET_MAP, magic=MAGIC_OFFSET_MAP,
+            table={"base": segment.base_offset}, pages=self._offset_map_pages(),
+        )  # fmt: skip
         pages, queue_rows, bounds = directory.finish()
-        yield from self._section(sections, "directory", SKIPPABLE_DIRECTORY, MAGIC_DIRECTORY,
-                                 self._directory_table(), pages)  # fmt: skip
+        yield from self._section(
+            sections, "directory", skippable=SKIPPABLE_DIRECTORY, magic=MAGIC_DIRECTORY, table=self._directory_table(),
+            pages=pages,
+        )  # fmt: skip
         table = encode_seek_table(self._seek)
         sections["seek_table"] = SectionRef(self._size_bytes, len(table), len(table), zlib.crc32(table))
         yield self._account(table)
         self._summary = SegmentSummary(
-            self._size_bytes, self._crc32, int(segment.records.positions[-1]), len(segment.order), bounds, sections,
-            queue_rows,
+            size_bytes=self._size_bytes, crc32=self._crc32, raw_bytes=int(segment.records.positions[-1]),
+            records=len(segment.order), bounds=bounds, sections=sections, queue_rows=queue_rows,
         )  # fmt: skip
 
     def _account(self, piece: bytes, crc32: int | None = None) -> bytes:
-        """Count a piece, whose CRC may be known."""
+        """Counts a piece, whose CRC may be known."""
         self._size_bytes += len(piece)
         self._crc32 = int(joined_crc32(self._crc32, zlib.crc32(piece) if crc32 is None else crc32, len(piece)))
         return piece
@@ -120,8 +131,8 @@ class SegmentWriter:
         """Compressed frames, some at a time, each compared with what was read; further ones are made meanwhile."""
         segment = self._segment
         gatherer = FrameGatherer(
-            segment.data, segment.base_offset, segment.records, segment.order, segment.groups, self._left_out,
-            segment.removed,
+            segment.data, segment.base_offset, groups=segment.records, order=segment.order,
+            sorted_groups=segment.groups, left_out=self._left_out, removed=segment.removed,
         )  # fmt: skip
         planned = gatherer.plan(np.array(list(self._spans()), np.int64).reshape(-1, 3), self._options.frame_bytes)
         maker = FrameMaker(gatherer, self._options.compression_level)
@@ -135,7 +146,7 @@ class SegmentWriter:
         self._mapped_sum = gatherer.mapped_sum
 
     def _places(self, made: MadeFrames) -> list[FramePlace]:
-        """Where frames lie that come next in the object."""
+        """Returns where frames lie that come next in the object."""
         places, position = [], self._size_bytes
         for length, size, checksum in zip(
             made.lengths, made.batch.frames["bytes"].tolist(), made.checksums, strict=True
@@ -145,11 +156,11 @@ class SegmentWriter:
         return places
 
     def _spans(self) -> Iterator[tuple[int, int, int]]:
-        """What shares frames: (first group, first and last place in the order) of one queue or of small ones together.
+        """Yields what shares frames, one queue or small ones together.
 
-        Whole queues are put together as long as they fit into one frame; records without queue units belong to their
-        queue here. A topic that fits into one frame lies in one, and a larger one begins in one of its own, so that
-        reading a topic reads at most one frame that holds others.
+        (first group, first and last place in the order). Whole queues are put together as long as they fit into one
+        frame; records without queue units belong to their queue here. A topic that fits into one frame lies in one, and
+        a larger one begins in one of its own, so that reading a topic reads at most one frame that holds others.
         """
         groups, room = self._segment.groups, self._options.frame_bytes
         starts = starts_of(groups)
@@ -178,6 +189,7 @@ class SegmentWriter:
         self,
         sections: dict[str, SectionRef],
         name: str,
+        *,
         skippable: int,
         magic: bytes,
         table: dict[str, object],
@@ -205,7 +217,7 @@ class SegmentWriter:
         return pages
 
     def _directory_table(self) -> dict[str, object]:
-        """What restoring the segment needs besides the records: its blank record and any bytes after it."""
+        """Returns what restoring the segment needs besides the records: its blank record and any bytes after it."""
         segment = self._segment
         tail_at = segment.blank_position + BLANK_BYTES
         tail = _without_trailing_zeros(segment.data[tail_at:])
@@ -221,8 +233,78 @@ class SegmentWriter:
         }
 
 
+@dataclass(slots=True)
+class MadeFrames:
+    """Compressed frames that hold their records: ``piece`` joins them, ``crc32`` is its CRC.
+
+    ``record_sum`` is that of the records that they were found to hold.
+    """
+
+    batch: FrameBatch
+    piece: bytes
+    crc32: int
+    lengths: list[int]
+    checksums: list[int]
+    record_sum: int
+
+
+class FrameMaker:
+    """Makes the compressed frames of one segment, and looks at each once more before it counts.
+
+    Any thread may call it, each has memory and contexts of its own.
+    """
+
+    def __init__(self, gatherer: FrameGatherer, level: int) -> None:
+        self._gatherer = gatherer
+        self._level = level
+        self._of_thread = threading.local()
+
+    def make(self, batch: tuple[int, NDArray[np.void]]) -> MadeFrames:
+        """Planned frames, the first of which has the number before them, compressed, and compared.
+
+        Raises :class:`ChecksumMismatchError` if they do not hold their records.
+        """
+        room, compressor = self._own()
+        gathered = self._gatherer.gather(batch[1], batch[0], room)
+        compressed = [compressor.compress(part.data) for part in gathered.parts()]
+        piece = b"".join(compressed)
+        # the checksum first: what becomes of the bytes from here on is seen below, or by the server
+        made = MadeFrames(batch=gathered, piece=piece, crc32=crc32_of(piece), lengths=[], checksums=[], record_sum=0)
+        at = 0
+        for planned, length in zip(gathered.frames, map(len, compressed), strict=True):
+            frame = piece[at : at + length]
+            try:
+                held = decompress_frame(frame, int(planned["bytes"]), path="frame", position=int(planned["cold"]))
+                made.record_sum += self._gatherer.inspect(planned, held)
+            except CorruptionError as error:
+                raise ChecksumMismatchError(f"a compressed frame is not what was read: {error}") from error
+            made.lengths.append(length)
+            made.checksums.append(checksum_in_frame(frame))
+            at += length
+        return made
+
+    def _own(self) -> tuple[FrameRoom, zstandard.ZstdCompressor]:
+        """Memory and compressor of this thread."""
+        if not hasattr(self._of_thread, "own"):
+            compressor = zstandard.ZstdCompressor(level=self._level, write_checksum=True, write_content_size=True)
+            self._of_thread.own = FrameRoom(), compressor
+        own: tuple[FrameRoom, zstandard.ZstdCompressor] = self._of_thread.own
+        return own
+
+
+def batches(frames: NDArray[np.void]) -> Iterator[tuple[int, NDArray[np.void]]]:
+    """Planned frames and the number of the first of them, about a megabyte of records at a time."""
+    first = 0
+    ends = frames["cold"] + frames["bytes"]
+    while first < len(frames):
+        end = int(np.searchsorted(ends, int(frames["cold"][first]) + _BATCH_BYTES, side="right"))
+        end = max(end, first + 1)
+        yield first, frames[first:end]
+        first = end
+
+
 def _without_trailing_zeros(data: ByteArray) -> bytes:
-    """Looked at from the end in pieces: the rest of a segment rolled early is a hole of up to 1 GiB."""
+    """Cuts zeros off the end, piece by piece: the rest of a segment rolled early is a hole of up to 1 GiB."""
     end = len(data)
     while end:
         start = max(0, end - _TAIL_PIECE_BYTES)

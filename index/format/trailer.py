@@ -1,0 +1,122 @@
+"""Cover record (item 0 of a sealed file) and trailer of sealed and compacted index files. Big-endian.
+
+====== ==== ====== ============ =================================================================
+offset size type   field        meaning
+====== ==== ====== ============ =================================================================
+0      8    int64  first        first physical offset that the file covers
+8      8    int64  next         first physical offset above those that it covers
+16     4    int32  slots        hash slots
+20     4    int32  items        capacity of the chained file, item 0 included
+24     2    int16  layout       number of the item layout
+26     2    int16  version      1
+28     4    uint32 cover_crc    CRC-32 of bytes 0 to 27; the cover record ends here
+32     8    int64  min_store_ms least store time over the items
+40     8    int64  max_store_ms greatest store time over the items
+48     8    int64  min_born_ms  least born time over the items
+56     8    int64  max_born_ms  greatest born time over the items
+64     4    uint32 body_crc     CRC-32 of header, slots and items
+68     4    uint32 trailer_crc  CRC-32 of bytes 0 to 67
+72     8    bytes  magic        ``TLIDXEND``, or ``TLIDXEN2`` behind page checksums
+====== ==== ====== ============ =================================================================
+
+Total 80, at the very end of the file. What lies between items and a trailer with the second magic is described in
+``index.format.page_checksums``: compacted files have it since it exists, chained ones never.
+
+Torn write: the file has no valid trailer and is discarded; it is derived data.
+Written by: ``index.local.chained_file``, ``index.local.compaction``. Read by: those and ``index.local.compacted_file``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+from tierlog.index.format.errors import CorruptIndexError
+from tierlog.tiering.base.errors import UnsupportedFormatError
+from tierlog.tiering.base.fs import ByteArray
+from tierlog.tiering.base.types import TimeBounds
+from tierlog.tiering.kernels.checksum import CRC_TABLES, continued_crc32
+
+VERSION = 1
+COVER_BYTES = 32
+TRAILER_BYTES = 80
+TRAILER_MAGIC = b"TLIDXEND"
+PAGED_TRAILER_MAGIC = b"TLIDXEN2"
+
+_COVER = struct.Struct(">qqiihh")
+_BOUNDS = struct.Struct(">qqqq")
+_U32 = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The physical range that a file covers, and the capacity and layout it was made with."""
+
+    first: int
+    next: int
+    slots: int
+    items: int
+    layout_number: int
+    version: int = VERSION
+
+    def encode(self) -> bytes:
+        """The 32 bytes, CRC included."""
+        body = _COVER.pack(self.first, self.next, self.slots, self.items, self.layout_number, self.version)
+        return body + _U32.pack(zlib.crc32(body))
+
+    @classmethod
+    def decode(cls, data: bytes | ByteArray, path: str | None = None) -> Cover:
+        """Reads and checks 32 bytes.
+
+        Raises :class:`CorruptIndexError`, or :class:`UnsupportedFormatError` for an intact newer one.
+        """
+        record = bytes(data[:COVER_BYTES])
+        if len(record) < COVER_BYTES or zlib.crc32(record[: _COVER.size]) != _U32.unpack_from(record, _COVER.size)[0]:
+            raise CorruptIndexError("cover record of an index file is damaged", path=path)
+        cover = cls(*_COVER.unpack_from(record))
+        if cover.version != VERSION:
+            raise UnsupportedFormatError(f"index file version {cover.version}", path=path, hint="upgrade tierlog")
+        if not 0 <= cover.first < cover.next or cover.slots < 1 or cover.items < 2:
+            raise CorruptIndexError("cover record of an index file contradicts itself", path=path)
+        return cover
+
+
+@dataclass(frozen=True, slots=True)
+class Trailer:
+    """The last 80 bytes of a sealed or compacted file."""
+
+    cover: Cover
+    bounds: TimeBounds
+    body_crc: int
+    #: Whether page checksums lie before it.
+    is_paged: bool = False
+
+    def encode(self) -> bytes:
+        """The 80 bytes, checksums and magic included."""
+        times = self.bounds
+        body = (
+            self.cover.encode()
+            + _BOUNDS.pack(times.min_store_ms, times.max_store_ms, times.min_born_ms, times.max_born_ms)
+            + _U32.pack(self.body_crc)
+        )
+        return body + _U32.pack(zlib.crc32(body)) + (PAGED_TRAILER_MAGIC if self.is_paged else TRAILER_MAGIC)
+
+    @classmethod
+    def decode(cls, data: bytes | ByteArray, path: str | None = None) -> Trailer:
+        """Reads and checks 80 bytes; raises as :meth:`Cover.decode`."""
+        record = bytes(data[:TRAILER_BYTES])
+        if len(record) < TRAILER_BYTES or record[72:] not in (TRAILER_MAGIC, PAGED_TRAILER_MAGIC):
+            raise CorruptIndexError("index file without a trailer", path=path)
+        if zlib.crc32(record[:68]) != _U32.unpack_from(record, 68)[0]:
+            raise CorruptIndexError("trailer of an index file is damaged", path=path)
+        bounds = TimeBounds(*_BOUNDS.unpack_from(record, COVER_BYTES))
+        if bounds.min_store_ms > bounds.max_store_ms or bounds.min_born_ms > bounds.max_born_ms:
+            raise CorruptIndexError("times in the trailer of an index file contradict each other", path=path)
+        body_crc = _U32.unpack_from(record, 64)[0]
+        return cls(Cover.decode(record, path), bounds, body_crc, record[72:] == PAGED_TRAILER_MAGIC)
+
+
+def crc_of(data: ByteArray, crc: int = 0) -> int:
+    """CRC-32 of an array, continued from ``crc``."""
+    return int(continued_crc32(CRC_TABLES, data.ctypes.data, len(data), crc)) if len(data) else crc

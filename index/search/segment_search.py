@@ -1,0 +1,303 @@
+"""Reads messages out of archived segments, by hits of an index or by time: frames in parallel, neighbours together.
+
+Which frames are read together is decided by :func:`together`: as few requests as possible, and no more frames than may
+matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierlog.index.search.cost import TaskCost, cost_of_frames, cost_of_hits, cost_of_segment
+from tierlog.index.search.query import Query, TierCoverage
+from tierlog.index.search.task import Bounds, SearchContext, SearchTask
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.base.types import Order, Tier, TimeAxis, TimeRange
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
+from tierlog.tiering.cold.segment.reader import DirectoryRow, SegmentReader, item_at, items_in
+from tierlog.tiering.format.filler import Filler
+from tierlog.tiering.format.manifest import Head, LogEntry
+from tierlog.tiering.format.queue_rows import QueueRows
+from tierlog.tiering.format.record import Record
+from tierlog.tiering.format.sorted_segment import FramePlace
+from tierlog.tiering.lifecycle.tombstones import Erasures
+from tierlog.tiering.message.stored_message import StoredMessage
+
+T = TypeVar("T")
+TaskBody = Callable[[SearchContext], Iterable[StoredMessage | SearchTask]]
+
+COUNTER = "segments_unreachable"
+_GAP_BYTES = 64 << 10
+_READ_BYTES = 1 << 20
+"""Compressed frames that are read together: as much as thirty-two such pieces may hold in memory at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameWant(Generic[T]):
+    """A frame that is wanted: bounds of the times in it, how many results to expect, and what of it is wanted."""
+
+    place: FramePlace
+    bounds: Bounds
+    expects: int
+    items: Sequence[T]
+
+
+def together(
+    wants: Sequence[FrameWant[T]], order: Order, enough: int, is_kept: Callable[[FramePlace], bool]
+) -> Iterator[list[FrameWant[T]]]:
+    """Wants that are read together, each list by position: the first lists hold what comes first in the order.
+
+    Frames follow each other until ``enough`` results are to be expected of them; of those, the kept ones are read
+    together, and the others where they are neighbours, in pieces of bounded size.
+    """
+    newest = order is Order.NEWEST
+    ordered = sorted(wants, key=lambda want: -want.bounds[1] if newest else want.bounds[0])
+    start = expected = 0
+    for number, want in enumerate(ordered):
+        expected += want.expects
+        if expected >= enough or number + 1 == len(ordered):
+            yield from _neighbours(ordered[start : number + 1], is_kept)
+            start, expected = number + 1, 0
+
+
+def _neighbours(wants: list[FrameWant[T]], is_kept: Callable[[FramePlace], bool]) -> Iterator[list[FrameWant[T]]]:
+    kept: list[FrameWant[T]] = []
+    missing: list[FrameWant[T]] = []
+    for want in wants:
+        (kept if is_kept(want.place) else missing).append(want)
+    yield from _bounded(kept)
+    joined: list[FrameWant[T]] = []
+    for want in sorted(missing, key=_position):
+        if joined:
+            end = joined[-1].place.position + joined[-1].place.length
+            whole = want.place.position + want.place.length - joined[0].place.position
+            if want.place.position - end > _GAP_BYTES or whole > _READ_BYTES:
+                yield joined
+                joined = []
+        joined.append(want)
+    if joined:
+        yield joined
+
+
+def _bounded(kept: list[FrameWant[T]]) -> Iterator[list[FrameWant[T]]]:
+    group: list[FrameWant[T]] = []
+    size = 0
+    for want in kept:
+        if group and size + want.place.length > _READ_BYTES:
+            yield sorted(group, key=_position)
+            group, size = [], 0
+        group.append(want)
+        size += want.place.length
+    if group:
+        yield sorted(group, key=_position)
+
+
+def _position(want: FrameWant[T]) -> int:
+    return want.place.position
+
+
+def bounds_of(wants: Sequence[FrameWant[T]]) -> Bounds:
+    """Bounds of all of them."""
+    return min(want.bounds[0] for want in wants), max(want.bounds[1] for want in wants)
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Cold offsets that an index gives, and bounds of the time of each."""
+
+    offsets: NDArray[np.int64]
+    low_ms: NDArray[np.int64]
+    high_ms: NDArray[np.int64]
+
+    @property
+    def bounds(self) -> Bounds:
+        """Bounds of all of them."""
+        return int(self.low_ms.min()), int(self.high_ms.max())
+
+    def at(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Hits:
+        """Returns some of the hits."""
+        return Hits(self.offsets[chosen], self.low_ms[chosen], self.high_ms[chosen])
+
+
+class SegmentSearch:
+    """The archived segments of one head, for one query."""
+
+    def __init__(
+        self,
+        store_id: str,
+        manifest: ManifestStore,
+        head: Head,
+        *,
+        query: Query,
+        within: TimeRange,
+        claim: TierCoverage,
+        erased: Erasures,
+        present_from_ms: int | None,
+    ) -> None:
+        """``present_from_ms``: what was stored before has expired."""
+        self._store_id = store_id
+        self._manifest = manifest
+        self._head = head
+        self._query = query
+        self._within = within
+        self._claim = claim
+        self._erased = erased
+        self._present_from_ms = present_from_ms
+
+    # by key
+
+    def by_hits(self, hits: Hits, segment_bytes: int) -> Iterator[SearchTask]:
+        """Yields a task for each segment that hits point into."""
+        bases = hits.offsets - hits.offsets % segment_bytes
+        for base in np.unique(bases).tolist():
+            mine = hits.at(bases == base)
+
+            def run(context: SearchContext, base: int = base, mine: Hits = mine) -> Iterator[SearchTask]:
+                return self._frames_of_hits(base, mine, context)
+
+            def cost(context: SearchContext, base: int = base, count: int = len(mine.offsets)) -> TaskCost:
+                return cost_of_hits(self._entry(base, context), count, self._query.limit + 1)
+
+            yield self._task(mine.bounds, f"segment {base}", run, len(mine.offsets), cost)
+
+    def _frames_of_hits(self, base: int, hits: Hits, context: SearchContext) -> Iterator[SearchTask]:
+        manifest = self._manifest
+        entry = manifest.log_entry(manifest.reader(context.chain.for_manifest()), self._head, base)
+        if entry is None and base < self._head.cold_min:
+            context.segments_expired.add((self._store_id, base))
+            return
+        if entry is None:
+            raise CorruptionError(f"an index object points into segment {base}, which the manifest lacks")
+        reader = manifest.reader(context.chain)
+        table = SegmentReader(reader, entry).seek_table()
+        frames: dict[int, list[int]] = {}
+        for at, offset in enumerate(hits.offsets.tolist()):
+            frames.setdefault(table.frame_of(offset - base), []).append(at)
+        wants = []
+        for number, chosen in frames.items():
+            mine = hits.at(np.array(chosen))
+            positions = np.unique(mine.offsets) - base - int(table.decompressed[number])
+            wants.append(FrameWant(table.place(number), mine.bounds, len(positions), positions.tolist()))
+
+        def items(frame: bytes, positions: Sequence[int]) -> Iterator[Record | Filler]:
+            return (item_at(frame, position) for position in positions)
+
+        yield from self._reads(wants, entry, reader, items)
+
+    # by time
+
+    def by_time(self, rows: QueueRows, segment_bytes: int, from_offset: int) -> Iterator[SearchTask]:
+        """Yields a task for each segment that queue rows name and that reaches above ``from_offset``."""
+        low, high = ("min_store_ms", "max_store_ms")
+        if self._query.axis is TimeAxis.BORN:
+            low, high = ("min_born_ms", "max_born_ms")
+        rows = rows[(rows[low] < self._within.to_ms) & (rows[high] >= self._within.from_ms)]
+        for base in np.unique(rows["segment"]).tolist():
+            if base + segment_bytes <= from_offset:
+                continue
+            mine = rows[rows["segment"] == base]
+            bounds = int(mine[low].min()), int(mine[high].max())
+            is_gone = self._has_expired(int(mine["max_store_ms"].max()))
+
+            def run(context: SearchContext, base: int = base, is_gone: bool = is_gone) -> Iterator[SearchTask]:
+                if is_gone:
+                    context.segments_expired.add((self._store_id, base))
+                    return iter(())
+                return self._frames_in_range(base, context)
+
+            count, queues = int(mine["count"].sum()), len(mine)
+            expects = 0 if is_gone or self._query.key is not None else count
+
+            def cost(
+                context: SearchContext, base: int = base, of: tuple[int, int, int] = (queues, count, expects)
+            ) -> TaskCost:
+                entry = self._entry(base, context)
+                return cost_of_segment(entry, of[0], of[1], self._query.limit + 1, expects=of[2] > 0)
+
+            yield self._task(bounds, f"segment {base}", run, expects, cost)
+
+    def _frames_in_range(self, base: int, context: SearchContext) -> Iterator[SearchTask]:
+        manifest = self._manifest
+        entry = manifest.entry_of_rows(manifest.reader(context.chain.for_manifest(), scan=True), self._head, base)
+        reader = manifest.reader(context.chain, scan=True)
+        frames: dict[FramePlace, list[DirectoryRow]] = {}
+        for row in SegmentReader(reader, entry).directory_rows(self._query.topic):
+            if row.overlaps(self._query.axis, self._within):
+                frames.setdefault(row.place, []).append(row)
+        wants = []
+        for place, rows in frames.items():
+            bounds = [row.bounds.on(self._query.axis) for row in rows]
+            expects = 0 if self._query.key is not None else sum(row.records for row in rows)
+            whole = min(low for low, _ in bounds), max(high for _, high in bounds)
+            wants.append(FrameWant(place, whole, expects, rows))
+
+        def items(frame: bytes, rows: Sequence[DirectoryRow]) -> Iterator[Record | Filler]:
+            return (item for row in rows for item in items_in(frame, row))
+
+        yield from self._reads(wants, entry, reader, items, scan=True)
+
+    # both
+
+    def _reads(
+        self,
+        wants: list[FrameWant[T]],
+        entry: LogEntry,
+        reader: ArchiveReader,
+        items: Callable[[bytes, Sequence[T]], Iterator[Record | Filler]],
+        *,
+        scan: bool = False,
+    ) -> Iterator[SearchTask]:
+        """Yields tasks that read frames of a segment, a request each; ``items`` takes what is wanted out of one."""
+
+        def is_kept(place: FramePlace) -> bool:
+            return reader.holds_data(entry.key, place.position, place.position + place.length)
+
+        for group in together(wants, self._query.order, self._query.limit + 1, is_kept):
+
+            def run(context: SearchContext, group: list[FrameWant[T]] = group) -> Iterator[StoredMessage]:
+                segment = SegmentReader(self._manifest.reader(context.chain, scan=scan), entry)
+                for want, frame in zip(group, segment.frames([want.place for want in group]), strict=True):
+                    for item in items(frame, want.items):
+                        yield from self._verified(item, entry, context)
+                context.segments_read.add((self._store_id, Tier.COLD, entry.base))
+
+            expects = sum(want.expects for want in group)
+
+            def cost(_: SearchContext, group: list[FrameWant[T]] = group, expects: int = expects) -> TaskCost:
+                return cost_of_frames([want.place.length for want in group if not is_kept(want.place)], expects)
+
+            yield self._task(bounds_of(group), entry.key, run, expects, cost)
+
+    def _task(
+        self, bounds: Bounds, name: str, run: TaskBody, expects: int, cost: Callable[[SearchContext], TaskCost]
+    ) -> SearchTask:
+        is_inside = self._within.from_ms <= bounds[0] and bounds[1] < self._within.to_ms
+        return SearchTask(bounds, name, COUNTER, self._claim, run, expects=expects if is_inside else 0, cost=cost)
+
+    def _entry(self, base: int, context: SearchContext) -> LogEntry:
+        return self._manifest.entry_of_rows(self._manifest.reader(context.chain.for_manifest()), self._head, base)
+
+    def _verified(self, item: Record | Filler, entry: LogEntry, context: SearchContext) -> Iterator[StoredMessage]:
+        """The message, if it was asked for and is neither expired nor erased: its bytes may be there for a while."""
+        place = self._store_id, entry.base
+        if isinstance(item, Filler):
+            context.segments_erased.add(place)
+            return
+        message = StoredMessage(item, self._store_id, Tier.COLD)
+        if item.topic != self._query.topic or not (self._query.key is None or message.has_key(self._query.key)):
+            return
+        if self._has_expired(item.store_ms):
+            context.segments_expired.add(place)
+        elif self._erased.hides(item):
+            context.segments_erased.add(place)
+        else:
+            yield message
+
+    def _has_expired(self, store_ms: int) -> bool:
+        return self._present_from_ms is not None and store_ms < self._present_from_ms

@@ -1,0 +1,402 @@
+"""A process that serves one store, alone or as a node of a cluster, or that answers queries over many stores.
+
+It opens what it serves, answers requests, and ends within 10 s of being asked to.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from tierlog.service.access.audit import AuditLog
+from tierlog.service.access.control import AccessControl
+from tierlog.service.api.application.app import create_app
+from tierlog.service.archive.querier import Querier
+from tierlog.service.archive.readable import Served
+from tierlog.service.cluster.table_view import OwnNode, TableView
+from tierlog.service.cluster.view import ClusterView
+from tierlog.service.config.serve import ServeSettings
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.store import Store
+from tierlog.service.exit_codes import FAILED
+from tierlog.service.observing.logs import configure_logs
+from tierlog.service.observing.tracing import tracer_of
+from tierlog.service.server.connections import Connections, kept_descriptors, share_descriptors
+from tierlog.service.server.http_server import HttpServer, http_config
+from tierlog.service.server.tls import ServerTls
+from tierlog.tiering.base.clock import Clock, SystemClock
+from tierlog.tiering.base.errors import DiskFailedError, InvalidRequestError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.randomness import Randomness, SystemRandomness
+from tierlog.tiering.base.telemetry import Tracer
+from tierlog.tiering.hot.identity import StoreIdentity
+
+#: Requests that are being answered get this long after the stop.
+_GRACE_S = 2
+#: The whole way out gets this long; then the process ends as it stands, which a store survives like a kill.
+_EXIT_S = 9.0
+_BACKLOG = 2048
+_SWITCH_S = 0.0005
+#: The server ticks every 0.1 s.
+_TICKS_OF_CERTIFICATE = 100
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def check_membership(settings: Settings, root: Path, cold_url: str | None) -> None:
+    """Raises :class:`InvalidRequestError` if ``cluster.address`` is set for a store that cannot be in a cluster.
+
+    Called before anything is opened or made.
+    """
+    if settings.cluster.address is None:
+        return
+    if cold_url is None:
+        identity = StoreIdentity.read(LocalFileSystem(), StorePaths(root.absolute()))
+        cold_url = identity.cold_url if identity is not None else None
+    if cold_url is None:
+        raise InvalidRequestError(
+            "cluster.address is set, but the store has no cold tier: the stores of a cluster find each other there",
+            hint="name the archive with --cold URL, or leave cluster.address out",
+        )
+    if settings.cold.single_writer:
+        raise InvalidRequestError(
+            "cluster.address is set together with cold.single_writer: a cluster has many writers",
+            hint="it needs a bucket with conditional writes (docs/object_stores.md)",
+        )
+
+
+def join_cluster(
+    engine: Store, settings: Settings, clock: Clock | None = None, randomness: Randomness | None = None
+) -> TableView | None:
+    """The view of a store that is a node, not started; None for a store that is alone."""
+    address, objects = settings.cluster.address, engine.archive_objects
+    if address is None or objects is None:
+        return None
+    own = OwnNode(engine.store_id, address, engine.volume_id, engine.own_epoch, engine.groups.all_committed)
+    return TableView(
+        objects, clock or SystemClock(), randomness or SystemRandomness(),
+        refresh_ms=settings.cluster.refresh_ms, own=own, max_groups=settings.cluster.max_groups,
+    )  # fmt: skip
+
+
+def serve(
+    root: Path,
+    settings: Settings,
+    *,
+    cold_url: str | None = None,
+    store_id: str | None = None,
+    restore: bool = False,
+    prepare: Callable[[Store], None] = lambda engine: None,
+    ready: Callable[[str], None] = lambda url: print(f"tierlog: serving {url}", file=sys.stderr, flush=True),
+) -> None:
+    """Serves the store until SIGTERM or SIGINT, then stop accepting, flush, and close. In the main thread only.
+
+    ``restore`` makes the store from its archive first, see :meth:`Store.open`.
+    A stop before requests are taken raises KeyboardInterrupt once the store is closed. ``prepare`` runs on
+    the open store before requests are taken; ``ready`` is told the URL once they are. Raises what
+    :meth:`Store.open` raises, and :class:`InvalidRequestError` if the address cannot be listened on.
+    """
+
+    def run(process: _Process) -> None:
+        _check_volume(Path(root))
+        check_membership(process.settings, root, cold_url)
+        audit = _audit_log(root, process.settings)
+        engine = Store.open(
+            root, cold_url=cold_url, store_id=store_id, restore=restore, settings=process.settings,
+            tracer=process.tracer,
+        )  # fmt: skip
+        cluster = join_cluster(engine, process.settings)
+        try:
+            engine.start()
+            if cluster is not None:
+                cluster.start(first_look_s=process.settings.cluster.ask_timeout_ms / 1000)
+            prepare(engine)
+            process.answer(engine, audit, cluster, ready)
+        finally:
+            _last_resort(process.stopping)
+            if cluster is not None:
+                cluster.stop()
+            engine.close()
+            audit.close()
+
+    _serve(settings, run, forwards=settings.cluster.address is not None)
+
+
+def serve_querier(
+    settings: Settings,
+    *,
+    cold_url: str | None = None,
+    ready: Callable[[str], None] = lambda url: print(f"tierlog: querying at {url}", file=sys.stderr, flush=True),
+) -> None:
+    """Answers queries over the stores of ``cluster.stores`` or of the cluster table, until SIGTERM or SIGINT.
+
+    In the main thread only. Raises what :meth:`Querier.open` raises, and :class:`InvalidRequestError` if the
+    address cannot be listened on.
+    """
+
+    def run(process: _Process) -> None:
+        engine = Querier.open(
+            cold_url, process.settings.cluster.sources, settings=process.settings, tracer=process.tracer
+        )
+        try:
+            engine.start()
+            process.answer(engine, None, engine.cluster, ready)
+        finally:
+            _last_resort(process.stopping)
+            engine.close()
+
+    _serve(settings, run, forwards=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """The parts of a process that answers requests, whatever it answers from."""
+
+    settings: Settings
+    control: AccessControl
+    tls: ServerTls | None
+    tracer: Tracer
+    listener: socket.socket
+    stopping: threading.Event
+    connections: Connections
+
+    def answer(
+        self,
+        engine: Served,
+        audit: AuditLog | None,
+        cluster: ClusterView | None,
+        ready: Callable[[str], None],
+    ) -> None:
+        """Answers until it is asked to stop."""
+        app = create_app(
+            engine, self.settings, self.stopping, control=self.control, audit=audit, cluster=cluster,
+            connections=self.connections,
+        )  # fmt: skip
+        _answer(
+            app,
+            settings=self.settings,
+            connections=self.connections,
+            tls=self.tls,
+            listener=self.listener,
+            stopping=self.stopping,
+            ready=ready,
+        )
+
+
+def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: bool) -> None:
+    configure_logs(settings.log)
+    stopping = threading.Event()
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
+    try:
+        # the port first: of two services started by mistake, the second touches nothing
+        tls = ServerTls.of(settings.serve)
+        control = AccessControl(settings.access, SystemClock())
+        with _listen(settings.serve.host, settings.serve.port) as listener, tracer_of(settings.tracing) as tracer:
+            _check_access(listener, control)
+            connections = _connections(settings, forwards=forwards)
+            port = listener.getsockname()[1]  # goes into message ids, so a free port asked for as 0 must be known
+            settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": port})})
+            run(
+                _Process(
+                    settings=settings,
+                    control=control,
+                    tls=tls,
+                    tracer=tracer,
+                    listener=listener,
+                    stopping=stopping,
+                    connections=connections,
+                )
+            )
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    _end_if_threads_hang()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise InvalidRequestError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="choose another with --port"
+        ) from error
+    return listener
+
+
+def _check_access(listener: socket.socket, control: AccessControl) -> None:
+    """Refuses any address but the loopback without tokens, and tells who starts it that everybody there may come in."""
+    host = listener.getsockname()[0]
+    if control.is_on:
+        return
+    if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        raise InvalidRequestError(
+            f"without tokens the service listens on the loopback only, not on {host}",
+            hint="`tierlog token` makes one for access.tokens_file (docs/access.md), or leave --host out",
+        )
+    print(
+        "tierlog: no tokens: whoever reaches this machine's loopback may do everything (docs/access.md)",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _connections(settings: Settings, *, forwards: bool) -> Connections:
+    """Allows as many connections as there are descriptors for; says so where these are fewer than set."""
+    most = share_descriptors(settings, forwards=forwards)
+    if most < settings.serve.max_connections:
+        print(
+            f"tierlog: the limit of open files leaves {most} connections instead of {settings.serve.max_connections} "
+            f"(serve.max_connections): {kept_descriptors(settings)} files are kept for the store",
+            file=sys.stderr,
+            flush=True,
+        )
+    return Connections(most)
+
+
+def _check_volume(root: Path) -> None:
+    """Refuses a directory of another user: the most frequent reason why a store in a container does not open."""
+    if root.is_dir() and not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+        raise DiskFailedError(
+            f"the directory belongs to user {root.stat().st_uid}, and user {os.geteuid()} may not write to it",
+            path=str(root),
+            hint=f"`chown -R {os.geteuid()}` it, run as its owner, or set fsGroup on Kubernetes (docs/containers.md)",
+        )
+
+
+def _audit_log(root: Path, settings: Settings) -> AuditLog:
+    folder = StorePaths(Path(root).absolute()).audit
+    return AuditLog(LocalFileSystem(), folder, SystemClock(), SystemRandomness(), settings.access.audit_max_bytes)
+
+
+class _Server(HttpServer):
+    """The HTTP server: tells long polls of a stop at once, tells of the start, and looks after the certificate."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        connections: Connections,
+        settings: ServeSettings,
+        stopping: threading.Event,
+        started: Callable[[], None],
+        tls: ServerTls | None,
+    ) -> None:
+        super().__init__(config, connections, settings)
+        self._tls = tls
+        self._stopping = stopping
+        self._tell = started
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        _last_resort(self._stopping)
+        super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._tls is not None and counter % _TICKS_OF_CERTIFICATE == 0:
+            self._tls.refresh()
+        return await super().on_tick(counter)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._tell()
+
+
+def _answer(
+    app: Callable[..., Any],
+    *,
+    settings: Settings,
+    connections: Connections,
+    tls: ServerTls | None,
+    listener: socket.socket,
+    stopping: threading.Event,
+    ready: Callable[[str], None],
+) -> None:
+    config = http_config(
+        app,
+        settings.serve,
+        ssl_context_factory=None if tls is None else tls.shown,
+        timeout_graceful_shutdown=_GRACE_S,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+    )
+    # the event loop is one thread among those that work: at 5 ms for each of them, it would hardly get its turn, and at
+    # 0.1 ms they would change all the time; a request took a fifth more of either (docs/decisions/0025)
+    sys.setswitchinterval(_SWITCH_S)
+    server = _Server(
+        config,
+        connections=connections,
+        settings=settings.serve,
+        stopping=stopping,
+        started=lambda: ready(_url(listener, is_tls=tls is not None)),
+        tls=tls,
+    )
+    # the server hands on the signal that ended it, once the handlers before its own are back: those do nothing
+    for number in _SIGNALS:
+        signal.signal(number, _ignore)
+    server.run(sockets=[listener])
+
+
+def _url(listener: socket.socket, *, is_tls: bool) -> str:
+    scheme = "https" if is_tls else "http"
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Ignores a signal; SIG_IGN would be inherited by children."""
+
+
+def _last_resort(stopping: threading.Event) -> None:
+    """Starts the clock at the first stop: whatever hangs, the process ends in time."""
+    if not stopping.is_set():
+        stopping.set()
+        timer = threading.Timer(_EXIT_S, _give_up)
+        timer.daemon = True
+        timer.start()
+
+
+def _give_up() -> None:
+    print("tierlog: closing took too long, leaving as after a kill", file=sys.stderr, flush=True)
+    os._exit(FAILED)
+
+
+def _end_if_threads_hang() -> None:
+    """Leaves without waiting for threads that a dead object store holds; the store is closed by now."""
+    hanging = [
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.main_thread() and not thread.daemon and thread.is_alive()
+    ]
+    for thread in hanging:
+        thread.join(0.5)
+    for handler in logging.getLogger().handlers:  # of the last turn of an event loop some lines may wait
+        handler.flush()
+    if any(thread.is_alive() for thread in hanging):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

@@ -1,0 +1,219 @@
+"""The metrics of a store and its service for Prometheus: :meth:`Store.stats`, and what was counted on the way.
+
+Read at each scrape, which asks nothing of the archive. What there is, and what it means: ``metric_families``.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tierlog.service.archive.readable import Served
+from tierlog.service.cluster.fan_out import StoreFanOut
+from tierlog.service.cluster.table_view import TableView
+from tierlog.service.cluster.view import ClusterView
+from tierlog.service.engine.store import Store
+from tierlog.service.observing.counts import HttpCounts, StoreCounts
+from tierlog.service.observing.metric_families import FAMILIES
+from tierlog.service.server.connections import Connections
+from tierlog.tiering.base.telemetry import HistogramReading, Labels
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_REASON_LENGTH = 200
+_FILTERS = {
+    "false_positives": "tierlog_filter_false_positives",
+    "fetched": "tierlog_filter_fetches",
+    "fetched_bytes": "tierlog_filter_fetched_bytes",
+    "failures": "tierlog_filter_failures",
+}
+
+
+def _metric(name: str, values: Mapping[Labels, float]) -> Metric:
+    """Makes a gauge or counter with a series for each combination of labels."""
+    family = FAMILIES[name]
+    metric: GaugeMetricFamily | CounterMetricFamily
+    if family.kind == "gauge":
+        metric = GaugeMetricFamily(name, family.help, labels=family.labels)
+    else:
+        metric = CounterMetricFamily(name, family.help, labels=family.labels)
+    for labels, value in sorted(values.items()):
+        metric.add_metric(labels, value)
+    return metric
+
+
+def _one(name: str, value: float) -> Metric:
+    return _metric(name, {(): value})
+
+
+def _histogram(name: str, readings: Mapping[Labels, HistogramReading]) -> Metric:
+    family = FAMILIES[name]
+    metric = HistogramMetricFamily(name, family.help, labels=family.labels)
+    for labels, reading in sorted(readings.items()):
+        bounds = [*(str(float(bound)) for bound in reading.bounds), "+Inf"]
+        metric.add_metric(labels, list(zip(bounds, reading.cumulative, strict=True)), reading.total)
+    return metric
+
+
+class StoreCollector(Collector):
+    """The metrics of one open store. What the store does not know, such as an archive's, is left out."""
+
+    def __init__(self, engine: Store, max_groups: int) -> None:
+        self._engine = engine
+        self._max_groups = max_groups
+
+    def collect(self) -> Iterator[Metric]:
+        """Reads all numbers at one moment."""
+        engine, stats, counted = self._engine, self._engine.stats(), self._engine.counted
+        for family in FAMILIES.values():
+            value = stats[family.stat] if family.stat is not None else None
+            if isinstance(value, int):
+                yield _one(family.name, value / family.divisor)
+        yield _histogram("tierlog_append_seconds", counted.append_seconds.reading())
+        yield _metric("tierlog_acknowledged_messages", counted.messages.reading())
+        yield _histogram("tierlog_flush_seconds", {(): counted.flush_seconds.reading()})
+        yield from _queries(counted)
+        files = engine.file_counts()
+        yield _metric("tierlog_files", {tuple(place): total.count for place, total in files.items()})
+        yield _metric("tierlog_files_bytes", {tuple(place): total.bytes for place, total in files.items()})
+        if engine.cold_url is not None:
+            yield from _archive(counted)
+            yield from _caches(stats["cache"])
+        yield from self._states()
+        yield from self._groups()
+
+    def _states(self) -> Iterator[Metric]:
+        """Yields states. Only read-only has its reason as a label, as it is for good: each new label makes a series."""
+        engine = self._engine
+        reason = engine.read_only_reason
+        yield _metric("tierlog_read_only", {((reason or "")[:_REASON_LENGTH],): int(reason is not None)})
+        yield _one("tierlog_fenced", int(engine.is_fenced))
+        yield _one("tierlog_disk_full", int(engine.disk_full_reason is not None))
+        yield _one("tierlog_index_failing", int(engine.index_error is not None))
+        yield _one("tierlog_archive_failing", int(engine.cold_error is not None))
+
+    def _groups(self) -> Iterator[Metric]:
+        yield _one("tierlog_groups", len(self._engine.groups.all_committed()))
+        lags = self._engine.group_lags(self._max_groups)
+        yield _metric("tierlog_group_lag_messages", {(name,): lag for name, lag in lags.items()})
+
+
+class QuerierCollector(Collector):
+    """The metrics of a querier."""
+
+    def __init__(self, engine: Served, asker: StoreFanOut) -> None:
+        self._engine, self._asker = engine, asker
+
+    def collect(self) -> Iterator[Metric]:
+        """Reads all numbers at one moment."""
+        engine, asker = self._engine, self._asker
+        yield from _queries(engine.counted)
+        yield from _archive(engine.counted)
+        yield _one("tierlog_archive_failing", int(engine.cold_error is not None))
+        yield _histogram("tierlog_store_ask_seconds", {(): asker.seconds.reading()})
+        yield _one("tierlog_silent_stores", asker.silent)
+
+
+def _queries(counted: StoreCounts) -> Iterator[Metric]:
+    yield _metric("tierlog_queries", counted.queries.reading())
+    yield _histogram("tierlog_query_seconds", counted.query_seconds.reading())
+    yield _histogram("tierlog_query_requests", {(): counted.query_requests.reading()})
+    yield _one("tierlog_query_cost_usd", sum(counted.query_usd.reading().values()))
+
+
+def _archive(counted: StoreCounts) -> Iterator[Metric]:
+    yield _metric("tierlog_archive_calls", counted.archive.calls.reading())
+    yield _metric("tierlog_archive_cost_usd", counted.archive.usd.reading())
+    yield _histogram("tierlog_archive_call_seconds", counted.archive.seconds.reading())
+
+
+class HttpCollector(Collector):
+    """The metrics of requests."""
+
+    def __init__(self, counts: HttpCounts, connections: Connections, answer_bytes: Callable[[], int]) -> None:
+        self._counts = counts
+        self._connections = connections
+        self._answer_bytes = answer_bytes
+
+    def collect(self) -> Iterator[Metric]:
+        """Reads all numbers."""
+        counts = self._counts
+        moved = counts.bytes.reading()
+        yield _metric("tierlog_http_requests", counts.requests.reading())
+        yield _histogram("tierlog_http_request_seconds", counts.seconds.reading())
+        yield _one("tierlog_http_requests_in_flight", counts.in_flight)
+        yield _one("tierlog_http_received_bytes", moved.get(("received",), 0))
+        yield _one("tierlog_http_sent_bytes", moved.get(("sent",), 0))
+        yield _metric("tierlog_http_refused_requests", counts.refused.reading())
+        yield _one("tierlog_http_answer_bytes", self._answer_bytes())
+        yield _one("tierlog_http_connections", self._connections.open)
+        yield _one("tierlog_http_connections_limit", self._connections.most)
+        yield _metric("tierlog_http_refused_connections", self._connections.refused.reading())
+        yield _metric("tierlog_build_info", {(_version(), platform.python_version()): 1})
+
+
+class ClusterCollector(Collector):
+    """The metrics of what a process knows of its cluster; none where it is alone."""
+
+    def __init__(self, cluster: ClusterView | None) -> None:
+        self._cluster = cluster
+
+    def collect(self) -> Iterator[Metric]:
+        """Reads all numbers."""
+        cluster = self._cluster
+        if cluster is None:
+            return
+        yield _one("tierlog_cluster_stores", len(cluster.stores()))
+        if isinstance(cluster, TableView):
+            yield _one("tierlog_cluster_table_age_seconds", cluster.silence_s)
+            if cluster.own_store is not None:
+                yield _one("tierlog_cluster_entered", int(cluster.is_entered))
+
+
+def _caches(layers: object) -> Iterator[Metric]:
+    """Yields counters of the archive's caches, one series a layer."""
+    assert isinstance(layers, dict)
+    for counter in ("hits", "misses", "evictions", "bytes"):
+        yield _metric(f"tierlog_cache_{counter}", {(layer,): numbers[counter] for layer, numbers in layers.items()})
+    for counter, name in _FILTERS.items():
+        yield _one(name, layers["filters"][counter])
+
+
+def _version() -> str:
+    try:
+        return version("tierlog")
+    except PackageNotFoundError:
+        return "0"
+
+
+class Metrics:
+    """Prometheus text of one open store and of the service in front of it."""
+
+    def __init__(
+        self,
+        engine: Served,
+        http: HttpCounts | None = None,
+        connections: Connections | None = None,
+        answer_bytes: Callable[[], int] = lambda: 0,
+        *,
+        max_groups: int = 100,
+        cluster: ClusterView | None = None,
+    ) -> None:
+        self._whole, self._nameless = CollectorRegistry(), CollectorRegistry()
+        http_collector = HttpCollector(http or HttpCounts(), connections or Connections(0), answer_bytes)
+        for registry, most in ((self._whole, max_groups), (self._nameless, 0)):
+            if engine.own_store is not None:
+                registry.register(StoreCollector(engine.own_store, most))
+            if engine.asker is not None:
+                registry.register(QuerierCollector(engine, engine.asker))
+            registry.register(http_collector)
+            registry.register(ClusterCollector(cluster))
+            ProcessCollector(registry=registry)
+
+    def text(self, *, with_groups: bool = True) -> bytes:
+        """Writes the exposition format, version 0.0.4; without groups for whom their names are not meant."""
+        return generate_latest(self._whole if with_groups else self._nameless)

@@ -1,0 +1,162 @@
+"""The shapes of a store's answers about itself: topics, files, numbers, health."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from tierlog.service.api.schemas.messages import TopicOut
+from tierlog.service.api.schemas.parameters import absent
+
+_COUNT = Field(ge=0)
+_REASON = Field(description="null: nothing is wrong")
+
+
+class TopicListOut(BaseModel):
+    """Topics by name."""
+
+    topics: list[TopicOut]
+
+
+class FileOut(BaseModel):
+    """A segment or an index file in one tier."""
+
+    kind: Literal["segment", "index", "classic index"]
+    name: str = Field(description="of a hot file; the object's key in the archive")
+    tier: Literal["hot", "cold"]
+    state: str = Field(
+        description="segments: `active`, `rolled`, `archived`, `published`; index files: `writing`, `sealed`, "
+        "`compacted`, `uploaded`, `published`; classic index files: `writing`, `full`"
+    )
+    first_offset: int = Field(ge=0, description="physical offset of the first byte of the log that it is about")
+    next_offset: int = Field(ge=0, description="first physical offset that it is not about")
+    bytes: int = Field(ge=0, description="size of the file or object")
+    min_store_ms: int | None = Field(description="ms since the epoch; null: unknown or nothing in it")
+    max_store_ms: int | None = Field(description="ms since the epoch, included")
+    records: int | None = Field(description="records of a segment, items of an index file; null: not counted")
+
+
+class FileListOut(BaseModel):
+    """Every segment and index file."""
+
+    files: list[FileOut]
+
+
+class CacheLayerOut(BaseModel):
+    """One layer of the archive's caches."""
+
+    hits: int = _COUNT
+    misses: int = _COUNT
+    evictions: int = _COUNT
+    bytes: int = Field(ge=0, description="held now")
+    entries: int = Field(ge=0, description="held now")
+    limit_bytes: int = _COUNT
+
+
+class FilterLayerOut(CacheLayerOut):
+    """The layer of key filters, which are fetched when objects are searched often enough without one."""
+
+    false_positives: int = Field(ge=0, description="objects that were searched although the key was not there")
+    fetched: int = Field(ge=0, description="filters that were read from the object store")
+    fetched_bytes: int = _COUNT
+    failures: int = Field(ge=0, description="filters that could not be read")
+
+
+class StatsOut(BaseModel):
+    """Offsets are physical, in bytes from the log's beginning; null where there is no archive, or none was reached."""
+
+    store_id: str
+    volume_id: str
+    cold_url: str | None
+    topics: int = _COUNT
+    log_begin: int = Field(ge=0, description="the border: hot copies begin here")
+    log_end: int = _COUNT
+    flushed_to: int = _COUNT
+    dispatched_to: int = _COUNT
+    dispatch_lag_bytes: int = Field(ge=0, description="to be seen by readers, and not by queues and index yet")
+    dispatch_lag_ms: int = Field(ge=0, description="age of the oldest record of these")
+    mended_queue_units: int = Field(ge=0, description="damaged units of queues that were derived again for readers")
+    recover_from: int = _COUNT
+    archived_to: int | None
+    archive_lag_bytes: int | None
+    archive_lag_ms: int | None = Field(description="age of the oldest record that waits for the archive")
+    indexed_to: int | None
+    cold_min: int | None = Field(description="the archive begins here")
+    cold_held_at: int | None = Field(description="base of the segment at which a hold stops expiry")
+    open_erasures: int | None
+    manifest_version: int | None
+    index_behind_bytes: int = _COUNT
+    index_sealed_to: int = _COUNT
+    index_files_waiting: int = _COUNT
+    index_files_damaged: int = Field(ge=0, description="files moved to quarantine/ since the store was opened")
+    hot_bytes: int = _COUNT
+    unflushed_bytes: int = _COUNT
+    unarchived_bytes: int | None
+    tailed_to: int | None = Field(description="acknowledged as `archived` up to here")
+    tail_lag_bytes: int | None
+    tails_written: int = _COUNT
+    tail_bytes_written: int = _COUNT
+    appended_messages: int = Field(ge=0, description="since the store was opened")
+    appended_bytes: int = Field(ge=0, description="since the store was opened")
+    flushes: int = Field(ge=0, description="since the store was opened")
+    produce_window_requests: int = Field(ge=0, description="requests that are remembered by their Idempotency-Key")
+    produce_window_from_ms: int | None = Field(description="ms since the epoch of the oldest of them")
+    last_store_ms: int = Field(description="ms since the epoch of the newest message")
+    disk_free_bytes: int = _COUNT
+    disk_total_bytes: int = _COUNT
+    clock_behind_ms: int = Field(ge=0, description="how far the clock is behind the newest message")
+    archive_requests: int = Field(ge=0, description="to the object store since the store was opened")
+    archive_failures: int = Field(ge=0, description="of these, failed")
+    archive_bytes_read: int = _COUNT
+    archive_bytes_written: int = _COUNT
+    cache: dict[str, CacheLayerOut | FilterLayerOut] | None = Field(
+        description="layers of the archive's caches by name"
+    )
+    read_only_reason: str | None = _REASON
+    cold_error: str | None = _REASON
+    index_error: str | None = _REASON
+    consumer_offsets: dict[str, dict[str, int]] | str = absent(
+        "of a RocketMQ broker's store only: `topic@group` to the next offset of each queue, or why that cannot be told"
+    )
+
+
+class ArchivedStoreOut(BaseModel):
+    """How far a store's archive goes; physical offsets."""
+
+    archived_to: int
+    indexed_to: int
+    manifest_version: int
+    epoch: int = Field(description="rises when a volume takes the store over")
+
+
+class ServiceOut(BaseModel):
+    """A service that a querier asks what is hot."""
+
+    url: str
+    store_id: str | None = Field(description="null: it has not answered yet")
+
+
+class QuerierStatsOut(BaseModel):
+    """What a querier reads."""
+
+    role: Literal["querier"]
+    archives: list[str]
+    cache: dict[str, dict[str, CacheLayerOut | FilterLayerOut]] = Field(description="by archive, then by layer")
+    stores: dict[str, ArchivedStoreOut]
+    services: list[ServiceOut]
+    silent: int = Field(ge=0, description="services that gave no answer when they were asked last")
+
+
+class AliveOut(BaseModel):
+    """The process answers."""
+
+    status: Literal["alive"]
+
+
+class ReadyOut(BaseModel):
+    """Messages are taken; neither error keeps the store from that."""
+
+    status: Literal["ready"]
+    cold_error: str | None = Field(description="why the archive cannot be reached")
+    index_error: str | None = Field(description="why the index cannot be written")

@@ -1,0 +1,185 @@
+"""Reads an archive with no service and no store directory: one store's, or all below a prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from tierlog.index.maintenance.repair import ArchiveRepair, RepairReport
+from tierlog.index.search.query import Answer, Query
+from tierlog.index.search.results import PAGE_BYTES
+from tierlog.index.search.searcher import Searcher
+from tierlog.index.search.store_search import ArchiveSearch
+from tierlog.service.archive.archived_stores import ArchiveRoot
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.catalogue import FileInfo, TopicInfo
+from tierlog.service.engine.checks import check_archive
+from tierlog.service.engine.groups import every_topic
+from tierlog.service.engine.read_path import answer, make_searcher
+from tierlog.tiering.base.clock import Clock, SystemClock
+from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, TopicNotFoundError
+from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.progress_bar import Progress
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.types import Boundary
+from tierlog.tiering.checks.findings import Findings
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.cold.segment.restoration import restore_segment
+from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.read.fetcher import Fetcher
+from tierlog.tiering.read.pull_batch import Columns, PulledBatch
+from tierlog.tiering.read.pull_result import PullResult
+
+
+class Archive:
+    """The stores of one archive, read only. Thread safe."""
+
+    def __init__(self, archive: ArchiveRoot, store_ids: Sequence[str], searcher: Searcher, settings: Settings) -> None:
+        """Use :meth:`open`."""
+        self._archive = archive
+        self._searcher = searcher
+        self._settings = settings
+        self._stores = {store_id: archive.store(store_id) for store_id in sorted(store_ids)}
+        self._manifests = {store_id: store.manifest for store_id, store in self._stores.items()}
+        self.cold_url = archive.url
+
+    @classmethod
+    def open(
+        cls,
+        cold_url: str,
+        *,
+        settings: Settings | None = None,
+        store_id: str | None = None,
+        clock: Clock | None = None,
+        objects: ObjectStore | None = None,
+    ) -> Archive:
+        """Finds the stores below ``cold_url``, or take the one named.
+
+        Without ``settings`` they are those of the environment, as on the command line (:meth:`Settings.load`). Raises
+        :class:`NotFoundError` if there is none, the object store's error if it cannot be asked.
+        """
+        clock, settings = clock or SystemClock(), settings or Settings.load()
+        archive = ArchiveRoot(cold_url, settings, clock, objects)
+        store_ids = [store_id] if store_id else archive.discover()
+        if not store_ids:
+            raise NotFoundError("no archive of any store here", path=archive.url)
+        for found in store_ids:
+            try:
+                archive.store(found).manifest.refresh()
+            except ObjectNotFoundError as error:
+                if next(iter(archive.objects.list(f"{found}/")), None) is None:
+                    raise NotFoundError(f"no archive of store {found!r} here", path=archive.url) from error
+                raise  # the head of a store that is there is lost
+        return cls(archive, store_ids, make_searcher(settings, clock), settings)
+
+    @property
+    def store_ids(self) -> list[str]:
+        """The stores found, in order."""
+        return list(self._stores)
+
+    def query(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
+        """Searches every store's archive; what is still hot is not searched and not claimed."""
+        stores = [ArchiveSearch(store.store_id, store.index) for store in self._stores.values()]
+        return answer(self._searcher, stores, query, self._settings, page_bytes)
+
+    def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
+        """Reads a queue of the one store that has it; several need a store id at :meth:`open`."""
+        return self._fetcher().pull(topic, queue_id, offset, limit, tag)
+
+    def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
+        """The same as Arrow; see :meth:`Fetcher.pull_batch`."""
+        return self._fetcher().pull_batch(topic, queue_id, offset, limit, columns)
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
+        """Finds the offset of a store time in a queue of the one store."""
+        return self._fetcher().offset_by_time(topic, queue_id, time_ms, boundary)
+
+    def _fetcher(self) -> Fetcher:
+        return self._stores[self._only_store("a queue")[0]].fetcher
+
+    def _only_store(self, what: str) -> tuple[str, ManifestStore]:
+        if len(self._manifests) > 1:
+            raise InvalidRequestError(
+                f"{len(self._manifests)} stores lie here and {what} belongs to one", hint="name the store by its id"
+            )
+        ((store_id, manifest),) = self._manifests.items()
+        return store_id, manifest
+
+    def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
+        """Topics of all stores; a name that several have is listed once for each."""
+        return [topic for store in self._stores.values() for topic in store.topics(shows)]
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; :class:`TopicNotFoundError`."""
+        for info in self.topics(name.__eq__):
+            return info
+        raise TopicNotFoundError(f"no such topic {name!r} in the archive")
+
+    def files(self) -> list[FileInfo]:
+        """Published segments and index objects of all stores."""
+        return [info for store in self._stores.values() for info in store.files()]
+
+    def stats(self) -> dict[str, object]:
+        """Watermarks of each store."""
+        return {
+            "cold_url": self.cold_url,
+            "cache": self._archive.cache_stats(),
+            "stores": {store_id: store.watermarks() for store_id, store in self._stores.items()},
+        }
+
+    def restore_segment(
+        self, offset: int, out: Path, *, overwrite: bool, progress: Callable[[int, int], None] | None = None
+    ) -> dict[str, object]:
+        """Puts the segment that holds a physical offset back into a file; what was done.
+
+        Raises :class:`NotFoundError` if it is not in the archive, and what the function of this name in
+        ``tiering.cold.segment.restoration`` raises.
+        """
+        store_id, manifest = self._only_store("a segment")
+        head, reader = manifest.refresh(), manifest.reader(scan=True)
+        entry = manifest.segment_of(reader, head, offset)
+        if entry is None:
+            raise NotFoundError(f"no segment with offset {offset} is in the archive", path=self.cold_url)
+        done = restore_segment(
+            SegmentReader(reader, entry), entry, LocalFileSystem(), out, SystemRandomness().token_hex(4),
+            overwrite=overwrite, progress=progress,
+        )  # fmt: skip
+        return {
+            "store_id": store_id, "segment": entry.base, "object": entry.key, "out": str(out),
+            "size_bytes": done.size_bytes, "records": done.records, "fillers": done.fillers,
+        }  # fmt: skip
+
+    def check(self, *, deep: bool = False) -> list[str]:
+        """Verifies every store's manifest and objects; one line a finding."""
+        return self.check_report(deep=deep).lines()
+
+    def check_report(self, *, deep: bool = False, progress: Progress | None = None) -> Findings:
+        """The same with the object that each finding is about, and with notes; ``progress`` counts objects."""
+        findings = Findings()
+        for store_id in self.store_ids:
+            check_archive(self._manifests[store_id], None, findings, deep=deep, progress=progress)
+        return findings
+
+    def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> RepairReport:
+        """Restores what can be derived from the archives themselves."""
+        report = RepairReport()
+        for store_id in self.store_ids:
+            repair = ArchiveRepair(
+                self._manifests[store_id], None, renew_state=None, fs=LocalFileSystem(), randomness=SystemRandomness()
+            )
+            found = repair.run(dry_run=dry_run, progress=progress or (lambda done, of: None))
+            report.done += found.done
+            report.left += found.left
+        return report
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives connections back and end the disk cache."""
+        self._archive.close()

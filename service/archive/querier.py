@@ -1,0 +1,567 @@
+"""A process without a store that answers for many: their archives are read, and their services asked what is hot.
+
+It keeps nothing but caches: any number of queriers may run beside each other, and be killed at any time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Self, TypeVar
+from urllib.parse import quote
+
+from tierlog.index.search.hot_search import HotPage
+from tierlog.index.search.query import Answer, Query
+from tierlog.index.search.remote_search import LackingSearch, RemoteSearch, SilentSearch
+from tierlog.index.search.results import PAGE_BYTES
+from tierlog.index.search.searcher import StoreSearch
+from tierlog.index.search.store_search import ArchiveSearch
+from tierlog.service.archive.archived_stores import ArchivedStore, ArchiveRoot
+from tierlog.service.cluster.fan_out import StoreAnswer, StoreFanOut, StoreService
+from tierlog.service.cluster.static_view import StaticView
+from tierlog.service.cluster.table_view import TableView
+from tierlog.service.cluster.view import ClusterView
+from tierlog.service.config.cluster import ClusterSettings
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
+from tierlog.service.engine.groups import every_topic
+from tierlog.service.engine.opening import open_archive
+from tierlog.service.engine.read_path import answer, make_searcher
+from tierlog.service.engine.stats import Unready
+from tierlog.service.observing.counts import StoreCounts, facts_of
+from tierlog.service.wire.documents import Json, message_json
+from tierlog.tiering.base.clock import Clock, SystemClock
+from tierlog.tiering.base.errors import (
+    InvalidRequestError,
+    MessageNotFoundError,
+    NotFoundError,
+    ObjectNotFoundError,
+    StoreError,
+    StoreMismatchError,
+    TopicNotFoundError,
+    UnavailableError,
+)
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.telemetry import NO_TRACER, Histogram, Tracer
+from tierlog.tiering.base.worker_pool import WorkerPool
+from tierlog.tiering.objects.metered import Meter, MeteredObjectStore
+from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.objects.urls import canonical_url
+from tierlog.tiering.remote.endpoint import ServiceAddress
+
+# Topics that several stores have, told as one.
+
+
+def topics_of(document: Json, store_id: str) -> list[TopicInfo]:
+    """The topics of a store's answer to ``GET /v1/topics``."""
+    try:
+        return [topic_of(topic, store_id) for topic in document["topics"]]
+    except (KeyError, TypeError) as error:
+        raise UnavailableError(f"store {store_id} answered with something else than topics") from error
+
+
+def topic_of(document: Json, store_id: str) -> TopicInfo:
+    """One topic as a store tells of it."""
+    try:
+        queues = [
+            QueueInfo(
+                one["queue_id"], one["min_offset"], one["max_offset"],
+                None if one["gaps"] is None else [(first, following) for first, following in one["gaps"]], store_id,
+            )
+            for one in document["offsets"]
+        ]  # fmt: skip
+        return TopicInfo(
+            name=document["topic"], topic_id=document["topic_id"], queues=queues, archive=document["archive"],
+            cold_retention_ms=document["cold_retention_ms"], hold=document["hold"],
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnavailableError(f"store {store_id} answered with something else than a topic") from error
+
+
+def merged(one: TopicInfo | None, other: TopicInfo) -> TopicInfo:
+    """Both as one: the queues of both, and what holds for any part. Its id is the first store's.
+
+    Of two retentions the longer is told, of which None, for ever, is the longest.
+    """
+    if one is None:
+        return other
+    kept = (one.cold_retention_ms, other.cold_retention_ms)
+    return replace(
+        one,
+        queues=[*one.queues, *other.queues],
+        archive=one.archive or other.archive,
+        cold_retention_ms=None if None in kept else max(each for each in kept if each is not None),
+        hold=one.hold or other.hold,
+    )
+
+
+# Which stores lie below the prefixes that a querier reads; looked for while somebody asks, and no more often.
+
+
+class KnownArchives:
+    """Thread safe. A prefix is listed (two LIST requests a store) at most once in ``cluster.refresh_ms``."""
+
+    def __init__(self, archives: Sequence[ArchiveRoot], settings: ClusterSettings, clock: Clock) -> None:
+        self.archives = tuple(archives)
+        self._refresh_s = settings.refresh_ms / 1000
+        self._retry_s = settings.retry_ms / 1000
+        self._clock = clock
+        self._pool = WorkerPool(1, "tierlog-discover")
+        self._lock = threading.Lock()
+        self._looked_s: dict[str, float] = {}
+        self._failed: dict[str, tuple[float, StoreError]] = {}
+
+    def begin(self) -> None:
+        """Looks in the background."""
+        for archive in self.archives:
+            self._pool.submit(partial(self._look_first, archive))
+
+    def of(self, store_id: str, cold_url: str | None = None) -> ArchivedStore | None:
+        """A store's archive as far as it is known which it is; ``cold_url`` is where the store says that it is."""
+        said = [archive for archive in self.archives if archive.url == cold_url]
+        for archive in said or [archive for archive in self.archives if store_id in archive.listed]:
+            return archive.store(store_id)
+        return self.archives[0].store(store_id) if len(self.archives) == 1 else None
+
+    def others(self, served: Container[str]) -> list[ArchivedStore]:
+        """Stores but those; of two prefixes that have one of the same id the first is read.
+
+        The first time the answer of the object store is waited for; later its listing is renewed in the background.
+        """
+        found: dict[str, ArchivedStore] = {}
+        for archive in self.archives:
+            looked_s, now_s = self._looked_s.get(archive.url), self._clock.monotonic_s()
+            if looked_s is None:
+                self._look_first(archive)
+            elif now_s - looked_s >= self._refresh_s:
+                self._looked_s[archive.url] = now_s
+                self._pool.submit(partial(self._look, archive))
+            for store_id in archive.listed:
+                if store_id not in served:
+                    found.setdefault(store_id, archive.store(store_id))
+        return [found[store_id] for store_id in sorted(found)]
+
+    @property
+    def errors(self) -> dict[str, StoreError]:
+        """Why prefixes could not be listed, by URL."""
+        return {url: error for url, (_, error) in list(self._failed.items())}
+
+    @property
+    def unknown(self) -> dict[str, StoreError | None]:
+        """Prefixes that could not be listed even once, and why; None: nobody has tried."""
+        errors = self.errors
+        return {archive.url: errors.get(archive.url) for archive in self.archives if archive.url not in self._looked_s}
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        for archive in self.archives:
+            archive.close()
+
+    def _look_first(self, archive: ArchiveRoot) -> None:
+        with self._lock:
+            failed = self._failed.get(archive.url)
+            is_soon = failed is not None and self._clock.monotonic_s() - failed[0] < self._retry_s
+            if archive.url not in self._looked_s and not is_soon:
+                self._look(archive)
+
+    def _look(self, archive: ArchiveRoot) -> None:
+        try:
+            archive.discover()
+        except StoreError as error:
+            self._failed[archive.url] = self._clock.monotonic_s(), error
+        else:
+            self._failed.pop(archive.url, None)
+            self._looked_s[archive.url] = self._clock.monotonic_s()
+
+
+# One store that has an archive below the prefixes of a querier and no service: what it answers when it is named.
+
+
+class ArchivedReader:
+    """Thread safe. Every call raises :class:`NotFoundError` if no archive of the store is known, and
+    :class:`UnavailableError` as long as it may have a service."""
+
+    def __init__(self, querier: Querier, store_id: str) -> None:
+        """Asks nothing yet."""
+        self._querier = querier
+        self._store_id = store_id
+
+    def query(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
+        """Searches the archive; what may be hot somewhere is neither searched nor claimed."""
+        return self._querier.query(query, page_bytes=page_bytes, store_id=self._store_id)
+
+    def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
+        """Topics as far as they are archived, without those that ``shows`` denies."""
+        return self._querier.only_archived(self._store_id).named_topics(shows)
+
+    def topic(self, name: str) -> TopicInfo:
+        """One of them; :class:`TopicNotFoundError`."""
+        for topic in self.topics(name.__eq__):
+            return topic
+        raise TopicNotFoundError(f"the archive of store {self._store_id!r} has no topic {name!r}")
+
+    def files(self) -> list[FileInfo]:
+        """Published segments and index objects."""
+        return self._querier.files(self._store_id)
+
+    def stats(self) -> dict[str, object]:
+        """The querier's, with the watermarks of this store alone."""
+        return self._querier.stats(self._store_id)
+
+
+T = TypeVar("T")
+
+
+class Querier:
+    """Thread safe. :meth:`start` begins looking at the cluster table, if that is where the stores stand."""
+
+    store_id = None
+
+    def __init__(
+        self,
+        archives: Sequence[ArchiveRoot],
+        services: Sequence[str],
+        settings: Settings,
+        clock: Clock,
+        *,
+        has_table: bool,
+        meter: Meter | None = None,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
+        """Use :meth:`open`. ``has_table``: the first archive's prefix is that of a cluster."""
+        self._archives = KnownArchives(archives, settings.cluster, clock)
+        self._settings = settings
+        self._clock = clock
+        self.tracer = tracer
+        #: Asks the stores.
+        self.asker = StoreFanOut(settings.cluster, clock)
+        self._table: TableView | None = None
+        if has_table:
+            self._table = TableView(
+                archives[0].objects, clock, SystemRandomness(), refresh_ms=settings.cluster.refresh_ms
+            )
+        self._static = StaticView(services, self._learn, self._table) if services or not has_table else None
+        self._searcher = make_searcher(settings, clock)
+        self._staleness_s = settings.cluster.staleness_ms / 1000
+        self.counted = StoreCounts(meter or Meter(), Histogram())
+
+    @classmethod
+    def open(
+        cls,
+        cold_url: str | None,
+        sources: Sequence[str] = (),
+        *,
+        settings: Settings,
+        clock: Clock | None = None,
+        objects: ObjectStore | None = None,
+        tracer: Tracer = NO_TRACER,
+    ) -> Querier:
+        """``sources`` are services of stores, and archives; without a service those of the cluster table of
+        ``cold_url`` are asked. ``objects`` replaces the object store of every URL.
+
+        Asks nobody yet. Raises :class:`InvalidRequestError` for a URL that is neither, or if there is nothing to read.
+        """
+        clock = clock or SystemClock()
+        urls = [source for source in sources if source.lower().startswith(("http://", "https://"))]
+        folders = [*([cold_url] if cold_url else []), *(source for source in sources if source not in urls)]
+        if not urls and not folders:
+            raise InvalidRequestError(
+                "a querier needs something to read", hint="give --cold URL, or --stores with services and archives"
+            )
+        meter = Meter()
+        archives = []
+        for url in dict.fromkeys(canonical_url(folder) for folder in folders):
+            inner = objects or open_archive(url, settings, clock, make=False)
+            archives.append(ArchiveRoot(url, settings, clock, MeteredObjectStore(inner, meter, clock, tracer)))
+        return cls(
+            archives, [str(ServiceAddress.parse(url)) for url in dict.fromkeys(urls)], settings, clock,
+            has_table=cold_url is not None, meter=meter, tracer=tracer,
+        )  # fmt: skip
+
+    @property
+    def cluster(self) -> ClusterView:
+        """The view of where stores are."""
+        view = self._static or self._table
+        assert view is not None
+        return view
+
+    def start(self) -> None:
+        """Looks at the cluster table from now on; asks nothing else until somebody asks."""
+        if self._table is not None:
+            self._table.start()
+        self._archives.begin()
+
+    # queries
+
+    def query(self, query: Query, *, page_bytes: int = PAGE_BYTES, store_id: str | None = None) -> Answer:
+        """Searches all stores: what is hot as they answer, what is archived below that here; see the decision 0017.
+
+        ``store_id`` names one without a service, of which only the archive is searched.
+        """
+        begun_s = self._clock.monotonic_s()
+        if query.timeout_ms is None and self._settings.query.timeout_ms and not query.dry_run:
+            query = replace(query, timeout_ms=self._settings.query.timeout_ms)
+        with self.tracer.span("query", by="time" if query.key is None else "key", limit=query.limit) as span:
+            if store_id is None:
+                stores = self._searches(self.asker.hot_pages(self._services(), query, page_bytes))
+            else:
+                stores = [self._search_archive(self.only_archived(store_id))]
+            if not stores:
+                raise UnavailableError("no store is known yet", hint="is there an archive of any store, or a service?")
+            found = answer(self._searcher, stores, self._for_rest(query, begun_s), self._settings, page_bytes)
+            span.annotate(**facts_of(found))
+        self.counted.answered(query, found, self._clock.monotonic_s() - begun_s)
+        return found
+
+    def _for_rest(self, query: Query, begun_s: float) -> Query:
+        if query.timeout_ms is None:
+            return query
+        spent_ms = round((self._clock.monotonic_s() - begun_s) * 1000)
+        return replace(query, timeout_ms=max(1, query.timeout_ms - spent_ms))
+
+    def _searches(self, pages: Sequence[StoreAnswer[HotPage]]) -> list[StoreSearch]:
+        """One for each store, in the order of their ids; those that do not have the topic take no part."""
+        found: dict[str, StoreSearch] = {}
+        for outcome in pages:
+            service, page = outcome.service, outcome.value
+            store_id = page.store_id if page is not None else service.store_id or service.url
+            error = outcome.error
+            if store_id in found:
+                store_id, page = service.url, None
+                error = StoreMismatchError(f"{service.url} answers for a store that another service answers for")
+            if page is not None:
+                archived = self._archives.of(store_id, page.cold_url)
+                found[store_id] = RemoteSearch(page, service.url, None if archived is None else archived.index)
+                continue
+            assert error is not None
+            if isinstance(error, StoreMismatchError) and self._static is not None:
+                self._static.forget(service.url)
+            if isinstance(error, TopicNotFoundError):
+                found[store_id] = LackingSearch(store_id, error)
+                continue
+            archived = self._archives.of(store_id) if service.store_id == store_id else None
+            found[store_id] = SilentSearch(
+                store_id, service.url, error, None if archived is None else archived.index, max_age_s=self._staleness_s
+            )
+        for archived in self._archives.others(found):
+            found[archived.store_id] = self._search_archive(archived)
+        for url, failed in self._archives.unknown.items():  # where stores are known, new ones are not seen, no more
+            if failed is not None:
+                found[url] = SilentSearch(url, url, failed, None, max_age_s=0)
+        return [found[store_id] for store_id in sorted(found)]
+
+    def _search_archive(self, archived: ArchivedStore) -> StoreSearch:
+        return ArchiveSearch(archived.store_id, archived.index, max_age_s=self._staleness_s)
+
+    def only_archived(self, store_id: str) -> ArchivedStore:
+        """The archive of a store that has no service. May wait for the object store.
+
+        Raises :class:`NotFoundError` if there is none, :class:`UnavailableError` while it may have a service.
+        """
+        services = self._services()
+        if any(service.store_id in (None, store_id) for service in services):
+            raise UnavailableError(f"where store {store_id!r} answers is not known yet", hint="try again in a moment")
+        for archived in self._archives.others(()):
+            if archived.store_id == store_id:
+                return archived
+        self._refuse_if_silent({}, "")
+        raise NotFoundError(f"there is neither a service nor an archive of a store {store_id!r}")
+
+    # what there is
+
+    def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
+        """Topics of all stores by name that ``shows`` does not deny; the queues of one that several have stand behind
+        each other."""
+        found, silent, unserved = self._everywhere("/v1/topics", topics_of)
+        listed = [topic for topics in found for topic in topics]
+        for store in (*silent.values(), *unserved):
+            listed += store.named_topics(shows)
+        by_name: dict[str, TopicInfo] = {}
+        for topic in sorted((one for one in listed if shows(one.name)), key=lambda topic: topic.name):
+            by_name[topic.name] = merged(by_name.get(topic.name), topic)
+        return list(by_name.values())
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic with its queues on all stores.
+
+        Raises :class:`TopicNotFoundError` only if every store was asked, else :class:`UnavailableError`.
+        """
+        path = f"/v1/topics/{quote(name, safe='')}"
+        found, silent, unserved = self._everywhere(path, lambda answered, store: [topic_of(answered, store)])
+        listed = [topic for topics in found for topic in topics]
+        for store in (*silent.values(), *unserved):
+            listed += store.named_topics(name.__eq__)
+        if listed:
+            return reduce(merged, listed)
+        self._refuse_if_silent(silent, f"whether there is a topic {name!r}")
+        raise TopicNotFoundError(f"no store has a topic {name!r}")
+
+    def stores_with_topic(self, topic: str) -> Sequence[str]:
+        """Ids of the stores with a service that have a topic, or had one when they answered last."""
+        path = f"/v1/topics/{quote(topic, safe='')}"
+        outcomes = self.asker.documents(self._services(), path)
+        found = []
+        for outcome in outcomes:
+            store_id = outcome.service.store_id
+            if store_id is None or isinstance(outcome.error, NotFoundError):
+                continue
+            if outcome.value is not None or self._has_archived(store_id, topic):
+                found.append(store_id)
+        return sorted(found)
+
+    def _has_archived(self, store_id: str, topic: str) -> bool:
+        archived = self._archives.of(store_id)
+        return archived is not None and archived.has_topic(topic, self._staleness_s)
+
+    def message(self, message_id: str, store_id: str | None = None) -> Json:
+        """One message by its id in whichever store has it, as an answer shows it.
+
+        Raises :class:`InvalidRequestError` if several have one with this id, :class:`MessageNotFoundError` only if
+        every store was asked, else :class:`UnavailableError`.
+        """
+        path = f"/v1/messages/{quote(message_id, safe='')}"
+        found, silent, unserved = self._everywhere(path, lambda answered, store: [answered], store_id)
+        messages = [message for answers in found for message in answers]
+        for store in (*silent.values(), *unserved):
+            if store_id not in (None, store.store_id):
+                continue
+            try:
+                messages.append(message_json(store.fetcher.message(message_id)))
+            except MessageNotFoundError:
+                continue
+            except InvalidRequestError:
+                raise
+            except ObjectNotFoundError:
+                continue  # nothing is archived yet
+            except StoreError:
+                silent[store.store_id] = store
+        if len(messages) > 1:
+            named = ", ".join(sorted(str(message["store_id"]) for message in messages))
+            raise InvalidRequestError(f"several stores have a message of this id: {named}", hint="name one by store_id")
+        if messages:
+            return messages[0]
+        self._refuse_if_silent(silent, "whether there is such a message")
+        raise MessageNotFoundError(f"no message has the id {message_id}")
+
+    def files(self, store_id: str | None = None) -> list[FileInfo]:
+        """Lists what is published in the archives, or in that of a store without a service; of hot files a store tells
+        itself."""
+        return [info for store in self._archived(store_id) for info in store.files(self._staleness_s)]
+
+    def stats(self, store_id: str | None = None) -> dict[str, object]:
+        """Watermarks of each archive, or of that of a store without a service, and how many stores gave no answer when
+        they were asked last."""
+        stores = {store.store_id: store.watermarks(self._staleness_s) for store in self._archived(store_id)}
+        return {
+            "role": "querier",
+            "archives": [archive.url for archive in self._archives.archives],
+            "cache": {archive.url: archive.cache_stats() for archive in self._archives.archives},
+            "stores": stores,
+            "services": [{"url": one.url, "store_id": one.store_id} for one in self._services()],
+            "silent": self.asker.silent,
+        }
+
+    def _archived(self, store_id: str | None) -> list[ArchivedStore]:
+        return self._archives.others(()) if store_id is None else [self.only_archived(store_id)]
+
+    # how it is
+
+    @property
+    def cold_error(self) -> str | None:
+        """Why the archives or the cluster table cannot be read, None if all is well."""
+        failed = next(iter(self._archives.errors.values()), None)
+        if failed is not None:
+            return str(failed)
+        return self._table.error if self._table is not None else None
+
+    #: A querier has no index that could lag behind a log, and no store.
+    index_error: None = None
+    own_store: None = None
+
+    @property
+    def finder(self) -> Self:
+        """The finder of the stores of a topic: the querier."""
+        return self
+
+    def reader_of(self, store_id: str) -> ArchivedReader:
+        """Returns the reader of a store that has an archive and no service: others are sent what is for them."""
+        return ArchivedReader(self, store_id)
+
+    @property
+    def unready(self) -> Unready | None:
+        """Why there is nothing to answer from yet; None if there is."""
+        reason = self._unready_reason()
+        part, hint = "an archive or the cluster table has not answered yet", "it goes on asking; see to the archive"
+        return None if reason is None else Unready(reason, part, hint)
+
+    def _unready_reason(self) -> str | None:
+        """An archive, or the table, that has not answered once."""
+        if self._table is not None and self._static is None and self._table.age_ms is None:
+            return f"the cluster table was not read yet: {self._table.error or 'it is being asked'}"
+        for url, error in self._archives.unknown.items():
+            self._archives.begin()  # nobody sends queries to a process that is not ready, and so nothing else looks
+            return f"{url} has not answered yet: {error or 'it is being asked'}"
+        return None
+
+    def close(self) -> None:
+        """Stops looking, and give connections back."""
+        if self._table is not None:
+            self._table.stop()
+        self.asker.client.close()
+        self._archives.close()
+
+    # who is asked
+
+    def _services(self) -> list[StoreService]:
+        if self._static is not None:
+            return self._static.services()
+        assert self._table is not None
+        if self._table.age_ms is None:
+            raise UnavailableError(
+                "the cluster table was not read yet", hint=self._table.error or "it is being asked; try again"
+            )
+        return [StoreService(place.url, place.store_id) for place in self._table.stores()]
+
+    def _learn(self, urls: Sequence[str]) -> dict[str, str]:
+        outcomes = self.asker.each(
+            [StoreService(url, None) for url in urls],
+            lambda service: str(self.asker.client.get(service.url, "/v1/stats")["store_id"]),
+        )
+        return {outcome.service.url: outcome.value for outcome in outcomes if outcome.value is not None}
+
+    def _everywhere(
+        self, path: str, read: Callable[[Json, str], list[T]], only: str | None = None
+    ) -> tuple[list[list[T]], dict[str, ArchivedStore], list[ArchivedStore]]:
+        """(what the services answered, archives of those that gave none, archives of stores without a service)."""
+        services = self._services()
+        if only is not None:  # as long as it is not known where that is, it may be anywhere that is not known
+            known = [service for service in services if service.store_id == only]
+            services = known or [service for service in services if service.store_id is None]
+        outcomes = self.asker.documents(services, path)
+        found: list[list[T]] = []
+        silent: dict[str, ArchivedStore] = {}
+        asked: set[str] = set()
+        for outcome in outcomes:
+            store_id = outcome.service.store_id
+            if store_id is not None:
+                asked.add(store_id)
+            if outcome.value is not None and store_id is not None:
+                found.append(read(outcome.value, store_id))
+            elif not isinstance(outcome.error, NotFoundError):
+                archived = self._archives.of(store_id) if store_id is not None else None
+                if archived is None:
+                    raise outcome.error or UnavailableError(f"{outcome.service.url} gave no answer")
+                silent[archived.store_id] = archived
+        return found, silent, self._archives.others(asked)
+
+    def _refuse_if_silent(self, silent: dict[str, ArchivedStore], what: str) -> None:
+        if silent:
+            raise UnavailableError(
+                f"it cannot be told {what}: no answer from store {', '.join(sorted(silent))}",
+                hint="its archive does not have it; what is hot there is not known",
+            )
+        for error in self._archives.unknown.values():
+            if error is not None:
+                raise error

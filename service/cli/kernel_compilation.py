@@ -1,0 +1,64 @@
+"""Compilation of kernels before a service serves for the first time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tierlog.tiering.kernels import cache
+
+#: In numba's folder: all kernels of these sources were compiled here, for this processor.
+_MARK = "compiled-"
+_KERNELS = tuple(Path(__file__).parents[2] / package / "kernels" for package in ("index", "tiering"))
+
+
+def _compile_all(progress: Callable[[int, int], None]) -> int:
+    from tierlog.index.kernels.precompile import compile_all  # which imports every kernel
+
+    return compile_all(progress)
+
+
+def compile_at_first_start(
+    chosen: cache.Chosen | None,
+    say: Callable[[str], None],
+    compile_all: Callable[[Callable[[int, int], None]], int] = _compile_all,
+) -> None:
+    """Compiles every kernel, with a line of progress, where that was never done for these sources and this processor.
+
+    That takes about half a minute of one processor, once. Without it every first request of a kind would wait for a
+    part of it. ``chosen`` is None where the environment says where kernels are kept. Nothing is done where the
+    installation ships kernels that this processor can run, or where a start before this one has compiled them.
+    """
+    if chosen is not None and chosen.is_shipped:
+        return
+    mark = cache.folder_in_use(chosen) / (_MARK + _fingerprint())
+    if mark.exists():
+        return
+    if chosen is not None and chosen.reason is not None:
+        say(chosen.reason)
+    is_terminal = sys.stderr.isatty()
+
+    def progress(done: int, of: int) -> None:
+        if done == of or is_terminal or done % 5 == 0:
+            say(f"compiled {done} of {of} kernels for this processor, which is kept for later starts")
+
+    compile_all(progress)
+    with contextlib.suppress(OSError):  # where it cannot be kept, the next start looks again
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+def _fingerprint() -> str:
+    """Digests what compiled code depends on: the compiler's version, the processor, every kernel's source and place.
+
+    numba keeps code by the path of its source, so an installation elsewhere has nothing compiled yet.
+    """
+    known = hashlib.sha256(cache.compiler().encode())
+    for folder in _KERNELS:
+        for source in sorted(folder.glob("*.py")):
+            known.update(os.fsencode(source) + source.read_bytes())
+    return known.hexdigest()[:16]

@@ -1,0 +1,162 @@
+"""Requests to several stores side by side, which wait for none too long; one that does not answer is remembered so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+from tierlog.index.search.hot_search import HotPage
+from tierlog.index.search.query import Query
+from tierlog.index.search.remote_search import check_page
+from tierlog.index.search.results import range_behind_cursor
+from tierlog.service.cluster.node_client import NodeClient
+from tierlog.service.config.cluster import ClusterSettings
+from tierlog.service.wire.documents import ARROW_STREAM, Json
+from tierlog.service.wire.hot_page import read_hot_stream
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    StoreError,
+    StoreMismatchError,
+    UnavailableError,
+)
+from tierlog.tiering.base.telemetry import Histogram
+from tierlog.tiering.base.worker_pool import WorkerPool
+
+T = TypeVar("T")
+
+_THREADS = 64
+_LINGER_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreService:
+    """The address where a store is asked, and which one has to answer there; None while nobody has answered."""
+
+    url: str
+    store_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAnswer(Generic[T]):
+    """The answer of one store, or why there is none: exactly one of both."""
+
+    service: StoreService
+    value: T | None = None
+    error: StoreError | None = None
+
+
+@dataclass(slots=True)
+class _Silence:
+    until_s: float
+    error: StoreError
+
+
+class StoreFanOut:
+    """Asks several stores. Thread safe. Waits for no store longer than ``cluster.ask_timeout_ms``."""
+
+    def __init__(self, settings: ClusterSettings, clock: Clock) -> None:
+        self._timeout_s = settings.ask_timeout_ms / 1000
+        self._retry_s = settings.retry_ms / 1000
+        self._clock = clock
+        self._pool = WorkerPool(_THREADS, "tierlog-ask", linger_s=_LINGER_S)
+        #: Asks one node.
+        self.client = NodeClient("querier", settings.ask_timeout_ms)
+        self._lock = threading.Lock()
+        self._silent: dict[str, _Silence] = {}
+        #: How long stores took to answer or to fail, s.
+        self.seconds = Histogram()
+
+    @property
+    def silent(self) -> int:
+        """The number of stores that gave no answer when they were asked last."""
+        return len(self._silent)
+
+    def hot_pages(self, services: Sequence[StoreService], query: Query, page_bytes: int) -> list[StoreAnswer[HotPage]]:
+        """Asks each for what it has hot; an answer that cannot be one to the query is a failure."""
+        most_s = None if query.timeout_ms is None else query.timeout_ms / 1000
+        asked = {
+            "key": query.key, "from": query.from_ms, "to": query.to_ms, "limit": query.limit,
+            "time": query.axis.value, "order": query.order.value, "cursor": query.cursor, "page_bytes": page_bytes,
+        }  # fmt: skip
+        path = f"/v1/topics/{quote(query.topic, safe='')}/hot"
+
+        def work(service: StoreService) -> HotPage:
+            page = read_hot_stream(self.client.fetch(service.url, path, asked, ARROW_STREAM, store_id=service.store_id))
+            if service.store_id is not None and page.store_id != service.store_id:
+                raise StoreMismatchError(
+                    f"{service.url} answers for store {page.store_id}, not for {service.store_id}",
+                    hint="the cluster table or --stores names the wrong address",
+                )
+            check_page(page, query, range_behind_cursor(query))
+            return page
+
+        return self.each(services, work, most_s)
+
+    def documents(self, services: Sequence[StoreService], path: str) -> list[StoreAnswer[Json]]:
+        """Asks each by a GET; that another store than the one meant does not have it is no answer."""
+        return self.each(services, lambda one: self.client.get(one.url, path, store_id=one.store_id))
+
+    def each(
+        self, services: Sequence[StoreService], work: Callable[[StoreService], T], most_s: float | None = None
+    ) -> list[StoreAnswer[T]]:
+        """Asks all of them, and returns when each has answered, failed or been waited for long enough."""
+        most_s = self._timeout_s if most_s is None else min(most_s, self._timeout_s)
+        end_s = self._clock.monotonic_s() + most_s
+        begun = [(service, self._begin(service, work)) for service in services]
+        return [self._outcome(service, future, end_s, most_s) for service, future in begun]
+
+    def _begin(self, service: StoreService, work: Callable[[StoreService], T]) -> Future[T] | StoreError:
+        with self._lock:
+            silence, now_s = self._silent.get(service.url), self._clock.monotonic_s()
+            if silence is not None:
+                if now_s < silence.until_s:
+                    return silence.error
+                silence.until_s = now_s + self._timeout_s  # one asker finds out whether it is back
+        return self._pool.submit(lambda: self._done(service, work))
+
+    def _done(self, service: StoreService, work: Callable[[StoreService], T]) -> T:
+        begun_s = self._clock.monotonic_s()
+        try:
+            value = work(service)
+        except (NotFoundError, InvalidRequestError):
+            self._is_back(service)
+            raise
+        except StoreError as error:
+            self._is_silent(service, error)
+            raise
+        finally:
+            self.seconds.observe(self._clock.monotonic_s() - begun_s)
+        self._is_back(service)
+        return value
+
+    def _outcome(
+        self, service: StoreService, future: Future[T] | StoreError, end_s: float, most_s: float
+    ) -> StoreAnswer[T]:  # fmt: skip
+        if isinstance(future, StoreError):
+            return StoreAnswer(service, error=future)
+        try:
+            return StoreAnswer(service, future.result(max(0.0, end_s - self._clock.monotonic_s())))
+        except FutureTimeoutError:
+            future.cancel()
+            late = UnavailableError(f"no answer from {service.url} within {round(most_s * 1000)} ms")
+            if most_s >= self._timeout_s:
+                self._is_silent(service, late)
+            return StoreAnswer(service, error=late)
+        except StoreError as error:
+            return StoreAnswer(service, error=error)
+
+    def _is_silent(self, service: StoreService, error: StoreError) -> None:
+        with self._lock:
+            self._silent[service.url] = _Silence(self._clock.monotonic_s() + self._retry_s, error)
+
+    def _is_back(self, service: StoreService) -> None:
+        if service.url in self._silent:
+            with self._lock:
+                self._silent.pop(service.url, None)

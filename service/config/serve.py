@@ -1,0 +1,373 @@
+"""Settings of the service: where it listens, how much it does and holds at once, who may do what, and what it tells."""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from tierlog.service.config.group import SettingGroup
+
+_DAY_MS = 86_400_000
+
+
+class FlowSettings(SettingGroup):
+    """How much is done and held at once, and how long anybody is waited for."""
+
+    max_request_bytes: int = Field(
+        default=64 << 20,
+        ge=1024,
+        description=(
+            "Bytes. A larger request body is refused with 413 before it is read whole; a compressed one counts as it "
+            "is decoded, while it is decoded."
+        ),
+    )
+    max_request_messages: int = Field(
+        default=1_000_000,
+        ge=1,
+        le=100_000_000,
+        description=(
+            "Messages in one request; more are refused with 413. However short, each counts 512 bytes against "
+            "`serve.body_memory_bytes` until it is appended."
+        ),
+    )
+    body_memory_bytes: int = Field(
+        default=512 << 20,
+        ge=1 << 20,
+        description=(
+            "Bytes of memory for the bodies of all requests together, with what is made of them: a body of JSON or "
+            "NDJSON counts eight times, or 512 bytes a message if that is more. A request that does not fit waits for "
+            "`serve.wait_ms` and then gets 429; a larger one than all of this is let in when it is alone."
+        ),
+    )
+    answer_memory_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description=(
+            "Bytes of memory that answers hold together while they wait for their readers, as messages, which go out "
+            "in pieces of text, or as bytes. An answer that does not fit waits for `serve.wait_ms` and then gets 429; "
+            "a larger one than all of this is let in when it is alone."
+        ),
+    )
+    wait_ms: int = Field(
+        default=1_000,
+        ge=0,
+        le=60_000,
+        description=(
+            "ms that a request waits for room for its body or its answer before it gets 429. Longer holds more "
+            "connections, and threads."
+        ),
+    )
+    receive_timeout_ms: int = Field(
+        default=30_000,
+        ge=10,
+        le=3_600_000,
+        description=(
+            "ms within which a request's head, and then its body, have to be there; a body that is not gets 408. "
+            "64 MiB in 30 s are 18 Mbit/s: slow clients send smaller batches."
+        ),
+    )
+    send_timeout_ms: int = Field(
+        default=30_000,
+        ge=10,
+        le=3_600_000,
+        description=(
+            "ms. A client that takes less of its answer for so long than `serve.min_send_rate` says is cut off, and "
+            "what the answer holds is freed."
+        ),
+    )
+    min_send_rate: int = Field(
+        default=1_000,
+        ge=0,
+        le=1 << 30,
+        description=(
+            "Bytes a second that a client has to take of an answer that waits for it, looked at every "
+            "`serve.send_timeout_ms`; 0 = a byte each time is enough."
+        ),
+    )
+    request_timeout_ms: int = Field(
+        default=60_000,
+        ge=10,
+        le=86_400_000,
+        description=(
+            "ms of work after which a request is answered with 503, its work done or not; for requests without a "
+            "time-out of their own: not for queries, downloads, `/v1/admin` and what waits in a long poll."
+        ),
+    )
+    keep_alive_ms: int = Field(
+        default=30_000,
+        ge=1_000,
+        le=3_600_000,
+        description="ms after which an idle connection is closed.",
+    )
+    max_connections: int = Field(
+        default=4_096,
+        ge=1,
+        le=1_000_000,
+        description=(
+            "Connections at once, unfinished TLS handshakes included; fewer where the limit of open files leaves no "
+            "more beside the store. For a further one the connection is closed that has been without a known caller's "
+            "request the longest; if there is none, it is told 503 and closed."
+        ),
+    )
+    max_header_bytes: int = Field(
+        default=32 << 10,
+        ge=4_096,
+        le=1 << 20,
+        description="Bytes of a request's line and headers together; more is answered with 400.",
+    )
+    append_threads: int = Field(
+        default=32,
+        ge=2,
+        le=1_024,
+        description=(
+            "Threads that append. A quarter of them, one at least, is kept for appends that do not wait for the "
+            "archive. More let more requests share a flush."
+        ),
+    )
+    max_appends: int = Field(
+        default=512,
+        ge=1,
+        le=100_000,
+        description="Appends at once, those that wait for a thread or for their body included; a further one gets 429.",
+    )
+    read_threads: int = Field(
+        default=32,
+        ge=2,
+        le=1_024,
+        description=(
+            "Threads that answer queries, pulls and what else reads. A quarter of them, one at least, is kept for "
+            "reads of what is hot: a read that would wait for the archive beyond that gets 429."
+        ),
+    )
+    max_reads: int = Field(
+        default=512,
+        ge=1,
+        le=100_000,
+        description="Reads at once, those that wait for a thread included; a further one gets 429.",
+    )
+    max_long_polls: int = Field(
+        default=2_048,
+        ge=1,
+        le=1_000_000,
+        description="Pulls with `wait_ms` at once; a further one gets 429. They need a thread only while they read.",
+    )
+    max_streams: int = Field(
+        default=64,
+        ge=1,
+        le=10_000,
+        description=(
+            "Queries with `all=true` at once; a further one gets 429. Each holds `serve.stream_page_bytes` as it goes "
+            "out."
+        ),
+    )
+    stream_threads: int = Field(
+        default=2,
+        ge=1,
+        le=1_024,
+        description=(
+            "Threads that read for queries with `all=true`, in turns. They keep a processor busy: more take time from "
+            "everything else; fewer wait longer for a slow archive."
+        ),
+    )
+    stream_page_bytes: int = Field(
+        default=1 << 20,
+        ge=1_024,
+        le=32 << 20,
+        description=(
+            "Bytes of messages that a query with `all=true` reads at a time, one message at least. Larger pages read "
+            "a little faster and hold more memory for a slow reader."
+        ),
+    )
+    max_forwards: int = Field(
+        default=512,
+        ge=1,
+        le=100_000,
+        description=(
+            "Requests that are being sent on to one other store of the cluster at once, long polls and downloads "
+            "included; a further one gets 429. They take no place and no thread from requests that are answered here. "
+            "Each is a connection, and holds 256 KiB at most while bytes flow."
+        ),
+    )
+    admin_threads: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="Threads for `/v1/admin`; four times as many requests may wait for one, a further one gets 429.",
+    )
+
+
+class ServeSettings(FlowSettings):
+    """Where `tierlog serve` listens, and how much it does at once."""
+
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="Address to listen on; `0.0.0.0` is every interface."
+    )
+    port: int = Field(default=8080, ge=0, le=65_535, description="TCP port; 0 takes a free one and prints it.")
+
+    @model_validator(mode="after")
+    def _threads_get_work(self) -> ServeSettings:
+        if self.max_appends < self.append_threads or self.max_reads < self.read_threads:
+            raise ValueError("max_appends or max_reads is below its threads")
+        return self
+
+    tls_certificate: str | None = Field(
+        default=None,
+        description=(
+            "PEM file with the certificate for HTTPS and those between it and its authority; unset = plain HTTP. Read "
+            "again within 10 s of a change."
+        ),
+    )
+    tls_key: str | None = Field(
+        default=None, description="PEM file with the certificate's key, without a passphrase; unset = in its file."
+    )
+    tls_client_ca: str | None = Field(
+        default=None,
+        description=(
+            "PEM file with authorities; only clients with a certificate of theirs get a connection (mutual TLS), in "
+            "addition to tokens. Unset = nobody needs one. Read at start only."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _has_certificate(self) -> ServeSettings:
+        if self.tls_certificate is None and (self.tls_key is not None or self.tls_client_ca is not None):
+            raise ValueError("tls_key and tls_client_ca need tls_certificate")
+        return self
+
+
+class AccessSettings(SettingGroup):
+    """Who may do what over HTTP (docs/access.md). Without any token the service answers on the loopback only."""
+
+    tokens_file: str | None = Field(
+        default=None,
+        description=(
+            "TOML file with the hashes of tokens and their rights; read again within a second of being replaced. "
+            "Unset, with `access.tokens` unset too: everybody who reaches the loopback may do everything."
+        ),
+    )
+    tokens: str | None = Field(
+        default=None,
+        description=(
+            "The same entries as text, for a secret in the environment: `name:sha256:scopes:topics[:expiry]`, one a "
+            "line or with `;` between them. Read at start only."
+        ),
+    )
+    cors_origins: str = Field(
+        default="",
+        description=(
+            "Origins of web pages elsewhere whose scripts may call the service, with spaces between them, such as "
+            "`https://console.example.com`; empty = none. `*` is refused."
+        ),
+    )
+    audit_max_bytes: int = Field(
+        default=64 << 20,
+        ge=1 << 16,
+        description=(
+            "Bytes of disk for the log of admin calls, about 500 each; above it the oldest eighth goes. Smaller "
+            "remembers less."
+        ),
+    )
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _named(cls, value: str) -> str:
+        for origin in value.split():
+            parts = urlsplit(origin)
+            if origin == "*" or parts.scheme not in ("http", "https") or not parts.hostname or "*" in origin:
+                raise ValueError("an origin is named in full, such as https://console.example.com")
+            if origin != f"{parts.scheme}://{parts.netloc}" or "@" in origin:
+                raise ValueError("an origin is scheme, host and perhaps port, without a path or a / at its end")
+        return value
+
+    @property
+    def origins(self) -> list[str]:
+        """The origins of :attr:`cors_origins`, as browsers write them."""
+        return [origin.lower() for origin in self.cors_origins.split()]
+
+
+class ProduceSettings(SettingGroup):
+    """What is remembered of appends with an `Idempotency-Key`, so that one sent again appends nothing twice."""
+
+    window_ms: int = Field(
+        default=_DAY_MS,
+        ge=1_000,
+        le=366 * _DAY_MS,
+        description=(
+            "ms that it is known which messages a producer has sent; a request sent again later appends them again. "
+            "Should be longer than the longest task of a Spark job that writes here."
+        ),
+    )
+    window_requests: int = Field(
+        default=100_000,
+        ge=1,
+        le=100_000_000,
+        description=(
+            "Requests that this is known of, the newest, whatever the time; about 400 bytes of memory each, and 60 of "
+            "a file that is written again every 30 s while such requests come in."
+        ),
+    )
+
+
+class LogSettings(SettingGroup):
+    """Log lines, which go to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info",
+        description=(
+            "The least severe lines that are written. `info` has a line for every request but those for health and "
+            "metrics, about 30 microseconds each; `warning` has what an operator should see."
+        ),
+    )
+    format: Literal["auto", "json", "text"] = Field(
+        default="auto",
+        description="`json`: an object a line; `text`: for people; `auto`: text on a terminal, else json.",
+    )
+    access_every: int = Field(
+        default=1,
+        ge=0,
+        description=(
+            "Of requests that went well, every how many has a line; 0 = none. Those answered with 400 or more always "
+            "have one."
+        ),
+    )
+
+
+class TracingSettings(SettingGroup):
+    """Traces for an OpenTelemetry collector; needs `tierlog[tracing]`."""
+
+    endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description=(
+            "URL of a collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318` (`/v1/traces` is added to "
+            "it); unset = no traces, and nothing is loaded for them. A dead one loses traces and holds nothing up."
+        ),
+    )
+    sample_ratio: float = Field(
+        default=0.01,
+        ge=0.0,
+        le=1.0,
+        description=(
+            "Share of requests that are traced, unless the caller's `traceparent` has decided. A request that is "
+            "takes about 0.1 ms more, and up to a few kB on the way to the collector."
+        ),
+    )
+    service_name: str = Field(
+        default="tierlog", min_length=1, description="What traces say which service they are of (`service.name`)."
+    )
+
+
+class MetricsSettings(SettingGroup):
+    """What `/metrics` shows."""
+
+    max_groups: int = Field(
+        default=100,
+        ge=0,
+        le=1_000,
+        description=(
+            "Consumer groups whose lag is shown, the first by name, a series each; 0 = none. More cost every scrape "
+            "and whoever stores them."
+        ),
+    )

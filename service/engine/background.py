@@ -1,0 +1,343 @@
+"""The threads that run beside requests: flushing, dispatching, checkpoints, and the way from tier to tier.
+
+Daemon threads, one for each thing that must not wait for another: flushing, which bounds what a crash may lose;
+deriving queues and index, with the checkpoints; keeping the index's files; preparing the next segment; archiving and
+removal, where a bucket may be dead; sweeping the bucket and counting what is there. Those who wait for messages have a
+further one (:class:`PullWaiters`), which looks for all of them. A failure is logged once until it changes, and shown by
+readiness. :func:`make_background` decides which tasks a store repeats, and with what pauses after failures.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.opening import StoreParts
+from tierlog.tiering.base.backoff import Backoff, RepeatedTask
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import ClosedError, OutOfResourcesError, ReadOnlyError, StoreError
+from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.hot.store import HotStore
+
+_LOG = logging.getLogger("tierlog")
+_PAUSE_S = 1.0
+_JOIN_S = 3.0
+_WAITERS_JOIN_S = 1.0
+#: A clock that steps back by less is nothing out of the ordinary.
+CLOCK_ALARM_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Watch:
+    arrived: Callable[[], bool]
+    tell: Callable[[], object]
+
+
+class PullWaiters:
+    """Tells readers who wait for messages of one open store that some came. Its thread starts with the first."""
+
+    def __init__(self, catch_up: Callable[[], object], stopping: threading.Event) -> None:
+        self._catch_up = catch_up
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        self._watches: set[_Watch] = set()
+        self._news = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def watch(self, arrived: Callable[[], bool], tell: Callable[[], object]) -> Iterator[None]:
+        """Calls ``tell`` once inside the context: when ``arrived()`` holds, when looking fails, or at the stop.
+
+        ``arrived`` is asked on the thread, after catching up with the log. ``tell`` must not block, and is not called
+        any more after the context.
+        """
+        watch = _Watch(arrived, tell)
+        with self._lock:
+            if self._stopping.is_set():
+                tell()
+            else:
+                self._watches.add(watch)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._loop, name="tierlog-arrivals", daemon=True)
+                    self._thread.start()
+        self._news.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watches.discard(watch)
+
+    def look(self) -> None:
+        """Wakes the thread, because something was appended or flushed."""
+        if self._watches:
+            self._news.set()
+
+    def stop(self) -> None:
+        """Tells everybody; to be called once ``stopping`` is set."""
+        self._news.set()
+        with self._lock:  # a thread that is seen is started
+            thread = self._thread
+        if thread is not None:
+            thread.join(_WAITERS_JOIN_S)
+
+    def _loop(self) -> None:
+        stopping = False
+        while not stopping:
+            self._news.wait()
+            self._news.clear()
+            due = self._due()
+            with self._lock:
+                stopping = self._stopping.is_set()
+                for watch in self._watches.copy() if stopping else self._watches & due:
+                    self._watches.remove(watch)
+                    watch.tell()
+
+    def _due(self) -> set[_Watch]:
+        with self._lock:
+            watches = self._watches.copy()
+        try:
+            self._catch_up()
+            return {watch for watch in watches if watch.arrived()}
+        except (StoreError, OSError):  # whoever reads now is told the reason
+            return watches
+
+
+class Background:
+    """The threads of one open store."""
+
+    def __init__(
+        self,
+        hot: HotStore,
+        *,
+        checkpoint: RepeatedTask,
+        keeping: RepeatedTask,
+        tiers: Sequence[RepeatedTask],
+        beside: Sequence[RepeatedTask],
+        settings: Settings,
+        clock: Clock,
+        stopping: threading.Event,
+    ) -> None:
+        """``checkpoint`` moves the recovery points; ``keeping`` keeps the index's files; ``tiers`` are the tasks of the
+        way from tier to tier, taken in turn; ``beside`` goes beside them, as long as they do not fail."""
+        self._hot = hot
+        self._checkpoint = checkpoint
+        self._keeping = keeping
+        self._tiers = tiers
+        self._beside = beside
+        self._settings = settings
+        self._clock = clock
+        self._stopping = stopping
+        self._dirty = threading.Event()
+        self._behind = threading.Event()
+        self._near_end = threading.Event()
+        self._derived_to = 0
+        self._clock_alarm = False
+        self._checkpoint_at_s = 0.0
+        #: Who waits for messages.
+        self.arrivals = PullWaiters(hot.dispatch, stopping)
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def cold_error(self) -> str | None:
+        """The last failure to move data to the archive; None once it went well again."""
+        return next((task.error for task in self._tiers if task.error is not None), None)
+
+    @property
+    def index_error(self) -> str | None:
+        """The last failure to keep the index's files or to move the recovery point; None once it went well again."""
+        return self._keeping.error or self._checkpoint.error
+
+    def start(self) -> None:
+        """Starts the threads."""
+        loops = {
+            "flush": self._flush_loop, "derive": self._derive_loop, "segments": self._segments_loop,
+            "index": self._keeping_loop, "tiers": self._tiers_loop,
+        }  # fmt: skip
+        if self._beside:
+            loops["sweep"] = self._sweep_loop
+        for name, loop in loops.items():
+            thread = threading.Thread(target=loop, name=f"tierlog-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Asks the threads to end and waits for them, 3 s at most for all together.
+
+        One that hangs in a call to a dead bucket is left: it is a daemon, and checks before every local change
+        whether the store is closing.
+        """
+        self._stopping.set()
+        self._dirty.set()
+        self._behind.set()
+        self._near_end.set()
+        self.arrivals.stop()
+        deadline_s = self._clock.monotonic_s() + _JOIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - self._clock.monotonic_s()))
+        self._threads.clear()
+
+    def appended(self) -> None:
+        """Tells waiting readers, and wakes threads that have work early, such as half of what may be lost to flush."""
+        log = self._hot.log
+        if log.end - log.flushed >= self._settings.hot.flush_dirty_bytes // 2:
+            self._dirty.set()
+        if log.wants_next:
+            self._near_end.set()
+        self._look_behind()
+        self.arrivals.look()
+
+    def _look_behind(self) -> None:
+        """Wakes the thread that derives if much is to be derived."""
+        most = self._settings.hot.flush_dirty_bytes // 4
+        if self._hot.log.visible - self._derived_to >= most:  # it only rises, so what was seen will do for a while
+            self._derived_to = self._hot.dispatched_to
+        if self._hot.log.visible - self._derived_to >= most:
+            self._behind.set()
+
+    def _flush_loop(self) -> None:
+        while not self._stopping.is_set():
+            self._clock.wait(self._dirty, self._settings.hot.flush_interval_ms / 1000)
+            self._dirty.clear()
+            self._unless_read_only(self._hot.flush)
+            self._look_behind()
+            self.arrivals.look()
+
+    def _derive_loop(self) -> None:
+        while not self._stopping.is_set():
+            self._clock.wait(self._behind, self._settings.hot.flush_interval_ms / 1000)
+            self._behind.clear()
+            self._unless_read_only(self._derive)
+            self._watch_clock()
+
+    def _derive(self) -> None:
+        self._hot.dispatch()
+        if self._clock.monotonic_s() >= self._checkpoint_at_s:
+            self._checkpoint.run_once()
+            if self._checkpoint.error is None:
+                self._checkpoint_at_s = self._clock.monotonic_s() + self._settings.hot.checkpoint_interval_ms / 1000
+
+    def _unless_read_only(self, step: Callable[[], object]) -> None:
+        """Takes a step; a failure of the disk makes the store read-only, which ends these steps."""
+        if self._hot.guard.read_only_reason is None:
+            try:
+                step()
+            except ReadOnlyError:
+                return  # it became so meanwhile, as when it is taken over, and said why
+            except (ClosedError, OutOfResourcesError):
+                return  # the next turn tries again
+            except (StoreError, OSError):
+                _LOG.exception("the disk failed")
+
+    def _segments_loop(self) -> None:
+        failure = None
+        while not self._stopping.is_set():
+            self._clock.wait(self._near_end, _PAUSE_S)
+            self._near_end.clear()
+            try:
+                if self._hot.guard.read_only_reason is None and not self._stopping.is_set():
+                    self._hot.prepare_segment()
+                failure = None
+            except ClosedError:
+                return
+            except (StoreError, OSError) as error:
+                if str(error) != failure:
+                    _LOG.warning("the next segment could not be prepared, will try again: %s", error)
+                failure = str(error)
+                self._clock.wait(self._stopping, _PAUSE_S)
+
+    def _watch_clock(self) -> None:
+        behind_ms = self._hot.clock_behind_ms
+        if (behind_ms > CLOCK_ALARM_MS) != self._clock_alarm:
+            self._clock_alarm = not self._clock_alarm
+            if self._clock_alarm:
+                _LOG.error(
+                    "this machine's clock is %d s behind the newest message, stored when the clock was ahead; "
+                    "new messages get that message's time until it is past", behind_ms // 1000,
+                )  # fmt: skip
+            else:
+                _LOG.warning("the clock has caught up with the newest message")
+
+    def _keeping_loop(self) -> None:
+        self._until_closed(self._keeping.run_once)
+
+    def _tiers_loop(self) -> None:
+        self._until_closed(self._run_tiers)
+
+    def _sweep_loop(self) -> None:
+        self._until_closed(self._run_beside)
+
+    def _until_closed(self, run_once: Callable[[], None]) -> None:
+        while not self._stopping.is_set():
+            try:
+                run_once()
+            except ClosedError:
+                return
+            self._clock.wait(self._stopping, _PAUSE_S)
+
+    def _run_tiers(self) -> None:
+        for task in self._tiers:
+            task.run_once()
+
+    def _run_beside(self) -> None:
+        for task in self._beside:
+            if self.cold_error is None:
+                task.run_once()
+
+
+def make_background(
+    parts: StoreParts,
+    *,
+    checkpoint: Callable[[], None],
+    remove_due: Callable[[], None],
+    settings: Settings,
+    clock: Clock,
+    randomness: Randomness,
+) -> Background:
+    """Makes the threads of a store, not started; a store without a cold tier runs ``remove_due`` beside its index."""
+
+    def repeated(name: str, run_once: Callable[[], object], error: str | None = None) -> RepeatedTask:
+        cold = settings.cold
+        first_s, most_s = cold.retry_interval_ms / 1000, cold.retry_max_ms / 1000
+        return RepeatedTask(name, run_once, Backoff(clock, randomness, first_s=first_s, most_s=most_s), error)
+
+    # what every store repeats
+    keeping = repeated("keeping the key index", parts.hot.keeping.round)
+    # what stops it in a store that can be written is the want of a descriptor, over as soon as anybody closes one
+    checkpointing = RepeatedTask("checkpoint", checkpoint, Backoff(clock, randomness, first_s=1.0, most_s=5.0))
+    # what goes with an archive, or without one
+    archive, writers = parts.archive, parts.writers
+    first_contact = archive.first_contact if archive else None
+    beside: list[RepeatedTask] = []
+    if archive is None or writers is None:
+        tiers = [repeated("removal", remove_due, first_contact)]
+    else:
+        tiers = [
+            repeated("rolling and removal", writers.mover.local_round),
+            repeated("archiving", writers.mover.archive_round, first_contact),
+            repeated("expiry and erasure", parts.removal.round),
+        ]
+
+        def sweep_both() -> None:
+            writers.mover.sweep_round()
+            writers.appends.sweep_round()
+
+        def count() -> None:
+            manifest = archive.manifest
+            if manifest.head is not None:
+                archive.totals.learn(manifest.reader(scan=True), manifest.head)
+
+        beside = [repeated("sweeping", sweep_both), repeated("counting the archive", count)]
+    return Background(
+        parts.hot.store,
+        checkpoint=checkpointing,
+        keeping=keeping,
+        tiers=tiers,
+        beside=beside,
+        settings=settings,
+        clock=clock,
+        stopping=parts.stopping,
+    )

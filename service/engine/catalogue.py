@@ -1,0 +1,163 @@
+"""Lists of topics, segments and index files of both tiers, as commands and requests show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tierlog.index.local.local_index import LocalIndex
+from tierlog.index.rocketmq.classic_format import file_bytes
+from tierlog.index.rocketmq.classic_index import ClassicIndex
+from tierlog.tiering.base.paths import base_offset_name
+from tierlog.tiering.base.types import EVER, Tier, TimeAxis, TimeBounds
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.format.manifest import Head
+from tierlog.tiering.hot.store import HotStore
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """One queue; ``min_offset`` counts both tiers, ``max_offset`` is the next message's."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    gaps: list[tuple[int, int]] | None
+    """Half-open ranges that a restore left out; None while the archive, which knows them, does not answer."""
+    store_id: str | None = None
+    """Where it is told of the queues of several stores."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic with its queues."""
+
+    name: str
+    topic_id: int
+    queues: list[QueueInfo]
+    archive: bool = True
+    cold_retention_ms: int | None = None
+    hold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A segment or an index file in one tier. Physical offsets are half-open; times are inclusive ms."""
+
+    kind: str
+    name: str
+    tier: Tier
+    state: str
+    first_offset: int
+    next_offset: int
+    bytes: int
+    min_store_ms: int | None
+    max_store_ms: int | None
+    records: int | None
+    """Records of a segment, items of an index file."""
+
+
+def local_files(hot: HotStore, index: LocalIndex, manifest: ManifestStore | None) -> list[FileInfo]:
+    """Lists segments from the border up and index files in their states."""
+    archived_to = manifest.head.archived_to if manifest and manifest.head else 0
+    segments = [segment for segment in hot.log.segments() if segment.base_offset >= hot.border]
+    found = []
+    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        state = "archived" if segment.base_offset < archived_to else "rolled"
+        next_ms = hot.first_store_ms(following) if following else None
+        first_ms = hot.first_store_ms(segment)
+        found.append(
+            FileInfo(
+                kind="segment",
+                name=base_offset_name(segment.base_offset),
+                tier=Tier.HOT,
+                state=state if following else "active",
+                first_offset=segment.base_offset,
+                next_offset=min(segment.end, hot.log.end),
+                bytes=len(segment.data),
+                min_store_ms=first_ms,
+                max_store_ms=None if first_ms is None else next_ms or hot.last_store_ms,
+                records=None,
+            )
+        )
+    for entry in index.files():
+        minimum, maximum = _store_bounds(entry.bounds)
+        found.append(
+            FileInfo(
+                kind="index",
+                name=entry.name,
+                tier=Tier.HOT,
+                state=entry.state.value,
+                first_offset=entry.first,
+                next_offset=index.next_offset() if entry.next is None else entry.next,
+                bytes=entry.bytes,
+                min_store_ms=minimum,
+                max_store_ms=maximum,
+                records=entry.items,
+            ),
+        )
+    return found
+
+
+def classic_files(classic: ClassicIndex) -> list[FileInfo]:
+    """Lists files of RocketMQ's own index; they tell where their last record begins, not where it ends."""
+    found = []
+    for file in classic.files():
+        header, state = file.header, "full" if file.is_full else "writing"
+        found.append(
+            FileInfo(
+                kind="classic index",
+                name=file.path.name,
+                tier=Tier.HOT,
+                state=state,
+                first_offset=header.begin_offset,
+                next_offset=header.end_offset + 1,
+                bytes=file_bytes(file.slots, file.items),
+                min_store_ms=header.begin_ms,
+                max_store_ms=header.end_ms,
+                records=file.item_count,
+            )
+        )
+    return found
+
+
+def cold_files(manifest: ManifestStore, head: Head) -> list[FileInfo]:
+    """Lists sorted segments and index objects of the archive."""
+    reader = manifest.reader(scan=True)
+    found = []
+    for entry in manifest.log_entries(reader, head):
+        minimum, maximum = _store_bounds(entry.bounds)
+        found.append(
+            FileInfo(
+                kind="segment",
+                name=entry.key,
+                tier=Tier.COLD,
+                state="published",
+                first_offset=entry.first,
+                next_offset=entry.next,
+                bytes=entry.size_bytes,
+                min_store_ms=minimum,
+                max_store_ms=maximum,
+                records=entry.records,
+            )
+        )
+    for item in manifest.index_entries(reader, head, TimeAxis.STORE, EVER):
+        minimum, maximum = _store_bounds(item.bounds)
+        found.append(
+            FileInfo(
+                kind="index",
+                name=item.key,
+                tier=Tier.COLD,
+                state="published",
+                first_offset=item.first,
+                next_offset=item.next,
+                bytes=item.size_bytes,
+                min_store_ms=minimum,
+                max_store_ms=maximum,
+                records=item.items,
+            )
+        )
+    return found
+
+
+def _store_bounds(bounds: TimeBounds | None) -> tuple[int | None, int | None]:
+    return (None, None) if bounds is None else bounds.on(TimeAxis.STORE)

@@ -1,0 +1,219 @@
+"""What happens when a store is opened, in order, whatever stopped it.
+
+:func:`take_volume` settles who may use the directory:
+
+1. For a new store, steps 3 and 4 come first: one that is refused leaves no trace.
+2. The lock, which goes with the process.
+3. The identity of this open is planned, with a fresh open id.
+4. The archive is asked whose it is and what its tails hold, for seconds at most.
+5. ``store.json`` is replaced: from now on this open is the one that may write.
+
+Then the log is mapped and the complete files of the index are listed, as :class:`HotStore` and :class:`LocalIndex`
+load them. :func:`recover_hot_tier` makes all of it agree:
+
+6. The log is scanned from the recovery point, tails give back what it lost, and queues and indexes follow; index files
+   that are full are sealed meanwhile (:mod:`tiering.hot.recovery` has the log's own steps).
+7. What an index has of records that are lost goes.
+8. The log goes on behind everything that tails may hold, and behind everything that is hidden.
+9. What the indexes lack after that is derived: above what they have, then the gaps between their files.
+
+The same steps run after every kind of stop; after a clean one they find little to do. They run in memory when a store
+is only read. Beside each step is what holds if the process is killed there. ``docs/recovery.md`` has the argument for
+each durable step, and the tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tierlog.index.local.local_index import LocalIndex
+from tierlog.index.local.recovery import RecoveringIndex
+from tierlog.index.rocketmq.classic_index import ClassicIndex
+from tierlog.service.engine.archive_mover import owner_of
+from tierlog.service.engine.bucket_guard import BucketGuard
+from tierlog.tiering.base.errors import (
+    CorruptionError,
+    FencedError,
+    ObjectNotFoundError,
+    StoreMismatchError,
+    UnavailableError,
+)
+from tierlog.tiering.base.fs import FileSystem
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.cold.manifest.store import ManifestStore
+from tierlog.tiering.format.manifest import Head, Tombstone
+from tierlog.tiering.format.tail import TailHead
+from tierlog.tiering.hot.identity import StoreIdentity
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.hot.topic_deletion import leave_hidden
+from tierlog.tiering.lifecycle.tail_recovery import TailRestorer
+from tierlog.tiering.lifecycle.tail_store import TailMark, TailObjects
+from tierlog.tiering.rocketmq.check import BrokerStore
+
+_FIRST_LOOK_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDirectory:
+    """A store's directory, and what may be done there."""
+
+    fs: FileSystem
+    """What it is reached through; where nothing may be written, an overlay that keeps writes in memory."""
+    paths: StorePaths
+    read_only: bool
+    broker: BrokerStore | None = None
+    """Whose directory it is, if it is not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveConnection:
+    """A store's archive before anybody has asked it."""
+
+    manifest: ManifestStore
+    guard: BucketGuard | None
+    """What its bucket is written through, None where nothing needs guarding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """Who the store is, and what its archive said."""
+
+    identity: StoreIdentity
+    lost: TailRestorer
+    archive: ArchiveConnection | None = None
+    first_contact: str | None = None
+    """Why the archive could not be reached."""
+
+    @property
+    def manifest(self) -> ManifestStore | None:
+        """That of the archive, None for a store that has none."""
+        return None if self.archive is None else self.archive.manifest
+
+
+def take_volume(
+    directory: StoreDirectory,
+    *,
+    plan: Callable[[], StoreIdentity],
+    connect: Callable[[StoreIdentity], ArchiveConnection | None],
+    resources: contextlib.ExitStack,
+) -> Volume:
+    """Lock the directory and say durably who opens it; ``resources`` gets the lock.
+
+    Raises what :func:`plan_identity` and :func:`look_at_archive` do, :class:`StoreLockedError` if another process has
+    the directory; ``store.json`` is as it was then.
+    """
+    fs, paths = directory.fs, directory.paths
+    # A new store that is refused leaves no trace. Killed here: nothing is in the directory.
+    volume = None if fs.exists(paths.store_json) else _look(directory, plan, connect)
+    # From the lock on, nobody else writes here. Killed here: folders without files, as before a new store.
+    fs.make_dirs(paths.root)
+    resources.enter_context(fs.lock(paths.lock))
+    for folder in (paths.tmp, paths.tierlog):
+        fs.make_dirs(folder)
+    # A directory that was new may have become somebody's meanwhile. Killed here: an open id that nobody has seen.
+    if volume is None or fs.exists(paths.store_json):
+        volume = _look(directory, plan, connect)
+    # This open may write. Killed here: the old identity or the new one, which names all that the head may hold.
+    volume.identity.save(fs, paths)
+    # What the bucket's check has found is kept. Killed here: the bucket is asked again.
+    if volume.archive is not None and volume.archive.guard is not None:
+        volume.archive.guard.remember()
+    return volume
+
+
+def _look(
+    directory: StoreDirectory,
+    plan: Callable[[], StoreIdentity],
+    connect: Callable[[StoreIdentity], ArchiveConnection | None],
+) -> Volume:
+    """Plan the identity and look at its archive; writes nothing into the directory."""
+    identity = plan()
+    lost = TailRestorer(TailMark(directory.fs, directory.paths), identity.volume_id)
+    archive = connect(identity)
+    if archive is None:
+        return Volume(identity, lost)
+    first_contact = look_at_archive(archive.manifest, identity, lost, refuse=not directory.read_only)
+    if archive.guard is not None and first_contact is None:
+        archive.guard.ask()
+    return Volume(identity, lost, archive, first_contact)
+
+
+def look_at_archive(
+    manifest: ManifestStore, identity: StoreIdentity, lost: TailRestorer, *, refuse: bool
+) -> str | None:
+    """Refuses an archive of another volume before anything is written; returns why it could not be reached.
+
+    Without ``refuse``, for reading, the reason is returned too.
+
+    A dead bucket delays the opening by seconds only: the volume that owns the archive opens without asking, and
+    every commit checks again.
+    """
+    outcome: list[Exception | None] = []
+    found: list[tuple[Head, list[TailHead]]] = []
+    tails = TailObjects(manifest.objects, manifest.keys)
+
+    def look() -> None:
+        try:
+            manifest.check_owner(owner_of(identity))
+            if manifest.head is not None and refuse:
+                found.append((manifest.head, lost.look(tails, manifest.head)))
+            outcome.append(None)
+        except Exception as error:  # raised again by the opener below, or told as the reason
+            outcome.append(error)
+
+    thread = threading.Thread(target=look, name="tierlog-first-look", daemon=True)
+    thread.start()
+    thread.join(_FIRST_LOOK_S)
+    if not outcome:
+        return f"the archive did not answer within {_FIRST_LOOK_S} s"
+    error = outcome[0]
+    if error is None:
+        for head, chain in found:
+            lost.saw(tails, head, chain)
+        return None
+    # a head that is lost or damaged takes nothing from the hot tier, and no commit goes past it
+    if isinstance(error, UnavailableError | ObjectNotFoundError | CorruptionError):
+        return str(error)
+    if not refuse and isinstance(error, FencedError | StoreMismatchError):
+        return str(error)
+    raise error
+
+
+def recover_hot_tier(
+    directory: StoreDirectory,
+    hot: HotStore,
+    index: LocalIndex,
+    *,
+    classic: ClassicIndex | None,
+    lost: TailRestorer,
+    tombstones: Sequence[Tombstone],
+) -> None:
+    """Recover the log and everything derived from it; index files that are full meanwhile are sealed at once.
+
+    ``tombstones`` are the erasures that the archive is known to say. Raises what :meth:`HotStore.recover` does.
+    """
+    # what is recovered in memory only is not kept
+    seal_full: Callable[[], object] = (lambda: None) if directory.read_only else index.seal_full
+    following = RecoveringIndex(index, seal_full)
+    # Killed here: the recovery point is where it was until the very end. Index files that were sealed meanwhile stay.
+    hot.recover([following], classic, put_back=lost.put_back)
+    # The disk forgot flushed records that an index file had seen. Killed here: what is left of it is too new again.
+    if index.next_offset() > hot.log.end:
+        index.discard_above(hot.log.end)
+    if classic is not None and classic.next_offset() > hot.log.end:
+        classic.restart(hot.log.begin)
+    # No offset that a tail may hold is given out again: the log goes on in the next segment, or the store is read-only
+    # while the bucket cannot be asked. Killed here: the next open finds the same.
+    lost.settle(hot)
+    # Nothing new is hidden by an old deletion or erasure. Killed here: the next open does the rest.
+    if not directory.read_only:
+        leave_hidden(hot, max((stone.end for stone in tombstones), default=0))
+    # The indexes follow again. Killed here: what was derived lies above the checkpoints, or in files that were sealed.
+    hot.dispatch()
+    # Index files that were dropped have left gaps. Killed here: what is not sealed is a gap again.
+    for first, end in index.gaps(hot.border, hot.log.end):
+        hot.derive(RecoveringIndex(index.derive(first, end), seal_full), first, end)
+    following.end()

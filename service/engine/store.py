@@ -1,0 +1,464 @@
+"""Library facade: one open store, with its hot tier, its index and its archive."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from tierlog.index.format.layout import LAYOUTS
+from tierlog.index.maintenance.repair import ArchiveRepair, RepairReport
+from tierlog.index.search.hot_lookup import HotKeys, hot_keys
+from tierlog.index.search.hot_search import HotPage, HotTierSearch, hot_page
+from tierlog.index.search.query import Answer, Query
+from tierlog.index.search.results import PAGE_BYTES
+from tierlog.index.search.store_search import TieredStoreSearch
+from tierlog.service.config.settings import Settings
+from tierlog.service.engine.append_results import AppendedColumns
+from tierlog.service.engine.appends import Appends, IdempotencyKey
+from tierlog.service.engine.archive_mover import ArchiveReport
+from tierlog.service.engine.background import make_background
+from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
+from tierlog.service.engine.checks import check_archive, check_classic, check_index, check_store
+from tierlog.service.engine.groups import every_topic
+from tierlog.service.engine.opening import Components, StoreParts, open_parts
+from tierlog.service.engine.read_path import answer
+from tierlog.service.engine.removal import remove_due
+from tierlog.service.engine.restore import restore_volume
+from tierlog.service.engine.stats import FileState, Unready, count_files, group_lags, stats_of
+from tierlog.service.engine.timeline import Timeline, TimelineView, timeline_of
+from tierlog.service.observing.counts import StoreCounts, facts_of
+from tierlog.tiering.base.clock import Clock, SystemClock
+from tierlog.tiering.base.errors import ConflictError, InvalidRequestError, MessageNotFoundError, ReadOnlyError
+from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
+from tierlog.tiering.base.progress_bar import Progress
+from tierlog.tiering.base.randomness import Randomness, SystemRandomness
+from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
+from tierlog.tiering.base.types import Boundary, Durability
+from tierlog.tiering.checks.findings import Findings
+from tierlog.tiering.cold.manifest.catalogue import Total
+from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.message.batch import MAX_QUEUES, Message
+from tierlog.tiering.message.pending import PendingMessages
+from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.read.pull_batch import Columns, PulledBatch
+from tierlog.tiering.read.pull_result import PullResult
+
+
+class Store:
+    """One open store. Thread safe; :meth:`close` must be called, or the next open recovers as after a crash."""
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        settings: Settings,
+        clock: Clock,
+        randomness: Randomness,
+        *,
+        read_only: bool,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
+        """Use :meth:`open`."""
+        self._parts = parts
+        self.store_id = parts.identity.store_id
+        self.cold_url = parts.identity.cold_url
+        self.volume_id = parts.identity.volume_id
+        hot, archive, writers = parts.hot, parts.archive, parts.writers
+        self._hot, self._index, self._classic = hot.store, hot.index, hot.classic
+        self._keeping, self._local_steps, self._disk = hot.keeping, hot.steps, hot.disk
+        self._manifest = archive.manifest if archive else None
+        self._totals = archive.totals if archive else None
+        self._cold_index = archive.cold_index if archive else None
+        self._archive_mover = writers.mover if writers else None
+        self._archived = writers.appends if writers else None
+        self._known, self._searcher, self._fetcher = parts.known, parts.searcher, parts.fetcher
+        #: What was counted while it was open.
+        self.counted = StoreCounts(parts.meter, hot.store.log.flush_seconds)
+        #: Follows what is done for single requests.
+        self.tracer = tracer
+        self._broker = parts.directory.broker
+        self._resources = parts.resources
+        self._settings = settings
+        self._clock = clock
+        self._read_only = read_only
+        #: Consumer groups with their members and committed offsets.
+        self.groups = parts.groups
+        #: Erasures, their receipts, and the options of topics that say what may go.
+        self.removal = parts.removal
+        self._background = make_background(
+            parts,
+            checkpoint=self._checkpoint,
+            remove_due=self._remove_due,
+            settings=settings,
+            clock=clock,
+            randomness=randomness,
+        )
+        self._appends = Appends(parts, settings, clock, self._background.appended)
+        #: An empty list of messages that come one by one, for :meth:`append`.
+        self.pending_messages = self._appends.pending_messages
+
+    @classmethod
+    def open(
+        cls,
+        root: Path | str,
+        *,
+        settings: Settings | None = None,
+        cold_url: str | None = None,
+        store_id: str | None = None,
+        read_only: bool = False,
+        restore: bool = False,
+        clock: Clock | None = None,
+        fs: FileSystem | None = None,
+        randomness: Randomness | None = None,
+        objects: ObjectStore | None = None,
+        tracer: Tracer = NO_TRACER,
+    ) -> Store:
+        """Opens or make the store at ``root`` and recover it.
+
+        Without ``settings`` they are those of the environment, as on the command line (:meth:`Settings.load`).
+        ``read_only`` takes no lock and writes nothing: recovery happens in memory. ``restore`` makes the store from its
+        archive first, in an empty directory, and fences whoever wrote there; see :func:`restore_volume` for what it
+        raises. ``objects`` replaces the object store that ``cold_url`` names. Raises :class:`StoreLockedError` if
+        another process holds the store, :class:`StoreMismatchError` for other sizes, another cold URL, or an archive
+        of another volume.
+        """
+        clock, settings = clock or SystemClock(), settings or Settings.load()
+        around = Components(
+            settings, clock, fs or LocalFileSystem(), randomness or SystemRandomness(), objects, tracer=tracer
+        )
+        root = Path(root).absolute()
+        if restore:
+            if read_only:
+                raise InvalidRequestError("a restore writes", hint="leave --read-only out")
+            around = restore_volume(root, around, cold_url=cold_url, store_id=store_id)
+        parts = open_parts(root, around, cold_url=cold_url, store_id=store_id, read_only=read_only)
+        return cls(parts, settings, clock, around.randomness, read_only=read_only, tracer=tracer)
+
+    def start(self) -> None:
+        """Runs flushing, dispatching, checkpoints, archiving and removal in the background."""
+        if self._cold_index is not None:
+            self._cold_index.warm()
+        if not self._read_only:
+            self._background.start()
+            if self._archived is not None:
+                self._archived.start()
+
+    # writing
+
+    def append(
+        self,
+        messages: Sequence[Message] | PendingMessages,
+        durability: Durability = Durability.FLUSHED,
+        key: IdempotencyKey | None = None,
+    ) -> AppendedColumns:
+        """Appends a batch, all of it or, if one message is wrong, nothing; see :class:`Durability` for the promise.
+
+        With a ``key`` it may be done again: what is in the log already is answered as it was, see :class:`Appends`.
+        Raises :class:`DiskFullError` before anything is written while the disk is fuller than the settings allow.
+        """
+        self._check_writable()
+        begun_s = self._clock.monotonic_s()
+        with self.tracer.span("append", messages=len(messages), durability=durability.value):
+            found = self._appends.append(messages, durability, key)
+        self.counted.acknowledged(durability, len(found), self._clock.monotonic_s() - begun_s)
+        return found
+
+    def create_topic(self, name: str, queues: int) -> None:
+        """Makes a topic, or give an existing one more queues; fewer is refused."""
+        self._check_writable()
+        if not 1 <= queues <= MAX_QUEUES:
+            raise InvalidRequestError(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
+        is_new = self._hot.topics.find(name) is None  # made again after a deletion, it keeps the queues that it had
+        topic = self._hot.create_topic(name, queues)
+        if topic.queues > queues and not is_new:
+            raise ConflictError(f"topic {name!r} has {topic.queues} queues already", hint="queues are never taken away")
+
+    def flush(self) -> None:
+        """Makes everything appended so far durable, with the queues and the recovery point."""
+        self._check_writable()
+        self._hot.flush()
+        self._hot.dispatch()
+        self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Moves both recovery points: the log's with its queues, and the key index's."""
+        self._hot.checkpoint()
+        with self._hot.guard.writing("checkpoint of the index"):
+            self._index.checkpoint()
+
+    def archive(
+        self,
+        *,
+        until_ms: int | None = None,
+        everything: bool = False,
+        drop_hot: bool = False,
+        progress: Progress | None = None,
+    ) -> ArchiveReport:
+        """Publishes now what is rolled, or everything; see :meth:`ArchiveMover.archive`."""
+        self._check_writable()
+        if self._archive_mover is None:
+            raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
+        return self._archive_mover.archive(
+            until_ms=until_ms, everything=everything, drop_hot=drop_hot, progress=progress
+        )
+
+    def tiers_round(self) -> None:
+        """One turn of archiving and removal as :meth:`start` runs it, for a caller with a loop of its own."""
+        self._check_writable()
+        if self._archive_mover is None:
+            self._remove_due()
+            self._keeping.round()
+        else:
+            self._archive_mover.local_round()
+            self._keeping.round()
+            self._archive_mover.archive_round()
+            self.removal.round()
+
+    def _remove_due(self) -> None:
+        remove_due(self._hot, self._index, self._settings.retention_options(), self._disk, self._clock.now_ms())
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise ReadOnlyError("the store was opened read-only")
+
+    # reading
+
+    def query(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
+        """Finds messages by key or time over both tiers; a page is about ``page_bytes`` at most."""
+        store = TieredStoreSearch(self.store_id, self._hot, self._index, self._cold_index, self._known)
+        begun_s = self._clock.monotonic_s()
+        with self.tracer.span("query", by="time" if query.key is None else "key", limit=query.limit) as span:
+            found = answer(self._searcher, [store], query, self._settings, page_bytes)
+            span.annotate(**facts_of(found))
+        self.counted.answered(query, found, self._clock.monotonic_s() - begun_s)
+        return found
+
+    def hot_page(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> HotPage:
+        """Finds what is hot of a query, for a caller who reads the archive itself; see :class:`HotPage`."""
+        tier = HotTierSearch(self.store_id, self._hot, self._index, self._known)
+        return hot_page(tier, self._manifest, self.cold_url, query, page_bytes)
+
+    def hot_keys(self, topic: str) -> contextlib.AbstractContextManager[HotKeys]:
+        """Looks up many keys of a topic among what is hot now; see :class:`HotKeys`."""
+        return hot_keys(self.store_id, self._hot, self._index, self._known, topic)
+
+    def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
+        """Reads a queue in order; see :meth:`Fetcher.pull`."""
+        return self._fetcher.pull(topic, queue_id, offset, limit, tag)
+
+    def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
+        """Reads a queue in order as Arrow; see :meth:`Fetcher.pull_batch`."""
+        return self._fetcher.pull_batch(topic, queue_id, offset, limit, columns)
+
+    def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """(least, next) offset of a queue; see :meth:`Fetcher.offsets`."""
+        return self._fetcher.offsets(topic, queue_id)
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
+        """Finds the offset of a store time in a queue over both tiers; see :meth:`Fetcher.offset_by_time`."""
+        return self._fetcher.offset_by_time(topic, queue_id, time_ms, boundary)
+
+    def message(self, message_id: str, store_id: str | None = None) -> StoredMessage:
+        """One message by its offset id, whichever tier; see :meth:`Fetcher.message`."""
+        if store_id not in (None, self.store_id):
+            raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
+        return self._fetcher.message(message_id)
+
+    def watch(
+        self, topic: str, queue_id: int, offset: int, tell: Callable[[], object]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Inside the context, call ``tell`` once, on another thread, when something may be readable at ``offset``."""
+        found = self._hot.topics.get(topic)
+        return self._background.arrivals.watch(lambda: self._hot.next_offset(found, queue_id) > offset, tell)
+
+    def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
+        """Returns when something may be readable at ``offset``, or after ``timeout_s``."""
+        arrived = threading.Event()
+        with self.watch(topic, queue_id, offset, arrived.set):
+            self._clock.wait(arrived, timeout_s)
+
+    def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
+        """Topics with their queues and offsets, both tiers counted; those that ``shows`` denies cost nothing."""
+        return self._described([topic for topic in self._hot.topics.listed() if shows(topic.name)])
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; :class:`TopicNotFoundError`."""
+        (found,) = self._described([self._hot.topics.get(name)])
+        return found
+
+    def queues_of(self, topic: str) -> int:
+        """Returns how many queues a message to the topic finds; the first message makes those of a new one."""
+        return self._hot.topics.queues_of(topic)
+
+    def _described(self, topics: Sequence[Topic]) -> list[TopicInfo]:
+        gaps = self._fetcher.declared_gaps
+        return [
+            TopicInfo(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                queues=[QueueInfo(queue_id, *both, gaps(topic.name, queue_id)) for queue_id, both in enumerate(ranges)],
+                archive=topic.archive,
+                cold_retention_ms=topic.cold_retention_ms,
+                hold=topic.hold,
+            )
+            for topic, ranges in zip(topics, self._fetcher.ranges(topics), strict=True)
+        ]
+
+    def files(self) -> list[FileInfo]:
+        """Every segment and index file of both tiers; the cold ones only if the archive can be read."""
+        found = self._local_files()
+        if self._manifest is not None and self._manifest.head is not None:
+            found += cold_files(self._manifest, self._manifest.head)
+        return found
+
+    def timeline(self, view: TimelineView) -> Timeline:
+        """The store at a glance: the same files as blocks along the log, of a large archive few enough to draw."""
+        return timeline_of(self.store_id, self._hot, self._local_files(), self._manifest, view)
+
+    def _local_files(self) -> list[FileInfo]:
+        found = local_files(self._hot, self._index, self._manifest)
+        if self._classic is not None:
+            found += classic_files(self._classic)
+        if self._broker is not None:  # the index over a broker's log is in memory only
+            found = [file for file in found if file.kind == "segment"]
+        return found
+
+    def stats(self) -> dict[str, object]:
+        """Sizes and lags in bytes, times in ms, and what was asked of the archive since the store was opened."""
+        found = stats_of(self._parts, self._clock)
+        found |= {name: getattr(self, name) for name in ("read_only_reason", "cold_error", "index_error")}
+        if self._broker is not None:
+            found["consumer_offsets"] = self._broker.consumer_offsets()
+        return found
+
+    def group_lags(self, most: int) -> dict[str, int]:
+        """Messages that each of ``most`` groups has not committed yet; see the function of this name."""
+        return group_lags(self._parts, most)
+
+    def file_counts(self) -> dict[FileState, Total]:
+        """Number and bytes of files by kind, tier and state; of the archive's once the background has read them."""
+        totals, head = self._totals, self._manifest.head if self._manifest else None
+        held = None if totals is None or head is None else totals.of(head)
+        return count_files(self._hot, self._index, self._classic, head, held)
+
+    def check(self, *, deep: bool = False) -> list[str]:
+        """Verifies the invariants, or a broker's files; one line a finding. ``deep`` reads every archived byte."""
+        report = self.check_report(deep=deep)
+        return report.lines() + report.unasked
+
+    def check_report(self, *, deep: bool = False, progress: Progress | None = None) -> Findings:
+        """The same with the object that each finding is about, and with notes; ``progress`` counts objects."""
+        findings = Findings()
+        if self._broker is not None:
+            return findings.extend(self._broker.check())
+        findings.extend(check_store(self._hot) + check_index(self._hot, self._index))
+        if self._classic is not None:
+            findings.extend(check_classic(self._hot, self._classic))
+        if self._manifest is not None:
+            layouts = self._cold_index.layouts if self._cold_index is not None else LAYOUTS
+            check_archive(self._manifest, self._hot, findings, deep=deep, progress=progress, layouts=layouts)
+        return findings
+
+    def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> RepairReport:
+        """Restores what can be derived in the archive; local files are rebuilt by ``service.engine.local_repair`` and
+        at open.
+        """
+        if not dry_run:
+            self._check_writable()
+        if self._manifest is None:
+            return RepairReport()
+        owner = self._archive_mover
+        renew = None if owner is None else owner.renew_state
+        repair = ArchiveRepair(
+            self._manifest,
+            self._hot,
+            renew_state=renew,
+            fs=LocalFileSystem(),
+            randomness=SystemRandomness(),
+            known=self._known,
+        )
+        return repair.run(dry_run=dry_run, progress=progress or (lambda done, of: None))
+
+    @property
+    def read_only_reason(self) -> str | None:
+        """Why nothing can be written, or None."""
+        return "opened read-only" if self._read_only else self._hot.guard.read_only_reason
+
+    @property
+    def unready(self) -> Unready | None:
+        """Why nothing can be appended at the moment; None if it can."""
+        if (reason := self.read_only_reason) is not None:
+            return Unready(
+                f"read-only: {reason}", "the store is read-only", "see to what the reason names, then restart"
+            )
+        if (reason := self.disk_full_reason) is not None:
+            return Unready(reason, "the disk is full", "free space; appends go on by themselves")
+        return None
+
+    @property
+    def own_store(self) -> Self:
+        """The store, for what serves either a store or a querier."""
+        return self
+
+    #: A store knows its own topics alone, and asks no other.
+    finder: None = None
+    asker: None = None
+
+    def reader_of(self, store_id: str) -> Self:
+        """Returns the store: a request for another one never comes here."""
+        return self
+
+    @property
+    def archive_objects(self) -> ObjectStore | None:
+        """The object store of the archive, as this store writes to it; None without a cold tier."""
+        return self._manifest.objects if self._manifest is not None else None
+
+    def own_epoch(self) -> int | None:
+        """The epoch of the archive's head as this open has claimed it; see :meth:`ArchiveMover.own_epoch`."""
+        if self._archive_mover is None:
+            raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
+        return self._archive_mover.own_epoch()
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the archive was seen to be another's: of the volume that took over, or of a copy of this one."""
+        seen = self._manifest is not None and self._manifest.head is not None
+        return seen and self._archive_mover is not None and self._archive_mover.own_head() is None
+
+    @property
+    def disk_full_reason(self) -> str | None:
+        """Why appends are refused until there is room on the disk again, or None."""
+        return self._disk.full_reason
+
+    @property
+    def cold_error(self) -> str | None:
+        """The last failure to reach or write the archive, None once it went well again."""
+        return self._background.cold_error or (self._archived.error if self._archived else None)
+
+    @property
+    def index_error(self) -> str | None:
+        """Why key index and queues do not follow the log, or the index's files cannot be kept; None if all is well."""
+        return self._hot.dispatch_error or self._background.index_error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Flushes and close within 10 s, whatever the object store does. Idempotent."""
+        self._background.stop()
+        if self._archived is not None:
+            self._archived.stop()
+        self._local_steps.stop()
+        try:
+            if not self._read_only:
+                self._hot.close()
+                if self._hot.guard.read_only_reason is None:
+                    self._index.checkpoint()
+        finally:  # the lock goes whatever the disk says
+            self._resources.close()

@@ -1,0 +1,95 @@
+"""One thread looks for everybody who waits; nobody who appends is held up by it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tierlog.service.engine.background import PullWaiters
+from tierlog.tiering.base.errors import DiskFailedError
+
+_S = 20.0
+
+
+@pytest.fixture
+def stopping() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def arrivals(stopping: threading.Event) -> Iterator[PullWaiters]:
+    made = PullWaiters(lambda: None, stopping)
+    yield made
+    stopping.set()
+    made.stop()
+
+
+def test_only_who_has_something_is_told_and_once(arrivals: PullWaiters) -> None:
+    here: set[str] = {"a"}
+    told: list[str] = []
+    last = threading.Event()
+    with (
+        arrivals.watch(lambda: "a" in here, lambda: told.append("a")),
+        arrivals.watch(lambda: "b" in here, lambda: told.append("b")),
+        arrivals.watch(lambda: "c" in here, last.set),
+    ):
+        here.add("c")
+        arrivals.look()
+        assert last.wait(_S)
+        assert told == ["a"]
+
+
+def test_nobody_is_told_after_the_context(arrivals: PullWaiters) -> None:
+    here, told, last = threading.Event(), threading.Event(), threading.Event()
+    with arrivals.watch(here.is_set, told.set):
+        pass
+    here.set()
+    with arrivals.watch(here.is_set, last.set):
+        assert last.wait(_S)
+    assert not told.is_set()
+
+
+def test_a_slow_look_holds_nobody_up(arrivals: PullWaiters) -> None:
+    asked, go_on, told = threading.Event(), threading.Event(), threading.Event()
+
+    def slow() -> bool:
+        asked.set()
+        return go_on.wait(_S)
+
+    with arrivals.watch(slow, told.set):
+        assert asked.wait(_S)
+        arrivals.look()
+        with arrivals.watch(lambda: False, lambda: None):
+            assert not told.is_set()
+        go_on.set()
+        assert told.wait(_S)
+
+
+def test_a_stop_tells_everybody_also_who_comes_later(arrivals: PullWaiters, stopping: threading.Event) -> None:
+    early, late = threading.Event(), threading.Event()
+    with arrivals.watch(lambda: False, early.set):
+        stopping.set()
+        arrivals.stop()
+        assert early.is_set()
+    with arrivals.watch(lambda: False, late.set):
+        assert late.is_set()
+
+
+def test_a_failure_sends_everybody_to_read_and_the_next_look_works(stopping: threading.Event) -> None:
+    failing, here, sent, told = True, threading.Event(), threading.Event(), threading.Event()
+
+    def catch_up() -> None:
+        if failing:
+            raise DiskFailedError("scripted")
+
+    arrivals = PullWaiters(catch_up, stopping)
+    with arrivals.watch(here.is_set, sent.set):
+        assert sent.wait(_S)
+    failing = False
+    here.set()
+    with arrivals.watch(here.is_set, told.set):
+        assert told.wait(_S)
+    stopping.set()
+    arrivals.stop()

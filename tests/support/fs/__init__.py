@@ -1,0 +1,1 @@
+"""File systems in memory and faulty ones."""

@@ -1,0 +1,1 @@
+"""Index files and objects, what goes into them and what searches of them cost."""

@@ -1,0 +1,1 @@
+"""Object stores that fail, bill, wait or speak S3."""

@@ -1,0 +1,1 @@
+"""Plain models that answers are compared with."""

@@ -1,0 +1,1 @@
+"""The pipeline's jobs without Spark, and Spark's own processes."""

@@ -1,0 +1,1 @@
+"""Processes to be killed, containers, commands, and measurements of them."""

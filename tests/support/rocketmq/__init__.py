@@ -1,0 +1,1 @@
+"""Stores of Apache RocketMQ, and RocketMQ's own answers."""

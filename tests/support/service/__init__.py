@@ -1,0 +1,1 @@
+"""The service, its clients and its neighbours."""

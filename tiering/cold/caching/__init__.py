@@ -1,1 +1,0 @@
-"""What is kept of the archive in memory and on the local disk."""

@@ -1,1 +1,0 @@
-"""The S3 backend of the object store contract; only ``client`` knows the SDK."""

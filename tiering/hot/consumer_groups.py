@@ -1,0 +1,273 @@
+"""``tierlog/groups.json``: the committed offsets and the generation of every consumer group.
+
+Primary data: what a call returns from is durable. Calls that come while the file is being written share the next
+write, so that a slow disk makes commits wait for one write, not for a queue of them.
+
+::
+
+    {"format": 1, "groups": [{"name": "billing", "generation": 7, "offsets": {"orders": {"0": 17}}}]}
+
+``offsets`` are those of the store's own queues. A group that reads queues of other stores of its cluster too has also
+``"elsewhere": {"store-b": {"orders": {"0": 4}}}``, which versions before clusters ignore, and forget when they write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from tierlog.tiering.base.errors import (
+    ClosedError,
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    ReadOnlyError,
+    StaleGenerationError,
+)
+from tierlog.tiering.base.fs import FileSystem
+from tierlog.tiering.base.json_file import JsonFile
+from tierlog.tiering.base.paths import StorePaths
+
+_FORMAT = 1
+#: Every legal group name, whole.
+GROUP_PATTERN = "[A-Za-z0-9_%|-]{1,255}"
+_NAME = re.compile(GROUP_PATTERN)
+MAX_GROUPS = 1_000
+#: Over all groups: the file is written whole.
+MAX_OFFSETS = 100_000
+
+#: Topic, the store whose queue it is, and queue id.
+Queue = tuple[str, str, int]
+
+
+def validate_group(name: str) -> str:
+    """Returns a legal group name (RocketMQ's rule) or raises :class:`InvalidRequestError`."""
+    if not _NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"bad group name {name[:300]!r}", hint="use 1 to 255 ASCII letters, digits and _ - % |"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """One group as it is on disk; an offset is that of the next message to consume."""
+
+    generation: int = 0
+    offsets: Mapping[Queue, int] = field(default_factory=dict)
+
+
+_Groups = dict[str, GroupState]
+
+
+class _Change:
+    """One caller's change and how it ended."""
+
+    def __init__(self, apply: Callable[[_Groups], None]) -> None:
+        self.apply = apply
+        self.error: BaseException | None = None
+
+
+class GroupOffsets:
+    """The groups of one store. Thread safe; what a reader sees is durable, and so is every change that returned."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        paths: StorePaths,
+        store_id: str,
+        read_only_reason: Callable[[], str | None],
+        max_groups: int = MAX_GROUPS,
+    ) -> None:
+        """``store_id`` is the own one; ``read_only_reason`` says why nothing may be written now, or None."""
+        self._max_groups = max_groups
+        self._fs = fs
+        self._paths = paths
+        self._store_id = store_id
+        self._read_only_reason = read_only_reason
+        self._is_closed = False
+        #: Whether a write failed and the file may hold what nobody was told of.
+        self._is_doubtful = False
+        #: The highest generation of a removed group: one made anew begins above it, for a late commit of the old one.
+        self._forgotten = 0
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._waiting: list[_Change] = []
+        self._texts: dict[str, tuple[GroupState, str]] = {}
+        self._file = replace(groups_file(store_id), encode=self._document)
+        self._groups: _Groups = dict(self._file.read(fs, paths.groups_json) or {})
+
+    def all(self) -> dict[str, GroupState]:
+        """Every group by name."""
+        return dict(self._groups)
+
+    def get(self, name: str) -> GroupState:
+        """One group, or :class:`NotFoundError`."""
+        found = self._groups.get(name)
+        if found is None:
+            raise NotFoundError(f"no such group {name!r}")
+        return found
+
+    def raise_generation(self, name: str) -> int:
+        """Begins the group's next generation, making the group if it is new; the generation begun."""
+
+        def apply(groups: _Groups) -> None:
+            state = self._found_or_new(groups, name)
+            groups[name] = replace(state, generation=max(state.generation, self._forgotten) + 1)
+
+        self._make_durable(apply)
+        return self._groups[name].generation
+
+    def commit(self, name: str, offsets: Mapping[Queue, int], *, generation: int, reset: bool = False) -> None:
+        """Commits offsets, all of them or none, making the group if it is new.
+
+        Raises :class:`StaleGenerationError` unless the group is at ``generation`` (0 for one without a member so far),
+        :class:`InvalidRequestError` for an offset below the committed one, which ``reset`` allows.
+        """
+
+        def apply(groups: _Groups) -> None:
+            state = self._found_or_new(groups, name)
+            if state.generation != generation:
+                raise StaleGenerationError(f"group {name!r} is at generation {state.generation}, not {generation}")
+            for queue, offset in offsets.items():
+                before = state.offsets.get(queue, 0)
+                if offset < before and not reset:
+                    raise InvalidRequestError(
+                        f"offset {offset} of {named(queue, self._store_id)} is below the committed {before}",
+                        hint="going back needs a reset",
+                    )
+            groups[name] = replace(state, offsets={**state.offsets, **offsets})
+            if sum(len(each.offsets) for each in groups.values()) > MAX_OFFSETS:
+                groups[name] = state
+                raise ConflictError(f"there are {MAX_OFFSETS} committed offsets already")
+
+        self._make_durable(apply)
+
+    def remove(self, name: str) -> None:
+        """Forgets a group; one that is not there is no error."""
+
+        def apply(groups: _Groups) -> None:
+            state = groups.pop(name, GroupState())
+            self._forgotten = max(self._forgotten, state.generation)
+
+        self._make_durable(apply)
+
+    def close(self) -> None:
+        """Waits for a write under way; every change from now on is a :class:`ClosedError`."""
+        with self._writing:
+            self._is_closed = True
+
+    def check_room(self, name: str) -> None:
+        """Raises :class:`ConflictError` if the group would be one too many."""
+        self._found_or_new(self._groups, name)
+
+    def _found_or_new(self, groups: _Groups, name: str) -> GroupState:
+        if name not in groups and len(groups) >= self._max_groups:
+            raise ConflictError(
+                f"there are {self._max_groups} groups already",
+                hint="remove one that nobody uses; max_groups is the limit",
+            )
+        return groups.get(name, GroupState())
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the store is closed")
+
+    def _make_durable(self, apply: Callable[[_Groups], None]) -> None:
+        reason = self._read_only_reason()
+        if reason is not None:
+            raise ReadOnlyError(f"the store is read-only: {reason}")
+        change = _Change(apply)
+        with self._lock:
+            batch = self._waiting
+            batch.append(change)
+        with self._writing:
+            with self._lock:
+                is_written = self._waiting is not batch  # by another caller of the same batch
+                if not is_written:
+                    self._waiting = []
+            if not is_written:
+                self._write(batch)
+        if change.error is not None:
+            raise change.error
+
+    def _write(self, batch: list[_Change]) -> None:
+        groups = dict(self._groups)
+        for change in batch:
+            try:
+                change.apply(groups)
+            except Exception as error:  # whatever it is, it is not that of the others in the batch
+                change.error = error
+        if groups == self._groups and not self._is_doubtful:
+            return
+        try:
+            self._check_open()
+            self._is_doubtful = True
+            self._file.replace(self._fs, self._paths.groups_json, groups, self._paths.tmp)
+        except BaseException as error:  # raised again by every caller of the batch: nothing of it was acknowledged
+            for change in batch:
+                change.error = change.error or error
+        else:
+            self._groups = groups
+            self._is_doubtful = False
+
+    def _document(self, groups: Mapping[str, GroupState]) -> bytes:
+        """The file's text, a group a line; only groups that changed are put into words again."""
+        self._texts = {
+            name: known
+            if (known := self._texts.get(name)) and known[0] is state
+            else (state, _encode(name, state, self._store_id))
+            for name, state in groups.items()
+        }
+        return _document_of([text for _, text in self._texts.values()])
+
+
+def named(queue: Queue, own_store: str) -> str:
+    """A queue in words."""
+    topic, store_id, queue_id = queue
+    return f"{topic}/{queue_id}" + ("" if store_id == own_store else f" of store {store_id}")
+
+
+def groups_file(store_id: str) -> JsonFile[Mapping[str, GroupState]]:
+    """``groups.json`` of a store."""
+
+    def encode(groups: Mapping[str, GroupState]) -> bytes:
+        return _document_of([_encode(name, state, store_id) for name, state in groups.items()])
+
+    return JsonFile(partial(_decode, store_id=store_id), encode, (_FORMAT,))
+
+
+def _document_of(texts: list[str]) -> bytes:
+    lines = ",\n".join(texts)
+    return f'{{"format": {_FORMAT}, "groups": [\n{lines}\n]}}\n'.encode()
+
+
+_Topics = dict[str, dict[str, int]]
+
+
+def _encode(name: str, state: GroupState, store_id: str) -> str:
+    own: _Topics = {}
+    elsewhere: dict[str, _Topics] = {}
+    for (topic, store, queue_id), offset in sorted(state.offsets.items()):
+        topics = own if store == store_id else elsewhere.setdefault(store, {})
+        topics.setdefault(topic, {})[str(queue_id)] = offset
+    document = {"name": name, "generation": state.generation, "offsets": own}
+    return json.dumps({**document, "elsewhere": elsewhere} if elsewhere else document)
+
+
+def _decode(document: Any, store_id: str) -> _Groups:
+    found: _Groups = {}
+    for entry in document["groups"]:
+        offsets = {
+            (topic, store, int(queue_id)): int(offset)
+            for store, topics in ((store_id, entry["offsets"]), *entry.get("elsewhere", {}).items())
+            for topic, queues in topics.items()
+            for queue_id, offset in queues.items()
+        }
+        found[entry["name"]] = GroupState(int(entry["generation"]), offsets)
+    return found

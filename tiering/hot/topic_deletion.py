@@ -1,0 +1,69 @@
+"""Deletes a topic of an open store: one change of ``topics.json``, between two appends.
+
+Everything of the topic that was appended before lies below the end that the log has then, flushed; what is appended
+after makes the topic again. So an append is before the deletion, and gone, or behind it, and there. Killed before the
+file is replaced: nothing happened. After it: there is no such topic, and no record of it below that end is shown.
+"""
+
+from __future__ import annotations
+
+from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.format.manifest import Tombstone
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.hot.topics import TopicDeletion
+
+
+def delete_topic(hot: HotStore, name: str, randomness: Randomness) -> TopicDeletion:
+    """Deletes a topic with all that was appended to it, durably; :class:`TopicNotFoundError`."""
+    with hot.between_appends() as next_offset:
+        topic = hot.topics.get(name)
+        with hot.guard.writing("deleting a topic"):
+            begins = {queue_id: next_offset(topic, queue_id) for queue_id in range(topic.queues)}
+            deletion = TopicDeletion(hot.flush(), begins, randomness.token_hex(8), randomness.token_hex(16))
+            hot.topics.set_deletion(topic, deletion)
+    return deletion
+
+
+def leave_hidden(hot: HotStore, hidden_below: int) -> None:
+    """Lets the log go on behind all that is said to be gone, after a recovery; ``hidden_below`` is what erasures say.
+
+    A deletion is said of a log that was flushed. Where the disk forgot some of that, new records would come below its
+    end, and be hidden. What there was lay in the segment that the log ends in now, else recovery had refused it.
+    Queues go on where they end now, which is where a topic that is made again begins. Killed anywhere: the next
+    opening does the rest.
+    """
+    if hot.guard.read_only_reason is not None:
+        return
+    for name, deletion in hot.topics.deletions:
+        topic = hot.topics.of_log(name)
+        with hot.between_appends() as next_offset:
+            ends = {queue_id: next_offset(topic, queue_id) for queue_id in deletion.begins}
+        if any(begin > ends[queue_id] for queue_id, begin in deletion.begins.items()):
+            with hot.guard.writing("lowering where queues begin"):
+                hot.topics.lower_begins(topic, ends)
+    reach = max((each.below for _, each in hot.topics.deletions), default=0)
+    if hot.log.end < max(reach, hidden_below):
+        hot.roll()
+
+
+class DeletedTopics:
+    """Tombstones of deletions that readers of an open store need: what the archive lacks or the log still holds."""
+
+    def __init__(self, hot: HotStore) -> None:
+        self._hot = hot
+        self._made: tuple[object, int, tuple[Tombstone, ...]] | None = None
+
+    def current(self) -> tuple[Tombstone, ...]:
+        """The tombstones; the same tuple until something changes."""
+        deletions, begin = self._hot.topics.deletions, self._hot.log.begin
+        made = self._made
+        if made is None or made[0] is not deletions or made[1] != begin:
+            tombstones = tuple(
+                each.tombstone(name) for name, each in deletions if not each.is_archived or each.below > begin
+            )
+            made = self._made = deletions, begin, tombstones
+        return made[2]
+
+    def owed(self) -> list[tuple[str, TopicDeletion]]:
+        """Deletions with the names of their topics that the archive was not told of yet."""
+        return [(name, each) for name, each in self._hot.topics.deletions if not each.is_archived]

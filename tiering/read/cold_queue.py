@@ -1,0 +1,180 @@
+"""The archived messages of one queue in order: queue rows lead to segments, a replay reads those."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from tierlog.tiering.base.errors import StoreError
+from tierlog.tiering.base.types import EVER, Tier
+from tierlog.tiering.cold.manifest.store import ManifestStore, despite_deletion, items_despite_deletion
+from tierlog.tiering.cold.segment.queue_frames import QueuePiece
+from tierlog.tiering.cold.segment.reader import SegmentReader
+from tierlog.tiering.format.filler import Filler
+from tierlog.tiering.format.manifest import Head, LogEntry, PageNode
+from tierlog.tiering.format.record import Record
+from tierlog.tiering.lifecycle.tombstones import Erasures
+from tierlog.tiering.message.stored_message import Messages, StoredMessage
+from tierlog.tiering.read.archived_offsets import queue_rows_from
+from tierlog.tiering.read.queue_replay import OpenReplays, QueueReplay
+
+
+class _Lost:
+    """Parts of the manifest below the border that cannot be read."""
+
+    def __init__(self, border: int) -> None:
+        self._border = border
+        self._parts: list[tuple[int, StoreError]] = []
+
+    def note(self, part: LogEntry | PageNode, error: StoreError) -> None:
+        if part.first < self._border:
+            self._parts.append((part.first, error))
+
+    def raise_behind(self, base: int) -> None:
+        """Raises if what cannot be read may follow the segment at ``base``: it would look like a gap, or the end."""
+        for first, error in self._parts:
+            if first > base:
+                raise error
+
+
+def archived_record(manifest: ManifestStore, head: Head, offset: int) -> Record | None:
+    """The archived record at a physical offset; None if none begins there, or if it has expired."""
+    return despite_deletion(manifest, head, lambda newest: _record(manifest, newest, offset))
+
+
+def _record(manifest: ManifestStore, head: Head, offset: int) -> Record | None:
+    reader = manifest.reader()
+    entry = manifest.segment_of(reader, head, offset)
+    if entry is None:
+        return None
+    segment = SegmentReader(reader, entry)
+    cold_offset = segment.cold_offset(offset)
+    record = None if cold_offset is None else next(segment.records_at([cold_offset]))[1]
+    if record is not None and head.expired:
+        ids = {state.name: state.topic_id for state in manifest.state(reader, head).topics}
+        if record.store_ms < dict(head.expired).get(ids.get(record.topic, -1), EVER.from_ms):
+            return None
+    return record
+
+
+def archived_record_offsets(manifest: ManifestStore, head: Head, first: int, end: int) -> list[int]:
+    """Returns where records of the physical range ``[first, end)`` of one segment begin, removed ones too.
+
+    [] if it is gone.
+    """
+
+    def offsets(newest: Head) -> list[int]:
+        reader = manifest.reader()
+        entry = manifest.segment_of(reader, newest, first)
+        return [] if entry is None else SegmentReader(reader, entry).physical_offsets(first, end).tolist()
+
+    return despite_deletion(manifest, head, offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdQueue:
+    """One queue of an archive, below ``border``."""
+
+    manifest: ManifestStore
+    replays: OpenReplays
+    store_id: str
+    border: int
+    erased: Erasures
+    topic_id: int
+    topic: str
+    queue_id: int
+
+    def messages(self, head: Head, offset: int) -> Messages:
+        """Offsets from ``offset`` on with the message there; None for one that is gone.
+
+        Damage elsewhere in the queue is passed over; where the next offset may lie in what cannot be read, the error is
+        raised. Closed before its end, it leaves a replay to go on with.
+        """
+        with contextlib.closing(self.pieces(head, offset)) as pieces:
+            for piece in pieces:
+                yield from self.messages_in(piece, head, offset)
+
+    def messages_in(self, piece: QueuePiece, head: Head, offset: int) -> Messages:
+        """Returns what of :meth:`messages` is left in a piece, of which each is passed once the next is asked for."""
+        present_from_ms = self.present_from_ms(head)
+        while not piece.is_read:
+            item = piece.item()
+            if item.queue_offset >= offset:
+                yield item.queue_offset, self.shown(item, present_from_ms)
+            piece.go_behind(item, offset)
+
+    def shown(self, item: Record | Filler, present_from_ms: int) -> StoredMessage | None:
+        """The message, unless it is gone."""
+        if isinstance(item, Filler) or self.erased.hides(item) or item.store_ms < present_from_ms:
+            return None
+        return StoredMessage(item, self.store_id, Tier.COLD)
+
+    def present_from_ms(self, head: Head) -> int:
+        """The store time before which everything of the topic has expired."""
+        return dict(head.expired).get(self.topic_id, EVER.from_ms)
+
+    def pieces(self, head: Head, offset: int) -> Generator[QueuePiece]:
+        """The records from ``offset`` on, some before them, and fillers, in pieces, each of which is read to its end.
+
+        Closed before that, it leaves a replay to go on with at the piece's ``next_offset``.
+        """
+        numbered = items_despite_deletion(self.manifest, head, self._pieces, offset)
+        with contextlib.closing(numbered):
+            for _, piece in numbered:
+                yield piece
+
+    def _pieces(self, head: Head, offset: int) -> Generator[tuple[int, QueuePiece]]:
+        begin = partial(self._begin, head, offset)
+        left_at = offset
+        replay, was_left = self.replays.take(head.version, (self.topic_id, self.queue_id, offset), begin)
+        while True:
+            is_empty = True
+            try:
+                for piece in replay.pieces():
+                    is_empty = False
+                    piece.next_offset = left_at
+                    try:
+                        yield piece.last_offset, piece
+                    except GeneratorExit:
+                        if piece.is_damaged:
+                            replay.drop()
+                        else:
+                            key = self.topic_id, self.queue_id, piece.next_offset
+                            self.replays.leave(head.version, key, replay)
+                        raise
+                    left_at = piece.next_offset
+            except GeneratorExit:
+                raise
+            except BaseException:
+                replay.drop()
+                raise
+            replay.drop()
+            if not (is_empty and was_left):
+                return
+            replay, was_left = begin(), False  # it went as far as the border was then
+
+    def _begin(self, head: Head, offset: int) -> QueueReplay:
+        return QueueReplay(
+            lambda scan: self.manifest.reader(scan=scan), self._segments(head, offset), topic=self.topic,
+            queue_id=self.queue_id, offset=offset, budget=self.replays.budget, pool=self.replays.pool,
+        )  # fmt: skip
+
+    def _segments(self, head: Head, offset: int) -> Iterator[LogEntry]:
+        """The segments that hold the queue from an offset on, ascending."""
+        reader, lost = self.manifest.reader(), _Lost(self.border)
+        next_offset, base = offset, -1
+        for rows in queue_rows_from(
+            self.manifest, reader, head, topic_id=self.topic_id, queue_id=self.queue_id, offset=offset, lost=lost.note
+        ):
+            rows = rows[(rows["first_queue_offset"] + rows["count"] > offset) & (rows["segment"] < self.border)]
+            for row in rows:
+                first = int(row["first_queue_offset"])
+                if first > next_offset:
+                    lost.raise_behind(base)
+                next_offset = first + int(row["count"])
+                if row["segment"] != base:
+                    base = int(row["segment"])
+                    yield self.manifest.entry_of_rows(reader, head, base)
+        lost.raise_behind(base)

@@ -1,0 +1,163 @@
+"""The hot messages of one queue, as one snapshot shows them: in order, by time, and one by where its record begins."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tierlog.tiering.base.errors import BadMagicError, StoreError, TopicNotFoundError, TornRecordError
+from tierlog.tiering.base.types import Boundary, Tier
+from tierlog.tiering.format.queue_unit import UNIT_DTYPE
+from tierlog.tiering.format.record import Record
+from tierlog.tiering.hot.consume_queue import UnitArray
+from tierlog.tiering.hot.snapshot import HotSnapshot
+from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, offset_by_time, shown_queue
+from tierlog.tiering.hot.store import HotStore
+from tierlog.tiering.hot.topics import Topic
+from tierlog.tiering.lifecycle.tombstones import Erasures
+from tierlog.tiering.message.stored_message import Messages, StoredMessage
+from tierlog.tiering.message.tags import TagFilter
+
+_STEP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class HotQueue:
+    """The hot part of a queue: messages in ``[first, end)``; none below ``begin`` is left in either tier."""
+
+    topic: str
+    topic_id: int
+    queue_id: int
+    snapshot: HotSnapshot
+    shown: SnapshotQueue | None
+    first: int
+    end: int
+    begin: int
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, hot: HotStore, topic: str, queue_id: int) -> Iterator[HotQueue]:
+        """The queue in a snapshot of its own; :class:`TopicNotFoundError`."""
+        found = hot.topics.get(topic)
+        if not 0 <= queue_id < found.queues:
+            raise TopicNotFoundError(f"topic {topic!r} has no queue {queue_id}")
+        floor = found.floor(queue_id)  # read first: it then counts no message that the snapshot lacks
+        with hot.snapshot() as snapshot:
+            yield cls.seen(found, queue_id, snapshot, shown_queue(hot, snapshot, found, queue_id), floor)
+
+    @classmethod
+    def seen(
+        cls, topic: Topic, queue_id: int, snapshot: HotSnapshot, shown: SnapshotQueue | None, floor: int
+    ) -> HotQueue:  # fmt: skip
+        """The queue as a snapshot shows it; ``floor`` is the queue's from before the snapshot."""
+        begin = topic.begin(queue_id)
+        if shown is None:
+            first = end = max(floor, begin)
+        else:
+            first = max(shown.first, begin)
+            # a floor may count units above what is shown: who is sent there has skipped them
+            end = max(shown.next if shown.ends_early else max(shown.next, floor), begin)
+        return cls(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            queue_id=queue_id,
+            snapshot=snapshot,
+            shown=shown,
+            first=first,
+            end=end,
+            begin=begin,
+        )
+
+    def messages(
+        self, offset: int, limit: int, wanted: TagFilter | None, erased: Erasures, store_id: str
+    ) -> Messages:  # fmt: skip
+        """Offsets from ``offset`` on with the message there; None where it is erased or its tag is ruled out.
+
+        Units are taken in stretches of ``limit``; with a filter, of more, as what it rules out is compared as well.
+        """
+        shown = self.shown
+        hashes = wanted.hashes if wanted is not None and shown is not None and shown.tags_are_compared else None
+        while shown is not None and offset < shown.next:
+            failures: dict[int, StoreError] = {}
+            if hashes is not None:
+                units, failures = shown.checked(offset, offset + _STEP)
+            else:
+                units = shown.raw_units(offset, offset + max(1, min(_STEP, limit)))
+            for unit in units.tolist():
+                if offset in failures:
+                    raise failures[offset]
+                if hashes is not None and unit[2] not in hashes:
+                    yield offset, None
+                else:
+                    record = shown.record_of(offset, *unit)
+                    yield offset, None if erased.hides(record) else StoredMessage(record, store_id, Tier.HOT)
+                offset += 1
+
+    def raw_units(self, start: int, end: int) -> UnitArray:
+        """Units of the offsets ``[start, end)``, as far as there are any, for who compares them with their records."""
+        return self.shown.raw_units(start, end) if self.shown is not None else np.empty(0, UNIT_DTYPE)
+
+    def units(self, start: int, end: int) -> UnitArray:
+        """The units of :meth:`raw_units`, each compared; raises as :meth:`record` does."""
+        return self.shown.units(start, end) if self.shown is not None else np.empty(0, UNIT_DTYPE)
+
+    def offset_in_log(self, offset: int) -> int:
+        """The queue offset that the record at an offset has; -1 if its own may be another, as in a broker's log."""
+        return offset if self.shown is not None and self.shown.offsets_are_compared else -1
+
+    def record(self, offset: int) -> Record:
+        """The record of an offset that there is a unit of."""
+        assert self.shown is not None
+        return self.shown.record(offset)
+
+    def decided_by_time(self, time_ms: int, boundary: Boundary) -> int | None:
+        """The answer, if the hot messages decide it: a message below them might be nearer otherwise."""
+        if self.shown is None or self.first >= self.shown.next:
+            return None
+        if not self.snapshot.times_rise:
+            if boundary is Boundary.LOWER:
+                return None
+            found = self.by_time(time_ms, boundary)
+            return found if found >= self.first else None
+        first_ms = self.shown.record(self.first).store_ms
+        if first_ms > time_ms or (first_ms == time_ms and boundary is Boundary.LOWER):
+            return None
+        return self.by_time(time_ms, boundary)
+
+    def by_time(self, time_ms: int, boundary: Boundary) -> int:
+        """The offset that belongs to a store time, of the hot messages alone."""
+        if self.shown is None:
+            return self.first if boundary is Boundary.LOWER else 0
+        return offset_by_time(self.shown, time_ms, boundary)
+
+
+def hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | None:
+    """The record that begins at a physical offset, if a queue leads to it: a body may hold what looks like one.
+
+    Raises :class:`CorruptionError` for a damaged one that a queue leads to.
+    """
+    try:
+        record = snapshot.record(offset)
+    except (BadMagicError, TornRecordError):
+        if _is_in_a_queue(hot, offset):
+            raise
+        return None
+    topic = hot.topics.find(record.topic)
+    queue = topic and shown_queue(hot, snapshot, topic, record.queue_id)
+    at = record.queue_offset
+    if not queue or not queue.first <= at < queue.next:
+        return None
+    return record if queue.units(at, at + 1)["physical_offset"][0] == offset else None
+
+
+def _is_in_a_queue(hot: HotStore, offset: int) -> bool:
+    """Whether a unit of any queue says that its record begins at a physical offset."""
+    for topic in hot.topics.listed():
+        for view in hot.queue_views(topic).values():
+            at = view.first_at_or_above(offset)
+            if (view.units(at, at + 1)["physical_offset"] == offset).any():
+                return True
+    return False

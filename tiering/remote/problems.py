@@ -1,0 +1,53 @@
+"""The error tree as problem types (RFC 9457), so that a client gets back the class that the service raised."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError, UnavailableError
+
+_PREFIX = "urn:tierlog:problem:"
+#: Characters of each text that another service answered with: it stands in our own answer and log.
+_MOST_TEXT = 4096
+_REFUSED = {400, 404, 405, 413, 415, 422}
+_LATER = {429, 502, 503, 504}
+
+
+def error_classes() -> Iterator[type[StoreError]]:
+    """Every class of the tree that this process has imported, the root first."""
+    waiting: list[type[StoreError]] = [StoreError]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        waiting.extend(found.__subclasses__())
+
+
+def problem_type(kind: type[StoreError]) -> str:
+    """The URI of a class: ``TopicNotFoundError`` is ``urn:tierlog:problem:topic-not-found``."""
+    words = re.findall("[A-Z][a-z]*", kind.__name__.removesuffix("Error"))
+    return _PREFIX + "-".join(words).lower()
+
+
+def problem_title(kind: type[StoreError]) -> str:
+    """Returns what went wrong in a few words, the same for every occurrence."""
+    return problem_type(kind).removeprefix(_PREFIX).replace("-", " ")
+
+
+def error_class(uri: str) -> type[StoreError] | None:
+    """The class of a problem type, None if it is none of ours."""
+    return next((kind for kind in error_classes() if problem_type(kind) == uri), None)
+
+
+def answered_error(status: int, problem: Mapping[str, object]) -> StoreError:
+    """The error that a service answered with; one of a class unknown here is chosen by its status."""
+    kind = error_class(str(problem.get("type")))
+    if kind is None:
+        kind = InvalidRequestError if status in _REFUSED else UnavailableError if status in _LATER else StoreError
+    path, position, hint = problem.get("path"), problem.get("position"), problem.get("hint")
+    return kind(
+        str(problem.get("detail") or problem.get("title") or f"status {status}")[:_MOST_TEXT],
+        path=path[:_MOST_TEXT] if isinstance(path, str) else None,
+        position=position if isinstance(position, int) else None,
+        hint=hint[:_MOST_TEXT] if isinstance(hint, str) else None,
+    )

@@ -1,1 +1,0 @@
-"""The unarchived tail of a log in the bucket: what ``durability=archived`` waits for."""
