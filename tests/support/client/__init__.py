@@ -1,0 +1,1 @@
+"""What the client library talks to in its tests."""

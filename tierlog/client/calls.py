@@ -1,0 +1,243 @@
+"""Every call of the REST API as a flow: what is asked, and what an answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import orjson
+
+from tierlog.client.models import (
+    Appended,
+    Coverage,
+    GroupInfo,
+    Membership,
+    Message,
+    Page,
+    PulledPage,
+    QueueRef,
+    TopicInfo,
+)
+from tierlog.client.requests import Asking, Flow, Json, Request, Retries
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError
+from tierlog.tiering.base.types import Boundary, Durability, Order, TimeAxis
+
+_NDJSON, _JSON = "application/x-ndjson", "application/json"
+_PRODUCER_BYTES = 16
+#: A store that was told to take a topic is believed for so long; an append that fails asks anew.
+_HOME_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a query asks for."""
+
+    topic: str
+    key: str | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    time: TimeAxis = TimeAxis.STORE
+    order: Order = Order.NEWEST
+    max_requests: int | None = None
+    timeout_ms: int | None = None
+    store_id: str | None = None
+
+
+class Calls:
+    """The calls of one client. Thread safe; what they return is worked off by who does input and output."""
+
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+        self._homes: dict[str, tuple[str | None, float]] = {}
+
+    # messages in
+
+    def append(
+        self,
+        topic: str,
+        lines: Sequence[bytes],
+        durability: Durability,
+        key: str | None = None,
+        retries: Retries | None = None,
+    ) -> Flow[list[Appended]]:
+        """Append messages that :meth:`NewMessage.line` made, in order, all or none; ``key`` is fresh if not given.
+
+        All tries go to the same store: another one would not know what the first has done.
+        """
+        if not lines:
+            return []
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise InvalidRequestError("an idempotency key is printable ASCII: `producer` or `producer:number`")
+        home = yield from self.home(topic)
+        path = _path("topics", topic, "messages", durability=durability.value, store_id=home)
+        headers = {"Content-Type": _NDJSON, "Idempotency-Key": key or self.new_producer()}
+        try:
+            found = yield from self.asking.document(Request("POST", path, b"\n".join(lines), headers), retries)
+        except InvalidRequestError:
+            raise
+        except StoreError:
+            self._homes.pop(topic, None)
+            raise
+        return [
+            Appended(one["message_id"], one["queue_id"], one["queue_offset"], one["store_ms"])
+            for one in found["results"]
+        ]
+
+    def home(self, topic: str) -> Flow[str | None]:
+        """The store that takes new messages of a topic, None if the service does not tell its name."""
+        now_s = self.asking.clock.monotonic_s()
+        known = self._homes.get(topic)
+        if known is None or now_s - known[1] > _HOME_S:
+            found = yield from self.asking.document(Request("GET", _path("cluster/topics", topic)))
+            known = self._homes[topic] = (found["store_id"], now_s)
+        return known[0]
+
+    def new_producer(self) -> str:
+        """A name that no other producer has."""
+        return self.asking.randomness.token_hex(_PRODUCER_BYTES)
+
+    # messages out
+
+    def query_page(self, query: Query, cursor: str | None, limit: int, max_requests: int | None) -> Flow[Page]:
+        """The page behind ``cursor``, the first one without."""
+        path = _path(
+            "topics", query.topic, "messages",
+            key=query.key, **{"from": query.from_ms}, to=query.to_ms, time=query.time.value, order=query.order.value,
+            limit=limit, cursor=cursor, max_requests=max_requests, timeout_ms=query.timeout_ms,
+            store_id=query.store_id,
+        )  # fmt: skip
+        found = yield from self.asking.document(Request("GET", path, waits_s=(query.timeout_ms or 0) / 1000))
+        return Page(tuple(map(Message.of, found["messages"])), found["next_cursor"], Coverage.of(found["coverage"]))
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        limit: int,
+        *,
+        wait_ms: int = 0,
+        tag: str | None = None,
+        store_id: str | None = None,
+        retries: Retries | None = None,
+    ) -> Flow[PulledPage]:
+        """Messages of a queue in order from ``offset``; the service may give fewer than ``limit``."""
+        path = _path(
+            "topics", topic, "queues", queue_id, "messages",
+            offset=offset, limit=limit, wait_ms=wait_ms or None, tag=tag, store_id=store_id,
+        )  # fmt: skip
+        found = yield from self.asking.document(Request("GET", path, waits_s=wait_ms / 1000), retries)
+        return PulledPage.of(found)
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER, store_id: str | None = None
+    ) -> Flow[int]:
+        """Finds the offset of a store time in a queue."""
+        path = _path(
+            "topics", topic, "queues", queue_id, "offset", time_ms=time_ms, boundary=boundary.value, store_id=store_id
+        )
+        found = yield from self.asking.document(Request("GET", path))
+        return int(found["offset"])
+
+    def message(self, message_id: str, store_id: str | None = None) -> Flow[Message]:
+        """One message by its id."""
+        found = yield from self.asking.document(Request("GET", _path("messages", message_id, store_id=store_id)))
+        return Message.of(found)
+
+    # topics
+
+    def topics(self) -> Flow[list[TopicInfo]]:
+        """Every topic that the caller may read."""
+        found = yield from self.asking.document(Request("GET", _path("topics")))
+        return [TopicInfo.of(one) for one in found["topics"]]
+
+    def topic(self, name: str) -> Flow[TopicInfo]:
+        """One topic."""
+        found = yield from self.asking.document(Request("GET", _path("topics", name)))
+        return TopicInfo.of(found)
+
+    def make_topic(self, name: str, queues: int | None = None) -> Flow[TopicInfo]:
+        """Make a topic, or give one that is there more queues."""
+        body = {} if queues is None else {"queues": queues}
+        found = yield from self.asking.document(_with_json("PUT", _path("topics", name), body))
+        return TopicInfo.of(found)
+
+    # groups
+
+    def join(
+        self, group: str, topics: str | Iterable[str], session_timeout_ms: int, retries: Retries | None = None
+    ) -> Flow[Membership]:
+        """Become a member. A join whose answer was lost leaves a member behind, whose session ends by itself."""
+        body = {
+            "topics": [topics] if isinstance(topics, str) else list(topics),
+            "session_timeout_ms": session_timeout_ms,
+        }
+        found = yield from self.asking.document(_with_json("POST", _path("groups", group, "members"), body), retries)
+        return Membership.of(found)
+
+    def heartbeat(
+        self, group: str, member_id: str, within_s: float | None = None, retries: Retries | None = None
+    ) -> Flow[Membership]:
+        """Stay a member, and learn the assignment of now."""
+        request = Request("PUT", _path("groups", group, "members", member_id), within_s=within_s)
+        found = yield from self.asking.document(request, retries)
+        return Membership.of(found)
+
+    def leave(self, group: str, member_id: str, retries: Retries | None = None) -> Flow[None]:
+        """Give the queues to the other members at once."""
+        yield from self.asking.answer(Request("DELETE", _path("groups", group, "members", member_id)), retries)
+
+    def committed(self, group: str, retries: Retries | None = None) -> Flow[dict[QueueRef, int]]:
+        """Of each queue the next message to consume; a queue without a commit is left out."""
+        found = yield from self.asking.document(Request("GET", _path("groups", group, "offsets")), retries)
+        return _offsets(found)
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[QueueRef, int],
+        member: Membership | None = None,
+        *,
+        reset: bool = False,
+        retries: Retries | None = None,
+    ) -> Flow[dict[QueueRef, int]]:
+        """Commit, durably and all or nothing; returns all committed offsets of the group."""
+        body: Json = {
+            "offsets": [
+                {"topic": queue.topic, "store_id": queue.store_id, "queue_id": queue.queue_id, "offset": offset}
+                for queue, offset in offsets.items()
+            ]
+        }
+        if member is not None:
+            body |= {"member_id": member.member_id, "generation": member.generation}
+        if reset:
+            body["reset"] = True
+        found = yield from self.asking.document(_with_json("PUT", _path("groups", group, "offsets"), body), retries)
+        return _offsets(found)
+
+    def group(self, name: str) -> Flow[GroupInfo]:
+        """One group."""
+        found = yield from self.asking.document(Request("GET", _path("groups", name)))
+        return GroupInfo.of(found)
+
+    def remove_group(self, name: str) -> Flow[None]:
+        """Forget a group that has no live member, and its offsets."""
+        yield from self.asking.answer(Request("DELETE", _path("groups", name)))
+
+
+def _offsets(found: Json) -> dict[QueueRef, int]:
+    return {QueueRef.of(one): one["offset"] for one in found["offsets"]}
+
+
+def _path(*parts: object, **arguments: Any) -> str:
+    """The first part is a path of the API, the others are names from outside."""
+    first, *names = parts
+    path = "/".join([f"/v1/{first}", *(quote(str(name), safe="") for name in names)])
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return f"{path}?{urlencode(given, quote_via=quote)}" if given else path
+
+
+def _with_json(method: str, path: str, body: Json) -> Request:
+    return Request(method, path, orjson.dumps(body), {"Content-Type": _JSON})

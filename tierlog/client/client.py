@@ -1,0 +1,230 @@
+"""The service as threads speak to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tierlog.client.calls import Calls, Query
+from tierlog.client.models import Appended, GroupInfo, Membership, Message, NewMessage, PulledPage, QueueRef, TopicInfo
+from tierlog.client.paging import Pages, Paging, Tailing
+from tierlog.client.producers import Batching, Producer
+from tierlog.client.requests import Asking, Flow, Retries, T
+from tierlog.client.transport import HttpTransport, Service, Transport, run
+from tierlog.tiering.base.clock import Clock, SystemClock
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.randomness import Randomness, SystemRandomness
+from tierlog.tiering.base.types import Boundary, Durability, Order, TimeAxis
+
+DEFAULT_SESSION_MS = 30_000
+
+
+class Client:
+    """Speaks the REST API at one URL. Thread safe.
+
+    Every call goes on for as long as ``retries`` says while the service does not answer or asks for patience, appends
+    too, because they carry an idempotency key. Raises what the service answered, by class, and
+    :class:`NoAnswerError` if nobody did. Redirects are errors.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        token_file: Path | None = None,
+        ca_file: Path | None = None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        timeout_s: float = 90.0,
+        retries: Retries | None = None,
+        clock: Clock | None = None,
+        randomness: Randomness | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        """Connects to nothing yet. Raises :class:`InvalidRequestError` for anything but an http(s) URL.
+
+        What is not given of token, authorities and certificate is taken from the environment: ``TIERLOG_TOKEN`` or
+        ``TIERLOG_TOKEN_FILE``, ``TIERLOG_CA_FILE``, ``TIERLOG_CLIENT_CERTIFICATE``, ``TIERLOG_CLIENT_KEY``. A token
+        goes over HTTPS or to this machine only. ``timeout_s`` is how long an answer may stay away, beside what a call
+        itself asks to wait: longer than the service's own limits (``query.timeout_ms``, ``serve.request_timeout_ms``).
+        """
+        self.clock = clock or SystemClock()
+        self.randomness = randomness or SystemRandomness()
+        self.retries = retries or Retries()
+        self.service = Service.of(
+            url, token=token, token_file=token_file, ca_file=ca_file, certificate=certificate, key=key,
+            timeout_s=timeout_s,
+        )  # fmt: skip
+        self.calls = Calls(Asking(self.clock, self.randomness, self.retries))
+        self._transport = transport or HttpTransport(self.service, self.clock)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End pauses and close connections. Idempotent."""
+        self._transport.close()
+
+    def run(self, flow: Flow[T]) -> T:
+        """Work off a call of :class:`Calls`."""
+        return run(flow, self._transport)
+
+    # messages in
+
+    def append(
+        self,
+        topic: str,
+        messages: Iterable[NewMessage],
+        *,
+        durability: Durability = Durability.FLUSHED,
+        idempotency_key: str | None = None,
+    ) -> list[Appended]:
+        """Append messages in order, all of them or, if one is wrong, none; answers where each went.
+
+        However often the request is sent until it is answered, each message is in the log once. With an
+        ``idempotency_key`` (``producer`` or ``producer:number``) of one's own that holds for further calls with the
+        same key and messages too.
+        """
+        lines = [message.line() for message in messages]
+        return self.run(self.calls.append(topic, lines, durability, idempotency_key))
+
+    def producer(
+        self, topic: str, *, durability: Durability = Durability.FLUSHED, batching: Batching | None = None
+    ) -> Producer:
+        """Sends messages that come one by one, many at a time."""
+        return Producer(self.run, self.calls, topic, durability, batching or Batching())
+
+    # messages out
+
+    def query(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        time: TimeAxis = TimeAxis.STORE,
+        order: Order = Order.NEWEST,
+        limit: int | None = None,
+        page_size: int = 1_000,
+        cursor: str | None = None,
+        max_requests: int | None = None,
+        timeout_ms: int | None = None,
+        store_id: str | None = None,
+    ) -> Pages:
+        """Find messages; pages come as they are asked for, each with its coverage.
+
+        ``[from_ms, to_ms)`` and the order are by ``time``; ``limit`` and ``max_requests`` are for all pages together,
+        ``timeout_ms`` is for each. A page that is not complete ends the query if budget or time ran out.
+        """
+        query = Query(
+            topic, key=key, from_ms=from_ms, to_ms=to_ms, time=time, order=order, max_requests=max_requests,
+            timeout_ms=timeout_ms, store_id=store_id,
+        )  # fmt: skip
+        return Pages(Paging(self.calls, query, limit, page_size, cursor), self.run)
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        limit: int = 500,
+        wait_ms: int = 0,
+        tag: str | None = None,
+        store_id: str | None = None,
+    ) -> PulledPage:
+        """Messages of a queue in order from ``offset``; ``wait_ms`` waits at its end until one comes."""
+        flow = self.calls.pull(topic, queue_id, offset, limit, wait_ms=wait_ms, tag=tag, store_id=store_id)
+        return self.run(flow)
+
+    def tail(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        offset: int = 0,
+        follow: bool = True,
+        tag: str | None = None,
+        store_id: str | None = None,
+    ) -> Iterator[Message]:
+        """The messages of a queue from ``offset`` on, and, unless told not to ``follow``, those that come."""
+        tailing = Tailing(self.calls, topic, queue_id, offset, follow=follow, tag=tag, store_id=store_id)
+        while (messages := self.run(tailing.next_messages())) is not None:
+            yield from messages
+
+    def offset_by_time(
+        self,
+        topic: str,
+        queue_id: int,
+        time_ms: int,
+        *,
+        boundary: Boundary = Boundary.LOWER,
+        store_id: str | None = None,
+    ) -> int:
+        """Finds the offset of a store time in a queue; ``lower``: of the first message at or after it, or the end."""
+        return self.run(self.calls.offset_by_time(topic, queue_id, time_ms, boundary, store_id))
+
+    def message(self, message_id: str, *, store_id: str | None = None) -> Message:
+        """One message, in whichever tier; :class:`MessageNotFoundError`."""
+        return self.run(self.calls.message(message_id, store_id))
+
+    # topics and groups
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic that the caller may read."""
+        return self.run(self.calls.topics())
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; :class:`TopicNotFoundError`."""
+        return self.run(self.calls.topic(name))
+
+    def make_topic(self, name: str, *, queues: int | None = None) -> TopicInfo:
+        """Make a topic, or give one that is there more queues."""
+        return self.run(self.calls.make_topic(name, queues))
+
+    def group(self, name: str) -> GroupInfo:
+        """The members of a group, how far it is in each queue, and its lag; :class:`NotFoundError`."""
+        return self.run(self.calls.group(name))
+
+    def join(
+        self, group: str, topics: str | Iterable[str], *, session_timeout_ms: int = DEFAULT_SESSION_MS
+    ) -> Membership:
+        """Become a member by hand; :class:`Consumer` does this and all that follows from it."""
+        return self.run(self.calls.join(group, topics, session_timeout_ms))
+
+    def heartbeat(self, group: str, member_id: str) -> Membership:
+        """Stay a member, and learn the assignment of now; :class:`MemberNotFoundError`: join again."""
+        return self.run(self.calls.heartbeat(group, member_id))
+
+    def leave(self, group: str, member_id: str) -> None:
+        """Give the queues to the other members at once."""
+        self.run(self.calls.leave(group, member_id))
+
+    def committed(self, group: str) -> dict[QueueRef, int]:
+        """Of each queue the next message to consume; a queue without a commit is left out."""
+        return self.run(self.calls.committed(group))
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[QueueRef, int],
+        *,
+        member: Membership | None = None,
+        reset: bool = False,
+    ) -> dict[QueueRef, int]:
+        """Commit, durably and all or nothing; without ``member`` the group must have none that is alive.
+
+        :class:`StaleGenerationError` if the queues were shared out anew. ``reset`` allows offsets below the committed.
+        """
+        if not offsets:
+            raise InvalidRequestError("a commit has at least one offset")
+        return self.run(self.calls.commit(group, offsets, member, reset=reset))
+
+    def remove_group(self, name: str) -> None:
+        """Forget a group that has no live member, and its offsets."""
+        self.run(self.calls.remove_group(name))

@@ -1,0 +1,330 @@
+"""What is sent and what is read: messages, what a query covered, topics, queues and consumer groups."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.types import PullStatus, Tier
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to append. The topic is said where it is sent."""
+
+    body: bytes | str
+    """At least one byte; text is sent as UTF-8."""
+    keys: Sequence[str] = ()
+    """A query finds the message by each of them."""
+    tag: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    born_ms: int | None = None
+    """ms since the epoch; None: when the store takes it."""
+    queue_id: int | None = None
+    """None: spread round robin, or by ``sharding_key``."""
+    sharding_key: str | None = None
+    """Messages of one key go to one queue."""
+
+    def line(self) -> bytes:
+        """The message as a line of NDJSON, without its end; :class:`InvalidRequestError` for what JSON cannot say."""
+        document: Json = {}
+        if isinstance(self.body, str):
+            document["body"] = self.body
+        else:
+            try:
+                document["body"] = self.body.decode()
+            except UnicodeDecodeError:
+                document["body_base64"] = base64.b64encode(self.body).decode()
+        if isinstance(self.keys, str):  # or each letter would be a key
+            raise InvalidRequestError("keys is a list of keys, not one", hint="keys=['4711']")
+        if self.keys:
+            document["keys"] = list(self.keys)
+        if self.tag:
+            document["tag"] = self.tag
+        if self.properties:
+            document["properties"] = dict(self.properties)
+        for name in ("born_ms", "queue_id", "sharding_key"):
+            value = getattr(self, name)
+            if value is not None:
+                document[name] = value
+        try:
+            return orjson.dumps(document)
+        except TypeError as error:
+            raise InvalidRequestError(f"this is no message: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where one message went."""
+
+    message_id: str
+    queue_id: int
+    queue_offset: int
+    store_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that was read."""
+
+    message_id: str
+    store_id: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: bytes
+    keys: tuple[str, ...]
+    tag: str
+    properties: Mapping[str, str]
+    born_ms: int
+    store_ms: int
+    tier: Tier
+    physical_offset: int
+    size_bytes: int
+    body_compressed: bool = False
+    """Whether the body is as it was stored, because it could not be inflated."""
+
+    @classmethod
+    def of(cls, found: Json) -> Message:
+        """From the fields of an answer; those of a newer service that are not known here are left out."""
+        encoded = found.get("body_base64")
+        return cls(
+            message_id=found["message_id"],
+            store_id=found["store_id"],
+            topic=found["topic"],
+            queue_id=found["queue_id"],
+            queue_offset=found["queue_offset"],
+            body=found["body"].encode() if encoded is None else base64.b64decode(encoded),
+            keys=tuple(found["keys"]),
+            tag=found["tag"],
+            properties=found["properties"],
+            born_ms=found["born_ms"],
+            store_ms=found["store_ms"],
+            tier=Tier(found["tier"]),
+            physical_offset=found["physical_offset"],
+            size_bytes=found["size_bytes"],
+            body_compressed=found.get("body_compressed", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PulledPage:
+    """What one pull found; go on at ``next_offset``, whatever the status."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: tuple[Message, ...]
+
+    @classmethod
+    def of(cls, found: Json) -> PulledPage:
+        """From an answer."""
+        return cls(
+            PullStatus(found["status"]),
+            found["next_offset"],
+            found["min_offset"],
+            found["max_offset"],
+            tuple(map(Message.of, found["messages"])),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CoveredRange:
+    """Every message of a tier in ``[from_ms, to_ms)`` is in this page or an earlier one."""
+
+    from_ms: int
+    to_ms: int
+    manifest_version: int | None = None
+    """Of an archive's list that was read; None for the hot tier."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCoverage:
+    """What was searched of one store; None for a tier of which nothing is claimed."""
+
+    store_id: str
+    hot: CoveredRange | None
+    cold: CoveredRange | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What was searched for one page, and what that took."""
+
+    complete: bool
+    """Whether all that ``stores`` claim was searched in full for this page."""
+    cut_by: str | None
+    """What ended the page: ``limit``, ``budget``, ``timeout``; None: nothing is left."""
+    stores: tuple[StoreCoverage, ...]
+    failures: tuple[tuple[str, str], ...]
+    """What could not be read, and why."""
+    requests: int
+    """Requests to the object store."""
+    bytes: int
+    cost_usd: float
+    document: Json
+    """The whole of it, as the service said it."""
+
+    @classmethod
+    def of(cls, found: Json) -> Coverage:
+        """From an answer."""
+        return cls(
+            found["complete"],
+            found["cut_by"],
+            tuple(
+                StoreCoverage(one["store_id"], _range(one["hot"]), _range(one["cold"]), one["error"])
+                for one in found["stores"]
+            ),
+            tuple((one["object"], one["error"]) for one in found["failures"]),
+            found["requests"],
+            found["bytes"],
+            found["cost_usd"],
+            found,
+        )
+
+    @property
+    def why_incomplete(self) -> str:
+        """The reasons in words; empty for a complete page."""
+        if self.complete:
+            return ""
+        reasons = [f"cut by {self.cut_by}"] if self.cut_by else []
+        reasons += [f"{store.store_id}: {store.error}" for store in self.stores if store.error]
+        reasons += [f"{name}: {error}" for name, error in self.failures[:3]]
+        return "; ".join(reasons) or "not all of the range was searched"
+
+
+def _range(found: Json | None) -> CoveredRange | None:
+    return None if found is None else CoveredRange(found["from_ms"], found["to_ms"], found.get("manifest_version"))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of a query; ``coverage`` says whether it is everything."""
+
+    messages: tuple[Message, ...]
+    next_cursor: str | None
+    """None: there is nothing behind this page."""
+    coverage: Coverage
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueRef:
+    """One queue: in a cluster, several stores may have queues of one topic with the same number."""
+
+    topic: str
+    store_id: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.store_id}/{self.queue_id}"
+
+    @classmethod
+    def of(cls, found: Json) -> QueueRef:
+        """From an answer."""
+        return cls(found["topic"], found["store_id"], found["queue_id"])
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue and its offsets, both tiers counted: ``[min_offset, max_offset)``."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    gaps: tuple[tuple[int, int], ...] | None
+    """Ranges ``[first, next)`` that a restore left out; None while the archive cannot tell."""
+    store_id: str | None
+    """Where a querier answers for several stores."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic and its queues."""
+
+    name: str
+    queues: tuple[QueueInfo, ...]
+    is_archived: bool
+    cold_retention_ms: int | None
+    is_held: bool
+
+    @classmethod
+    def of(cls, found: Json) -> TopicInfo:
+        """From an answer."""
+        return cls(
+            found["topic"], tuple(map(_queue, found["offsets"])), found["archive"], found["cold_retention_ms"],
+            found["hold"],
+        )  # fmt: skip
+
+
+def _queue(found: Json) -> QueueInfo:
+    gaps = found["gaps"]
+    return QueueInfo(
+        found["queue_id"], found["min_offset"], found["max_offset"],
+        None if gaps is None else tuple((first, end) for first, end in gaps), found.get("store_id"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A member of a group and what it may read and commit, as long as the generation lasts."""
+
+    member_id: str
+    generation: int
+    session_timeout_ms: int
+    assignment: tuple[QueueRef, ...]
+
+    @classmethod
+    def of(cls, found: Json) -> Membership:
+        """From an answer."""
+        return cls(
+            found["member_id"], found["generation"], found["session_timeout_ms"],
+            tuple(map(QueueRef.of, found["assignment"])),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group is in one queue; ``lag`` counts messages still to consume, None where nobody knows."""
+
+    queue: QueueRef
+    offset: int | None
+    min_offset: int | None
+    max_offset: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A group: its live members, and every queue that it reads or has read."""
+
+    name: str
+    generation: int
+    members: Mapping[str, tuple[QueueRef, ...]]
+    """What is assigned to each live member."""
+    queues: tuple[QueueProgress, ...]
+    lag: int | None
+    stores_down: tuple[str, ...]
+
+    @classmethod
+    def of(cls, found: Json) -> GroupInfo:
+        """From an answer."""
+        return cls(
+            found["group"],
+            found["generation"],
+            {one["member_id"]: tuple(map(QueueRef.of, one["assignment"])) for one in found["members"]},
+            tuple(
+                QueueProgress(QueueRef.of(one), one["offset"], one["min_offset"], one["max_offset"], one["lag"])
+                for one in found["queues"]
+            ),
+            found["lag"],
+            tuple(found["stores_down"]),
+        )

@@ -1,0 +1,151 @@
+"""Requests and answers as values, and calls as generators of them, which do no input or output of their own.
+
+A *flow* yields what has to be done next, a :class:`Request` or a :class:`Pause`, is sent the :class:`Answer` (None
+after a pause), and returns what the call is about. What keeps an answer or a pause from coming is thrown into it, a
+:class:`NoAnswerError` where nobody answers. So retries, paging and idempotency exist once;
+:func:`tierlog.client.transport.run` works a flow off with threads and :func:`tierlog.client.async_transport.run` on an
+event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import orjson
+
+from tierlog.client.errors import NoAnswerError
+from tierlog.tiering.base.backoff import Backoff
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import ClosedError, StoreError, UnavailableError
+from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.remote.problems import answered_error
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+_LATER = {429, 502, 503, 504}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request; ``path`` begins behind the prefix of the service's URL and has its arguments."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    waits_s: float = 0.0
+    """How long the service is asked to wait before it answers."""
+    within_s: float | None = None
+    """How long each step may take; None: what the transport was told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a request; names of headers are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing is to be asked for so long."""
+
+    seconds: float
+
+
+Flow = Generator[Request | Pause, Answer | None, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How long a call goes on when the service does not answer, or answers that it cannot for now."""
+
+    within_s: float = 120.0
+    """From the first try to the last; 0: one try. A longer pause than is left ends the call at once."""
+    first_s: float = 0.1
+    """The first pause; each further one is twice as long, and the service's own wish goes before."""
+    most_s: float = 10.0
+
+
+#: One try, for those who have their own way to wait.
+ONCE = Retries(within_s=0.0)
+
+
+class Asking:
+    """Asks until there is an answer that counts. Thread safe."""
+
+    def __init__(self, clock: Clock, randomness: Randomness, retries: Retries) -> None:
+        self.clock = clock
+        self.randomness = randomness
+        self.retries = retries
+
+    def backoff(self, retries: Retries | None = None) -> Backoff:
+        """Fresh pauses, as long as those of a call."""
+        chosen = retries or self.retries
+        return Backoff(self.clock, self.randomness, first_s=chosen.first_s, most_s=chosen.most_s)
+
+    def answer(self, request: Request, retries: Retries | None = None) -> Flow[Answer]:
+        """The answer of a success; raises what the service refused with, :class:`NoAnswerError` if nobody answered.
+
+        Every request that goes this way may be repeated.
+        """
+        chosen = retries or self.retries
+        backoff = self.backoff(chosen)
+        begun_s = self.clock.monotonic_s()
+        while True:
+            asked_for_s = 0.0
+            error: StoreError
+            try:
+                answer = yield request
+            except NoAnswerError as broken:
+                error = broken
+            else:
+                assert answer is not None, "an answer follows a request"
+                if answer.status < 300:
+                    return answer
+                error, asked_for_s = refusal(answer), retry_after_s(answer)
+                if not (error.retryable or answer.status in _LATER):
+                    raise error
+            backoff.failed()
+            pause_s = max(backoff.left_s, asked_for_s)
+            if self.clock.monotonic_s() + pause_s - begun_s > chosen.within_s:
+                raise error
+            yield Pause(pause_s)
+
+    def document(self, request: Request, retries: Retries | None = None) -> Flow[Json]:
+        """The JSON object of the answer."""
+        answer = yield from self.answer(request, retries)
+        document = _parsed(answer.body)
+        if document is None:
+            raise StoreError(f"an answer ({answer.status}) without JSON", hint="is it tierlog that answers there?")
+        return document
+
+
+def refusal(answer: Answer) -> StoreError:
+    """The error that an answer of 300 or more stands for."""
+    if answer.status < 400:
+        return StoreError(f"the service sends elsewhere ({answer.status})", hint="give the URL of the service itself")
+    problem = _parsed(answer.body) or {"detail": f"status {answer.status}, without a reason"}
+    error = answered_error(answer.status, problem)
+    if isinstance(error, ClosedError):  # the service's store, not this client: it ends, and may begin again
+        return UnavailableError(f"the service is ending: {error.message}")
+    return error
+
+
+def retry_after_s(answer: Answer) -> float:
+    """Returns for how long the service asks to be left alone; 0 if it says nothing."""
+    said = answer.headers.get("retry-after", "")
+    return float(said) if said.isascii() and said.isdigit() else 0.0
+
+
+def _parsed(body: bytes) -> Json | None:
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
