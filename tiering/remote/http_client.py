@@ -18,9 +18,8 @@ from typing import Any
 from tierlog.tiering.base.backoff import Retries, TryAgain
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.remote.endpoint import ServiceAccess, ServiceAddress
-from tierlog.tiering.remote.problems import answered_error
+from tierlog.tiering.remote.problems import LATER, refusal, retry_after_s
 
-_LATER = {429, 502, 503, 504}
 #: A service that asks for more patience than this is not waited for.
 _MOST_ASKED_FOR_S = 60.0
 
@@ -44,19 +43,7 @@ class HttpAnswer:
 
     def error(self) -> StoreError | None:
         """The error that it tells of, None for a good answer. Redirects are errors."""
-        if self.status < 300:
-            return None
-        if self.status < 400:
-            hint = "give the URL of the service itself"
-            return StoreError(f"{self.address} sends elsewhere ({self.status})", hint=hint)
-        problem = self.document() or {"detail": f"{self.address} answered {self.status} without a reason"}
-        return answered_error(self.status, problem)
-
-    @property
-    def retry_after_s(self) -> float | None:
-        """Seconds for which the service asked to be left alone, None if it did not."""
-        after = self.headers.get("retry-after", "")
-        return float(after) if after.isascii() and after.isdigit() else None
+        return None if self.status < 300 else refusal(self.status, self.document(), str(self.address))
 
 
 class HttpClient:
@@ -158,10 +145,10 @@ class HttpClient:
                 answer = self.ask(address, method, path, body, headers)
             except UnavailableError as silence:
                 raise TryAgain(silence) from silence
-            error, asked_for_s = answer.error(), answer.retry_after_s
+            error, asked_for_s = answer.error(), retry_after_s(answer.headers)
             if error is None:
                 return answer
-            if (asked_for_s or 0) <= _MOST_ASKED_FOR_S and (answer.status in _LATER or asked_for_s is not None):
+            if (asked_for_s or 0) <= _MOST_ASKED_FOR_S and (answer.status in LATER or asked_for_s is not None):
                 raise TryAgain(error, asked_for_s or 0)
             raise error
 

@@ -11,7 +11,8 @@ _PREFIX = "urn:tierlog:problem:"
 #: Characters of each text that another service answered with: it stands in our own answer and log.
 _MOST_TEXT = 4096
 _REFUSED = {400, 404, 405, 413, 415, 422}
-_LATER = {429, 502, 503, 504}
+#: Statuses after which the same request may go well.
+LATER = {429, 502, 503, 504}
 
 
 def error_classes() -> Iterator[type[StoreError]]:
@@ -39,11 +40,27 @@ def error_class(uri: str) -> type[StoreError] | None:
     return next((kind for kind in error_classes() if problem_type(kind) == uri), None)
 
 
+def refusal(status: int, document: Mapping[str, object] | None, who: str) -> StoreError:
+    """The error that an answer of 300 or more stands for, redirects too; ``document`` is its JSON object, if it is one.
+
+    ``who`` is what a message calls the service.
+    """
+    if status < 400:
+        return StoreError(f"{who} sends elsewhere ({status})", hint="give the URL of the service itself")
+    return answered_error(status, document or {"detail": f"{who} answered {status} without a reason"})
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds for which an answer asks to be left alone, None if it does not; names of headers are lower case."""
+    after = headers.get("retry-after", "")
+    return float(after) if after.isascii() and after.isdigit() else None
+
+
 def answered_error(status: int, problem: Mapping[str, object]) -> StoreError:
     """The error that a service answered with; one of a class unknown here is chosen by its status."""
     kind = error_class(str(problem.get("type")))
     if kind is None:
-        kind = InvalidRequestError if status in _REFUSED else UnavailableError if status in _LATER else StoreError
+        kind = InvalidRequestError if status in _REFUSED else UnavailableError if status in LATER else StoreError
     path, position, hint = problem.get("path"), problem.get("position"), problem.get("hint")
     return kind(
         str(problem.get("detail") or problem.get("title") or f"status {status}")[:_MOST_TEXT],

@@ -23,7 +23,7 @@ from tierlog.client.models import (
 )
 from tierlog.client.paging import AsyncPages, Pages
 from tierlog.client.producers import AsyncProducer, Batching, Producer
-from tierlog.client.requests import Retries
+from tierlog.client.requests import RetryPolicy
 from tierlog.tiering.base.types import Boundary, Durability, Order, PullStatus, Tier, TimeAxis
 
 __all__ = [
@@ -55,7 +55,7 @@ __all__ = [
     "QueueInfo",
     "QueueProgress",
     "QueueRef",
-    "Retries",
+    "RetryPolicy",
     "Start",
     "StoreCoverage",
     "Tier",

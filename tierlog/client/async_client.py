@@ -11,7 +11,7 @@ from tierlog.client.client import DEFAULT_SESSION_MS, Client
 from tierlog.client.models import Appended, GroupInfo, Membership, Message, NewMessage, PulledPage, QueueRef, TopicInfo
 from tierlog.client.paging import AsyncPages, Paging, Tailing
 from tierlog.client.producers import AsyncProducer, Batching
-from tierlog.client.requests import Asking, Flow, Retries, T
+from tierlog.client.requests import Asking, Flow, RetryPolicy, T
 from tierlog.client.transport import Service
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -37,7 +37,7 @@ class AsyncClient:
         certificate: Path | None = None,
         key: Path | None = None,
         timeout_s: float = 90.0,
-        retries: Retries | None = None,
+        retries: RetryPolicy | None = None,
         clock: Clock | None = None,
         randomness: Randomness | None = None,
         transport: AsyncTransport | None = None,
@@ -51,7 +51,7 @@ class AsyncClient:
         """
         self.clock = clock or SystemClock()
         self.randomness = randomness or SystemRandomness()
-        self.retries = retries or Retries()
+        self.retries = retries or RetryPolicy()
         self.service = Service.of(
             url, token=token, token_file=token_file, ca_file=ca_file, certificate=certificate, key=key,
             timeout_s=timeout_s,

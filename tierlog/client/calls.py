@@ -20,7 +20,7 @@ from tierlog.client.models import (
     QueueRef,
     TopicInfo,
 )
-from tierlog.client.requests import Asking, Flow, Json, Request, Retries
+from tierlog.client.requests import Asking, Flow, Json, Request, RetryPolicy
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.types import Boundary, Durability, Order, TimeAxis
 
@@ -60,7 +60,7 @@ class Calls:
         lines: Sequence[bytes],
         durability: Durability,
         key: str | None = None,
-        retries: Retries | None = None,
+        retries: RetryPolicy | None = None,
     ) -> Flow[list[Appended]]:
         """Append messages that :meth:`NewMessage.line` made, in order, all or none; ``key`` is fresh if not given.
 
@@ -121,7 +121,7 @@ class Calls:
         wait_ms: int = 0,
         tag: str | None = None,
         store_id: str | None = None,
-        retries: Retries | None = None,
+        retries: RetryPolicy | None = None,
     ) -> Flow[PulledPage]:
         """Messages of a queue in order from ``offset``; the service may give fewer than ``limit``."""
         path = _path(
@@ -167,7 +167,7 @@ class Calls:
     # groups
 
     def join(
-        self, group: str, topics: str | Iterable[str], session_timeout_ms: int, retries: Retries | None = None
+        self, group: str, topics: str | Iterable[str], session_timeout_ms: int, retries: RetryPolicy | None = None
     ) -> Flow[Membership]:
         """Become a member. A join whose answer was lost leaves a member behind, whose session ends by itself."""
         body = {
@@ -178,18 +178,18 @@ class Calls:
         return Membership.of(found)
 
     def heartbeat(
-        self, group: str, member_id: str, within_s: float | None = None, retries: Retries | None = None
+        self, group: str, member_id: str, within_s: float | None = None, retries: RetryPolicy | None = None
     ) -> Flow[Membership]:
         """Stay a member, and learn the assignment of now."""
         request = Request("PUT", _path("groups", group, "members", member_id), within_s=within_s)
         found = yield from self.asking.document(request, retries)
         return Membership.of(found)
 
-    def leave(self, group: str, member_id: str, retries: Retries | None = None) -> Flow[None]:
+    def leave(self, group: str, member_id: str, retries: RetryPolicy | None = None) -> Flow[None]:
         """Give the queues to the other members at once."""
         yield from self.asking.answer(Request("DELETE", _path("groups", group, "members", member_id)), retries)
 
-    def committed(self, group: str, retries: Retries | None = None) -> Flow[dict[QueueRef, int]]:
+    def committed(self, group: str, retries: RetryPolicy | None = None) -> Flow[dict[QueueRef, int]]:
         """Of each queue the next message to consume; a queue without a commit is left out."""
         found = yield from self.asking.document(Request("GET", _path("groups", group, "offsets")), retries)
         return _offsets(found)
@@ -201,7 +201,7 @@ class Calls:
         member: Membership | None = None,
         *,
         reset: bool = False,
-        retries: Retries | None = None,
+        retries: RetryPolicy | None = None,
     ) -> Flow[dict[QueueRef, int]]:
         """Commit, durably and all or nothing; returns all committed offsets of the group."""
         body: Json = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TypedDict
 
-from tierlog.client.requests import Retries
+from tierlog.client.requests import RetryPolicy
 from tierlog.tiering.base.errors import InvalidRequestError
 
 _SESSION_MS = (1_000, 600_000)
@@ -79,9 +79,9 @@ class Consuming:
             raise InvalidRequestError("commit_interval_s and heartbeat_s are more than 0, drain_s is not less")
 
     @property
-    def pauses(self) -> Retries:
+    def pauses(self) -> RetryPolicy:
         """Between the tries of a handler."""
-        return Retries(first_s=self.first_pause_s, most_s=self.most_pause_s)
+        return RetryPolicy(first_s=self.first_pause_s, most_s=self.most_pause_s)
 
     @property
     def beat_s(self) -> float:

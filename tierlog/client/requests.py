@@ -20,12 +20,10 @@ from tierlog.tiering.base.backoff import Backoff
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import ClosedError, StoreError, UnavailableError
 from tierlog.tiering.base.randomness import Randomness
-from tierlog.tiering.remote.problems import answered_error
+from tierlog.tiering.remote.problems import LATER, refusal, retry_after_s
 
 Json = dict[str, Any]
 T = TypeVar("T")
-
-_LATER = {429, 502, 503, 504}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ Flow = Generator[Request | Pause, Answer | None, T]
 
 
 @dataclass(frozen=True, slots=True)
-class Retries:
+class RetryPolicy:
     """How long a call goes on when the service does not answer, or answers that it cannot for now."""
 
     within_s: float = 120.0
@@ -73,23 +71,23 @@ class Retries:
 
 
 #: One try, for those who have their own way to wait.
-ONCE = Retries(within_s=0.0)
+ONCE = RetryPolicy(within_s=0.0)
 
 
 class Asking:
     """Asks until there is an answer that counts. Thread safe."""
 
-    def __init__(self, clock: Clock, randomness: Randomness, retries: Retries) -> None:
+    def __init__(self, clock: Clock, randomness: Randomness, retries: RetryPolicy) -> None:
         self.clock = clock
         self.randomness = randomness
         self.retries = retries
 
-    def backoff(self, retries: Retries | None = None) -> Backoff:
+    def backoff(self, retries: RetryPolicy | None = None) -> Backoff:
         """Fresh pauses, as long as those of a call."""
         chosen = retries or self.retries
         return Backoff(self.clock, self.randomness, first_s=chosen.first_s, most_s=chosen.most_s)
 
-    def answer(self, request: Request, retries: Retries | None = None) -> Flow[Answer]:
+    def answer(self, request: Request, retries: RetryPolicy | None = None) -> Flow[Answer]:
         """The answer of a success; raises what the service refused with, :class:`NoAnswerError` if nobody answered.
 
         Every request that goes this way may be repeated.
@@ -108,8 +106,8 @@ class Asking:
                 assert answer is not None, "an answer follows a request"
                 if answer.status < 300:
                     return answer
-                error, asked_for_s = refusal(answer), retry_after_s(answer)
-                if not (error.retryable or answer.status in _LATER):
+                error, asked_for_s = _error(answer), retry_after_s(answer.headers) or 0.0
+                if not (error.retryable or answer.status in LATER):
                     raise error
             backoff.failed()
             pause_s = max(backoff.left_s, asked_for_s)
@@ -117,7 +115,7 @@ class Asking:
                 raise error
             yield Pause(pause_s)
 
-    def document(self, request: Request, retries: Retries | None = None) -> Flow[Json]:
+    def document(self, request: Request, retries: RetryPolicy | None = None) -> Flow[Json]:
         """The JSON object of the answer."""
         answer = yield from self.answer(request, retries)
         document = _parsed(answer.body)
@@ -126,21 +124,11 @@ class Asking:
         return document
 
 
-def refusal(answer: Answer) -> StoreError:
-    """The error that an answer of 300 or more stands for."""
-    if answer.status < 400:
-        return StoreError(f"the service sends elsewhere ({answer.status})", hint="give the URL of the service itself")
-    problem = _parsed(answer.body) or {"detail": f"status {answer.status}, without a reason"}
-    error = answered_error(answer.status, problem)
+def _error(answer: Answer) -> StoreError:
+    error = refusal(answer.status, _parsed(answer.body), "the service")
     if isinstance(error, ClosedError):  # the service's store, not this client: it ends, and may begin again
         return UnavailableError(f"the service is ending: {error.message}")
     return error
-
-
-def retry_after_s(answer: Answer) -> float:
-    """Returns for how long the service asks to be left alone; 0 if it says nothing."""
-    said = answer.headers.get("retry-after", "")
-    return float(said) if said.isascii() and said.isdigit() else 0.0
 
 
 def _parsed(body: bytes) -> Json | None:

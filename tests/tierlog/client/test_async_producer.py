@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.client.scripted import Said
 from tests.support.client.scripted_log import FakeLog
-from tierlog.client import AsyncClient, Batching, Retries
+from tierlog.client import AsyncClient, Batching, RetryPolicy
 from tierlog.client.errors import ClosedError, InvalidRequestError, NoAnswerError
 from tierlog.client.requests import Answer, Request
 from tierlog.tiering.base.clock import ManualClock
@@ -41,7 +41,7 @@ class SlowLog:
 
 def client_of(slow: SlowLog, within_s: float = 60) -> AsyncClient:
     return AsyncClient(
-        "http://127.0.0.1:1", clock=ManualClock(), transport=slow, retries=Retries(within_s=within_s)
+        "http://127.0.0.1:1", clock=ManualClock(), transport=slow, retries=RetryPolicy(within_s=within_s)
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.client.scripted import Said, Scripted
 from tests.support.client.scripted_log import FakeLog
-from tierlog.client import Batching, Client, Retries
+from tierlog.client import Batching, Client, RetryPolicy
 from tierlog.client.errors import AccessError, ClosedError, InvalidRequestError, NoAnswerError, UnavailableError
 from tierlog.client.producers import Outbox
 from tierlog.client.requests import Request
@@ -22,7 +22,7 @@ def client_of(log: FakeLog, within_s: float = 60) -> Client:
     clock = ManualClock()
     return Client(
         "http://127.0.0.1:1", clock=clock, randomness=SeededRandomness(3), transport=Scripted(log, clock),
-        retries=Retries(within_s=within_s),
+        retries=RetryPolicy(within_s=within_s),
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def test_closing_takes_no_call_for_each_batch_where_nobody_answers() -> None:
 
     clock = ManualClock()
     transport = Scripted(answer, clock)
-    client = Client("http://127.0.0.1:1", clock=clock, transport=transport, retries=Retries(within_s=60))
+    client = Client("http://127.0.0.1:1", clock=clock, transport=transport, retries=RetryPolicy(within_s=60))
     producer = client.producer("t", batching=Batching(max_messages=1))
     futures = [producer.submit(f"{number}") for number in range(50)]
     assert asked.wait(60)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.client.scripted import AsyncScripted, Said, Scripted, good, in_turn, problem
 from tests.support.service.raw_server import Connection, raw_server
-from tierlog.client import AsyncClient, Client, NewMessage, Retries
+from tierlog.client import AsyncClient, Client, NewMessage, RetryPolicy
 from tierlog.client.async_transport import run as run_async
 from tierlog.client.errors import (
     CapacityError,
@@ -36,7 +36,7 @@ APPENDED: Said = good({"results": [{"message_id": "A", "queue_id": 0, "queue_off
 def client_of(*answers: Said, within_s: float = 60.0) -> tuple[Client, Scripted]:
     clock = ManualClock()
     transport = Scripted(in_turn(*answers), clock)
-    retries = Retries(within_s=within_s)
+    retries = RetryPolicy(within_s=within_s)
     return Client(URL, retries=retries, clock=clock, randomness=SeededRandomness(1), transport=transport), transport
 
 
@@ -191,14 +191,17 @@ def test_a_connection_that_was_closed_meanwhile_costs_no_retry() -> None:
         connection.send(b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"topics":[]}')
 
     heads: list[bytes] = []
-    with raw_server(act) as url, Client(url, retries=Retries(within_s=0)) as client:
+    with raw_server(act) as url, Client(url, retries=RetryPolicy(within_s=0)) as client:
         for _ in range(3):
             assert client.run(client.calls.asking.document(Request("POST", "/v1/topics", b"{}"))) == {"topics": []}
     assert len(heads) == 3
 
 
 def test_silence_is_told_with_its_reason() -> None:
-    with Client(URL, retries=Retries(within_s=0)) as client, pytest.raises(NoAnswerError, match="refused") as raised:
+    with (
+        Client(URL, retries=RetryPolicy(within_s=0)) as client,
+        pytest.raises(NoAnswerError, match="refused") as raised,
+    ):
         client.topics()
     assert str(raised.value).count("no answer from") == 1
 
@@ -206,10 +209,10 @@ def test_silence_is_told_with_its_reason() -> None:
 @pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..b"])
 def test_a_name_that_no_machine_can_have_is_silence_for_both_clients(host: str) -> None:
     async def ask() -> None:
-        async with AsyncClient(f"http://{host}", retries=Retries(within_s=0)) as client:
+        async with AsyncClient(f"http://{host}", retries=RetryPolicy(within_s=0)) as client:
             await client.topics()
 
-    with Client(f"http://{host}", retries=Retries(within_s=0)) as client, pytest.raises(NoAnswerError):
+    with Client(f"http://{host}", retries=RetryPolicy(within_s=0)) as client, pytest.raises(NoAnswerError):
         client.topics()
     with pytest.raises(NoAnswerError):
         asyncio.run(ask())

@@ -41,7 +41,7 @@ from tierlog.client.errors import (
     TopicNotFoundError,
     UnauthenticatedError,
 )
-from tierlog.client.requests import Retries
+from tierlog.client.requests import RetryPolicy
 from tierlog.service.access.control import AccessControl
 from tierlog.service.api.application.app import create_app
 from tierlog.service.config.settings import Settings
@@ -165,7 +165,7 @@ def test_refusals_come_back_as_what_they_are(service: Service) -> None:
 
 
 def test_nobody_there_is_said_within_the_time_that_was_given() -> None:
-    with Client("http://127.0.0.1:9", retries=Retries(within_s=0.3)) as client, pytest.raises(NoAnswerError):
+    with Client("http://127.0.0.1:9", retries=RetryPolicy(within_s=0.3)) as client, pytest.raises(NoAnswerError):
         client.topics()
 
 
@@ -314,7 +314,7 @@ def test_the_same_on_an_event_loop(service: Service) -> None:
 
 
 def test_a_closed_client_ends_its_pauses() -> None:
-    client = Client("http://127.0.0.1:9", retries=Retries(within_s=3600, first_s=600, most_s=600))
+    client = Client("http://127.0.0.1:9", retries=RetryPolicy(within_s=3600, first_s=600, most_s=600))
     threading.Timer(0.1, client.close).start()
     with pytest.raises(ClosedError):
         client.topics()
