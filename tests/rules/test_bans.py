@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("tierlog", "service", "index", "tiering", "pipeline")
+from tests.conftest import ROOT
+from tests.rules.product import modules
+
 REQUIREMENTS = ("runtime", "dev", "spark", "image", "bench")
 
 # A path of one machine: somebody's home, or a folder at the top that only one workplace has.
@@ -61,8 +62,7 @@ def test_builtin_hash_is_used_nowhere() -> None:
     """The hash of a string differs from process to process; one that reached a file would lose the key."""
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
+        for path in modules().values()
         for line in _uses_of_builtin_hash(ast.parse(path.read_bytes(), filename=str(path)))
     ]
     assert found == []

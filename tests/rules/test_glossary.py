@@ -10,7 +10,7 @@ from functools import cache
 import tierlog
 import tierlog.client
 from tests.conftest import ROOT
-from tests.rules.test_layout import modules
+from tests.rules.product import modules
 
 _ROW = re.compile(r"^\| (?P<term>[^|]+) \| (?P<meaning>[^|]+) \|(?P<names>[^|]*)\|$")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.rules.product import modules
 
-PACKAGES = ("tierlog", "service", "pipeline", "index", "tiering")
 MOST_FILES = 450
 MOST_MODULES_IN_A_FOLDER = 21
 #: A module a command; two folders would only hide half of them.
@@ -27,20 +27,6 @@ COMPOSITION = "tierlog.service.engine.opening", "_open_once"
 MOST_LINES_TO_COMPOSE = 59
 #: Modules that only one other imports, and why each is not a part of that one.
 REASONS = Path(__file__).with_name("single_importers.toml")
-
-
-@cache
-def modules() -> dict[str, Path]:
-    """Every module of the product by the name under which it is imported, packages included."""
-    found = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            if parts[0] == "tierlog" and parts[1] in PACKAGES:
-                continue  # by way of the links to the other four
-            parts = parts[:-1] if parts[-1] == "__init__" else parts
-            found[".".join(parts if package == "tierlog" else ("tierlog", *parts))] = path
-    return found
 
 
 @cache

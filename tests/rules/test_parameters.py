@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("tierlog", "service", "index", "tiering", "pipeline")
+from tests.conftest import ROOT
+from tests.rules.product import modules
+
 MOST_PARAMETERS = 5
 MOST_ARGUMENTS = 8
 #: Of ``struct.Struct``, which knows no keywords.
@@ -72,9 +72,8 @@ def test_calls_with_too_many_arguments_are_found(source: str, lines: list[int]) 
 
 def test_no_function_takes_many_arguments_by_position_and_no_call_passes_them() -> None:
     found = []
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            tree = ast.parse(path.read_bytes(), filename=str(path))
-            found += [f"{path.relative_to(ROOT)}:{line}: parameters" for line in _wide_functions(tree)]
-            found += [f"{path.relative_to(ROOT)}:{line}: arguments" for line in _wide_calls(tree)]
+    for path in modules().values():
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+        found += [f"{path.relative_to(ROOT)}:{line}: parameters" for line in _wide_functions(tree)]
+        found += [f"{path.relative_to(ROOT)}:{line}: arguments" for line in _wide_calls(tree)]
     assert found == []
