@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import zlib
@@ -78,6 +79,17 @@ def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
     random.seed(_seed_of(request))
     yield
     random.setstate(state)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Put back whom lines go to: a service that began in this process wrote to what this test alone has open."""
+    loggers = [logging.getLogger(name) for name in ("", "tierlog", "uvicorn", "uvicorn.error")]
+    before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
+    yield
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
 
 
 def shared_data_folder() -> Path:

@@ -8,7 +8,6 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,6 +30,7 @@ class LoggedWorld(World):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings=settings)
+        logging.getLogger("uvicorn.error").setLevel(logging.NOTSET)  # a server that ran here before left its own
         self.client = TestClient(create_app(self.open(), settings), "http://localhost", raise_server_exceptions=False)
         self.written = io.StringIO()
 
@@ -44,19 +44,7 @@ class LoggedWorld(World):
 
 
 @pytest.fixture
-def logging_as_before() -> Iterator[None]:
-    """Logs are the process's own: what a test changes is put back."""
-    names = ("", "tierlog", "uvicorn", "uvicorn.error")
-    before = {name: (logging.getLogger(name).handlers[:], logging.getLogger(name).level) for name in names}
-    logging.getLogger("uvicorn.error").setLevel(logging.NOTSET)  # a server that ran here before left its own
-    yield
-    for name, (handlers, level) in before.items():
-        logging.getLogger(name).handlers[:] = handlers
-        logging.getLogger(name).setLevel(level)
-
-
-@pytest.fixture
-def world(logging_as_before: None) -> LoggedWorld:
+def world() -> LoggedWorld:
     return world_with()
 
 
@@ -122,7 +110,7 @@ def test_neither_keys_nor_bodies_nor_query_strings_nor_tokens_are_logged(world: 
     assert SECRET not in world.written.getvalue()
 
 
-def test_requests_of_probes_and_scrapes_have_no_line_unless_asked_for(logging_as_before: None) -> None:
+def test_requests_of_probes_and_scrapes_have_no_line_unless_asked_for() -> None:
     for level, lines in (("info", 0), ("debug", 3)):
         world = world_with(level)
         for path in ("/livez", "/readyz", "/metrics"):
@@ -130,7 +118,7 @@ def test_requests_of_probes_and_scrapes_have_no_line_unless_asked_for(logging_as
         assert len(world.access_lines()) == lines
 
 
-def test_every_tenth_request_has_a_line_and_every_failed_one(logging_as_before: None) -> None:
+def test_every_tenth_request_has_a_line_and_every_failed_one() -> None:
     world = world_with(log__access_every=10)
     for _ in range(20):
         world.client.get("/v1/topics")
@@ -139,7 +127,7 @@ def test_every_tenth_request_has_a_line_and_every_failed_one(logging_as_before: 
     assert (statuses.count(200), statuses.count(404)) == (2, 20)
 
 
-def test_text_has_one_line_an_event_whatever_is_in_it(logging_as_before: None) -> None:
+def test_text_has_one_line_an_event_whatever_is_in_it() -> None:
     world = world_with(form="text")
     logging.getLogger("tierlog").warning("one\ntwo: %s", "three\nfour")
     world.client.get("/v1/topics", headers={"X-Request-Id": "mine"})
