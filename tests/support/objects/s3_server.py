@@ -7,6 +7,7 @@ have taken the port is not mistaken for ours.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import secrets
@@ -18,6 +19,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
+from botocore.loaders import Loader, create_loader
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
@@ -54,7 +56,20 @@ def s3_environment() -> Iterator[None]:
         patch.setenv("AWS_CONFIG_FILE", "/dev/null")
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
         patch.setenv("NO_PROXY", "127.0.0.1")
+        patch.setattr("botocore.session.create_loader", _shared_loader)
         yield
+
+
+@functools.cache
+def _loader(data_path: str | None) -> Loader:
+    return create_loader(data_path)
+
+
+def _shared_loader(data_path: str | None = None) -> Loader:
+    """Reads the SDK's descriptions of services once a process: they take longer than most tests that make a client."""
+    loader = _loader(data_path)
+    del loader.search_paths[len(set(loader.search_paths)) :]  # each session adds a folder, always the same
+    return loader
 
 
 @contextlib.contextmanager
