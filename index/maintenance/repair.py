@@ -208,7 +208,7 @@ class LostPage:
         self._manifest = manifest
         self._objects = manifest.objects
         self._head = check.head
-        removed = {key for key, _ in manifest.removed_names(check.reader, check.head)}
+        removed = {key for key, _ in manifest.removed_names(check.reader(), check.head)}
         self._known = {entry.key for entry in check.log} | {entry.key for entry in check.index} | removed
         self._known |= check.page_names
 

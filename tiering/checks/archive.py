@@ -54,7 +54,6 @@ class ColdCheck:
         self.manifest = manifest
         self.head = head
         self.findings = findings
-        self.reader = ArchiveReader(manifest.objects, ArchiveCache(0), scan=True)
         self.log: list[LogEntry] = []
         self.index: list[IndexEntry] = []
         self.lost_ranges: list[tuple[int, int]] = []
@@ -69,6 +68,10 @@ class ColdCheck:
         self._rows: list[tuple[tuple[int, int], ObjectRef]] = []
         self._gaps: Sequence[QueueGap] = ()
         self._is_manifest_damaged = False
+
+    def reader(self) -> ArchiveReader:
+        """Returns a reader past all caches, for one object: its bill remembers every range that it read."""
+        return ArchiveReader(self.manifest.objects, ArchiveCache(0), scan=True)
 
     # the manifest
 
@@ -173,7 +176,7 @@ class ColdCheck:
             copy = kept[entry.base].data if entry.base in kept else None
             seen = check_segment(
                 self.manifest.objects,
-                self.reader,
+                self.reader(),
                 entry,
                 topic_ids=follow.topic_ids,
                 stored=stored,
@@ -195,7 +198,7 @@ class ColdCheck:
         """Whether a segment itself is not what its entry says, whatever is said of it elsewhere."""
         found: list[str] = []
         try:
-            segment = SegmentReader(self.reader, entry)
+            segment = SegmentReader(self.reader(), entry)
             whole = read_whole(self.manifest.objects, segment, entry, [], found.append)
             if whole is not None:
                 compare_segment(segment, whole, found.append)
@@ -233,8 +236,9 @@ class ColdCheck:
             self.findings.note(self.manifest.keys.head, "orphans are not looked for while the manifest is damaged")
             return
         named = [entry.key for entry in self.log] + [entry.key for entry in self.index]
-        named += [ref.key for ref in self.manifest.pages(self.reader, self.head)]
-        check_orphans(self.manifest, self.reader, self.head, named, self.findings)
+        reader = self.reader()
+        named += [ref.key for ref in self.manifest.pages(reader, self.head)]
+        check_orphans(self.manifest, reader, self.head, named, self.findings)
 
 
 def check_orphans(
