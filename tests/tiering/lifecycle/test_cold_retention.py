@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -38,6 +39,13 @@ def expire(world: RemovalWorld, engine: Store) -> None:
         if not engine.removal.round():
             return
     raise AssertionError("expiry does not end")
+
+
+def what_was_read_is_on_disk() -> None:
+    """The cache of the volume, which outlives the process, is written by a thread of its own."""
+    for thread in threading.enumerate():
+        if thread.name == "tierlog-disk-cache":
+            thread.join(10)
 
 
 def newest_ms(world: RemovalWorld, base: int) -> int:
@@ -179,6 +187,7 @@ def test_half_of_a_segment_that_has_expired_is_overwritten_and_a_segment_of_whic
     assert len([one for one in kept if one.message.topic == "t"]) < 45 / 2
     version = head_of(engine).version
     expire(world, engine)
+    what_was_read_is_on_disk()
     watched = WatchedStore(world.objects)
     engine = world.open(objects=watched)
     asked = watched.requests

@@ -173,6 +173,7 @@ def test_one_pull_fetches_nothing_ahead_and_a_wrong_guess_costs_little(archive: 
     meter = Meter()
     engine = archive.reader(meter)
     engine.pull("orders", 0, 500, 1)
+    settle()
     before = meter.reading()
     engine.pull("orders", 0, 100, 1)
     settle()
