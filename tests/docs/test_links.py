@@ -16,7 +16,7 @@ _NOTES = sorted((ROOT / "benchmarks" / "notes").glob("*.md"))
 _RECORDS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 _FILES = [*(ROOT / page.name for page in all_pages()), *_OTHERS, *_NOTES]
 _FOLDERS = ("benchmarks", "docker", "docs", "helm", "index", "monitoring", "pipeline", "service", "tests", "tiering")
-_FILES_OF_A_STORE = re.compile(r"index/(writing|sealed|compacted|uploaded|classic)$")
+_FILES_OF_A_STORE = re.compile(r"index/(writing|sealed|compacted|uploaded)$")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -84,6 +84,12 @@ def test_a_record_names_what_it_touches_once(file: Path) -> None:
     touched = re.search(r"Touches: (.*?)(?:On-disk|Format:|\n\n)", file.read_text(encoding="utf-8"), re.DOTALL)
     paths = [path.rstrip("/") for path in re.findall(r"`([^`]+)`", touched[1])] if touched else []
     assert [path for path, count in Counter(paths).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("file", _FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_list_names_a_path_twice_in_a_row(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert re.findall(r"`([^`\n]+\.py)`[^`|]{0,40}`\1`", text) == []
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
