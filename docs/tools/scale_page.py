@@ -238,7 +238,7 @@ One prefix answers {S3_READS_PER_S:,} GETs a second, so a store answers {S3_READ
 | bucket | {_size(every * need.bucket_bytes)} | a store's × 1,000 |
 | merging | {fast:,.0f} to {slow:,.0f} cores, always; {fast * 24:,.0f} to {slow * 24:,.0f} core-hours a day | items × day, month, year / 2.2 to 2.6 M items a second and core (docs/pipeline.md); without reading from S3, which was not measured |
 | cluster table | {it.table_reads_per_s:,.0f} GETs/s | each node once in `cluster.refresh_ms`; one prefix takes {S3_READS_PER_S:,} |
-| a querier's list of index objects | {_size(every * it.catalogue_bytes)} | merged objects × {ENTRY_BYTES} bytes (measured, `benchmarks/index_catalogue.py`), if it reads all stores at all times |
+| a querier's list of index objects | {_size(every * it.catalogue_bytes)} | merged objects × {ENTRY_BYTES} bytes (as the code counts one, `benchmarks/index_catalogue.py`), if it reads all stores at all times |
 | its page directories, to need two round trips | {_size(every * it.directory_bytes)} | a store's × 1,000; on disk, by use |
 | its heads | {_size(every * head)} | a store's × 1,000 |
 
@@ -252,21 +252,21 @@ One prefix answers {S3_READS_PER_S:,} GETs a second, so a store answers {S3_READ
         f"""
 ## Where the first limit lies
 
-1. **Money.** Storage is {bill["bucket, records and index"] / sum(bill.values()):.1%} of the bill. Expiry, `cold.storage_class` and better compression move it; nothing else does.
+1. **Money.** Storage is {bill["bucket, records and index"] / sum(bill.values()):.1%} of the bill. Expiry, `cold.storage_class` and better compression move this limit; nothing else does.
 2. **Not merging.** Ten years are then {it.segments:,.0f} requests for a key in one store. Merging is what makes ten years possible, and
    a core keeps up with {every / slow:,.0f} to {every / fast:,.0f} stores.
 3. **A querier over everything.** The list of all index objects of all stores has to be in memory: {_size(every * it.catalogue_bytes)}. Queriers over a part of the stores (`--stores`), larger merged objects (`--max-part-bytes`:
-   three times the size is a third of the list; positions in an object have 32 bits), or a catalogue that pages move it. At {every:,} heads, staleness of 10 s is {every / 10:,.0f} GETs a second for each querier that is always asked.
+   three times the size is a third of the list; positions in an object have 32 bits), or a catalogue that is paged move this limit. At {every:,} heads, staleness of 10 s is {every / 10:,.0f} GETs a second for each querier that is always busy.
 4. **Young objects.** Of the {merged} requests over ten years, {it.unmerged_objects:,.0f} are for the last {24 + LATE_HOURS} h, whose filters do not stay in the
-   default memory. {_size(it.young_filter_bytes)} in `cold.filter_bytes` a store take them away. Filters of everything are {_size(it.filter_bytes)} a store: older objects cost a page each, which merging has made few.
-5. **The bucket's prefixes** are far away for writes ({it.writes_per_s:,.2f} of {S3_WRITES_PER_S:,} a second) and for the table ({it.table_reads_per_s:,.0f} of {S3_READS_PER_S:,}): that one
-   ends at {S3_READS_PER_S / it.table_reads_per_s * every:,.0f} nodes, and `cluster.refresh_ms` moves it.
+   default memory. {_size(it.young_filter_bytes)} in `cold.filter_bytes` a store avoid them. Filters of everything are {_size(it.filter_bytes)} a store: older objects cost a page each, and merging has made them few.
+5. **The bucket's prefixes** are far from their limit for writes ({it.writes_per_s:,.2f} of {S3_WRITES_PER_S:,} a second) and for the table ({it.table_reads_per_s:,.0f} of {S3_READS_PER_S:,}): the latter
+   is reached at {S3_READS_PER_S / it.table_reads_per_s * every:,.0f} nodes, and `cluster.refresh_ms` moves that limit.
 
 ## What is checked
 
 `tests/docs/test_scale.py` makes small archives with the real codecs and compares: bytes of a manifest entry in a full page, the largest head, a segment's seek table,
-a key filter, and this page with its script. Compression, bytes of an index item and of a page directory's rows, rates of merging and the memory of a listed object are taken over from
-the pages that are named. Not looked at: Amazon's own scaling of prefixes while load rises, network of queriers, a thousand nodes that restart at once.
+a key filter, and this page with its script. Compression, bytes of an index item and of a page directory's rows, rates of merging and the memory of a listed object are taken from the
+pages named above. Not examined: Amazon's own scaling of prefixes while load rises, the network of queriers, a thousand nodes that restart at once.
 """  # noqa: E501 - text of the page
     )
     return "".join(lines)

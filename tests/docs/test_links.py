@@ -1,8 +1,9 @@
-"""Every page can be reached, every link leads somewhere, every alert to its section."""
+"""Every page can be reached, every link and path leads somewhere, every alert to its section."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,30 @@ from tests.support.docs.pages import ROOT, all_pages
 
 _OTHERS = [ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
 _NOTES = sorted((ROOT / "benchmarks" / "notes").glob("*.md"))
+_RECORDS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 _FILES = [*(ROOT / page.name for page in all_pages()), *_OTHERS, *_NOTES]
+_FOLDERS = ("benchmarks", "docker", "docs", "helm", "index", "monitoring", "pipeline", "service", "tests", "tiering")
+_FILES_OF_A_STORE = re.compile(r"index/(writing|sealed|compacted|uploaded)$")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def _prose(text: str) -> str:
     """Without blocks and inline code."""
     return re.sub(r"^( *)(`{3,}).*?^\1\2$|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def _code_spans(text: str) -> list[str]:
+    """Inline code outside of blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"^( *)(`{3,}).*?^\1\2$", "", text, flags=re.DOTALL | re.MULTILINE))
+
+
+def _is_there(path: str, names: frozenset[str]) -> bool:
+    """Whether a span that looks like a path of the repository leads somewhere; a bare name may be in any folder."""
+    if "/" not in path:
+        return not path.endswith(".py") or path in names
+    if not (path.endswith(".py") or path.split("/")[0] in _FOLDERS) or _FILES_OF_A_STORE.match(path):
+        return True
+    return (ROOT / path).exists()
 
 
 def _anchors(text: str) -> set[str]:
@@ -47,6 +65,31 @@ def test_links_lead_to_files_and_headings(file: Path) -> None:
         if not there.exists() or (anchor and anchor not in _anchors(there.read_text(encoding="utf-8"))):
             broken.append(target)
     assert broken == []
+
+
+@pytest.fixture(scope="module")
+def module_names() -> frozenset[str]:
+    return frozenset(file.name for folder in _FOLDERS for file in (ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", _FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_paths_in_code_spans_are_there(file: Path, module_names: frozenset[str]) -> None:
+    spans = [span.split("::")[0] for span in _code_spans(file.read_text(encoding="utf-8"))]
+    paths = [span for span in spans if re.fullmatch(r"[\w.\-]+(/[\w.\-]+)*/?", span)]
+    assert [path for path in paths if not _is_there(path, module_names)] == []
+
+
+@pytest.mark.parametrize("file", _RECORDS, ids=lambda file: file.stem)
+def test_a_record_names_what_it_touches_once(file: Path) -> None:
+    touched = re.search(r"Touches: (.*?)(?:On-disk|Format:|\n\n)", file.read_text(encoding="utf-8"), re.DOTALL)
+    paths = [path.rstrip("/") for path in re.findall(r"`([^`]+)`", touched[1])] if touched else []
+    assert [path for path, count in Counter(paths).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("file", _FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_list_names_a_path_twice_in_a_row(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert re.findall(r"`([^`\n]+\.py)`[^`|]{0,40}`\1`", text) == []
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
