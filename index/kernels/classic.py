@@ -68,7 +68,7 @@ def _inside(row: int, span: int, data_bytes: int) -> Any:
 
 @called
 def _emit(out: int, count: int, capacity: int, row: int, hash: int) -> Any:
-    """Store one item row if there is room; the new count."""
+    """Stores one item row if there is room; returns the new count."""
     if count < capacity:
         store_i32(out + count * _ITEM_ROW_BYTES, row)
         store_i32(out + count * _ITEM_ROW_BYTES + 4, key_hash(hash))
@@ -147,7 +147,7 @@ def hash_classic_items(data: ByteArray, rows: ScanRows) -> ItemRows:
 
 @struct_kernel("file file_bytes slots items rows row_count keys start end")
 def put_classic(job: int) -> Any:
-    """Put item rows ``[start, end)`` until the file is full; how many were put, or BAD_INPUT, nothing changed."""
+    """Puts item rows ``[start, end)`` until the file is full; returns how many, or BAD_INPUT, nothing changed."""
     file, file_bytes, slots, items, rows, row_count, keys, start, end = load_fields(job, 9)
     first_item = file + 40 + 4 * slots
     counter = max(load_be32(file + 36), int64(1))
@@ -195,7 +195,7 @@ def put_classic(job: int) -> Any:
 
 @kernel
 def relink_classic(file: int, file_bytes: int, slots: int, items: int, count: int) -> Any:
-    """Link items ``1..count`` into empty slots; how many slots they use, or BAD_INPUT.
+    """Links items ``1..count`` into empty slots; returns how many slots they use, or BAD_INPUT.
 
     It is also BAD_INPUT if an item does not say itself what came before it in its slot.
     """

@@ -78,7 +78,7 @@ def _inside(row: int, span: int, data_bytes: int) -> Any:
 
 @called
 def _remember(table: int, out: int, first: int, number: int) -> None:
-    """Enter output row ``number`` into the hash table of the message that starts at output row ``first``."""
+    """Enters output row ``number`` into the hash table of the message that starts at output row ``first``."""
     place = load_u32(out + number * _KEY_BYTES + 8) & (_TABLE_ENTRIES - 1)
     while load_i32(table + 4 * place) > first:  # entries are row + 1; lower ones are left from earlier messages
         place = (place + 1) & (_TABLE_ENTRIES - 1)

@@ -70,7 +70,7 @@ def _is_before(left: int, right: int, hash_at: int, high_at: int, offset_at: int
 
 @called
 def _insert(lying: Lying, order: int, start: int, end: int) -> Any:
-    """Sort the numbers ``[start, end)``, which the order holds as they come."""
+    """Sorts the numbers ``[start, end)`` of the order in place."""
     items, width, hash_at, high_at, offset_at = lying
     for at in range(start + 1, end):
         number = load_i32(order + 4 * at)
@@ -87,7 +87,7 @@ def _insert(lying: Lying, order: int, start: int, end: int) -> Any:
 
 @called
 def _merge(lying: Lying, source: int, target: int, runs: tuple[int, int, int]) -> Any:
-    """Merge two sorted runs of numbers, (start, middle, end), into another array; of equals the earlier comes first."""
+    """Merges two sorted runs of numbers, (start, middle, end), into another array, stably."""
     items, width, hash_at, high_at, offset_at = lying
     start, middle, end = runs
     left, right = start, middle
@@ -109,7 +109,7 @@ def _merge(lying: Lying, source: int, target: int, runs: tuple[int, int, int]) -
 
 @struct_kernel("items count width hash_at high_at offset_at slots order scratch")
 def sort_slots(job: int) -> Any:
-    """Fill ``order`` (int32) with the numbers of ``count`` items whose slots ascend, sorted inside each slot.
+    """Fills ``order`` (int32) with the numbers of ``count`` items whose slots ascend, sorted inside each slot.
 
     ``scratch`` is another array of int32 of that length.
     """

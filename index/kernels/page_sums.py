@@ -13,7 +13,7 @@ _PAGE_BYTES = 4096
 
 @kernel
 def add_to_pages(tables, sums, position, data, length):
-    """Go on with the checksums (uint32, by page) of the bytes from ``position`` on; 0 is that of no bytes."""
+    """Continues the checksums (uint32, by page) of the bytes from ``position`` on; 0 is that of no bytes."""
     end = position + length
     while position < end:
         page = position // _PAGE_BYTES

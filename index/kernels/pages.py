@@ -49,7 +49,7 @@ def slot_starts(
 
 @called
 def _transpose(rows: int, count: int, width: int, out: int) -> int:
-    """The first bytes of all rows, then the second bytes of all, and so on; where that ends."""
+    """Writes the first bytes of all rows, then the second bytes of all, and so on; returns where that ends."""
     for column in range(width):
         for row in range(count):
             store_u8(out + row, load_u8(rows + width * row + column))
@@ -59,7 +59,7 @@ def _transpose(rows: int, count: int, width: int, out: int) -> int:
 
 @struct_kernel("items width item item_end starts slot slot_end first_slot head_bytes out entries")
 def lay_page(job: int) -> Any:
-    """The page of the items ``[item, item_end)``, to ``out``; its bytes.
+    """Writes the page of the items ``[item, item_end)`` to ``out``; returns its bytes.
 
     ``starts`` has the first item (int64) of each slot from number 0 on; the page's are ``[slot, slot_end)``, of which
     number ``slot`` is the object's ``first_slot``. ``entries`` is scratch of 8 bytes a slot.
@@ -80,7 +80,10 @@ def lay_page(job: int) -> Any:
 
 @struct_kernel("items count width offset_at segment_bytes bases segments buckets buckets_each shift pairs scratch")
 def translate(job: int) -> Any:
-    """Rewrite the physical offsets of items as cold ones; ``count``, or -1 - the first item whose offset is not known.
+    """Rewrites the physical offsets of items as cold ones.
+
+    Returns ``count``, or -1 - the number of the first item whose offset is not known.
+
 
     ``bases`` (int64) are those of the segments, ascending. ``pairs`` (uint32 each) are the positions of each segment,
     ascending, one segment after the other, each beside its cold one. Each segment has ``buckets_each`` (uint32),

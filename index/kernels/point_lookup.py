@@ -87,7 +87,7 @@ _AHEAD_BYTES = 512
 
 @called
 def _page_is_sound(file, page):
-    """Compare a page with its checksum; who was right once is not asked again. Threads may do the same beside this."""
+    """Verifies a page's checksum once; later look-ups trust the mark. Safe for concurrent threads."""
     start = page << _PAGE_SHIFT
     length = min(int64(1) << _PAGE_SHIFT, load_i64(file + _PAGED_BYTES) - start)
     wanted = load_be32(load_i64(file + _CHECKSUMS) + 4 * page) & 0xFFFFFFFF
@@ -99,7 +99,7 @@ def _page_is_sound(file, page):
 
 @called
 def _are_sound(file, first, last):
-    """The same of pages that follow each other."""
+    """Verifies pages that follow each other, as :func:`_page_is_sound` does one."""
     checked = load_i64(file + _CHECKED)
     while first <= last and (load_u8(checked + first) or _page_is_sound(file, first)):
         first += 1
@@ -190,7 +190,7 @@ def _hash_key(topic_hash, text, prefix_bytes, key, length):
 
 @called
 def _ask_for_record(at, size):
-    """Ask for the lines of a record, of which its item says that it has ``size`` bytes."""
+    """Prefetches the cache lines of a record that has ``size`` bytes by its item."""
     size = min(max(size, 128), _AHEAD_BYTES)
     for line in range(0, size, 64):
         prefetch(at + line)
@@ -240,7 +240,7 @@ def find_items_of_one(file, low, high, out, capacity):
 
 @kernel
 def find_items(file, *, hashes, count, ends, out, capacity):
-    """The same for ``count`` pairs of hashes (int64); ``ends`` gets where the items of each pair end in ``out``."""
+    """Finds items of ``count`` pairs of hashes (int64); ``ends`` gets where the items of each pair end in ``out``."""
     width = load_i64(file + _WIDTH)
     total = int64(0)
     for begin in range(0, count, GROUP):
@@ -267,7 +267,7 @@ def find_items(file, *, hashes, count, ends, out, capacity):
 
 @called
 def _walk(place, file, live, live_count, checked):
-    """Take each live key one item further: those that go on stay in ``live``, those with a hit go to ``checked``.
+    """Takes each live key one item further: those that go on stay in ``live``, those with a hit go to ``checked``.
 
     Returns how many each, or (CORRUPT, 0), or (DAMAGED, the physical offset).
     """
@@ -413,7 +413,7 @@ def find_records(job):
 
 @called
 def _keep(work, listed, count, field, unlike):
-    """Keep the keys of a list whose field is not this; how many."""
+    """Keeps the keys of a list whose field is not this; returns how many."""
     kept = int64(0)
     for at in range(count):
         number = load_i32(listed + 4 * at)

@@ -45,9 +45,9 @@ def compile_kernel(kernel: Any) -> None:
 
 
 def compile_all(progress: Callable[[int, int], None] = lambda done, of: None) -> int:
-    """Compile each kernel, or load it where that was done before; how many had to be compiled.
+    """Compiles each kernel, or loads it where that was done before; returns how many had to be compiled.
 
-    ``progress`` is told how many of how many are there after each that had to be compiled.
+    After each that had to be compiled, ``progress`` is called with how many are done and how many there are.
     """
     every = list(kernels())
     compiled = 0
@@ -60,7 +60,7 @@ def compile_all(progress: Callable[[int, int], None] = lambda done, of: None) ->
 
 
 def main(argv: list[str]) -> int:
-    """Compile for the baseline of this machine's kind into a prefix, this interpreter's own unless told."""
+    """Compiles for the baseline of this machine's kind into a prefix, by default this interpreter's own."""
     parser = argparse.ArgumentParser(prog="python -m tierlog.index.kernels.precompile", description=main.__doc__)
     parser.add_argument("--prefix", type=Path, default=Path(sys.prefix), metavar="DIR")
     arguments = parser.parse_args(argv)

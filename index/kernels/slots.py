@@ -46,7 +46,7 @@ Chains = tuple[int, int, int, int, int]
 
 @inlined
 def _copy_item(target, item, before, after):
-    """An item without its ``previous``, which has ``before`` bytes in front of it and ``after`` behind."""
+    """Copies an item without its ``previous``, which has ``before`` bytes in front of it and ``after`` behind."""
     copy_short(target, item, before)
     copy_short(target + before, item + before + _PREVIOUS_BYTES, after)
 
@@ -76,7 +76,7 @@ def _previous_of(chains: Chains, number: int, slot: int) -> Any:
 
 @called
 def _follow(chains: Chains, number: int, slot: int, room: tuple[int, int], taken: int) -> Any:
-    """Copy a chain from ``number`` on while there is room: the next number or CORRUPT, the new target.
+    """Copies a chain from ``number`` on while there is room; returns the next number or CORRUPT, and the new target.
 
     ``room`` is (target, end); the numbers go to ``taken``.
     """
@@ -95,7 +95,7 @@ def _follow(chains: Chains, number: int, slot: int, room: tuple[int, int], taken
 
 @struct_kernel("file file_bytes slots count offsets state scratch table table_slots out out_bytes taken")
 def gather_slots(job: int) -> Any:
-    """Go on laying out chains in slot order: compacted items to ``out``, compacted slots to ``table``.
+    """Continues laying out chains in slot order: compacted items to ``out``, compacted slots to ``table``.
 
     The numbers of the items (int32) go to ``taken``, in the same order.
 
@@ -214,7 +214,7 @@ def gather_slots(job: int) -> Any:
     "chained chained_bytes slots count offsets compacted compacted_bytes numbers number_count slot_end state"
 )
 def compare_slots(job: int) -> Any:
-    """Go on comparing: the next items of a compacted file, and its slots below ``slot_end``, which end among them.
+    """Continues comparing: the next items of a compacted file, and its slots below ``slot_end``, which end among them.
 
     ``numbers`` (int32) says which of the chained items ``1..count`` each of the next items is. It is not trusted: each
     item has to be equal to that one but for ``previous``, to be in the slot of its hash, and to have a lower number

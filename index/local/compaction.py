@@ -76,7 +76,7 @@ def compact(
 
 
 def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: int) -> None:
-    """Lay a source out in a file: while a piece is gathered, the one before is written and that before it compared."""
+    """Writes a source to a file as a pipeline: gather a piece, write the previous one, compare the one before it."""
     # an empty file of the final length, and what sums up its bytes as they are written
     total = compacted_bytes(source.layout, source.slots, source.item_count)
     if total > MAX_FILE_BYTES:

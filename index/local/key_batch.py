@@ -39,7 +39,7 @@ class KeyBatch:
         return int(self.rows["physical_offset"][self.keys["row"][key]])
 
     def store_ms(self, key: int) -> int:
-        """Stores time of the message of a key."""
+        """Store time of the message of a key."""
         return int(self.rows["store_ms"][self.keys["row"][key]])
 
     def message_end(self, key: int) -> int:

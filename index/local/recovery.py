@@ -23,7 +23,7 @@ _LATEST_FIRST = (IndexState.UPLOADED, IndexState.COMPACTED, IndexState.SEALED)
 def load_entries(
     fs: FileSystem, folders: IndexFolders, layouts: Mapping[int, ItemLayout], start: int, indexed_to: int
 ) -> tuple[IndexFileEntry, ...]:
-    """Opens every complete file to keep and remove the rest, all of it derived data.
+    """Opens every complete file that is kept, and removes the others; all are derived data.
 
     A damaged file goes to the quarantine. One is unlinked whose begin time exists in a later state, whose range
     overlaps that of a file in a later state, that straddles ``indexed_to`` and is not published, or that covers nothing

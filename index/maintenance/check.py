@@ -500,7 +500,7 @@ class _Comparison:
 
 
 def _fingerprint(keys: _Keys) -> int:
-    """Returns a number that is the same for the same keys in any order: one for each key, added up."""
+    """Returns an order-independent fingerprint of the keys: the sum of one number per key."""
     mixed = np.zeros(len(keys), np.uint64)
     for name, factor in zip(_NAMES, _FACTORS, strict=True):
         mixed ^= keys[name].astype(np.uint64)

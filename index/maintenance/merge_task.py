@@ -1,8 +1,8 @@
 """Merges one slot range of some index objects into objects of a size, in bounded memory, and uploads them.
 
-Killed anywhere: objects that nobody names, and files in a folder for what is half made. Who commits the entries names
-them. In memory, beside what :class:`Merge` and the page writer hold: the key filter of the part that ends. The keys for
-it wait in a file, 8 bytes each, because a filter's size is known only when all of them are.
+Killed anywhere: objects that nobody names, and files in a folder for what is half made. Committing the entries
+names them. In memory, beside what :class:`Merge` and the page writer hold: the key filter of the part that ends. The
+keys for it wait in a file, 8 bytes each, because a filter's size is known only when all of them are.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Places = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """One slot range of objects that become one; all that merging them needs beside the bucket."""
+    """One slot range of objects to merge, with everything a task needs besides the bucket."""
 
     level: int
     """Of the result."""
@@ -460,7 +460,7 @@ class _Source:
 
 
 def rebased_seconds(seconds: NDArray[np.int64], later_s: int) -> NDArray[np.int64]:
-    """Seconds from a begin time that is so much earlier than the one they counted from; exact.
+    """Rebases seconds onto a begin time that is ``later_s`` earlier, exactly.
 
     What does not fit the field is saturated, as everywhere, and what was saturated stays so: it stands for any time
     beyond.

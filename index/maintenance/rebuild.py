@@ -201,7 +201,7 @@ def build_objects(
     manifest: ManifestStore, head: Head, span: Range, *, shape: IndexShape, fs: FileSystem, folder: Path,
     randomness: Randomness, slot_range: Range | None = None,
 ) -> tuple[IndexEntry, ...]:  # fmt: skip
-    """Stores index objects of the records in the physical range ``span``; who commits the entries names them.
+    """Stores index objects of the records in the physical range ``span``; committing the entries names them.
 
     The objects' ranges lie in ``span`` in ascending order; what has no keys has no object. ``slot_range`` leaves out
     what other objects hold of the same records. Everything local happens in ``folder``: one segment, and the index

@@ -55,7 +55,7 @@ class CompactedSource(Protocol):
 
     @property
     def slots(self) -> int:
-        """Hashes slots."""
+        """Hash slots."""
         ...
 
     @property
@@ -271,7 +271,7 @@ class ColdOffsets:
         return bases
 
     def translate(self, items: Items) -> None:
-        """Rewrite the physical offsets of items, contiguous and of a compacted layout, as their cold ones."""
+        """Rewrites the physical offsets of items, contiguous and of a compacted layout, as their cold ones."""
         scratch = np.empty(TRANSLATE_SCRATCH_BYTES, np.uint8)
         done = translate(
             **_field(items), segment_bytes=self._segment_bytes, bases=self._bases.ctypes.data,

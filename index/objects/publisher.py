@@ -145,7 +145,7 @@ def upload_file(
     manifest: ManifestStore, randomness: Randomness, entry: IndexFileEntry, *, head: Head, topic_names: dict[int, str],
     workbench: Workbench, filters: ResidentFilters | None = None, slot_range: tuple[int, int] | None = None,
 ) -> IndexEntry:  # fmt: skip
-    """Stores a compacted file as an object under a name of this attempt, verified; who commits the entry names it.
+    """Stores a compacted file as an object under a name of this attempt, verified; committing the entry names it.
 
     Of ``slot_range``, where there are items, those slots only.
     """

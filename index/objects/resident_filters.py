@@ -146,7 +146,7 @@ class ResidentFilters:
     # bringing
 
     def _load(self, key: str, ref: SectionRef) -> None:
-        """Fetches a filter if it is still worth it; its room is reserved before a byte is requested."""
+        """Fetches a filter if it is still worth it, after reserving room for it."""
         try:
             with self._lock:
                 evicted = None

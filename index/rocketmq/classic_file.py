@@ -196,7 +196,7 @@ def query_files(
     """Looks into ``files``, which are in the order of their names, for a closed range of store times.
 
     At most 64 offsets, over all files together. ``key`` is ``T#tags`` for a search by tags. Times are whole seconds
-    (``ClassicIndexFile.query``): who needs them exact asks one second wider and reads the records.
+    (``ClassicIndexFile.query``): a caller who needs them exact asks one second wider and reads the records.
     """
     answer = QueryOffsets()
     limit = min(limit, MOST_OFFSETS)

@@ -40,7 +40,7 @@ from tierlog.tiering.hot.dispatch import LogRange
 
 
 def file_name(now_ms: int, last: str | None) -> str:
-    """Names of a new file: local time to the millisecond, but always above ``last``, because order is by name."""
+    """Name of a new file: local time to the millisecond, but always above ``last``, because order is by name."""
     wanted = int(f"{datetime.fromtimestamp(now_ms // 1000):%Y%m%d%H%M%S}{now_ms % 1000:03d}")
     return f"{wanted if last is None else max(wanted, int(last) + 1):017d}"
 
@@ -167,7 +167,7 @@ class ClassicIndex:
         self._view = full if current is None else (*full, current)
 
     def restart(self, log_begin: int) -> None:
-        """Drops all files and derive them again from ``log_begin`` on."""
+        """Drops all files and derives them again from ``log_begin``."""
         with self._lock:
             self._show((), None)
             self._position = Position(log_begin)
@@ -271,7 +271,7 @@ class ClassicIndex:
                 self._is_whole = True
 
     def durable_ms(self) -> int:
-        """Stores time that ends a durable file and comes before every item of the next; 0 if no file ends so.
+        """Store time that ends a durable file and comes before every item of the next; 0 if no file ends so.
 
         After a kill RocketMQ drops the files that end later, and with ``messageIndexSafe`` it indexes the later records
         again: a time inside a file would lose that file's earlier items.

@@ -132,7 +132,7 @@ class OneKey:
 
 
 class KeyHasher:
-    """Both hashes of keys of one topic, as compacted index files are asked with. For one thread at a time."""
+    """Hashes keys of one topic as look-ups in compacted index files take them. For one thread at a time."""
 
     def __init__(self, topic: str) -> None:
         prefix, work, pair = topic_prefix(topic), np.empty(WORK_BYTES, np.uint8), np.empty(2, np.int64)

@@ -1,4 +1,4 @@
-"""Searches a store whose hot tier another process has: what that one answered, and the archive below its border.
+"""Searches a store whose hot tier another process has: that process's answer, and the archive below its border.
 
 The answers of all stores are there before the search begins. Messages that became archived since are in the page that
 was given, so the border of the answer decides, whatever moves meanwhile.

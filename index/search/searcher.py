@@ -1,6 +1,6 @@
 """Answers queries over both tiers of any number of stores.
 
-Each store lists tasks of task with bounds on the times they can yield; a schedule does those that may matter, and the
+Each store lists tasks with bounds on the times that they can yield; a schedule runs those that may matter, and the
 page is made of the best results. Every hit is verified on its record: topic, key and time. A task that fails makes the
 answer incomplete, never short in silence.
 """
@@ -35,8 +35,8 @@ class StoreSearch(Protocol):
     ) -> Iterable[SearchTask]:
         """Pins a snapshot in ``stack``, yields the tasks for ``within`` and claims in ``covered`` what they cover.
 
-        Asks the archive for nothing: that is task too. Raises :class:`TopicNotFoundError`, here or in a task of task
-        that every search of this store does.
+        Asks the archive for nothing: that is left to tasks too. Raises :class:`TopicNotFoundError`, here or in a task
+        that every search of this store runs.
         """
         ...
 

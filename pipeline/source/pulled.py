@@ -110,7 +110,7 @@ def _holes(
 
 
 def _above(options: SourceOptions, archive: ArchiveSnapshot | None, store_id: str, log_end: int) -> int:
-    """The physical offset from which on messages are the service's to tell."""
+    """The physical offset above which messages are read from the service."""
     if options.store not in (None, store_id):
         raise InvalidRequestError(
             f"the service at {options.url} serves store {store_id!r}, not {options.store!r}", hint="see option 'store'"

@@ -21,7 +21,7 @@ _PATIENCE_S = 0.5
 
 @contextlib.contextmanager
 def bar(unit: str, label: str = "") -> Iterator[Progress]:
-    """A bar on a terminal that is told (done, of), from any thread; ``of`` 0 is not known.
+    """A bar on a terminal, to be called with (done, of) from any thread; ``of`` 0 means unknown.
 
     Unit ``bytes`` is scaled.
     """

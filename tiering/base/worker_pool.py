@@ -1,4 +1,4 @@
-"""Threads that work for others: a bounded number, none where nothing is done, and nobody waits for their end."""
+"""A bounded number of threads that run work for others: none while there is none, and nobody waits for their end."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 One failure to write is final: the store is read-only from then on, with the reason, until somebody restarts it.
 :class:`FlushGuard` watches the flushes of one file, :class:`WriteGuard` every change of a store's disk. Two failures
 are not final: a request that was wrong, and a system that had no descriptor or memory to spare, which has not asked the
-disk. A step that ends so is taken again later, and every step can be: what it did before is done once more, or is what
-it finds.
+disk. A step that ends so is taken again later, and every step allows that: it does its work once more, or finds it
+done.
 
 :class:`DiskSpace` knows how full the volume is, and what follows: hot copies that go early, and appends that are
 refused.
@@ -120,7 +120,7 @@ class _GuardedWrite:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # neither says anything about the disk, nor does a store that was closed; an interrupt, or Python out of memory:
-        # nobody knows how far it came
+        # it may have been done in part
         if error is not None and not isinstance(error, _NOT_OF_THE_DISK):
             self._guard.turn_read_only(f"{self._what} failed: {error}")
 

@@ -1,4 +1,4 @@
-"""Verifies an archive: its manifest, and every segment with all that is said of it.
+"""Verifies an archive: its manifest, and every segment with its metadata.
 
 Everything is read from the object store, past every cache. Memory: one segment, and a few numbers for each object of
 the archive.
@@ -94,7 +94,7 @@ class ColdCheck:
         return lambda text: self.findings.add(key, text)
 
     def _read(self, ref: ObjectRef | None, decode: Callable[[bytes, str], Any]) -> Any | None:
-        """A whole object of the manifest; None once it is told what is wrong with it."""
+        """Reads a whole object of the manifest; reports what is wrong with it and returns None."""
         if ref is None:
             return None
         try:
@@ -399,7 +399,7 @@ def check_segment(
     objects: ObjectStore, reader: ArchiveReader, entry: LogEntry, *, topic_ids: Mapping[str, int], stored: StoredRows,
     add: Add, visit: Callable[[WholeSegment], None], copy: ByteArray | None = None,
 ) -> SegmentSeen:  # fmt: skip
-    """Checks one segment by itself, with all that is said of it.
+    """Checks one segment by itself, with its metadata.
 
     ``add`` is called with each finding, ``visit`` with the segment if it could be read; ``copy`` is the hot one.
     """

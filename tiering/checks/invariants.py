@@ -1,4 +1,4 @@
-"""Verifies what must always hold of a store (I1 to I6 in docs/invariants.md) and says every exception in one line.
+"""Verifies what must always hold of a store (I1 to I6 in docs/invariants.md) and reports every exception in one line.
 
 Never edits. Tests, ``tierlog check`` and metrics use these same functions.
 """

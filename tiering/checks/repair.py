@@ -38,7 +38,7 @@ class ColdRepair:
         self._reader = ArchiveReader(manifest.objects, ArchiveCache(0), scan=True)
 
     def rows(self, ref: ObjectRef, entries: Sequence[LogEntry], topic_ids: Mapping[str, int]) -> str:
-        """Queue rows of ``entries``, which ``ref`` ought to hold; says what was done.
+        """Restores the queue rows of ``entries``, which ``ref`` ought to hold; returns what was done, in words.
 
         Raises :class:`CorruptionError` or :class:`ObjectNotFoundError` if a segment's directory cannot be read.
         """

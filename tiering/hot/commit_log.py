@@ -298,7 +298,7 @@ class CommitLog:
                 self._prepare_lock.release()
 
     def start_at(self, end: int, *, tail_is_zero: bool) -> None:
-        """Declare ``end`` the log's end after recovery: later segments go, the rest of its segment becomes zero.
+        """Declares ``end`` the log's end after recovery: later segments go, the rest of its segment becomes zero.
 
         ``tail_is_zero`` says that it is already, which keeps its pre-written blocks.
 
@@ -415,7 +415,7 @@ class CommitLog:
         self.flushes += 1
 
     def remove_first(self) -> None:
-        """Unlink the oldest segment, durably. Its map stays with whoever holds it."""
+        """Unlinks the oldest segment, durably. Its map stays with whoever holds it."""
         base = self.begin
         if base == self.last_base:
             raise StoreError("the last segment never goes")

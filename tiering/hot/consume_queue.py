@@ -55,7 +55,7 @@ class QueueView:
             stop = min(end, base + self.file_units)
             pieces.append(self.files[base][start - base : stop - base])
             start = stop
-        if len(pieces) == 1:  # what is usual; numpy copies rows field by field unless it is told of none
+        if len(pieces) == 1:  # the usual case; copied as bytes, as numpy would copy field by field
             return pieces[0].view(f"V{UNIT_BYTES}").copy().view(UNIT_DTYPE)
         return np.concatenate(pieces, dtype=UNIT_DTYPE) if pieces else np.empty(0, UNIT_DTYPE)
 
@@ -133,7 +133,7 @@ class ConsumeQueues:
         self._position = durable_offset
 
     def forget(self, log_begin: int) -> None:
-        """Takes nothing that is on disk: every unit is derived again from where the log begins."""
+        """Discards everything loaded from disk, so that all units are derived again from the log's beginning."""
         self._queues.clear()
         self._position = log_begin
 
@@ -201,7 +201,7 @@ class ConsumeQueues:
         return False
 
     def is_below_floors(self) -> bool:
-        """Whether a queue has fewer units than were durable once, or nobody can tell: files were lost."""
+        """Whether a queue has, or may have, fewer units than were durable once: files were lost."""
         next_offsets = self.next_offsets()
         return self._is_uncertain or any(
             next_offsets.get((topic.topic_id, queue_id), 0) < floor
@@ -356,7 +356,7 @@ class ConsumeQueues:
         return position
 
     def remove_below(self, border: int) -> None:
-        """Unlink queue files whose records all lie below ``border``; a queue's last file never goes.
+        """Unlinks queue files whose records all lie below ``border``; a queue's last file never goes.
 
         A file in which anything is damaged tells nothing; it goes with a later one.
         """

@@ -1,7 +1,7 @@
 """The log of a volume as it lies on its disk, read without recovery: what can be read, and where nothing can.
 
-Recovery refuses a log that is damaged where no crash explains it, so that nothing is appended behind a hole. Who only
-wants what is left reads on behind the damage. Nothing is written.
+Recovery refuses a log that is damaged where no crash explains it, so that nothing is appended behind a hole. A reader
+that only wants what is left reads on behind the damage. Nothing is written.
 """
 
 from __future__ import annotations

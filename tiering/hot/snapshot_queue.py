@@ -70,7 +70,7 @@ class SnapshotQueue:
     # reading
 
     def raw_units(self, start: int, end: int) -> UnitArray:
-        """Units of ``[start, end)`` as the file has them, for who compares them with their records."""
+        """Units of ``[start, end)`` as the file has them, for callers who compare them with their records."""
         return self._view.units(max(start, self.first), min(end, self.next))
 
     def units(self, start: int, end: int) -> UnitArray:
@@ -100,7 +100,7 @@ class SnapshotQueue:
         return record
 
     def _is_at(self, record: Record, offset: int, size: int) -> bool:
-        """Whether a decoded record is what a unit with this size has to lead to; the tag aside, which it tells."""
+        """Whether a decoded record is what a unit of this size must lead to, apart from its tag."""
         return (
             record.topic == self._topic.name
             and record.queue_id == self._queue_id
@@ -114,7 +114,7 @@ class SnapshotQueue:
     ) -> tuple[UnitArray, dict[int, StoreError]]:  # fmt: skip
         """Units of ``[start, end)``, cut to what is shown, and by offset why one of them leads to no record.
 
-        ``with_sums`` compares records with their own checksums: for who uses their fields without decoding them.
+        ``with_sums`` compares records with their own checksums: for callers who use their fields without decoding.
         """
         start, end = max(start, self.first), min(end, self.next)
         units = self._view.units(start, end)

@@ -173,7 +173,7 @@ class HotStore:
         *,
         create_topics: bool = True,
     ) -> AppendResult:
-        """Appends a batch; all but ``async`` return after its bytes are durable. To archive them is not its matter.
+        """Appends a batch; all but ``async`` return after its bytes are durable. It archives nothing.
 
         ``async`` returns at once unless more than ``flush_dirty_bytes`` are unflushed, which is how much a crash of
         the machine may lose. ``origin`` is kept in the records, and known from now on. Raises
@@ -227,7 +227,7 @@ class HotStore:
             self.flush(seen)
 
     def prepare_segment(self) -> bool:
-        """Pre-write the next segment if the active one is a quarter full; returns whether it did.
+        """Pre-writes the next segment if the active one is a quarter full; returns whether it did.
 
         Called beside appends, so that they find it there. A failure leaves the store as it is: whoever rolls tries
         again.
@@ -343,7 +343,7 @@ class HotStore:
     def put_units_again(self, topic: Topic, queue_id: int, at: int, units: UnitArray) -> None:
         """Writes units that were damaged and derived again, unless nothing may be written now: a reader waits for it.
 
-        The disk refusing it changes nothing: who reads them next derives them again.
+        If the disk refuses, nothing changes: the next reader derives them again.
         """
         with self._dispatch_lock:
             self.mended_units += len(units)
@@ -400,8 +400,8 @@ class HotStore:
 
         The caller guarantees that every segment below is published and indexed, or that retention alone decides.
         Readers that pinned a lower border are waited for, 60 s at most; their maps last longer anyway. ``forget`` is
-        told the border at the end, to drop local index files below it. Killed anywhere: segments are gone from the
-        front only, so the next open has a border between the old and the new one.
+        called with the border at the end, to drop local index files below it. Killed anywhere: segments are gone from
+        the front only, so the next open has a border between the old and the new one.
         """
         self.guard.check()
         with self._state:

@@ -375,7 +375,7 @@ class TopicRegistry:
     def queues_of(self, name: str) -> int:
         """Returns how many queues a message to the topic finds.
 
-        Of one that is new as many as its first message makes.
+        A new topic has as many as its first message makes.
         """
         with self._lock:
             topic = self._by_name.get(name)

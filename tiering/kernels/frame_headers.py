@@ -1,7 +1,7 @@
 """Looks at compressed frames before many of them are decompressed by one call.
 
-That call is told neither where one frame ends and the next begins, nor which checksum is expected. So what says so is
-compared here: a frame that fills its place exactly, holds as many bytes as it should and ends in the checksum of its
+That call knows neither where one frame ends and the next begins, nor which checksum is expected. So both are compared
+here: a frame that fills its place exactly, holds as many bytes as it should and ends in the checksum of its
 row comes out where it is looked for, or fails. RFC 8878, 3.1.1, has the bytes.
 """
 

@@ -81,7 +81,7 @@ def _seat(seats, mask, runs, topic, queue):
 
 @struct_kernel("rows count begin seats mask runs run_of units order")
 def _sort_into_queues(job):
-    """Sort rows at or above ``begin`` that are in a queue; ``seats`` are -1. Returns the number of runs."""
+    """Sorts rows at or above ``begin`` that are in a queue; ``seats`` are -1. Returns the number of runs."""
     rows, count, begin, seats, mask, runs, run_of, units, order = load_fields(job, 9)
     # count the rows of each queue, which makes a run
     found = int64(0)

@@ -1,4 +1,4 @@
-"""Kernels that are told many numbers: their caller names them, and they take one address, of all of them."""
+"""Kernels with many parameters: callers pass them by name, and the kernel takes one address of all of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StructKernel(Protocol):
         ...
 
     def __call__(self, **fields: int) -> Any:
-        """Pack them, and call."""
+        """Packs the fields, and calls the kernel."""
         ...
 
 

@@ -98,7 +98,7 @@ class ErasureRunner:
         self._open.clear()
 
     def nothing_open(self) -> None:
-        """There is no erasure to carry out."""
+        """Notes that there is no erasure to carry out."""
         self._open.clear()
         self._ahead.clear()
         self._unreadable.clear()
@@ -106,7 +106,7 @@ class ErasureRunner:
     def rewrite_batch(self, head: Head, tombstones: Sequence[Tombstone], progress: Progress | None = None) -> bool:
         """Takes these erasures on by one batch; False if all that is archived of them was looked at.
 
-        ``progress`` is told how many bytes of the log were looked at.
+        ``progress`` is called with how many bytes of the log were looked at.
         """
         if self._is_replaced(head):
             self._ahead.clear()

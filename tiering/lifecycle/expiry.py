@@ -40,7 +40,7 @@ class ExpiryRules(Protocol):
         ...
 
     def step_ms(self, topic: RetainedTopic) -> int:
-        """By how much the expiry of a topic rises at least: each rise is a commit."""
+        """The least step by which the expiry of a topic rises: each rise is a commit."""
         ...
 
     def archive_below_ms(self, now_ms: int) -> int | None:
@@ -281,9 +281,10 @@ class ExpiryRunner:
         return ExpiryMarks(topics, kept.cold_min, kept.held_at)
 
     def raise_marks(self, head: Head, now_ms: int) -> ExpiryMarks:
-        """Raises what has to; what has risen. Raises :class:`ConflictError` if a topic was put on hold meanwhile.
+        """Raises the marks that are due; returns those raised.
 
-        ``now_ms`` is not believed if the server's clock is behind it: what goes here goes for good.
+        ``now_ms`` is not believed if the server's clock is behind it: what goes here goes for good. Raises
+        :class:`ConflictError` if a topic was put on hold meanwhile.
         """
         marks = self.plan(head, now_ms)
         if not marks.topics and marks.cold_min == head.cold_min:

@@ -1,4 +1,4 @@
-"""The log of a volume that writes the archive no longer, read beside the archive: what of it the archive lacks.
+"""Compares the log of a volume that no longer writes the archive with the archive: which records the archive lacks.
 
 The two begin alike, part once and never meet again, so a few segments say where. A record that the archive holds byte
 for byte is common. One in whose place it holds another, or nothing, is not, nor is any behind it. All else says
@@ -101,7 +101,7 @@ class FencedLog:
     # where they part
 
     def _bounds(self) -> Divergence:
-        """Returns what records alone say, by bisection: a segment that says nothing is left out of it.
+        """Returns what records alone tell, by bisection: a segment that says nothing is left out of it.
 
         Logs that have parted never meet again: where the next segment that says anything has common records, it was
         damage that no checksum covers.

@@ -120,7 +120,7 @@ def _group_record(name: str, group: GroupState, store_id: str) -> GroupRecord:
 
 
 def _topic_state(topic: Topic, ends: tuple[int, ...]) -> TopicState:
-    """Returns what the archive is told.
+    """Returns what the archive learns of a topic.
 
     Of a deletion only once it has the tombstone, so that it hides all or nothing.
     """

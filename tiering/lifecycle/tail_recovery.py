@@ -129,7 +129,7 @@ def _raise_if_fenced(manifest: ManifestStore, head: Head, error: TornRecordError
 
 
 def _topics_in(chain: Sequence[TailHead], base: int) -> dict[str, int]:
-    """Queue counts of the topics in one segment's tails; the last one knows best."""
+    """Queue counts of the topics in one segment's tails; the last tail wins."""
     mine = (tail for tail in chain if tail.first - tail.first % tail.segment_bytes == base)
     return {name: queues for tail in mine for name, queues in tail.topics.items()}
 

@@ -1,7 +1,7 @@
 """The part of the S3 protocol that needs no SDK.
 
-It is descriptions of objects, errors, bodies that end in time, and how S3 is to keep objects: storage class and
-encryption at rest.
+Descriptions of objects, errors, bodies with a time limit, and how S3 is to keep objects: storage class and encryption
+at rest.
 """
 
 from __future__ import annotations

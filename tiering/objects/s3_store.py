@@ -160,7 +160,7 @@ class S3ObjectStore:
             raise
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        """List in pages of 1000, each asked for when the one before is used up."""
+        """Lists in pages of 1000, each asked for when the one before is used up."""
         return list_objects(self._client.call, self._root, validate_prefix(prefix), validate_after(after))
 
     def delete(self, key: str) -> None:

@@ -176,7 +176,7 @@ def queue_rows_from(
 ) -> Iterator[QueueRows]:
     """Yields the rows of a queue from the piece on that may hold ``offset``, earlier segments first.
 
-    No piece is empty. What cannot be read from there on is told to ``lost``.
+    No piece is empty. What cannot be read from there on is reported to ``lost``.
     """
     parts = _Parts(catalogue, reader, head)
 

@@ -97,7 +97,7 @@ class HotQueue:
                 offset += 1
 
     def raw_units(self, start: int, end: int) -> UnitArray:
-        """Units of the offsets ``[start, end)``, as far as there are any, for who compares them with their records."""
+        """Units of the offsets ``[start, end)``, as far as there are any; the caller compares them."""
         return self.shown.raw_units(start, end) if self.shown is not None else np.empty(0, UNIT_DTYPE)
 
     def units(self, start: int, end: int) -> UnitArray:

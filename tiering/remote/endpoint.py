@@ -1,4 +1,4 @@
-"""Where a running service is, and what its client brings: a token, and whom it believes to be the service."""
+"""The address of a running service, and what its client brings: a token, and the certificates that it trusts."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _read(path: Path) -> str:
 
 
 def _checked(token: str | None) -> str | None:
-    """The token without the line end of its file. What is wrong with another is said without repeating it."""
+    """The token without the line end of its file. Errors about a malformed token do not repeat it."""
     if token is None or not token.strip():
         return None
     token = token.strip()

@@ -1,7 +1,7 @@
 """Speaks HTTP with running services, blocking: what a command, a job and a node that asks another have in common.
 
-It opens connections, keeps as many of them as it is told, brings the token, checks the certificate, and makes errors of
-refusals again. What is asked, and what is made of a good answer, is for its callers to say.
+It opens connections, keeps up to a given number of them, sends the token, checks the certificate, and turns refusals
+into errors again. What to ask, and what to make of a good answer, is up to its callers.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class HttpClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpAnswer:
-        """A good answer to what may be asked twice; silence and pleas for patience are waited out.
+        """Returns a good answer to a repeatable request; waits while the service is silent or asks for patience.
 
         Raises the error that the service answered with, and what :meth:`ask` raises.
         """

@@ -119,7 +119,7 @@ class ManifestStore(ArchiveCatalogue):
         return head
 
     def recent(self, max_age_s: float) -> Head | None:
-        """The head last seen, unless it is longer ago that somebody looked for a newer one."""
+        """The last head seen, if it was checked within ``max_age_s``."""
         return self._head if self._clock.monotonic_s() - self._looked_s <= max_age_s else None
 
     def _read_head(self) -> tuple[bytes, ObjectInfo] | None:
@@ -291,7 +291,7 @@ class ManifestStore(ArchiveCatalogue):
     def commit_other(
         self, change: ManifestChange, *, owned: bool = False, refuse: Callable[[Head], None] | None = None
     ) -> Head:
-        """Publishes what replaces or removes named entries (merge, expiry, erasure, repair), by whomever.
+        """Publishes replacements and removals of named entries (merge, expiry, erasure, repair), from any process.
 
         Tried again from any newer head; ``refuse`` sees each of them first, and raises :class:`ConflictError` for one
         that the change was not planned on. So does this if an entry to be removed is gone or the uploads took too long;

@@ -208,7 +208,7 @@ class TreeEdit:
         return _Page(None, self._load(kind, page.node), self._leave(page.node))
 
     def _leave(self, node: PageNode) -> tuple[ObjectRef, ...]:
-        """Notes that nothing will name the node's objects; where rows of its entries are found meanwhile."""
+        """Notes that nothing will name the node's objects, and where the rows of its entries are until then."""
         self.left.append(node.ref.key)
         if node.rows is None:
             return ()

@@ -152,7 +152,7 @@ class ArchiveReader:
     def data(self, key: str, start: int, end: int, stage: str, decode: Decode[T]) -> T:
         """Returns what ``decode`` makes of a range of data, whose bytes are kept as they are stored.
 
-        Who waits for what another is fetching gets its bytes: the other may make something else of them.
+        A caller who waits for another's fetch gets its bytes: the other may decode them in another way.
         """
         place = key, start, end
         kept = self._cache.data

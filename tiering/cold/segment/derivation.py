@@ -1,4 +1,4 @@
-"""What a sorted segment says of itself: its manifest entry and its queue rows, for a manifest that has lost them."""
+"""Derives the manifest entry and the queue rows of a sorted segment, for a manifest that has lost them."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class QueuePiece:
             raise
 
     def go_behind(self, item: Record | Filler, offset: int) -> None:
-        """Passes what came next, which matters to who reads from ``offset`` on if it is not below that."""
+        """Passes the next item; a pull goes on behind it unless it lies below ``offset``."""
         if item.queue_offset >= offset:
             self.next_offset = item.queue_offset + 1
         self.position += item.size

@@ -1,6 +1,6 @@
 """Reads one sorted segment from its first to its last byte and puts its records together in the order of the log.
 
-Damage does not end the reading: what can be read is read, and every exception is told. Memory: the records of one
+Damage does not end the reading: what can be read is read, and every exception is reported. Memory: the records of one
 segment and a few numbers for each.
 """
 
