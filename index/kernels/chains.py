@@ -130,6 +130,7 @@ def put_items(job: int) -> Any:
     previous_at = load_i64(offsets + 48)
     high_at = load_i64(offsets + 56)
     item_bytes = load_i64(offsets + 64)
+    # whether all of them fit
     table = file + 28
     first_item = table + 8 * slots
     if slots < 1 or items < 2 or start < 0 or 28 + 8 * slots + item_bytes * items > file_bytes:
@@ -143,6 +144,7 @@ def put_items(job: int) -> Any:
     for at in range(start, end):
         key = keys + at * _KEY_BYTES
         row = rows + load_i32(key) * _ROW_BYTES
+        # the item, whose slot is asked for meanwhile
         low = load_i32(key + 4)
         count += 1
         slot = table + 8 * int64(uint32(low) % uint32(slots))
@@ -162,12 +164,14 @@ def put_items(job: int) -> Any:
             store_be32(item + high_at, load_u32(key + 8))
         if store_ms > greatest:
             greatest = store_ms
+        # link some at a time, once complete
         store_i64(pending + 8 * waiting, slot)
         waiting += 1
         if waiting == PENDING or at + 1 == end:
             first = count - waiting + 1
             used += _link(pending, waiting, first, first_item + item_bytes * first + previous_at, item_bytes)
             waiting = int64(0)
+    # the header; a full file takes no further key
     store_be64(file + 12, greatest)
     store_be32(file + 20, load_be32(file + 20) + used)
     store_be32(file + 24, count)

@@ -84,7 +84,6 @@ def translate(job: int) -> Any:
 
     Returns ``count``, or -1 - the number of the first item whose offset is not known.
 
-
     ``bases`` (int64) are those of the segments, ascending. ``pairs`` (uint32 each) are the positions of each segment,
     ascending, one segment after the other, each beside its cold one. Each segment has ``buckets_each`` (uint32),
     and one more for where it ends: the number of the first position of ``bucket << shift`` or above.
@@ -95,6 +94,7 @@ def translate(job: int) -> Any:
     base = load_i64(bases)
     row = buckets
     for ahead in range(count + 2 * _AHEAD):
+        # ask for the bucket of an item's position; the segment is looked for only if it is another
         if ahead < count:
             physical = load_be64(items + width * ahead + offset_at)
             if physical < base or physical >= base + segment_bytes:
@@ -115,10 +115,12 @@ def translate(job: int) -> Any:
             store_i64(place + 8, physical - base)
             store_i64(place + 16, bucket)
             prefetch(bucket)
+        # ask for what is in the bucket of an earlier one
         near = ahead - _AHEAD
         if near >= 0 and near < count:
             low = int64(load_u32(load_i64(scratch + 24 * (near % _RING) + 16)))
             prefetch(pairs + 8 * low)
+        # find a still earlier position there, and put its cold offset in its place
         at = ahead - 2 * _AHEAD
         if at >= 0:
             place = scratch + 24 * (at % _RING)

@@ -39,7 +39,7 @@ DAMAGED = -2
 #: Keys that are not inside the bytes given.
 BAD_KEYS = -3
 
-#: What kernels are told of an index file: int64 each. Items are numbered from 1 in both forms, and ``items`` is where
+#: An index file as kernels take it: int64 each. Items are numbered from 1 in both forms, and ``items`` is where
 #: number 0 would be; the maker of a row has checked that slots and ``count`` items are inside the file. ``checked`` has
 #: a byte for each page (``index.format.page_checksums``) of the ``page_bytes`` from ``begin`` on, 1 once it was
 #: compared with its checksum, which is in ``checksums``; 0 as address: there is nothing to compare. ``tables`` are the
@@ -62,7 +62,7 @@ assert FILE.itemsize == _FILE_BYTES
 #: ``index.format.page_checksums.PAGE_BYTES``.
 _PAGE_SHIFT = 12
 
-#: What :func:`find_records` is told of where it looks: int64 each. ``files`` has the newest first, ``log`` is a
+#: The places in which :func:`find_records` looks: int64 each. ``files`` has the newest first, ``log`` is a
 #: ``tiering.kernels.mapped_log.LOG``; records lie in ``[border, end)``. ``prefix`` is the address of the topic and "#".
 PLACE = np.dtype(
     [(name, "<i8") for name in ("files", "file_count", "log", "border", "end", "prefix", "prefix_bytes", "work")]
@@ -333,6 +333,7 @@ def find_records(job):
     body_total = int64(0)
     text_total = int64(0)
     for begin in range(0, count, GROUP):
+        # hash the keys of the group
         wanted_count = int64(0)
         group_keys = min(int64(GROUP), count - begin)
         for number in range(group_keys):
@@ -351,6 +352,7 @@ def find_records(job):
                 store_i32(wanted + 4 * wanted_count, number)
                 wanted_count += 1
         for file_number in range(load_i64(place + _FILE_COUNT)):
+            # each key's slot in the file, and its first item
             file = load_i64(place + _FILES) + _FILE_BYTES * file_number
             for at in range(wanted_count):
                 prefetch(_slot(file, load_i64(work + _KEY_BYTES * load_i32(wanted + 4 * at) + _LOW)))
@@ -368,11 +370,13 @@ def find_records(job):
                     store_i64(key + _LAST, last)
                     store_i32(live + 4 * live_count, number)
                     live_count += 1
+            # one item of each key's chain a round
             while live_count > 0:
                 live_count, hits = _walk(place, file, live, live_count, checked)
                 if live_count < 0:
                     store_i64(result, file_number if live_count == CORRUPT else hits)
                     return live_count
+                # compare the records of the hits, and note those that have the key
                 closed = False
                 for at in range(hits):
                     number = load_i32(checked + 4 * at)
@@ -404,6 +408,7 @@ def find_records(job):
                         closed = True
                 if closed:
                     live_count = _keep(work, live, live_count, _NEXT, 0)
+            # older files are asked only for keys that lack records
             wanted_count = _keep(work, wanted, wanted_count, _FOUND, limit)
     store_i64(result, record_total)
     store_i64(result + 8, body_total)

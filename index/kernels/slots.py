@@ -240,6 +240,7 @@ def compare_slots(job: int) -> Any:
     place = load_i64(state + 24)
     used = load_i64(state + 32)
     stop = place + number_count
+    # nothing outside the two files, and a state that can be
     if (
         slots < 1
         or first + item_bytes * (count + 1) > chained_bytes
@@ -255,6 +256,7 @@ def compare_slots(job: int) -> Any:
         return int64(-1)
     items = chained + first
     while True:
+        # where the slot's items end; one that goes on in a later call ends there
         end = stop
         if slot < slot_end:
             length = load_be32(compacted + 28 + 8 * slot + 4)
@@ -269,6 +271,7 @@ def compare_slots(job: int) -> Any:
                 return -1 - slot
         elif slot == slots and place < stop:
             return -1 - slot
+        # each item of the slot against the chained one of its number
         while place < end:
             number = load_i32(numbers)
             numbers += 4

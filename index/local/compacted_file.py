@@ -25,7 +25,7 @@ from tierlog.tiering.base.fs import ByteArray, FileSystem
 from tierlog.tiering.base.types import TimeBounds
 from tierlog.tiering.kernels.checksum import CRC_TABLES
 
-#: An index file as ``index.kernels.point_lookup`` is told of it.
+#: An index file as ``index.kernels.point_lookup`` takes it.
 FileRow = NDArray[np.void]
 #: A compacted slot.
 SLOT_ENTRY = np.dtype([("position", ">i4"), ("length", ">i4")])

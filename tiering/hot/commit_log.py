@@ -85,7 +85,7 @@ class Segment:
         return self.base_offset + len(self.data)
 
 
-#: Told a log and its end, writes behind it what others still have, and says whether there was any.
+#: Called with a log and its end: writes behind it what others still have, and returns whether there was any.
 PutBack = Callable[["CommitLog", int], bool]
 
 

@@ -176,7 +176,7 @@ class SnapshotQueue:
         found = _UnitsOfQueue(self._topic, self._queue_id, border)
         try:
             self._hot.derive(found, border, begin)
-        except CorruptionError:  # nobody knows: what does not speak of something that is gone is read, and fails
+        except CorruptionError:  # unknown: a unit that does not lead below the border is read, and fails
             units = view.units(view.first, high)
             gone = is_prefill(units) | ((units["size"] > 0) & (units["physical_offset"] < border))
             gone &= units["physical_offset"] >= 0

@@ -187,6 +187,7 @@ def queue_rows_from(
         rows = unless_lost(part, lost, partial(catalogue.rows_of, reader, part.rows, topic_id, queue_id))
         return rows if rows is not None and len(rows) else None
 
+    # bisect for the last part that begins at or below the offset; parts without rows of the queue are stepped over
     low, high = 0, len(parts)
     try:
         while high - low > 1:
@@ -201,6 +202,7 @@ def queue_rows_from(
         raise
     except StoreError:
         pass  # what cannot be read is met again on the way from here, if it matters
+    # its rows, and those of all later parts
     for place in range(low, len(parts)):
         found = rows_at(place, lost)
         if found is not None:

@@ -58,7 +58,7 @@ class HotQueue:
             first = end = max(floor, begin)
         else:
             first = max(shown.first, begin)
-            # a floor may count units above what is shown: who is sent there has skipped them
+            # a floor may count units above what is shown: a reader sent there would skip them
             end = max(shown.next if shown.ends_early else max(shown.next, floor), begin)
         return cls(
             topic=topic.name,

@@ -98,6 +98,7 @@ class HttpClient:
         :class:`UnavailableError` if there is no answer, :class:`CorruptionError` for a body that is too long and
         :class:`InvalidRequestError` for a token that would go over a network unencrypted.
         """
+        # what goes with the request
         access = self._access or ServiceAccess.of()
         sent = {
             "Accept": "application/json",
@@ -107,6 +108,7 @@ class HttpClient:
         }
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         try:
+            # over a kept connection if there is one, which the service may have closed meanwhile
             kept = self._take(address, timeout_s)
             if kept is not None:
                 try:
@@ -114,6 +116,7 @@ class HttpClient:
                 except (ConnectionError, ssl.SSLError, http.client.HTTPException):
                     if method != "GET" and not is_repeatable:
                         raise
+            # over a new one
             fresh = self._connect(address, timeout_s, connect_s)
             return self._ask(fresh, address, method, path, body=body, headers=sent)
         except ssl.SSLCertVerificationError as error:

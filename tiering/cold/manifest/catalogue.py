@@ -36,7 +36,7 @@ from tierlog.tiering.format.store_state import StoreState
 
 T = TypeVar("T")
 
-#: Is told of a part of the manifest (an entry or page reference, with its range and bounds) that cannot be read.
+#: Called with a part of the manifest (an entry or page reference, with its range and bounds) that cannot be read.
 Lost = Callable[[LogEntry | PageNode, StoreError], None]
 #: Queue rows of that size are fetched whole: one request in place of one for the table and one for each page.
 _SMALL_BYTES = 64 << 10
