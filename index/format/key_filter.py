@@ -46,12 +46,6 @@ _MOST_BLOCKS = (1 << 27) - 2
 _MASK_32 = (1 << 32) - 1
 
 
-def plain_block_and_mask(hash_low: int, hash_high: int, blocks: int) -> tuple[int, tuple[int, ...]]:
-    """The block of a key among ``blocks``, and the bit of each of its eight words."""
-    mask = tuple(1 << ((hash_low * salt & _MASK_32) >> 27) for salt in SALTS)
-    return hash_high * blocks >> 32, mask
-
-
 class KeyFilter:
     """A filter of the keys that an index object may hold. Reading is thread-safe; one thread fills it."""
 

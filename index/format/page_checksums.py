@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.index.format.trailer import crc_of
-from tierlog.index.kernels.page_sums import add_to_pages
+from tierlog.index.kernels.slots import add_to_pages
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.kernels.checksum import CRC_TABLES, joined_crc32
 

@@ -1,4 +1,4 @@
-"""Puts many keys into a split-block Bloom filter. ``index.format.key_filter.plain_block_and_mask`` is the oracle."""
+"""Puts many keys into a split-block Bloom filter. ``tests.support.oracles.plain_objects`` has the oracle."""
 
 from __future__ import annotations
 

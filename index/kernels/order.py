@@ -1,4 +1,4 @@
-"""Sorts items inside their slots; ``index.objects.item_order.plain_order`` is the oracle.
+"""Sorts items inside their slots; ``tests.support.oracles.plain_objects.plain_order`` is the oracle.
 
 Field positions are those of compacted items: hash, hash_high (-1 = absent), offset, bytes of an item.
 """

@@ -1,8 +1,8 @@
-"""Lays chained items out slot by slot, and compares the result with the items by number. Oracle:
-``tests.support.oracles.plain_index``.
+"""Lays chained items out slot by slot, compares the result with the items by number, and sums up its pages.
 
-Field positions come from ``ItemLayout.kernel_offsets``, as in ``index.kernels.chains``. Nothing read from a file is
-used before it was checked.
+``tests.support.oracles.plain_index`` is the oracle of the items, ``zlib`` that of the page checksums. Field positions
+come from ``ItemLayout.kernel_offsets``, as in ``index.kernels.chains``. Nothing read from a file is used before it was
+checked.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from typing import Any
 
 from numba import int64, uint32
 
+from tierlog.tiering.kernels.checksum import continued_crc32
 from tierlog.tiering.kernels.primitives import (
     called,
     copy_short,
     inlined,
+    kernel,
     load_be32,
     load_i32,
     load_i64,
+    load_u32,
     prefetch,
     same_bytes,
     store_be32,
@@ -38,7 +41,8 @@ GATHER_SCRATCH_BYTES = GROUP * (16 + 8 * ROUNDS)
 #: Items between the step that asks for one and the one that compares it.
 _AHEAD = 16
 _PREVIOUS_BYTES = 4
-
+#: ``index.format.page_checksums.PAGE_BYTES``.
+_PAGE_BYTES = 4096
 
 #: Where chained items lie: the address of number 0, bytes of an item, slots, and positions of hash and previous in it.
 Chains = tuple[int, int, int, int, int]
@@ -300,4 +304,17 @@ def compare_slots(job: int) -> Any:
     store_i64(state + 16, above)
     store_i64(state + 24, place)
     store_i64(state + 32, used)
+    return int64(0)
+
+
+@kernel
+def add_to_pages(tables, sums, position, data, length):
+    """Continues the checksums (uint32, by page) of the bytes from ``position`` on; 0 is that of no bytes."""
+    end = position + length
+    while position < end:
+        page = position // _PAGE_BYTES
+        taken = min(end, (page + 1) * _PAGE_BYTES) - position
+        store_i32(sums + 4 * page, continued_crc32(tables, data, taken, load_u32(sums + 4 * page)))
+        position += taken
+        data += taken
     return int64(0)

@@ -156,9 +156,3 @@ def _taken(items: Items, numbers: NDArray[np.int32]) -> Items:
     rows = items.view(np.uint8).reshape(len(items), items.dtype.itemsize)
     found: Items = rows.take(numbers, axis=0).view(items.dtype)[:, 0]
     return found
-
-
-def plain_order(items: Items, slots: int) -> NDArray[np.int64]:
-    """The order of an index object: slot, hash, hash_high, newest physical offset; equal items stay as they are."""
-    hashes = items["hash"].astype(np.int64)
-    return np.lexsort((-items["offset"].astype(np.int64), highs(items), hashes, hashes % slots))

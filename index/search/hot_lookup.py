@@ -37,8 +37,8 @@ from tierlog.tiering.format.manifest import Tombstone
 from tierlog.tiering.format.record import SysFlag, decode_record
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.store import HotStore
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.mapped_log import GATHERED, MappedLog, gather_records
+from tierlog.tiering.kernels.primitives import address_of
 from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource
 from tierlog.tiering.message.stored_message import StoredMessage
 

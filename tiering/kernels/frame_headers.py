@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tierlog.tiering.kernels.addresses import address_of
-from tierlog.tiering.kernels.primitives import called, kernel, load_i64, load_u8, load_u32
+from tierlog.tiering.kernels.primitives import address_of, called, kernel, load_i64, load_u8, load_u32
 
 _MAGIC = 0xFD2FB528
 _HAS_CHECKSUM, _IS_SINGLE, _REFUSED = 0x04, 0x20, 0x0B  # refused: a dictionary, or the reserved bit

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tierlog.tiering.base.errors import ChecksumMismatchError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.primitives import (
+    address_of,
     called,
     copy,
     load_be32,

@@ -15,8 +15,16 @@ from numba import int64, uint64
 
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_BLANK
-from tierlog.tiering.kernels.addresses import address_of
-from tierlog.tiering.kernels.primitives import called, inlined, kernel, load_be32, load_i64, prefetch, store_i64
+from tierlog.tiering.kernels.primitives import (
+    address_of,
+    called,
+    inlined,
+    kernel,
+    load_be32,
+    load_i64,
+    prefetch,
+    store_i64,
+)
 
 SUM_MASK = (1 << 64) - 1
 

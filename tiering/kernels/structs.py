@@ -11,8 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from tierlog.tiering.kernels.addresses import address_of
-from tierlog.tiering.kernels.primitives import kernel
+from tierlog.tiering.kernels.primitives import address_of, kernel
 
 _I64 = ir.IntType(64)
 

@@ -32,8 +32,8 @@ from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.properties import SHARDING_KEY
 from tierlog.tiering.format.record import MAX_PROPERTIES_BYTES
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.batch_layout import OWN_NAMES, OWN_STARTS, join_keys, join_properties, take_values
+from tierlog.tiering.kernels.primitives import address_of
 from tierlog.tiering.message.batch import (
     ANY_QUEUE,
     BORN_END_MS,

@@ -31,10 +31,10 @@ from tierlog.tiering.format.properties import (
 )
 from tierlog.tiering.format.record import FIXED_BYTES_V1, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from tierlog.tiering.format.record_checksum import CHECKSUM_BYTES
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.batch_layout import measure_records, measure_texts
 from tierlog.tiering.kernels.checksum import CRC_TABLES
 from tierlog.tiering.kernels.encode import PROPERTY_NAMES, encode_records
+from tierlog.tiering.kernels.primitives import address_of
 
 #: Leave the choice of a queue to the store.
 ANY_QUEUE = -1

@@ -17,9 +17,9 @@ from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.types import Tier
 from tierlog.tiering.format.queue_unit import UNIT_DTYPE
 from tierlog.tiering.format.record import FIXED_BYTES_V1
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.checksum import CRC_TABLES
 from tierlog.tiering.kernels.decode import LAYOUT, MOST_TEXTS, take_frame, take_runs, take_units
+from tierlog.tiering.kernels.primitives import address_of
 from tierlog.tiering.message.arrow_schema import MESSAGE_SCHEMA, message_batch
 from tierlog.tiering.message.stored_message import StoredMessage
 
