@@ -50,8 +50,8 @@ _U32 = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
-class Cover:
-    """The physical range that a file covers, and the capacity and layout it was made with."""
+class CoverRecord:
+    """Item 0 of a sealed file: the range that the file covers, and the capacity and layout it was made with."""
 
     first: int
     next: int
@@ -66,7 +66,7 @@ class Cover:
         return body + _U32.pack(zlib.crc32(body))
 
     @classmethod
-    def decode(cls, data: bytes | ByteArray, path: str | None = None) -> Cover:
+    def decode(cls, data: bytes | ByteArray, path: str | None = None) -> CoverRecord:
         """Reads and checks 32 bytes.
 
         Raises :class:`CorruptIndexError`, or :class:`UnsupportedFormatError` for an intact newer one.
@@ -86,7 +86,7 @@ class Cover:
 class Trailer:
     """The last 80 bytes of a sealed or compacted file."""
 
-    cover: Cover
+    cover: CoverRecord
     bounds: TimeBounds
     body_crc: int
     #: Whether page checksums lie before it.
@@ -104,7 +104,7 @@ class Trailer:
 
     @classmethod
     def decode(cls, data: bytes | ByteArray, path: str | None = None) -> Trailer:
-        """Reads and checks 80 bytes; raises as :meth:`Cover.decode`."""
+        """Reads and checks 80 bytes; raises as :meth:`CoverRecord.decode`."""
         record = bytes(data[:TRAILER_BYTES])
         if len(record) < TRAILER_BYTES or record[72:] not in (TRAILER_MAGIC, PAGED_TRAILER_MAGIC):
             raise CorruptIndexError("index file without a trailer", path=path)
@@ -114,7 +114,7 @@ class Trailer:
         if bounds.min_store_ms > bounds.max_store_ms or bounds.min_born_ms > bounds.max_born_ms:
             raise CorruptIndexError("times in the trailer of an index file contradict each other", path=path)
         body_crc = _U32.unpack_from(record, 64)[0]
-        return cls(Cover.decode(record, path), bounds, body_crc, record[72:] == PAGED_TRAILER_MAGIC)
+        return cls(CoverRecord.decode(record, path), bounds, body_crc, record[72:] == PAGED_TRAILER_MAGIC)
 
 
 def crc_of(data: ByteArray, crc: int = 0) -> int:

@@ -28,7 +28,7 @@ from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.local.snapshot import IndexFileEntry
 from tierlog.index.objects.derivation import archived_ranges
 from tierlog.index.objects.item_order import SlotOrder
-from tierlog.index.objects.publisher import Workbench, upload_file
+from tierlog.index.objects.publisher import AssemblyFolder, upload_file
 from tierlog.tiering.base.errors import ConflictError, CorruptionError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import StorePaths
@@ -218,7 +218,7 @@ def build_objects(
         border=first, indexed_to=first, log_start=first,
     )  # fmt: skip
     names = {topic.topic_id: topic.name for topic in manifest.state(manifest.reader(), head).topics}
-    workbench = Workbench(fs, paths.tmp, contextlib.nullcontext)
+    assembly = AssemblyFolder(fs, paths.tmp, contextlib.nullcontext)
     built: list[IndexEntry] = []
 
     # stores what is compacted, and forgets it here
@@ -234,7 +234,7 @@ def build_objects(
                         entry,
                         head=head,
                         topic_names=names,
-                        workbench=workbench,
+                        assembly=assembly,
                         slot_range=slot_range,
                     )
                 )

@@ -22,7 +22,7 @@ from tierlog.index.format.hits import in_groups
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.search.query import Coverage, Query, StoreCoverage, TierCoverage
 from tierlog.index.search.searcher import StoreSearch, search
-from tierlog.index.search.task import Fate, SearchContext, SearchTask
+from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
@@ -98,7 +98,7 @@ class HotSearch:
         hits = self._files.candidates(query.topic, query.key, within, query.axis, damaged)
         for entry in self._files.select(within, query.axis):
             if entry.begin_ms not in damaged:
-                context.index_file((f"{self._store_id}/hot", 0), entry.name, Fate.SEARCHED)
+                context.index_file((f"{self._store_id}/hot", 0), entry.name, IndexOutcome.SEARCHED)
         for begin_ms, error in damaged.items():
             self._index.note_damage(error)
             yield self._task(ALL_TIME, f"index/{begin_ms}", partial(_fail, error), counter="index_unreachable")

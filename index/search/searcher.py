@@ -15,7 +15,7 @@ from typing import Protocol
 from tierlog.index.search.query import Answer, Coverage, Failure, Query, StoreCoverage, encode_cursor
 from tierlog.index.search.results import PAGE_BYTES, Results
 from tierlog.index.search.schedule import EndedTask, Schedule, ScheduleResult
-from tierlog.index.search.task import Fate, SearchContext, SearchTask
+from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import Order, TimeRange
@@ -125,7 +125,8 @@ def fill_coverage(coverage: Coverage, outcome: ScheduleResult, order: Order, cha
     coverage.failures = [failed[place] for place in sorted(failed)]
     coverage.index_unreachable = unreachable["index_unreachable"]
     coverage.segments_unreachable = unreachable["segments_unreachable"]
-    _count_fates(coverage, notes.fates({name for counter, name in failed if counter == "index_unreachable"}))
+    unreached = {name for counter, name in failed if counter == "index_unreachable"}
+    _count_index_outcomes(coverage, notes.index_outcomes(but=unreached))
     coverage.segments_read, coverage.segments_erased = len(notes.segments_read), len(notes.segments_erased)
     coverage.segments_expired = len(notes.segments_expired)
 
@@ -144,11 +145,11 @@ def _fail(coverage: Coverage, failed: dict[tuple[str, str], Failure], ended: End
     task.give_up(order)
 
 
-def _count_fates(coverage: Coverage, fates: list[Fate]) -> None:
-    counts = Counter(fates)
-    coverage.index_skipped, coverage.index_searched = counts[Fate.SKIPPED], counts[Fate.SEARCHED]
-    coverage.index_filtered, coverage.index_expired = counts[Fate.FILTERED], counts[Fate.EXPIRED]
-    coverage.index_considered = len(fates) + coverage.index_unreachable
+def _count_index_outcomes(coverage: Coverage, outcomes: list[IndexOutcome]) -> None:
+    counts = Counter(outcomes)
+    coverage.index_skipped, coverage.index_searched = counts[IndexOutcome.SKIPPED], counts[IndexOutcome.SEARCHED]
+    coverage.index_filtered, coverage.index_expired = counts[IndexOutcome.FILTERED], counts[IndexOutcome.EXPIRED]
+    coverage.index_considered = len(outcomes) + coverage.index_unreachable
 
 
 def _end_claims(coverage: Coverage, time_ms: int, order: Order) -> None:

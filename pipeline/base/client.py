@@ -68,7 +68,7 @@ class ServedTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class PulledPage:
+class ServedPage:
     """The result of one pull; go on at ``next_offset``.
 
     A message is a mapping with the fields of REST's messages, but ``body`` always as bytes.
@@ -141,14 +141,14 @@ class ServiceClient:
         """One topic; :class:`TopicNotFoundError`."""
         return _topic(self._json("GET", f"/v1/topics/{quote(name, safe='')}"))
 
-    def pull(self, topic: str, queue_id: int, offset: int, limit: int) -> PulledPage:
+    def pull(self, topic: str, queue_id: int, offset: int, limit: int) -> ServedPage:
         """Messages of a queue in order from ``offset``; the service may give fewer than ``limit``."""
         asked = urlencode({"offset": offset, "limit": limit})
         found = self._json("GET", f"{_queue(topic, queue_id)}/messages?{asked}")
         for message in found["messages"]:
             encoded = message.pop("body_base64", None)
             message["body"] = message["body"].encode() if encoded is None else base64.b64decode(encoded)
-        return PulledPage(
+        return ServedPage(
             PullStatus(found["status"]), found["next_offset"], found["min_offset"], found["max_offset"],
             found["messages"],
         )  # fmt: skip

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tierlog.index.objects.catalogue import ColdIndex
 from tierlog.index.objects.lookup import SegmentHits, key_hits
 from tierlog.pipeline.base.archive import PinnedStore, open_manifest
-from tierlog.pipeline.read.frames import BATCH_ROWS, Shown, batches_of, naming
+from tierlog.pipeline.read.frames import BATCH_ROWS, VisibleMessages, batches_of, naming
 from tierlog.pipeline.read.partitions import (
     SegmentPart,
     despite_rewriting,
@@ -139,14 +139,14 @@ def _read(
     store: PinnedStore, entry: LogEntry, offsets: NDArray[np.int64], predicate: Predicate
 ) -> Iterator[pa.RecordBatch]:
     reader = store.manifest.reader(scan=True)
-    shown = Shown(store, reader, predicate)
+    visible = VisibleMessages(store, reader, predicate)
     waiting: list[StoredMessage] = []
     with naming(entry):
         for _, record in SegmentReader(reader, entry).records_at(offsets.tolist()):
             if record is None or not record.has_queue_unit:
                 continue
             message = StoredMessage(record, store.store_id, Tier.COLD)
-            if shown.includes(message):
+            if visible.includes(message):
                 waiting.append(message)
             if len(waiting) >= BATCH_ROWS:
                 yield from batches_of(waiting, predicate)

@@ -167,7 +167,7 @@ def _arrow_field(field: StructField) -> pa.Field:
 def pulled_batch(messages: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     """Returns messages that a service answered with as rows of the view ``messages``, like those of the archive.
 
-    ``messages`` are those of a :class:`pipeline.base.client.PulledPage`, in their order.
+    ``messages`` are those of a :class:`pipeline.base.client.ServedPage`, in their order.
     """
     columns: dict[str, Sequence[object]] = {
         "properties": [list(message["properties"].items()) for message in messages],

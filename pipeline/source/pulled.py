@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore
-from tierlog.pipeline.base.client import PulledPage, ServedQueueEnds, ServiceClient
+from tierlog.pipeline.base.client import ServedPage, ServedQueueEnds, ServiceClient
 from tierlog.pipeline.read.partitions import PART_BYTES
 from tierlog.pipeline.read.predicate import Predicate, ValueRange
 from tierlog.pipeline.read.views import pulled_batch, shown_ms
@@ -210,7 +210,7 @@ def read_pulled(task: PulledPartition, predicate: Predicate) -> Iterator[pa.Reco
             offset = page.next_offset
 
 
-def _check(task: PulledPartition, offset: int, page: PulledPage) -> None:
+def _check(task: PulledPartition, offset: int, page: ServedPage) -> None:
     where = f"{task.topic}/{task.queue_id}"
     hint = "plan the read again"
     if page.status is PullStatus.OFFSET_TOO_SMALL:

@@ -20,7 +20,7 @@ from tierlog.index.format.header import (
 )
 from tierlog.index.format.layout import ROCKETMQ, TIERLOG, ItemLayout
 from tierlog.index.format.page_checksums import are_sound, page_checksums_of
-from tierlog.index.format.trailer import PAGED_TRAILER_MAGIC, TRAILER_BYTES, TRAILER_MAGIC, Cover, Trailer, crc_of
+from tierlog.index.format.trailer import PAGED_TRAILER_MAGIC, TRAILER_BYTES, TRAILER_MAGIC, CoverRecord, Trailer, crc_of
 from tierlog.index.local.compacted_file import SLOT_ENTRY
 from tierlog.index.local.states import IndexState
 from tierlog.service.dump.capacity import Capacity, Shape, chained_capacity, remembered, slot_heads, whole_number
@@ -127,7 +127,7 @@ def is_compacted(source: Source, options: DumpOptions) -> bool:
     return False
 
 
-def describe_cover(cover: Cover) -> Json:
+def describe_cover(cover: CoverRecord) -> Json:
     """Returns what a cover record says."""
     return {"first": cover.first, "next": cover.next, "items": cover.items}
 

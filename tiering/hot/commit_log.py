@@ -35,11 +35,8 @@ _ZEROS = bytes(1 << 20)
 _UNFLUSHED_ZEROS = 16
 
 
-class FlushTurn:
-    """The turn to flush a file: one at a time, and those who waited for the one under way leave together.
-
-    Thread safe.
-    """
+class GroupCommit:
+    """Turns at flushing a file: one flush at a time, and those who waited for it leave together. Thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # entered as such: a condition's own way in takes twice as long
@@ -107,7 +104,7 @@ class CommitLog:
         self._segments_lock = threading.Lock()
         self._active: File | None = None
         self._last_base = 0
-        self._flush_turn = FlushTurn()
+        self._group_commit = GroupCommit()
         self._flush_guard = FlushGuard()
         self._prepare_lock = threading.Lock()
         self._prepared: int | None = None
@@ -224,7 +221,7 @@ class CommitLog:
                 piece = memoryview(_ZEROS)[: self.segment_bytes - start]
                 self._file.write_at(start, piece)
                 self._zeroed = start + len(piece)
-        with self._flush_turn.taken():
+        with self._group_commit.taken():
             if self.last_base == 0:  # a segment that is left has been flushed
                 end = self.end
                 self._flush_file()
@@ -386,7 +383,7 @@ class CommitLog:
             file.write_at(position, BLANK.pack(self.segment_bytes - position, MAGIC_BLANK))
             hole = -(-(position + BLANK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
             file.zero(hole, self.segment_bytes)
-        with self._flush_turn.taken():
+        with self._group_commit.taken():
             self._flush_file()
             self._activate(self._reserved.popleft())
             self.end = self.flushed = base + self.segment_bytes
@@ -397,14 +394,14 @@ class CommitLog:
         All who wait while a flush is on its way share the next one, and leave together when it has ended.
         """
         wanted = self.end if upto is None else upto
-        if not self._flush_turn.take(unless=lambda: self.flushed >= wanted):
+        if not self._group_commit.take(unless=lambda: self.flushed >= wanted):
             return self.flushed
         try:
             end = self.end
             self._flush_file()
             self.flushed = end
         finally:
-            self._flush_turn.end()
+            self._group_commit.end()
         return end
 
     def _flush_file(self) -> None:

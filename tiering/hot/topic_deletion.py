@@ -65,6 +65,6 @@ class DeletedTopics:
             made = self._made = deletions, begin, tombstones
         return made[2]
 
-    def owed(self) -> list[tuple[str, TopicDeletion]]:
+    def unarchived(self) -> list[tuple[str, TopicDeletion]]:
         """Deletions with the names of their topics that the archive was not told of yet."""
         return [(name, each) for name, each in self._hot.topics.deletions if not each.is_archived]

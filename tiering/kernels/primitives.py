@@ -21,7 +21,7 @@ from pyarrow import py_buffer
 from tierlog.tiering.kernels import cache
 
 #: Where compiled kernels are kept; chosen before the first kernel exists.
-CACHE = cache.CHOSEN
+CACHE = cache.CHOICE
 #: For functions called from Python with integer arguments: compiled once, cached on disk, without the GIL.
 kernel = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
 #: For functions called from kernels.

@@ -75,7 +75,7 @@ class Receipt:
         known = tuple(row for row in kept if row.new not in names)
         return replace(self, rewritten=known + rows, done_to=max(done_to, self.done_to))
 
-    def settled(self, landed: Collection[str], lost: Collection[str], at_ms: int) -> Receipt:
+    def with_settled_rows(self, landed: Collection[str], lost: Collection[str], at_ms: int) -> Receipt:
         """The receipt with the undecided rows of these new names completed, or dropped."""
         rows = (
             replace(row, at_ms=at_ms) if row.at_ms is None and row.new in landed else row
@@ -85,7 +85,7 @@ class Receipt:
         return replace(self, rewritten=tuple(rows))
 
     @property
-    def undecided(self) -> tuple[RewrittenSegment, ...]:
+    def undecided_rows(self) -> tuple[RewrittenSegment, ...]:
         """Rows whose commit is not known to have landed."""
         return tuple(row for row in self.rewritten if row.at_ms is None)
 
@@ -230,7 +230,7 @@ class ReceiptReports:
         tails = self._tails_below(tombstone.end)
         is_gone = not there and not tails and begin >= tombstone.end
         return {
-            **_asked(receipt, self.store_id),
+            **_request_json(receipt, self.store_id),
             "state": self._state(receipt, is_open=is_open, is_gone=is_gone),
             "looked_at_bytes": min(receipt.done_to, tombstone.end),
             "segments_rewritten": [
@@ -291,7 +291,8 @@ class ReceiptReports:
         return found
 
 
-def _asked(receipt: Receipt, store_id: str) -> dict[str, Any]:
+def _request_json(receipt: Receipt, store_id: str) -> dict[str, Any]:
+    """What was asked for and what it matched, as operators see it."""
     tombstone, matched = receipt.tombstone, receipt.matched
     return {
         "tombstone_id": tombstone.tombstone_id,
@@ -309,4 +310,4 @@ def _asked(receipt: Receipt, store_id: str) -> dict[str, Any]:
 
 def plan_of(receipt: Receipt, store_id: str) -> dict[str, Any]:
     """Returns what a dry run tells."""
-    return {**_asked(receipt, store_id), "tombstone_id": None, "state": "dry run"}
+    return {**_request_json(receipt, store_id), "tombstone_id": None, "state": "dry run"}

@@ -107,7 +107,7 @@ class GivenRules:
 
 
 @dataclass(frozen=True, slots=True)
-class LeastKept:
+class KeptStart:
     """The place where the kept part of an archive may begin, and the segment at which a hold stopped it."""
 
     cold_min: int
@@ -143,7 +143,7 @@ class ColdRetention:
             ((rows["min_store_ms"] < stored.to_ms) & (rows["max_store_ms"] >= stored.from_ms)).any() for rows in pieces
         )
 
-    def least_kept(self, head: Head, now_ms: int) -> LeastKept:
+    def kept_start(self, head: Head, now_ms: int) -> KeptStart:
         """Returns where the archive may begin.
 
         Behind whole segments that are too old, too much, or expired by topic.
@@ -163,10 +163,10 @@ class ColdRetention:
             if not (is_old or over > 0 or self._has_expired(entry, expired)):
                 break
             if held and any(run.topic in held for run in SegmentReader(reader, entry).runs()):
-                return LeastKept(cold_min, entry.base)
+                return KeptStart(cold_min, entry.base)
             cold_min = entry.next
             over -= entry.size_bytes
-        return LeastKept(cold_min, None)
+        return KeptStart(cold_min, None)
 
     def _bytes(self, head: Head) -> int:
         """Bytes of all segments and index objects."""
@@ -209,7 +209,7 @@ class ExpiredRecords:
             TimeRange(self.looked.get(name, EVER.from_ms), ms).overlaps(*stored) for name, ms in self.expired.items()
         )
 
-    def unwanted(self, reader: ArchiveReader, entry: LogEntry) -> UnwantedRecords | None:
+    def unwanted_records(self, reader: ArchiveReader, entry: LogEntry) -> UnwantedRecords | None:
         """Returns what has expired, if overwriting it is worth it."""
         expired, looked = self.expired, self.looked
         runs = list(SegmentReader(reader, entry).runs())
@@ -277,7 +277,7 @@ class ExpiryRunner:
         """Returns what would rise now; topics first, so that the least kept segment counts what they let expire."""
         topics = self._retention.topics(head, now_ms)
         below = {**dict(head.expired), **dict(topics)}
-        kept = self._retention.least_kept(replace(head, expired=tuple(map(TopicExpiry._make, below.items()))), now_ms)
+        kept = self._retention.kept_start(replace(head, expired=tuple(map(TopicExpiry._make, below.items()))), now_ms)
         return ExpiryMarks(topics, kept.cold_min, kept.held_at)
 
     def raise_marks(self, head: Head, now_ms: int) -> ExpiryMarks:

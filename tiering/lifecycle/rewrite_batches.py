@@ -44,7 +44,7 @@ class RecordSelection(Protocol):
         """Whether a segment may hold any of it, by its entry alone."""
         ...
 
-    def unwanted(self, reader: ArchiveReader, entry: LogEntry) -> UnwantedRecords | None:
+    def unwanted_records(self, reader: ArchiveReader, entry: LogEntry) -> UnwantedRecords | None:
         """Returns what must go from a segment that it concerns; None if nothing need."""
         ...
 
@@ -134,7 +134,7 @@ def rewrite(
     Raises the object store's errors; damage of the segment itself is an outcome.
     """
     try:
-        unwanted = selection.unwanted(reader, entry)
+        unwanted = selection.unwanted_records(reader, entry)
         if unwanted is None:
             return RewriteOutcome(entry)
         chosen = choose_records(reader, entry, unwanted.may_hold, unwanted.is_meant)

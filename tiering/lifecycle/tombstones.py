@@ -322,7 +322,7 @@ class KnownErasures:
         self._made: tuple[_Stones, _Stones, _Stones, Erasures] = ((), (), (), NOTHING_ERASED)
 
     @property
-    def saved(self) -> tuple[Tombstone, ...]:
+    def saved_tombstones(self) -> tuple[Tombstone, ...]:
         return self._saved
 
     def to_save(self, head: Head, log_begin: int) -> tuple[Tombstone, ...]:

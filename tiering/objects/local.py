@@ -288,7 +288,7 @@ class LocalObjectStore:
             raise InvalidRequestError(f"object keys below {_TMP}/ are reserved", path=key)
         return self._root / key
 
-    def _gone(self) -> ObjectStoreUnavailableError:
+    def _missing_directory(self) -> ObjectStoreUnavailableError:
         return ObjectStoreUnavailableError(
             "no archive was ever made in this directory, or its disk is not mounted", path=str(self._root)
         )
@@ -302,7 +302,7 @@ class LocalObjectStore:
                 raise DiskFullError("no room for the object", path=key) from error
             if error.errno in _NOT_THERE:
                 if not self._tmp.is_dir():
-                    raise self._gone() from error
+                    raise self._missing_directory() from error
                 raise ObjectNotFoundError("no such object", path=key) from error
             raise ObjectStoreUnavailableError(f"the object store failed: {error}", path=key) from error
 
@@ -396,7 +396,7 @@ class LocalObjectStore:
         except ObjectNotFoundError:
             names = []  # the folder went away with its last object
         if not folder and f"{_TMP}/" not in names:
-            raise self._gone()
+            raise self._missing_directory()
         for name in names:
             key = folder + name
             if key == f"{_TMP}/":

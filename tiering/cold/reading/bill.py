@@ -12,15 +12,15 @@ from collections import Counter
 
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.cold.reading.memory_cache import Range
-from tierlog.tiering.cold.reading.single_flight import PersonalError
+from tierlog.tiering.cold.reading.single_flight import UnsharedError
 from tierlog.tiering.objects.object_store import usd_of
 
 
-class BudgetSpentError(StoreError, PersonalError):
+class BudgetSpentError(StoreError, UnsharedError):
     """The next request would exceed what the query may ask for."""
 
 
-class AbandonedError(StoreError, PersonalError):
+class AbandonedError(StoreError, UnsharedError):
     """Nobody waits for the answer to this request any more."""
 
 

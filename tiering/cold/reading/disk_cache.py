@@ -36,7 +36,7 @@ from pathlib import Path
 
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.cold.reading.memory_cache import ByteLru, Forgotten, LayerCounters, Range
+from tierlog.tiering.cold.reading.memory_cache import ByteLru, ForgottenKeys, LayerCounters, Range
 
 MAGIC = b"TLCACHE1"
 HEAD = struct.Struct(">8sIH")
@@ -71,7 +71,7 @@ class DiskCache:
         self._pause = self._numbers = 0
         self._hits = self._misses = self._evictions = 0
         self._closed = False
-        self._forgotten = Forgotten()
+        self._forgotten = ForgottenKeys()
         with contextlib.ExitStack() as held:
             for each in (folder, self._ranges, self._tmp):
                 fs.make_dirs(each)

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class PersonalError(Exception):
-    """Mixed into errors that concern only who met them, such as a budget that is spent."""
+class UnsharedError(Exception):
+    """Mixin of errors that concern only the caller who met them, such as a spent budget."""
 
 
 class SingleFlight:
@@ -19,7 +19,7 @@ class SingleFlight:
 
     The work runs on the thread of the first, so nobody who waits can end it. An error of the work reaches everybody
     who waits for it: of a bucket that is dead each learns once, without asking again in turn. What stops only the
-    first, a :class:`PersonalError` or a signal, is not passed on: the next one who waits does the work.
+    first, an :class:`UnsharedError` or a signal, is not passed on: the next one who waits does the work.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class SingleFlight:
             result = work()
         except BaseException as error:
             self._end(key)
-            if isinstance(error, PersonalError) or not isinstance(error, Exception):
+            if isinstance(error, UnsharedError) or not isinstance(error, Exception):
                 mine.cancel()
             else:
                 mine.set_exception(error)
