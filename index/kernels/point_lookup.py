@@ -41,7 +41,7 @@ BAD_KEYS = -3
 
 #: An index file as kernels take it: int64 each. Items are numbered from 1 in both forms, and ``items`` is where
 #: number 0 would be; the maker of a row has checked that slots and ``count`` items are inside the file. ``checked`` has
-#: a byte for each page (``index.format.page_checksums``) of the ``page_bytes`` from ``begin`` on, 1 once it was
+#: a byte for each page (``index.format.trailer``) of the ``page_bytes`` from ``begin`` on, 1 once it was
 #: compared with its checksum, which is in ``checksums``; 0 as address: there is nothing to compare. ``tables`` are the
 #: CRC's.
 FILE = np.dtype(
@@ -59,7 +59,7 @@ assert FILE.itemsize == _FILE_BYTES
     _IS_CHAINED, _SLOT_TABLE, _SLOTS, _ITEMS, _WIDTH, _ITEM_COUNT, _ITEMS_POSITION, _HASH_AT, _HIGH_AT, _OFFSET_AT,
     _SIZE_AT, _PREVIOUS_AT, _CHECKED, _BEGIN, _PAGED_BYTES, _CHECKSUMS, _TABLES,
 ) = (8 * place for place in range(17))  # fmt: skip
-#: ``index.format.page_checksums.PAGE_BYTES``.
+#: ``index.format.trailer.PAGE_BYTES``.
 _PAGE_SHIFT = 12
 
 #: The places in which :func:`find_records` looks: int64 each. ``files`` has the newest first, ``log`` is a

@@ -41,7 +41,7 @@ GATHER_SCRATCH_BYTES = GROUP * (16 + 8 * ROUNDS)
 #: Items between the step that asks for one and the one that compares it.
 _AHEAD = 16
 _PREVIOUS_BYTES = 4
-#: ``index.format.page_checksums.PAGE_BYTES``.
+#: ``index.format.trailer.PAGE_BYTES``.
 _PAGE_BYTES = 4096
 
 #: Where chained items lie: the address of number 0, bytes of an item, slots, and positions of hash and previous in it.

@@ -2,7 +2,7 @@
 
 After the header (``index.format.header``) each slot is int32 position of its first item, int32 bytes of its items;
 an empty slot holds the position where the next items start, and 0. Then the items, newest first inside a
-slot, then page checksums (``index.format.page_checksums``) and the trailer of a covered layout
+slot, then page checksums (``index.format.trailer``) and the trailer of a covered layout
 (``index.format.trailer``). Big-endian.
 """
 
@@ -18,8 +18,14 @@ from numpy.typing import NDArray
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.format.header import END_MAGIC, HEADER_BYTES, SLOT_BYTES, FileHeader, compacted_bytes, items_position
 from tierlog.index.format.layout import LAYOUTS, ItemLayout, Items
-from tierlog.index.format.page_checksums import are_sound, page_checksums_bytes, pages_of
-from tierlog.index.format.trailer import TRAILER_BYTES, Trailer, crc_of
+from tierlog.index.format.trailer import (
+    TRAILER_BYTES,
+    Trailer,
+    are_page_checksums_sound,
+    crc_of,
+    page_checksums_bytes,
+    pages_of,
+)
 from tierlog.index.kernels.point_lookup import FILE, find_items, find_items_of_one
 from tierlog.tiering.base.fs import ByteArray, FileSystem
 from tierlog.tiering.base.types import TimeBounds
@@ -37,7 +43,7 @@ class PageMarks:
     """The pages of a mapped file that were compared with their checksums since it was opened."""
 
     checksums: ByteArray
-    """As they lie in the file (``index.format.page_checksums``), proved to be sound."""
+    """As they lie in the file (``index.format.trailer``), proved to be sound."""
     checked: ByteArray
     """A byte a page; kernels write it."""
 
@@ -174,7 +180,7 @@ class CompactedIndexFile:
             self._is_ready = True
 
     def _check_checksums(self, marks: PageMarks) -> None:
-        if not are_sound(marks.checksums, self._data[-TRAILER_BYTES:]):
+        if not are_page_checksums_sound(marks.checksums, self._data[-TRAILER_BYTES:]):
             raise CorruptIndexError("page checksums of an index file are damaged", path=str(self.path))
 
     def slot_table(self) -> NDArray[np.void]:

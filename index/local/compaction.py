@@ -31,8 +31,7 @@ from tierlog.index.format.header import (
     compacted_bytes,
     items_position,
 )
-from tierlog.index.format.page_checksums import PageChecksums, page_checksums_bytes
-from tierlog.index.format.trailer import TRAILER_BYTES, Trailer, crc_of
+from tierlog.index.format.trailer import TRAILER_BYTES, PageChecksums, Trailer, crc_of, page_checksums_bytes
 from tierlog.index.kernels.slots import GATHER_SCRATCH_BYTES, ROUNDS, compare_slots, gather_slots
 from tierlog.index.local.chained_file import ChainedIndexFile
 from tierlog.index.local.compacted_file import SLOT_ENTRY

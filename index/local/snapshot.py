@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.index.format.errors import CorruptIndexError
-from tierlog.index.format.hits import WIDEN_MS, may_lie_in
+from tierlog.index.format.layout import WIDEN_MS, may_lie_in
 from tierlog.index.local.chained_file import ChainedIndexFile
 from tierlog.index.local.compacted_file import CompactedIndexFile
 from tierlog.index.local.states import IndexState

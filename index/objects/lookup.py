@@ -19,8 +19,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tierlog.index.format.hits import may_lie_in
-from tierlog.index.format.layout import LAYOUTS, ItemLayout, Items
+from tierlog.index.format.layout import LAYOUTS, ItemLayout, Items, may_lie_in
 from tierlog.index.objects.catalogue import ColdIndex
 from tierlog.index.objects.item_order import keys_of
 from tierlog.index.objects.pages import PageDirectory

@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from tierlog.index.format.hits import WIDEN_MS, is_saturated, may_lie_in
-from tierlog.index.format.layout import Items
+from tierlog.index.format.layout import WIDEN_MS, Items, is_saturated, may_lie_in
 from tierlog.index.objects.catalogue import ColdIndex
 from tierlog.index.objects.lookup import KeyRun
 from tierlog.index.search.cost import TaskCost, cost_of_object

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.index.format.errors import CorruptIndexError
-from tierlog.index.format.hits import in_groups
+from tierlog.index.format.layout import in_groups
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.search.query import Coverage, Query, StoreCoverage, TierCoverage
 from tierlog.index.search.searcher import StoreSearch, search

@@ -44,8 +44,7 @@ from tierlog.tiering.format.manifest import Head, decode_page, encode_page
 from tierlog.tiering.format.properties import KEYS, TAGS, decode_properties, encode_properties
 from tierlog.tiering.format.queue_rows import QUEUE_ROW, decode_queue_rows_head, decode_rows_page, encode_queue_rows
 from tierlog.tiering.format.queue_unit import UNIT_DTYPE, QueueUnit
-from tierlog.tiering.format.record import decode_record, encode_record
-from tierlog.tiering.format.record_checksum import is_intact
+from tierlog.tiering.format.record import decode_record, encode_record, is_intact
 from tierlog.tiering.format.section import HEADER, compress_json, decompress_json
 from tierlog.tiering.format.sorted_segment import (
     decode_map_page,

@@ -18,7 +18,7 @@ TAGS = "TAGS"
 UNIQ_KEY = "UNIQ_KEY"
 #: What the client chose the queue by (RocketMQ's name).
 SHARDING_KEY = "__SHARDINGKEY"
-#: Sums the whole record, see ``tiering.format.record_checksum``; the store's own, no property of the message.
+#: Sums the whole record, see ``tiering.format.record``; the store's own, no property of the message.
 RECORD_CHECKSUM = "__CRC32#"
 #: Who sent a message and its number there, for requests that may be sent again (``tiering.hot.producers``).
 PRODUCER, SEQUENCE = "TL_PID", "TL_SEQ"

@@ -29,8 +29,7 @@ from tierlog.tiering.format.properties import (
     VALUE_END,
     encode_properties,
 )
-from tierlog.tiering.format.record import FIXED_BYTES_V1, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
-from tierlog.tiering.format.record_checksum import CHECKSUM_BYTES
+from tierlog.tiering.format.record import CHECKSUM_BYTES, FIXED_BYTES_V1, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from tierlog.tiering.kernels.batch_layout import measure_records, measure_texts
 from tierlog.tiering.kernels.checksum import CRC_TABLES
 from tierlog.tiering.kernels.encode import PROPERTY_NAMES, encode_records

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tierlog.tiering.format.properties import KEYS, NAME_END, TAGS, VALUE_END
 from tierlog.tiering.format.record import (
+    CHECKSUM_BYTES,
     FIXED_BYTES_V1,
     HEAD_V4,
     MAGIC_V1,
@@ -23,7 +24,6 @@ from tierlog.tiering.format.record import (
     body_crc,
     encode_record,
 )
-from tierlog.tiering.format.record_checksum import CHECKSUM_BYTES
 from tierlog.tiering.message.batch import (
     ANY_QUEUE,
     BORN_END_MS,

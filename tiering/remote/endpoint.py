@@ -1,9 +1,13 @@
-"""The address of a running service, and what its client brings: a token, and the certificates that it trusts."""
+"""The address of a running service, and what its client brings: a token, and the certificates that it trusts.
+
+:func:`warn_if_open` is about all files with secrets, those of a service too.
+"""
 
 from __future__ import annotations
 
 import http.client
 import ipaddress
+import logging
 import os
 import ssl
 from collections.abc import Mapping
@@ -12,13 +16,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.base.secret_files import warn_if_open
 
 _HINT = "for example http://127.0.0.1:8080"
 TOKEN, TOKEN_FILE, CA_FILE = "TIERLOG_TOKEN", "TIERLOG_TOKEN_FILE", "TIERLOG_CA_FILE"
 CLIENT_CERTIFICATE, CLIENT_KEY = "TIERLOG_CLIENT_CERTIFICATE", "TIERLOG_CLIENT_KEY"
 TOKEN_OVER_HTTP = "TIERLOG_TOKEN_OVER_HTTP"
 _MAX_TOKEN = 4096
+_LOG = logging.getLogger("tierlog")
+_OTHERS, _GROUP = 0o007, 0o070
+_told: set[Path] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +171,18 @@ def _checked(token: str | None) -> str | None:
     if len(token) > _MAX_TOKEN or not token.isascii() or not all("!" <= letter <= "~" for letter in token):
         raise InvalidRequestError("the token is not one: it has to be one line of printable ASCII without spaces")
     return token
+
+
+def warn_if_open(path: Path, what: str) -> None:
+    """Warns if anybody may read or write ``path``, or its group may though the file is our own.
+
+    A secret that Kubernetes mounts is root's, and the process reads it by its group.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return  # whoever reads it says why that fails
+    mask = _OTHERS | (_GROUP if found.st_uid == os.geteuid() else 0)
+    if found.st_mode & mask and path not in _told:
+        _told.add(path)
+        _LOG.warning("others on this machine may read %s: chmod 600 %s", what, path)

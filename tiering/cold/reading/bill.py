@@ -12,8 +12,11 @@ from collections import Counter
 
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.cold.reading.memory_cache import Range
-from tierlog.tiering.cold.reading.single_flight import UnsharedError
 from tierlog.tiering.objects.object_store import usd_of
+
+
+class UnsharedError(Exception):
+    """Mixin of errors that concern only the caller who met them: nobody who waits for the same fetch gets one."""
 
 
 class BudgetSpentError(StoreError, UnsharedError):
