@@ -84,7 +84,7 @@ def add_items(*, words: int, blocks: int, items: int, count: int, width: int, ha
 
 @kernel
 def count_keys(*, items: int, count: int, width: int, hash_at: int, high_at: int, last: int) -> Any:
-    """How many of sorted items have another key than the one before.
+    """Counts the sorted items that have another key than the one before.
 
     ``last`` (int64 each) has the hashes of the last one, -1 at the start, and the sum of the keys of all items so far.
     ``high_at`` is -1 where items have no second hash.

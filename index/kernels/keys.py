@@ -57,7 +57,7 @@ _AHEAD = 8
 
 @inlined
 def _next_space(address, end):
-    """Where the first space is, or ``end``."""
+    """Returns where the first space is, or ``end``."""
     while address + 8 <= end:
         others = load_i64(address) ^ 0x2020202020202020
         if (others - 0x0101010101010101) & ~others & -9187201950435737472 != 0:  # one of these eight is a space
@@ -191,7 +191,7 @@ def _hash_keys(job: int) -> None:
 
 
 class _Scratch(threading.local):
-    """What one thread hashes with, batch after batch: made anew it would be faulted in anew as well."""
+    """The memory that one thread hashes with, batch after batch: new memory would be faulted in each time."""
 
     def __init__(self) -> None:
         self.text = np.empty(_SCRATCH_BYTES, np.uint8)

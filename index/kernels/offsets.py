@@ -34,7 +34,7 @@ SORT_SCRATCH_BYTES = 3 * 4 * _DIGITS
 
 @called
 def _rows_up_to(rows: int, known: int, physical: int) -> Any:
-    """How many segments begin at or below an offset."""
+    """Returns how many segments begin at or below an offset."""
     low, high = int64(0), known
     while low < high:
         middle = (low + high) // 2

@@ -35,9 +35,9 @@ def _slot(hash_address, slots):
 
 @kernel
 def rising_slots(*, items: int, count: int, width: int, hash_at: int, slots: int, slot_from: int, out: int) -> Any:
-    """Where the run of the last item's slot begins, or -1 unless slots rise from ``slot_from`` on; at least one item.
+    """Returns where the run of the last item's slot begins, or -1 unless slots rise from ``slot_from`` on.
 
-    ``out`` gets the first and the last slot (int64).
+    There is at least one item. ``out`` gets the first and the last slot (int64).
     """
     start = int64(0)
     slot = int64(slot_from)

@@ -65,9 +65,9 @@ _PAGE_SHIFT = 12
 #: The places in which :func:`find_records` looks: int64 each. ``files`` has the newest first, ``log`` is a
 #: ``tiering.kernels.mapped_log.LOG``; records lie in ``[border, end)``. ``prefix`` is the address of the topic and "#".
 PLACE = np.dtype(
-    [(name, "<i8") for name in ("files", "file_count", "log", "border", "end", "prefix", "prefix_bytes", "work")]
+    [(name, "<i8") for name in ("files", "file_count", "log", "border", "end", "prefix", "prefix_bytes", "scratch")]
 )
-_FILES, _FILE_COUNT, _LOG, _BORDER, _END, _PREFIX, _PREFIX_BYTES, _WORK = (8 * place for place in range(8))
+_FILES, _FILE_COUNT, _LOG, _BORDER, _END, _PREFIX, _PREFIX_BYTES, _SCRATCH = (8 * place for place in range(8))
 
 #: Keys that are looked up side by side.
 GROUP = 256
@@ -77,10 +77,10 @@ _LOW, _HIGH, _NEXT, _LAST, _FOUND, _AT, _ROOM, _OFFSET = (8 * place for place in
 _KEY_BYTES = 64
 _LIST_BYTES = 4 * GROUP
 #: The keys, three lists of their places, and a topic with a key.
-WORK_BYTES = _KEY_BYTES * GROUP + 3 * _LIST_BYTES + (1 << 17)
+SCRATCH_BYTES = _KEY_BYTES * GROUP + 3 * _LIST_BYTES + (1 << 17)
 #: No message has a longer key.
 LONGEST_KEY = (1 << 16) - 1
-LONGEST_PREFIX = WORK_BYTES - _KEY_BYTES * GROUP - 3 * _LIST_BYTES - LONGEST_KEY
+LONGEST_PREFIX = SCRATCH_BYTES - _KEY_BYTES * GROUP - 3 * _LIST_BYTES - LONGEST_KEY
 #: Bytes of a record that are asked for ahead.
 _AHEAD_BYTES = 512
 
@@ -197,11 +197,11 @@ def _ask_for_record(at, size):
     prefetch(at + size - 1)
 
 
-@struct_kernel("prefix prefix_bytes keys keys_bytes ends count work out")
+@struct_kernel("prefix prefix_bytes keys keys_bytes ends count scratch out")
 def hash_keys_of_topic(job):
     """Both hashes of each key, int64 each: ``prefix`` is the topic and "#". BAD_KEYS if one is not in the bytes."""
-    prefix, prefix_bytes, keys, keys_bytes, ends, count, work, out = load_fields(job, 8)
-    text = work + _KEY_BYTES * GROUP + 3 * _LIST_BYTES
+    prefix, prefix_bytes, keys, keys_bytes, ends, count, scratch, out = load_fields(job, 8)
+    text = scratch + _KEY_BYTES * GROUP + 3 * _LIST_BYTES
     copy(text, prefix, prefix_bytes)
     topic_hash = java_hash(0, prefix, prefix_bytes)
     for number in range(count):
@@ -271,7 +271,7 @@ def _walk(place, file, live, live_count, checked):
 
     Returns how many each, or (CORRUPT, 0), or (DAMAGED, the physical offset).
     """
-    work = load_i64(place + _WORK)
+    scratch = load_i64(place + _SCRATCH)
     log = load_i64(place + _LOG)
     border = load_i64(place + _BORDER)
     end = load_i64(place + _END)
@@ -280,7 +280,7 @@ def _walk(place, file, live, live_count, checked):
     hits = int64(0)
     for at in range(live_count):
         number = load_i32(live + 4 * at)
-        key = work + _KEY_BYTES * number
+        key = scratch + _KEY_BYTES * number
         here = load_i64(key + _NEXT)
         item = _item(file, here)
         if not _is_sound(file, item, load_i64(file + _WIDTH)):
@@ -318,11 +318,11 @@ def find_records(job):
     ``result[0]``; or BAD_KEYS.
     """
     place, keys, keys_bytes, ends, count, limit, found, result = load_fields(job, 8)
-    work = load_i64(place + _WORK)
+    scratch = load_i64(place + _SCRATCH)
     log = load_i64(place + _LOG)
     prefix = load_i64(place + _PREFIX)
     prefix_bytes = load_i64(place + _PREFIX_BYTES)
-    wanted = work + _KEY_BYTES * GROUP
+    wanted = scratch + _KEY_BYTES * GROUP
     live = wanted + _LIST_BYTES
     checked = live + _LIST_BYTES
     text = checked + _LIST_BYTES
@@ -345,7 +345,7 @@ def find_records(job):
                 store_i64(found + 8 * ((begin + number) * limit + hit), -1)
             if 0 < length <= LONGEST_KEY:
                 low, high = _hash_key(topic_hash, text, prefix_bytes, keys + start, length)
-                key = work + _KEY_BYTES * number
+                key = scratch + _KEY_BYTES * number
                 store_i64(key + _LOW, low)
                 store_i64(key + _HIGH, high)
                 store_i64(key + _FOUND, 0)
@@ -355,11 +355,11 @@ def find_records(job):
             # each key's slot in the file, and its first item
             file = load_i64(place + _FILES) + _FILE_BYTES * file_number
             for at in range(wanted_count):
-                prefetch(_slot(file, load_i64(work + _KEY_BYTES * load_i32(wanted + 4 * at) + _LOW)))
+                prefetch(_slot(file, load_i64(scratch + _KEY_BYTES * load_i32(wanted + 4 * at) + _LOW)))
             live_count = int64(0)
             for at in range(wanted_count):
                 number = load_i32(wanted + 4 * at)
-                key = work + _KEY_BYTES * number
+                key = scratch + _KEY_BYTES * number
                 first, last = _sound_first_item(file, load_i64(key + _LOW))
                 if first < 0:
                     store_i64(result, file_number)
@@ -380,7 +380,7 @@ def find_records(job):
                 closed = False
                 for at in range(hits):
                     number = load_i32(checked + 4 * at)
-                    key = work + _KEY_BYTES * number
+                    key = scratch + _KEY_BYTES * number
                     record = load_i64(key + _AT)
                     offset = load_i64(key + _OFFSET)
                     spans = record_spans(record, load_i64(key + _ROOM), offset)
@@ -407,9 +407,9 @@ def find_records(job):
                         store_i64(key + _NEXT, 0)
                         closed = True
                 if closed:
-                    live_count = _keep(work, live, live_count, _NEXT, 0)
+                    live_count = _keep(scratch, live, live_count, _NEXT, 0)
             # older files are asked only for keys that lack records
-            wanted_count = _keep(work, wanted, wanted_count, _FOUND, limit)
+            wanted_count = _keep(scratch, wanted, wanted_count, _FOUND, limit)
     store_i64(result, record_total)
     store_i64(result + 8, body_total)
     store_i64(result + 16, text_total)
@@ -417,12 +417,12 @@ def find_records(job):
 
 
 @called
-def _keep(work, listed, count, field, unlike):
+def _keep(scratch, listed, count, field, unlike):
     """Keeps the keys of a list whose field is not this; returns how many."""
     kept = int64(0)
     for at in range(count):
         number = load_i32(listed + 4 * at)
-        if load_i64(work + _KEY_BYTES * number + field) != unlike:
+        if load_i64(scratch + _KEY_BYTES * number + field) != unlike:
             store_i32(listed + 4 * kept, number)
             kept += 1
     return kept

@@ -23,7 +23,7 @@ from tierlog.index.kernels.point_lookup import (
     LONGEST_KEY,
     LONGEST_PREFIX,
     PLACE,
-    WORK_BYTES,
+    SCRATCH_BYTES,
     find_records,
     hash_keys_of_topic,
 )
@@ -135,12 +135,12 @@ class KeyHasher:
     """Hashes keys of one topic as look-ups in compacted index files take them. For one thread at a time."""
 
     def __init__(self, topic: str) -> None:
-        prefix, work, pair = topic_prefix(topic), np.empty(WORK_BYTES, np.uint8), np.empty(2, np.int64)
-        self._arrays, self._pair, self._work = (prefix, work, pair), pair.data, work.ctypes.data
+        prefix, scratch, pair = topic_prefix(topic), np.empty(SCRATCH_BYTES, np.uint8), np.empty(2, np.int64)
+        self._arrays, self._pair, self._scratch = (prefix, scratch, pair), pair.data, scratch.ctypes.data
         self._prefix = {"prefix": prefix.ctypes.data, "prefix_bytes": len(prefix)}
         self._key = OneKey()
         self._job = hash_keys_of_topic.pack(
-            **self._prefix, **self._key.arguments, count=1, work=self._work, out=pair.ctypes.data
+            **self._prefix, **self._key.arguments, count=1, scratch=self._scratch, out=pair.ctypes.data
         )
         self._one_key = address_of(self._job)
 
@@ -157,7 +157,7 @@ class KeyHasher:
         hashes = np.empty((len(column), 2), np.int64)
         status = hash_keys_of_topic(
             **self._prefix, keys=column.data, keys_bytes=column.data_bytes, ends=column.ends, count=len(column),
-            work=self._work, out=hashes.ctypes.data,
+            scratch=self._scratch, out=hashes.ctypes.data,
         )  # fmt: skip
         if status < 0:
             raise InvalidRequestError(_TOO_LONG)
@@ -285,11 +285,11 @@ class HotKeys:
         self._erased_below = max((tombstone.end for tombstone in some), default=0)
         shown_from = max([self.border, *(tombstone.end for tombstone in whole)])
         self._rows = np.concatenate([_row(entry.reader) for entry in self._entries] or [np.empty(0, np.int64)])
-        self._prefix, self._work = topic_prefix(topic), np.empty(WORK_BYTES, np.uint8)
+        self._prefix, self._scratch = topic_prefix(topic), np.empty(SCRATCH_BYTES, np.uint8)
         self._place = np.array(
             [(
                 self._rows.ctypes.data, len(self._entries), self._log.address, shown_from, self.end,
-                self._prefix.ctypes.data, len(self._prefix), self._work.ctypes.data,
+                self._prefix.ctypes.data, len(self._prefix), self._scratch.ctypes.data,
             )],
             PLACE,
         )  # fmt: skip

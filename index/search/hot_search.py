@@ -38,7 +38,7 @@ _STEP = 256
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _BORN_MS_AT = 40
-"""Where a record says its born time (``tiering.format.record``)."""
+"""The position of the born time in a record (``tiering.format.record``)."""
 
 
 class HotSearch:

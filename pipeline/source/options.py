@@ -75,7 +75,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     """The columns that there are, in this order; None: all of the view."""
     producer: str | None = None
-    """Who the rows for a service are from, so that the same write done again appends nothing twice; None: drawn."""
+    """The producer of rows for a service, so that the same write done again appends nothing twice; None: drawn."""
     durability: Durability = Durability.FLUSHED
     """When a service has to say that it has them."""
     segment_bytes: int | None = None

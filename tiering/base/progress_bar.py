@@ -1,4 +1,4 @@
-"""How far long work is, shown on a terminal. In a pipe nothing is written."""
+"""Shows the progress of long work on a terminal; in a pipe nothing is written."""
 
 from __future__ import annotations
 

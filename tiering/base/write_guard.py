@@ -1,4 +1,4 @@
-"""What keeps a store from writing: a write or flush that failed, which is final, and a disk that is full for now.
+"""Guards that keep a store from writing: after a write or flush that failed, for good, and while its disk is full.
 
 One failure to write is final: the store is read-only from then on, with the reason, until somebody restarts it.
 :class:`FlushGuard` watches the flushes of one file, :class:`WriteGuard` every change of a store's disk. Two failures
@@ -80,7 +80,7 @@ class WriteGuard:
 
     @property
     def read_only_reason(self) -> str | None:
-        """Why the store accepts no more writes, or None."""
+        """The reason why the store accepts no more writes, or None."""
         return self._reason
 
     def turn_read_only(self, reason: str) -> None:
@@ -159,7 +159,7 @@ class DiskSpace:
 
     @property
     def full_reason(self) -> str | None:
-        """Why nothing may be appended now, None if there is room."""
+        """The reason why nothing may be appended now, None if there is room."""
         if self._full_percent == 100:
             return None
         now_s = self._clock.monotonic_s()

@@ -17,7 +17,7 @@ from tierlog.tiering.hot.dispatch import Dispatcher
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """What the last stop left for certain."""
+    """The state that the last stop left for certain."""
 
     durable: int
     """First physical offset that is not known to be durable in log and queues."""

@@ -286,7 +286,7 @@ class HotStore:
 
     @property
     def dispatch_error(self) -> str | None:
-        """Why queues and index do not follow the log, to be tried again; None if they do, or the store is read-only."""
+        """The error for which queues and index lag behind the log, for now; None if none, or the store is read-only."""
         return self._dispatch_retry.error if self.guard.read_only_reason is None else None
 
     def checkpoint(self, *, at_once: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and for which processor they are compiled.
+"""The cache of compiled kernels, and the processor that they are compiled for.
 
 Three cases, told apart when the first kernel is declared, by :func:`choose`:
 

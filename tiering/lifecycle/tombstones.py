@@ -1,4 +1,4 @@
-"""What a tombstone hides: messages of a topic that were in the log when they were erased.
+"""Tombstones and the messages that they hide: those of a topic that were in the log when they were erased.
 
 A tombstone names its topic and bounds; of a key, or of many, it holds only BLAKE2b keyed with a salt, 16 bytes, so
 that nobody reads from the manifest whose data went. Erasures that follow each other share a salt, up to so many keys as

@@ -1,4 +1,4 @@
-"""What the archive says of a queue's offsets: the first one, declared gaps, and where an offset or a store time lies.
+"""A queue's offsets in the archive: the first one, declared gaps, and where an offset or a store time lies.
 
 A pull tells the least offset over both tiers although it reads only one. A gap is a range of offsets that a restore
 left out and nobody will ever get.

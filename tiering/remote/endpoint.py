@@ -77,7 +77,7 @@ class ServiceAddress:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """What is sent and checked with every request. It never shows the token, in no error either."""
+    """The credentials and checks of every request. The token is never shown, not even in an error."""
 
     token: str | None = field(default=None, repr=False)
     ca_file: Path | None = None

@@ -1,4 +1,4 @@
-"""What an archive holds at one version of its manifest: segments, index objects, queue rows, topics.
+"""The contents of an archive at one version of its manifest: segments, index objects, queue rows, topics.
 
 Everything takes a head, so that one query sees one version, and a reader, which pays for what it fetches. What takes
 ``lost`` tells it what cannot be read and goes on without it; without one it raises.
@@ -309,7 +309,7 @@ class Totals:
 
 
 class ArchiveTotals:
-    """How much an archive holds, by kind, without listing it: sums of manifest pages, each read once.
+    """The amount that an archive holds, by kind, without listing it: sums of manifest pages, each read once.
 
     Pages are immutable and their names are used once, so a sum that was taken holds as long as the page is named.
     :meth:`of` is thread safe, :meth:`learn` for one thread.

@@ -1,4 +1,4 @@
-"""What one commit changes in the manifest, and the head that follows from it."""
+"""The changes that one commit makes in the manifest, and the head that follows from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How archive objects are read: in ranges, on a bill, through the caches, each range fetched once for all who want it.
+"""Reads archive objects: in ranges, on a bill, through the caches, each range fetched once for all who want it.
 
 Objects are immutable and their names used once, so a range of one, once read and found good, is good for ever. Three
 layers keep such ranges: decoded metadata in memory, raw data in memory, both raw on the local disk.

@@ -1,4 +1,4 @@
-"""What one query or pull asks of the object store: requests, bytes, how long its chains of requests are, the price.
+"""The bill of one query or pull at the object store: requests, bytes, the length of its chains of requests, the price.
 
 A chain is a run of requests, each of which needs the answer of the one before. Work that other work led to goes on from
 the end of that work's chain. Requests for the manifest (its head, pages, rows and state) count like all

@@ -1,4 +1,4 @@
-"""How many callers may wait for the archive at once, so that a dead bucket leaves threads for what is hot.
+"""Limits how many callers wait for the archive at once, so that a dead bucket leaves threads for what is hot.
 
 Whoever runs work for others gives it a gate (:func:`through_gate`); work passes it (:func:`entering_archive`) on the
 thread of its caller, before the first request to the archive that it waits for. Work without a gate just goes on.
