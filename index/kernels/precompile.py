@@ -60,7 +60,7 @@ def compile_all(progress: Callable[[int, int], None] = lambda done, of: None) ->
 
 
 def main(argv: list[str]) -> int:
-    """Compiles for the baseline of this machine's kind into a prefix, by default this interpreter's own."""
+    """Compile for the baseline of this machine's kind into a prefix, this interpreter's own unless told."""
     parser = argparse.ArgumentParser(prog="python -m tierlog.index.kernels.precompile", description=main.__doc__)
     parser.add_argument("--prefix", type=Path, default=Path(sys.prefix), metavar="DIR")
     arguments = parser.parse_args(argv)

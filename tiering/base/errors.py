@@ -81,7 +81,7 @@ class MessageTooLargeError(InvalidRequestError):
 
 
 class NotFoundError(StoreError, LookupError):
-    """The thing asked for is known not to exist (never: could not be read)."""
+    """What was asked for is known not to exist (never: could not be read)."""
 
 
 class TopicNotFoundError(NotFoundError):
