@@ -138,19 +138,19 @@ class ItemLayout:
         return struct.Struct(">" + "".join(_CODES[name][0] for name in self.compacted_fields))
 
     def encode_chained(self, item: IndexItem) -> bytes:
-        """The item's bytes in a writable or sealed file."""
+        """Returns the item's bytes in a writable or sealed file."""
         return self._chained_struct.pack(*(getattr(item, name) for name in self.fields))
 
     def decode_chained(self, data: bytes | bytearray | memoryview, position: int = 0) -> IndexItem:
-        """The chained item at ``position``; the caller has checked the bounds."""
+        """Returns the chained item at ``position``; the caller has checked the bounds."""
         return IndexItem(**dict(zip(self.fields, self._chained_struct.unpack_from(data, position), strict=True)))
 
     def encode_compacted(self, item: IndexItem) -> bytes:
-        """The item's bytes in a compacted file; ``previous`` is dropped."""
+        """Returns the item's bytes in a compacted file; ``previous`` is dropped."""
         return self._compacted_struct.pack(*(getattr(item, name) for name in self.compacted_fields))
 
     def decode_compacted(self, data: bytes | bytearray | memoryview, position: int = 0) -> IndexItem:
-        """The compacted item at ``position``; the caller has checked the bounds."""
+        """Returns the compacted item at ``position``; the caller has checked the bounds."""
         values = self._compacted_struct.unpack_from(data, position)
         return IndexItem(**dict(zip(self.compacted_fields, values, strict=True)))
 

@@ -74,7 +74,7 @@ class CoverRecord:
     version: int = VERSION
 
     def encode(self) -> bytes:
-        """The 32 bytes, CRC included."""
+        """Returns the 32 bytes, CRC included."""
         body = _COVER.pack(self.first, self.next, self.slots, self.items, self.layout_number, self.version)
         return body + _U32.pack(zlib.crc32(body))
 
@@ -106,7 +106,7 @@ class Trailer:
     is_paged: bool = False
 
     def encode(self) -> bytes:
-        """The 80 bytes, checksums and magic included."""
+        """Returns the 80 bytes, checksums and magic included."""
         times = self.bounds
         body = (
             self.cover.encode()
@@ -183,7 +183,7 @@ class PageChecksums:
             add_to_pages(CRC_TABLES, sums.ctypes.data, position, data.ctypes.data, len(data))
 
     def encode(self, trailer: bytes) -> bytes:
-        """All checksums, once all bytes were added, for a file that ends in ``trailer``."""
+        """Returns all checksums, once all bytes were added, for a file that ends in ``trailer``."""
         sums = np.concatenate((self._first[: self._second_from], self._second))
         if self._second_at % PAGE_BYTES and len(self._second):
             shared_end = min((self._second_from + 1) * PAGE_BYTES, self._body_bytes)

@@ -155,7 +155,7 @@ def sort_distinct(values: int, count: int, other: int, scratch: int) -> Any:
 
 @kernel
 def fill_buckets(pairs: int, *, start: int, end: int, shift: int, buckets: int, count: int) -> Any:
-    """The first of the pairs ``[start, end)`` at or above ``bucket << shift``, for each of ``count`` buckets.
+    """Finds the first of the pairs ``[start, end)`` at or above ``bucket << shift``, for each of ``count`` buckets.
 
     Positions (uint32) ascend, each beside another number.
     """

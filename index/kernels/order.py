@@ -29,7 +29,7 @@ Lying = tuple[int, int, int, int, int]
 
 @inlined
 def _slot(hash_address, slots):
-    """The slot of the item whose hash lies there; a division of 32 bits takes less than one of 64."""
+    """Returns the slot of the item whose hash lies there; a division of 32 bits takes less than one of 64."""
     return int64((uint32(load_be32(hash_address)) & uint32(0x7FFFFFFF)) % uint32(slots))
 
 

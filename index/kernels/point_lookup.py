@@ -165,7 +165,7 @@ def _ask_for_item(file, number):
 
 @called
 def _next_item(file, item, number, last):
-    """The number that follows, 0 at the end, or CORRUPT: numbers of a chain fall, so that it has an end."""
+    """Returns the number that follows, 0 at the end, or CORRUPT: numbers of a chain fall, so that it has an end."""
     if load_i64(file + _IS_CHAINED):
         previous = load_be32(item + load_i64(file + _PREVIOUS_AT))
         return previous if 0 <= previous < number else int64(CORRUPT)
@@ -183,7 +183,7 @@ def _matches(file, item, low, high):
 
 @called
 def _hash_key(topic_hash, text, prefix_bytes, key, length):
-    """Both hashes of a key; ``text`` begins with the prefix, and the key is written behind it."""
+    """Returns both hashes of a key; ``text`` begins with the prefix, and the key is written behind it."""
     copy(text + prefix_bytes, key, length)
     return key_hash(java_hash(topic_hash, key, length)), xxh32(text, prefix_bytes + length)
 

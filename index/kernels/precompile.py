@@ -26,7 +26,7 @@ from tierlog.tiering.kernels import cache
 
 
 def kernels() -> Iterator[Any]:
-    """All kernels of the index and of the log, by module and name."""
+    """Yields all kernels of the index and of the log, by module and name."""
     for package in (tierlog.tiering.kernels, tierlog.index.kernels):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             if found.name == __name__:

@@ -69,7 +69,7 @@ def _ask_for(item, item_bytes):
 
 @called
 def _previous_of(chains: Chains, number: int, slot: int) -> Any:
-    """The number that follows in the chain of ``slot``, 0 at its end, or CORRUPT."""
+    """Returns the number that follows in the chain of ``slot``, 0 at its end, or CORRUPT."""
     items, item_bytes, slots, hash_at, previous_at = chains
     item = items + item_bytes * number
     if not _is_of_slot(load_be32(item + hash_at), slot, slots):

@@ -341,13 +341,13 @@ class ChainedIndexFile:
             capacity = found * 2
 
     def all_items(self) -> Items:
-        """The chained items by number, item 0 included, as a view of the map."""
+        """Returns the chained items by number, item 0 included, as a view of the map."""
         at = items_position(self.slots)
         end = at + self.layout.chained_bytes * self.items
         return self._data[at:end].view(self.layout.chained)
 
     def compacted_form(self, items: Items) -> Items:
-        """A copy of chained items without ``previous``."""
+        """Returns a copy of chained items without ``previous``."""
         compacted = np.empty(len(items), self.layout.compacted)
         for name in self.layout.compacted_fields:
             compacted[name] = items[name]

@@ -184,16 +184,16 @@ class CompactedIndexFile:
             raise CorruptIndexError("page checksums of an index file are damaged", path=str(self.path))
 
     def slot_table(self) -> NDArray[np.void]:
-        """The slots as a view of the map (``SLOT_ENTRY``); not checked."""
+        """Returns the slots as a view of the map (``SLOT_ENTRY``); not checked."""
         return self._data[HEADER_BYTES : self._items_at].view(SLOT_ENTRY)
 
     def all_items(self) -> Items:
-        """All items in slot order as a view of the map."""
+        """Returns all items in slot order as a view of the map."""
         end = self._items_at + self.layout.compacted_bytes * self.item_count
         return self._data[self._items_at : end].view(self.layout.compacted)
 
     def slot_items(self, slot: int) -> Items:
-        """The items of one slot, newest first, as a view; :class:`CorruptIndexError` for a bad entry."""
+        """Returns the items of one slot, newest first, as a view; :class:`CorruptIndexError` for a bad entry."""
         at = HEADER_BYTES + SLOT_BYTES * slot
         entry = self._data[at : at + SLOT_BYTES].view(SLOT_ENTRY)[0]
         position, length = int(entry["position"]), int(entry["length"])

@@ -62,7 +62,7 @@ def load_entries(
 def unsealed_to_keep(
     found: IndexCheckpoint, covered: Iterable[Stretch], start: int, indexed_to: int
 ) -> tuple[list[WritingFile], WritingFile | None]:
-    """The files of a checkpoint to go on with: those that wait to be sealed, and the one being written.
+    """Returns the files of a checkpoint to go on with: those that wait to be sealed, and the one being written.
 
     Not what lies below ``start``, overlaps what complete files cover, or straddles the watermark.
     """

@@ -104,7 +104,7 @@ class IndexSnapshot:
         object.__setattr__(self, "_orders", orders)
 
     def replaced(self, writing: tuple[IndexFileEntry, ...]) -> IndexSnapshot:
-        """The same sealed files with others being written, without ordering them again."""
+        """Returns the same sealed files with others being written, without ordering them again."""
         snapshot = object.__new__(IndexSnapshot)
         object.__setattr__(snapshot, "files", self.files)
         object.__setattr__(snapshot, "writing", writing)

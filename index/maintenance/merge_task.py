@@ -393,7 +393,7 @@ class _Source:
         self._last = -1
 
     def starts(self) -> Places:
-        """The first place of each page that is to be read."""
+        """Returns the first place of each page that is to be read."""
         return np.maximum(self._starts[self._page : self._stop], np.uint64(self._low))
 
     def long_slots(self) -> dict[int, int]:
@@ -407,7 +407,7 @@ class _Source:
         return found
 
     def below(self, bound: int) -> Iterator[Merged]:
-        """The next items up to a place, page by page; none is read before it is wanted."""
+        """Yields the next items up to a place, page by page; none is read before it is wanted."""
         while True:
             piece = self._rest or self._next(bound)
             if piece is None:
@@ -420,7 +420,7 @@ class _Source:
                 return
 
     def _next(self, bound: int) -> Merged | None:
-        """The next page with items of the range, unless it begins at a place or above it."""
+        """Returns the next page with items of the range, unless it begins at a place or above it."""
         while self._page < self._stop and int(self._starts[self._page]) < bound:
             with _NamingErrors(self.entry):
                 items = self._reader.decode_page(self._page, self._compressed(self._page)).items
@@ -484,7 +484,7 @@ class _NamingErrors:
 
 
 def _starts_of(directory: PageDirectory) -> Places:
-    """The first place of each page; of one that begins with an empty slot, the slot's."""
+    """Returns the first place of each page; of one that begins with an empty slot, the slot's."""
     rows = directory.rows
     hashes = np.where((rows["hash"] == 0) & (rows["hash_high"] == 0), rows["slot"], rows["hash"])
     names = np.empty(len(rows), [("hash", "<i8"), ("hash_high", "<u4")])

@@ -187,7 +187,7 @@ def _stretch(group: Sequence[_Block], head: Head, log: _Log, most_bytes: int) ->
 
 
 def _pieces(first: int, end: int, log: _Log, most_bytes: int) -> Iterator[Range]:
-    """A range cut where segments begin."""
+    """Yields a range cut where segments begin."""
     filled = 0
     for entry, size in log.over(first, end):
         if entry.first > first and filled + size > most_bytes:
@@ -335,7 +335,7 @@ def _has_items(entry: IndexFileEntry, slot_range: Range) -> bool:
 
 
 def _until(end: int, ranges: Iterator[LogRange]) -> Iterator[LogRange]:
-    """The records below ``end``."""
+    """Yields the records below ``end``."""
     for records in ranges:
         if records.end < end:
             yield records

@@ -167,7 +167,7 @@ class IntervalSkipList(Generic[T]):
             _relink(at, level, following, exact)
 
     def _before(self, node: Node[T]) -> list[Node[T]]:
-        """The last node in front of this one's place on every level, the bottom first."""
+        """Returns the last node in front of this one's place on every level, the bottom first."""
         low, place = node.low, node.place
         at = self._head
         found = []
@@ -303,7 +303,7 @@ class VersionedIntervals(Generic[T]):
         return tenure.holds(self.newest) or any(map(tenure.holds, self._pins))
 
     def begin(self) -> int:
-        """The number of the version to be made."""
+        """Returns the number of the version to be made."""
         return self.newest + 1
 
     def add(self, low: int, high: int, value: T, rank: int = 0) -> Node[T]:

@@ -79,7 +79,7 @@ class AssemblyFile:
         return self._file.read_at(position, length)
 
     def pieces(self, size_bytes: int) -> Iterator[bytes]:
-        """The first so many bytes, some at a time."""
+        """Yields the first so many bytes, some at a time."""
         for start in range(0, size_bytes, _PIECE_BYTES):
             yield self._file.read_at(start, min(_PIECE_BYTES, size_bytes - start))
 
@@ -194,7 +194,7 @@ class _SegmentMaps:
         self.segment_bytes = first.segment_bytes
 
     def to_cold(self, physical: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The cold offset of each record; :class:`CorruptionError` for an offset that is no archived record."""
+        """Returns the cold offset of each record; :class:`CorruptionError` for an offset that is no archived record."""
         cold = np.empty_like(physical)
         bases = physical - physical % self.segment_bytes
         for base in np.unique(bases).tolist():

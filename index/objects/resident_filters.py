@@ -327,7 +327,7 @@ class ResidentFilters:
             self._disk.forget(key)
 
     def counters(self) -> FilterCounters:
-        """All numbers at one moment."""
+        """Returns all numbers at one moment."""
         with self._lock:
             return FilterCounters(
                 hits=self._hits, misses=self._misses, evictions=self._evictions, bytes=self._uses.used_bytes,

@@ -133,7 +133,7 @@ class ClassicIndexFile:
         return self.header.next_item - 1
 
     def all_items(self) -> Items:
-        """Every item put, by number, as a view of the map."""
+        """Returns every item put, by number, as a view of the map."""
         return self._data[self._item_at(1) : self._item_at(self.header.next_item)].view(ITEM_DTYPE)
 
     def put(self, rows: ScanRows, keys: ItemRows, start: int, end: int) -> int:
@@ -507,7 +507,7 @@ class ClassicIndex:
     # reading
 
     def files(self) -> list[ClassicIndexFile]:
-        """Every file in the order of names."""
+        """Returns every file in the order of names."""
         return list(self._view)
 
     def query(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> QueryOffsets:

@@ -278,7 +278,7 @@ class _LostParts:
 
 
 def topic_id_of(manifest: ManifestStore, reader: ArchiveReader, head: Head, topic: str) -> int:
-    """The archive's id of a topic; :class:`TopicNotFoundError` if it never saw one."""
+    """Returns the archive's id of a topic; :class:`TopicNotFoundError` if it never saw one."""
     state = manifest.state(reader, head).find(topic)
     if state is not None:
         return state.topic_id

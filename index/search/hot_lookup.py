@@ -105,7 +105,7 @@ def topic_prefix(topic: str) -> NDArray[np.uint8]:
 
 
 def encoded_key(key: str) -> bytes:
-    """A key's UTF-8; :class:`InvalidRequestError` for what is no text."""
+    """Returns a key's UTF-8; :class:`InvalidRequestError` for what is no text."""
     try:
         return key.encode()
     except UnicodeEncodeError as error:
@@ -190,7 +190,7 @@ class HotRecord:
     data: bytes
 
     def message(self) -> StoredMessage:
-        """The message with all its fields."""
+        """Returns the message with all its fields."""
         record = decode_record(self.data, physical_offset=self.physical_offset, verify=False)
         return StoredMessage(record, self.store_id, Tier.HOT)
 
@@ -306,7 +306,7 @@ class HotKeys:
         self._one_key = address_of(self._job)
 
     def look_up(self, keys: Keys, *, limit: int = 1) -> HotRecords:
-        """The newest ``limit`` messages of each key, newest first; a key that nothing is found of has no row.
+        """Returns the newest ``limit`` messages of each key, newest first; a key that nothing is found of has no row.
 
         A key is found as a search finds it: it is the UNIQ_KEY of a message or one of its KEYS. Raises
         :class:`CorruptIndexError` for a damaged index file and :class:`CorruptionError` for a damaged record.
@@ -325,7 +325,7 @@ class HotKeys:
         return HotRecords(self._store_id, self.border, self.end, batch)
 
     def get(self, key: str) -> HotRecord | None:
-        """The newest message with a key, or None; raises as :meth:`look_up` does."""
+        """Returns the newest message with a key, or None; raises as :meth:`look_up` does."""
         if self._erased_below:
             return self._get_shown(key)
         if not self._key.put(key):

@@ -190,7 +190,7 @@ class HotSearch:
         return axis is TimeAxis.STORE and self._snapshot.times_rise
 
     def _by_store_time(self, queue: SnapshotQueue, first: int, last: int, time_ms: int) -> int:
-        """The first queue offset in ``[first, last)`` of a message stored at or after a time."""
+        """Returns the first queue offset in ``[first, last)`` of a message stored at or after a time."""
         while first < last:
             middle = (first + last) // 2
             if self._store_ms(queue, middle) < time_ms:
@@ -200,7 +200,7 @@ class HotSearch:
         return first
 
     def _store_ms(self, queue: SnapshotQueue, offset: int) -> int:
-        """A message's store time without decoding the rest of it."""
+        """Returns a message's store time without decoding the rest of it."""
         units, failures = queue.checked(offset, offset + 1, with_sums=True)
         if failures:
             raise failures[offset]

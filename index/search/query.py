@@ -196,7 +196,7 @@ class Coverage:
     failures: list[Failure] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """The ``coverage`` object of an answer."""
+        """Returns the ``coverage`` object of an answer."""
         return {
             # what the answer claims
             "complete": self.complete,
@@ -282,7 +282,7 @@ class CostEstimate:
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """The ``estimate`` object of an answer."""
+        """Returns the ``estimate`` object of an answer."""
         return {
             "requests": self.requests.to_json(),
             "bytes": self.bytes,

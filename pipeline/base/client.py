@@ -134,7 +134,7 @@ class ServiceClient:
         return self._json("GET", "/v1/stats")
 
     def topics(self) -> list[ServedTopic]:
-        """Every topic with its queues."""
+        """Returns every topic with its queues."""
         return [_topic(one) for one in self._json("GET", "/v1/topics")["topics"]]
 
     def topic(self, name: str) -> ServedTopic:
@@ -279,7 +279,7 @@ def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column as the service takes it: one key may stand by itself."""
+    """Returns the column as the service takes it: one key may stand by itself."""
     if name != "keys" or pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         return column
     whole = column.combine_chunks()

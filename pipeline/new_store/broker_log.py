@@ -277,7 +277,7 @@ class LogPlan:
             ) from error  # fmt: skip
 
     def tasks(self, store: NewStore) -> list[ArchiveTask]:
-        """A task for each segment."""
+        """Returns a task for each segment."""
         ids = {topic.name: topic.topic_id for topic in self.topics}
         return [ArchiveTask(store, each, tuple((ids[name], name) for name in each.topics)) for each in self.surveys]
 

@@ -90,7 +90,7 @@ class FileList:
 
 
 def message_columns(spark: SparkSession, description: InputDescription, partitions: int) -> DataFrame:
-    """The rows with the columns of the view ``messages``, in the order that they will have in the log.
+    """Returns the rows with the columns of the view ``messages``, in the order that they will have in the log.
 
     Raises :class:`InvalidRequestError` for a column that is not there or of a type that cannot be meant.
     """
@@ -139,7 +139,7 @@ def _body(description: InputDescription, types: dict[str, DataType]) -> Column:
 
 
 def _keys(description: InputDescription, types: dict[str, DataType]) -> Column:
-    """The keys of all columns, those that are empty left out; a JSON array is several."""
+    """Returns the keys of all columns, those that are empty left out; a JSON array is several."""
     lists = []
     for name in description.key_columns:
         column = sql.col(name)

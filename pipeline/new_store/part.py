@@ -159,7 +159,7 @@ class PartBuilder:
 
 
 def _ranges(segment: Segment, topics: Sequence[Topic]) -> Iterator[LogRange]:
-    """All records of a closed segment as the dispatcher hands them out."""
+    """Yields all records of a closed segment as the dispatcher hands them out."""
     table = TopicTable([topic.name for topic in topics])
     ids = np.array([topic.topic_id for topic in topics], np.int32)
     position = 0

@@ -55,7 +55,7 @@ def bounds_of(predicate: Predicate, from_ms: int | None = None) -> Bounds:
 
 
 def _ends(span: ValueRange) -> tuple[int, int]:
-    """The least and the greatest 64-bit number inside; the first is the greater if there is none."""
+    """Returns the least and the greatest 64-bit number inside; the first is the greater if there is none."""
     least = _LEAST if span.first is None else max(span.first, _LEAST)
     greatest = _MOST if span.end is None else min(span.end - 1, _MOST)
     return (least, greatest) if least <= greatest else (0, -1)
@@ -117,7 +117,7 @@ class Share:
     count: int
 
     def of(self, runs: list[DirectoryRow]) -> list[DirectoryRow]:
-        """The runs of this part's frames; every frame is in one part, and the order stays."""
+        """Returns the runs of this part's frames; every frame is in one part, and the order stays."""
         if self.count == 1:
             return runs
         groups = [list(group) for _, group in groupby(runs, key=lambda run: run.frame)]
@@ -138,7 +138,7 @@ def read_frames(
     frames: Collection[int] | None = None,
     share: Share = WHOLE,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a segment that fit, in the order of queues, then queue offsets; no batch is empty.
+    """Yields the messages of a segment that fit, in the order of queues, then queue offsets; no batch is empty.
 
     ``frames`` reads only frames of these numbers (``SeekTable.frame_of`` tells a cold offset's), ``share`` a part of
     those that are read. Frames that topic or times rule out are not asked for. In memory are 8 MiB of compressed
@@ -246,7 +246,7 @@ def expired_by_name(manifest: ManifestStore, reader: ArchiveReader, head: Head) 
 
 
 def batches_of(messages: list[StoredMessage], predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    """The messages that fit keys and tags, as one batch or none."""
+    """Yields the messages that fit keys and tags, as one batch or none."""
     batch = predicate.chosen(message_batch(messages))
     if batch.num_rows:
         yield batch

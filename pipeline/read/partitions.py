@@ -79,7 +79,7 @@ def plan_parts(
 
 
 def shares_of(entry: LogEntry, size_bytes: int, part_bytes: int) -> Iterator[tuple[SegmentPart, int]]:
-    """A segment of which so much is wanted, in equal parts, with what each of them counts for."""
+    """Returns a segment of which so much is wanted, in equal parts, with what each of them counts for."""
     count = -(-size_bytes // part_bytes)
     return ((SegmentPart(entry, Share(number, count)), size_bytes // count) for number in range(count))
 
@@ -99,7 +99,7 @@ def packed(parts: Iterable[tuple[P, int]], part_bytes: int) -> Iterator[tuple[P,
 
 
 def read_parts(store: PinnedStore, parts: tuple[SegmentPart, ...], predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    """The messages of a task that fit, as :func:`pipeline.read.frames.read_frames` gives them."""
+    """Yields the messages of a task that fit, as :func:`pipeline.read.frames.read_frames` gives them."""
     for part in parts:
         yield from read_part(store, part, predicate)
 
@@ -141,7 +141,7 @@ def despite_rewriting(
 
 
 def _behind(batch: pa.RecordBatch, last: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that come after a row in the order of queues."""
+    """Returns the rows that come after a row in the order of queues."""
     topics, queues, offsets = (batch.column(name) for name in ("topic", "queue_id", "queue_offset"))
     topic, queue, offset = (last.column(name)[0] for name in ("topic", "queue_id", "queue_offset"))
     is_later = pc.or_(pc.greater(queues, queue), pc.and_(pc.equal(queues, queue), pc.greater(offsets, offset)))
@@ -274,7 +274,7 @@ def _cut(entry: LogEntry, offsets: NDArray[np.int64], part_bytes: int) -> Iterat
 
 
 def read_hits(store: PinnedStore, part: HitsPart, predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    """The messages at these places that fit, in the order of queues.
+    """Returns the messages at these places that fit, in the order of queues.
 
     A segment costs its seek table and its frames, neighbours in one request. Raises :class:`CorruptionError` for
     damage, naming the object, and the object store's error if it cannot be read.

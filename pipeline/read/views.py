@@ -74,7 +74,7 @@ KEYED, KEYED_SPARK = _arrow((*_COLUMNS, _KEY)), _spark((*_COLUMNS, _KEY))
 
 
 def shown_ms(time_ms: int) -> int:
-    """A time as a row shows it, in ms."""
+    """Returns a time as a row shows it, in ms."""
     return min(max(time_ms, FIRST_SHOWN_MS), LAST_SHOWN_MS)
 
 

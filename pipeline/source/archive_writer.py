@@ -57,7 +57,7 @@ class PlacesByNumber:
 def make_archive_writer(
     options: SourceOptions, schema: StructType, *, overwrite: bool, clock: Clock, randomness: Randomness
 ) -> ArchiveWriter:
-    """The writer of one batch write.
+    """Returns the writer of one batch write.
 
     Raises :class:`InvalidRequestError` for columns or options that cannot be taken, :class:`StoreMismatchError` if the
     store has an archive.

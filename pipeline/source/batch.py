@@ -113,7 +113,7 @@ class BatchReader(DataSourceReader):
             yield ArchivePartition(store.store_id, parts, to_scan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition; none of the one that Spark makes up where there is nothing to read."""
+        """Returns the rows of a partition; none of the one that Spark makes up where there is nothing to read."""
         batches = self._messages_of(partition)
         if self._options.view is View.KEYS:
             batches = keyed(batches, self._options.keys)
@@ -185,7 +185,7 @@ def plan_pulls(options: SourceOptions, archive: ArchiveSnapshot | None) -> Itera
 def _holes(
     client: ServiceClient, store: PinnedStore, topic: str, *, queue: ServedQueueEnds, end: int, log_begin: int
 ) -> Iterator[tuple[int, int]]:
-    """The queue offsets below ``end`` that the archive lacks and whose messages may still be hot."""
+    """Yields the queue offsets below ``end`` that the archive lacks and whose messages may still be hot."""
     manifest, head = store.manifest, store.head
     reader = manifest.reader()
     ids = [state.topic_id for state in manifest.state(reader, head).listed if state.name == topic]
@@ -207,7 +207,7 @@ def _holes(
 
 
 def _above(options: SourceOptions, archive: ArchiveSnapshot | None, store_id: str, log_end: int) -> int:
-    """The physical offset above which messages are read from the service."""
+    """Returns the physical offset above which messages are read from the service."""
     if options.store not in (None, store_id):
         raise InvalidRequestError(
             f"the service at {options.url} serves store {store_id!r}, not {options.store!r}", hint="see option 'store'"
@@ -230,7 +230,7 @@ def _above(options: SourceOptions, archive: ArchiveSnapshot | None, store_id: st
 
 
 def _first_at_or_above(client: ServiceClient, topic: str, queue: ServedQueueEnds, above: int) -> int:
-    """The queue offset from which on all messages that there are lie at or above a physical offset."""
+    """Returns the queue offset from which on all messages that there are lie at or above a physical offset."""
     return _present_from(client, topic, queue, 0 if above == 0 else _bisected(client, topic, queue, above))
 
 
@@ -241,7 +241,7 @@ def _present_from(client: ServiceClient, topic: str, queue: ServedQueueEnds, fir
 
 
 def _bisected(client: ServiceClient, topic: str, queue: ServedQueueEnds, above: int) -> int:
-    """The least queue offset with nothing below ``above`` behind it, looked for from the queue's end.
+    """Returns the least queue offset with nothing below ``above`` behind it, looked for from the queue's end.
 
     Queue offsets and physical offsets rise together.
     """
@@ -266,7 +266,7 @@ def _bisected(client: ServiceClient, topic: str, queue: ServedQueueEnds, above: 
 
 
 def _next_message(client: ServiceClient, topic: str, queue: ServedQueueEnds, offset: int) -> dict[str, Any] | None:
-    """The first message at or above an offset that is there; None if there is none."""
+    """Returns the first message at or above an offset that is there; None if there is none."""
     while offset < queue.max_offset:
         page = client.pull(topic, queue.queue_id, offset, 1)
         if page.messages:
@@ -278,7 +278,7 @@ def _next_message(client: ServiceClient, topic: str, queue: ServedQueueEnds, off
 
 
 def _ranges(queue: ServedQueueEnds, among: tuple[int, int], task_bytes: int) -> Iterator[tuple[int, int]]:
-    """The offsets ``[first, end)`` of the queue, without its declared gaps, a task each."""
+    """Yields the offsets ``[first, end)`` of the queue, without its declared gaps, a task each."""
     first, end = among
     for gap_first, gap_end in sorted(queue.gaps or []):
         yield from _cut(first, min(end, gap_first), task_bytes)
@@ -294,7 +294,7 @@ def _cut(first: int, end: int, task_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def read_pulled(task: PulledPartition, predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    """The messages of a task that fit. Raises :class:`ConflictError` if some of them are no longer there."""
+    """Yields the messages of a task that fit. Raises :class:`ConflictError` if some of them are no longer there."""
     offset = task.first
     with ServiceClient(task.url) as client:
         while offset < task.end:

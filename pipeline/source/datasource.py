@@ -30,7 +30,7 @@ class TierlogDataSource(DataSource):
         return "tierlog"
 
     def schema(self) -> StructType:
-        """The columns of the view, or those that option ``columns`` names."""
+        """Returns the columns of the view, or those that option ``columns`` names."""
         return _schema_of(SourceOptions.parse(self.options, SourceUse.READ | SourceUse.READ_STREAM))
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -239,7 +239,7 @@ _OPTIONS = {
 
 
 def option_names(use: SourceUse) -> list[str]:
-    """The options that mean something for a use, in the order of the table."""
+    """Returns the options that mean something for a use, in the order of the table."""
     return [option.name for option in _OPTIONS.values() if option.uses & use]
 
 

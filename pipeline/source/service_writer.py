@@ -110,7 +110,7 @@ class ServiceStreamWriter(DataSourceStreamArrowWriter):
 def make_service_writer(
     options: SourceOptions, schema: StructType, *, overwrite: bool, randomness: Randomness
 ) -> ServiceWriter:
-    """The writer of one batch write; raises what :meth:`ServiceTarget.of` raises."""
+    """Returns the writer of one batch write; raises what :meth:`ServiceTarget.of` raises."""
     producer = options.producer or randomness.token_hex(16)
     if not _PRODUCER.fullmatch(producer):
         raise InvalidRequestError(
@@ -120,7 +120,7 @@ def make_service_writer(
 
 
 def make_service_stream_writer(options: SourceOptions, schema: StructType, *, overwrite: bool) -> ServiceStreamWriter:
-    """The writer of a streaming query; raises what :meth:`ServiceTarget.of` raises."""
+    """Returns the writer of a streaming query; raises what :meth:`ServiceTarget.of` raises."""
     return ServiceStreamWriter(ServiceTarget.of(options, schema, overwrite=overwrite))
 
 

@@ -124,15 +124,15 @@ class FileSystem(Protocol):
         ...
 
     def read(self, path: Path) -> bytes:
-        """The whole file."""
+        """Returns the whole file."""
         ...
 
     def map_read(self, path: Path) -> ByteArray:
-        """The file's bytes as a read-only array that follows later writes and outlives an unlink."""
+        """Returns the file's bytes as a read-only array that follows later writes and outlives an unlink."""
         ...
 
     def map_write(self, path: Path) -> ByteArray:
-        """The file's bytes as a writable array; durable after :meth:`File.flush` of the same file."""
+        """Returns the file's bytes as a writable array; durable after :meth:`File.flush` of the same file."""
         ...
 
     def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
@@ -140,7 +140,7 @@ class FileSystem(Protocol):
         ...
 
     def map_private(self, path: Path) -> ByteArray:
-        """The file's bytes as a writable array whose changes nobody else sees."""
+        """Returns the file's bytes as a writable array whose changes nobody else sees."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:

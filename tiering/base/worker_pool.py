@@ -92,7 +92,7 @@ def run_into(result: Future[T], work: Callable[[], T]) -> None:
 
 
 def done_here(work: Callable[[], T]) -> Future[T]:
-    """The outcome of work done by the caller."""
+    """Returns the outcome of work done by the caller."""
     result: Future[T] = Future()
     run_into(result, work)
     return result

@@ -362,7 +362,7 @@ class QueueOrder:
         return offset == target
 
     def reached(self) -> Mapping[tuple[int, int], int]:
-        """The next offset of each queue, where nothing of it was missed."""
+        """Returns the next offset of each queue, where nothing of it was missed."""
         if self._missed:
             return {queue: offset for queue, offset in self._next.items() if queue in self._after_miss}
         return self._next
@@ -438,7 +438,7 @@ class SegmentOrder:
         self.topic_ids = check.topic_ids
 
     def stored_rows(self, entry: LogEntry) -> StoredRows:
-        """The stored queue rows of the next segment."""
+        """Returns the stored queue rows of the next segment."""
         rows, key = self._rows.of(entry)
         return StoredRows(key, rows)
 
@@ -464,7 +464,7 @@ class _StoredRowsReader:
         self._bases = {entry.base for entry in check.log}
 
     def of(self, entry: LogEntry) -> tuple[QueueRows | None, str]:
-        """The stored rows of a segment and the object that holds them; None if they cannot be read."""
+        """Returns the stored rows of a segment and the object that holds them; None if they cannot be read."""
         found = next((ref for (first, end), ref in self._check._rows if first <= entry.base < end), None)
         ref = entry.rows or found
         if ref is None:

@@ -53,7 +53,7 @@ class ColdRepair:
         return "made again under another name, from the directories of its segments"
 
     def with_rows(self, entries: Sequence[LogEntry], topic_ids: Mapping[str, int]) -> list[LogEntry]:
-        """The entries, each with an object of queue rows of its own; raises as :meth:`rows`."""
+        """Returns the entries, each with an object of queue rows of its own; raises as :meth:`rows`."""
         derived = [self._derive(entry, topic_ids) for entry in entries]
         return [replace(entry, rows=self._store(entry, rows)) for entry, rows in zip(entries, derived, strict=True)]
 

@@ -151,17 +151,17 @@ def encode_message_id(store_host: bytes, physical_offset: int) -> str:
 
 
 def encode_host(ip: bytes, port: int) -> bytes:
-    """An address field: 4 or 16 bytes of IP and the port."""
+    """Returns an address field: 4 or 16 bytes of IP and the port."""
     return ip + _I32.pack(port)
 
 
 def body_crc(body: bytes) -> int:
-    """The stored CRC of a body."""
+    """Returns the stored CRC of a body."""
     return zlib.crc32(body) & 0x7FFFFFFF if body else 0
 
 
 def encode_record(record: Record, *, checksum: bool = False) -> bytes:
-    """The record's bytes; size, version and body CRC are taken from the parts, not from the fields.
+    """Returns the record's bytes; size, version and body CRC are taken from the parts, not from the fields.
 
     ``checksum`` adds the property that sums the whole record.
     """
@@ -281,7 +281,7 @@ def reserve_checksum(properties_text: bytes) -> bytes:
 
 
 def fill_checksum(record: bytes) -> bytes:
-    """A record whose text has the room, with the checksum in it."""
+    """Returns a record whose text has the room, with the checksum in it."""
     covered = record[:-CHECKSUM_BYTES]
     return covered + _START + _digits(covered) + b"\x02"
 

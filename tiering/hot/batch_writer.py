@@ -61,7 +61,7 @@ class BatchWriter:
         self._next_offsets[key] = max(queue_offset, self._next_offsets.get(key, 0))
 
     def next_offset(self, topic: Topic, queue_id: int) -> int:
-        """The offset that the queue's next message gets."""
+        """Returns the offset that the queue's next message gets."""
         return max(self._next_offsets.get((topic.topic_id, queue_id), 0), topic.floor(queue_id))
 
     def record_sizes(self, batch: MessageBatch | LoneMessage) -> Sizes:

@@ -184,17 +184,17 @@ class CommitLog:
         return self.end if self._shows_unflushed else self.flushed
 
     def segments(self) -> list[Segment]:
-        """All segments, ascending; a consistent copy."""
+        """Returns all segments, ascending; a consistent copy."""
         with self._segments_lock:
             return list(self._segments.values())
 
     def segment_of(self, offset: int) -> Segment:
-        """The segment that holds a physical offset; KeyError outside the log."""
+        """Returns the segment that holds a physical offset; KeyError outside the log."""
         found: Segment = self._segments[offset - offset % self.segment_bytes]
         return found
 
     def segment_at(self, offset: int) -> Segment | None:
-        """The segment of :meth:`segment_of`, or None outside the log."""
+        """Returns the segment of :meth:`segment_of`, or None outside the log."""
         found: Segment | None = self._segments.get(offset - offset % self.segment_bytes)
         return found
 

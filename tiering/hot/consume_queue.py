@@ -60,7 +60,7 @@ class QueueView:
         return np.concatenate(pieces, dtype=UNIT_DTYPE) if pieces else np.empty(0, UNIT_DTYPE)
 
     def first_at_or_above(self, physical_offset: int) -> int:
-        """The first queue offset whose record lies at or above a physical offset; ``next`` if there is none."""
+        """Returns the first queue offset whose record lies at or above a physical offset; ``next`` if there is none."""
         low, high = self.first, self.next
         if low < high and not self.is_below(low, physical_offset):  # what is usual: the border lies below the queue,
             return low
@@ -81,7 +81,7 @@ class QueueView:
         return bool(is_prefill(unit) or unit["physical_offset"] < physical_offset)
 
     def until(self, physical_offset: int) -> QueueView:
-        """The queue without the units of records at or above a physical offset."""
+        """Returns the queue without the units of records at or above a physical offset."""
         return replace(self, next=self.first_at_or_above(physical_offset))
 
 
@@ -337,7 +337,7 @@ class ConsumeQueues:
                 self._write(topic.name, queue_id, queue, first, units[first - at : end - at])
 
     def place_of(self, topic: Topic, queue_id: int, offset: int) -> tuple[Path, int]:
-        """The file of a queue's unit, and its position there."""
+        """Returns the file of a queue's unit, and its position there."""
         base = offset - offset % self._file_units
         name = base_offset_name(base * UNIT_BYTES)
         return self._paths.queue(topic.name, queue_id) / name, (offset - base) * UNIT_BYTES
@@ -373,12 +373,12 @@ class ConsumeQueues:
     # reading
 
     def view(self, topic_id: int, queue_id: int) -> QueueView | None:
-        """The queue as it is now, or None if nothing was ever put in it."""
+        """Returns the queue as it is now, or None if nothing was ever put in it."""
         with self._lock:
             return self._view(topic_id, queue_id)
 
     def views(self, topic: Topic) -> dict[int, QueueView]:
-        """All queues of a topic that something was ever put in, at one moment."""
+        """Returns all queues of a topic that something was ever put in, at one moment."""
         with self._lock:
             views = ((queue_id, self._view(topic.topic_id, queue_id)) for queue_id in range(topic.queues))
             return {queue_id: view for queue_id, view in views if view is not None}
@@ -427,7 +427,7 @@ def place_foreign(rows: ScanRows, next_offset: int | None) -> tuple[ScanRows, in
 
 
 def units_of(topic: str, data: ByteArray, rows: ScanRows) -> UnitArray:
-    """The units of scanned records of one topic; the rows' positions count from ``data``."""
+    """Returns the units of scanned records of one topic; the rows' positions count from ``data``."""
     units = np.empty(len(rows), UNIT_DTYPE)
     units["physical_offset"], units["size"] = rows["physical_offset"], rows["size"]
     units["tag_hash"] = tag_codes(topic, data, rows)
@@ -435,7 +435,7 @@ def units_of(topic: str, data: ByteArray, rows: ScanRows) -> UnitArray:
 
 
 def _consecutive(name: str, queue: _Queue, rows: ScanRows) -> tuple[ScanRows, int]:
-    """The records that the queue does not have yet, and the first one's offset."""
+    """Returns the records that the queue does not have yet, and the first one's offset."""
     if queue.files:
         rows = rows[rows["queue_offset"] >= queue.next]  # already there: the log is read again from an earlier point
     if not len(rows):

@@ -185,7 +185,7 @@ class ProducerWindow:
                     self._under_way.pop(key, None)
 
     def known(self, topic: str, producer: str, first: int, end: int) -> list[SequenceRun]:
-        """The runs that have any of the sequences ``[first, end)``, in their order."""
+        """Returns the runs that have any of the sequences ``[first, end)``, in their order."""
         with self._lock:
             self._trim()
             runs = self._runs.get((topic, producer), [])
@@ -310,6 +310,6 @@ _FILE = JsonFile(_decode, _encode, (_FORMAT,))
 
 
 def marks(producer: str, sequences: Sequence[int]) -> list[bytes]:
-    """The property text that makes a record one of a producer's, for each sequence."""
+    """Returns the property text that makes a record one of a producer's, for each sequence."""
     start = f"{PRODUCER}\x01{producer}\x02{SEQUENCE}\x01"
     return [f"{start}{sequence}\x02".encode() for sequence in sequences]

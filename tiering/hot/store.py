@@ -260,7 +260,7 @@ class HotStore:
             yield self._writer.next_offset
 
     def create_topic(self, name: str, queues: int) -> Topic:
-        """The topic, made if it is new and with at least so many queues, durably."""
+        """Returns the topic, made if it is new and with at least so many queues, durably."""
         with self._append_lock:
             self._check_open()
             with self.guard.writing("creating a topic"):
@@ -354,7 +354,7 @@ class HotStore:
                     _LOG.warning("damaged units of queue %s, [%d, %d), were derived again from the log", *place)
 
     def next_offset(self, topic: Topic, queue_id: int) -> int:
-        """The offset the queue's next dispatched message has; at least its floor."""
+        """Returns the offset the queue's next dispatched message has; at least its floor."""
         view = self.queues.view(topic.topic_id, queue_id)
         return max(view.next if view else 0, topic.floor(queue_id))
 

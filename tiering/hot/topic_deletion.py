@@ -55,7 +55,7 @@ class DeletedTopics:
         self._made: tuple[object, int, tuple[Tombstone, ...]] | None = None
 
     def current(self) -> tuple[Tombstone, ...]:
-        """The tombstones; the same tuple until something changes."""
+        """Returns the tombstones; the same tuple until something changes."""
         deletions, begin = self._hot.topics.deletions, self._hot.log.begin
         made = self._made
         if made is None or made[0] is not deletions or made[1] != begin:

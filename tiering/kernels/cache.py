@@ -150,7 +150,7 @@ def _why_not(shipped: Path, target: Processor | None, environment: Mapping[str, 
 
 
 def _writable(environment: Mapping[str, str], name: str) -> Path:
-    """The user's cache folder, or one in the folder for temporary files where there is none."""
+    """Returns the user's cache folder, or one in the folder for temporary files where there is none."""
     given = environment.get("XDG_CACHE_HOME")
     tried = []
     for parent in (Path(given) if given else Path.home() / ".cache", None):

@@ -108,7 +108,7 @@ def _fold_lanes(builder, address, steps, crc):
 
 
 def _fold_wide(builder, address, steps, crc):
-    """The result of :func:`_fold_lanes`, made in one register of 512 bits."""
+    """Returns the result of :func:`_fold_lanes`, made in one register of 512 bits."""
     kept = cgutils.alloca_once(builder, _EIGHT_I64)
     begin = builder.insert_element(ir.Constant(_EIGHT_I64, [0] * 8), crc, _I32(0))
     builder.store(builder.xor(_loaded(builder, address, _EIGHT_I64), begin), kept)

@@ -167,7 +167,7 @@ def sort_into_queues(rows: ScanRows, begin: int) -> SortedUnits:
 
 @called
 def _tag_hash(properties, length):
-    """The hash of a record's tag as its unit has it; of equal names the last one counts."""
+    """Returns the hash of a record's tag as its unit has it; of equal names the last one counts."""
     found = int64(0)
     end = properties + length
     start = properties

@@ -37,7 +37,7 @@ def _with(value, word):
 
 @called
 def record_sum(address, length):
-    """The sum of the record of ``length`` bytes, eight at least, at an address."""
+    """Returns the sum of the record of ``length`` bytes, eight at least, at an address."""
     first = uint64(length)
     second = third = fourth = uint64(0)
     end = address + length
@@ -106,5 +106,5 @@ def stretches(data: ByteArray, most_bytes: int) -> Iterator[RecordRange]:
 
 
 def sum_of(data: ByteArray, stretch: RecordRange) -> int:
-    """The sum of the records of a stretch."""
+    """Returns the sum of the records of a stretch."""
     return int(_sum(address_of(data), stretch.start, stretch.end))

@@ -18,7 +18,7 @@ _I64 = ir.IntType(64)
 
 @intrinsic(prefer_literal=True)
 def load_fields(typing_context, address, count):
-    """The first ``count`` int64 at an address, as a tuple; how many is a constant."""
+    """Returns the first ``count`` int64 at an address, as a tuple; how many is a constant."""
     if not isinstance(count, types.IntegerLiteral):
         return None
 
@@ -41,7 +41,7 @@ class StructKernel(Protocol):
     at: Any
 
     def pack(self, **fields: int) -> bytes:
-        """The fields as they lie in memory, for a caller who asks with the same ones again and again."""
+        """Returns the fields as they lie in memory, for a caller who asks with the same ones again and again."""
         ...
 
     def __call__(self, **fields: int) -> Any:

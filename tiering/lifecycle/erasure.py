@@ -211,7 +211,7 @@ class ErasureRunner:
     # receipts
 
     def receipt_of(self, tombstone: Tombstone) -> Receipt:
-        """The receipt of an open erasure, rows of interrupted batches settled; made if it is missing."""
+        """Returns the receipt of an open erasure, rows of interrupted batches settled; made if it is missing."""
         receipt = self._open.get(tombstone.tombstone_id)
         if receipt is None:
             found = self._readable_receipt(tombstone.tombstone_id)

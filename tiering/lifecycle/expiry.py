@@ -40,7 +40,7 @@ class ExpiryRules(Protocol):
         ...
 
     def step_ms(self, topic: RetainedTopic) -> int:
-        """The least step by which the expiry of a topic rises: each rise is a commit."""
+        """Returns the least step by which the expiry of a topic rises: each rise is a commit."""
         ...
 
     def archive_below_ms(self, now_ms: int) -> int | None:
@@ -63,7 +63,7 @@ class ConfiguredRules:
         return None if topic.cold_retention_ms is None else now_ms - topic.cold_retention_ms
 
     def step_ms(self, topic: RetainedTopic) -> int:
-        """A 24th of the retention, a minute at least and an hour at most."""
+        """Returns a 24th of the retention, a minute at least and an hour at most."""
         return min(_MOST_STEP_MS, max(_LEAST_STEP_MS, (topic.cold_retention_ms or 0) // 24))
 
     def archive_below_ms(self, now_ms: int) -> int | None:
@@ -85,15 +85,15 @@ class GivenRules:
     """Empty: the whole archive."""
 
     def topic_below_ms(self, topic: RetainedTopic, now_ms: int) -> int | None:
-        """The time that was asked for, for the topics that are named."""
+        """Returns the time that was asked for, for the topics that are named."""
         return self._below_ms(now_ms) if topic.name in self.topics else None
 
     def step_ms(self, topic: RetainedTopic) -> int:
-        """A millisecond: what was asked for is exact."""
+        """Returns a millisecond: what was asked for is exact."""
         return 1
 
     def archive_below_ms(self, now_ms: int) -> int | None:
-        """The time that was asked for, unless topics are named."""
+        """Returns the time that was asked for, unless topics are named."""
         return None if self.topics else self._below_ms(now_ms)
 
     @property
@@ -182,7 +182,7 @@ class ColdRetention:
         return all(_is_over(run, expired) for run in runs)
 
     def expired_by_name(self, head: Head) -> dict[str, int]:
-        """The expiries in force, by topic, of topics that are not on hold."""
+        """Returns the expiries in force, by topic, of topics that are not on hold."""
         expired = dict(head.expired)
         return {
             topic.name: expired[topic.topic_id]
@@ -301,7 +301,7 @@ class ExpiryRunner:
         return marks
 
     def goal(self, head: Head) -> dict[str, int]:
-        """The expiries in force, by topic, of topics that are not on hold."""
+        """Returns the expiries in force, by topic, of topics that are not on hold."""
         return self._retention.expired_by_name(head)
 
     def overwrite(self, head: Head, first: int, goal: Mapping[str, int], looked: Mapping[str, int]) -> OverwriteResult:

@@ -72,7 +72,7 @@ class FencedLog:
         return found
 
     def lacking(self, parting: Divergence, *, from_offset: int) -> Iterator[Record]:
-        """Every record from an offset on that the archive lacks and never removed, in the order of the log."""
+        """Yields every record from an offset on that the archive lacks and never removed, in the order of the log."""
         for segment in self._files.segments():
             if segment.end <= from_offset:
                 continue
@@ -133,7 +133,7 @@ class FencedLog:
         return False
 
     def _compared(self, segment: Segment) -> tuple[int | None, int | None]:
-        """The end of a segment's last common record, and the first offset where archive and log differ."""
+        """Returns the end of a segment's last common record, and the first offset where archive and log differ."""
         found = self._files.read(segment)
         if not len(found.rows):
             return None, None
@@ -158,7 +158,7 @@ class FencedLog:
         )
 
     def _first_other(self, segment: Segment, bounds: Divergence) -> int | None:
-        """The first offset between the bounds with a filler that cannot stand for the record here."""
+        """Returns the first offset between the bounds with a filler that cannot stand for the record here."""
         entry = self._entry(segment.base_offset)
         if entry is None:
             return None
@@ -271,7 +271,7 @@ class _Runs:
         self.topics = {run.topic for run in self._runs}
 
     def at(self, cold: int) -> DirectoryRow | None:
-        """The row of what lies there; None for a record of a topic that was not to be archived."""
+        """Returns the row of what lies there; None for a record of a topic that was not to be archived."""
         number = bisect_right(self._starts, cold) - 1
         if number < 0 or cold >= self._starts[number] + self._runs[number].bytes:
             return None

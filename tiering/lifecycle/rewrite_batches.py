@@ -89,7 +89,7 @@ class RewriteBatch:
         self.reached = outcome.entry.next
 
     def change(self) -> ManifestChange:
-        """The commit that puts the new objects in the place of the old ones."""
+        """Returns the commit that puts the new objects in the place of the old ones."""
         return ManifestChange(
             log=tuple(each.new for each in self.replacements),
             remove=tuple(each.old for each in self.replacements),
@@ -190,7 +190,7 @@ class SegmentRewriter:
         self._check_going_on = check_going_on
 
     def batch(self, head: Head, first: int, end: int, selection: RecordSelection) -> RewriteBatch:
-        """The next 64 segments that are concerned, or 8 written again, or what takes 5 s; see
+        """Returns the next 64 segments that are concerned, or 8 written again, or what takes 5 s; see
         :class:`RewriteBatchMaker`.
         """
         manifest = self._manifest

@@ -45,7 +45,7 @@ class StoreView(Protocol):
     """One store, as far as keeping its messages is concerned."""
 
     def topics(self) -> Iterable[RetainedTopic]:
-        """Every topic as it is now."""
+        """Returns every topic as it is now."""
         ...
 
     @property

@@ -159,7 +159,7 @@ class TailWriter:
             self.changed.notify_all()
 
     def take(self, now_s: float) -> PendingTail | None:
-        """The next tail to be stored, or None if there is nothing to do at ``now_s`` (monotonic)."""
+        """Returns the next tail to be stored, or None if there is nothing to do at ``now_s`` (monotonic)."""
         with self.changed:
             if self._owner is None or self._fenced is not None:
                 return None
@@ -293,7 +293,7 @@ class TopicSource(Protocol):
         ...
 
     def all(self) -> list[Topic]:
-        """All of them."""
+        """Returns all of them."""
         ...
 
 
@@ -350,7 +350,7 @@ class TailCutter:
         return TailCut(position, end, TailKind.DATA, segment.data[start : found.position], used)
 
     def payload(self, first: int, end: int) -> ByteArray:
-        """The log's bytes of a range as a tail has them: fewer than the range where a segment was closed."""
+        """Returns the log's bytes of a range as a tail has them: fewer than the range where a segment was closed."""
         segment = self._log.segment_of(first)
         data_end = min(end, self._data_end(first)) - segment.base_offset
         return segment.data[first - segment.base_offset : max(data_end, first - segment.base_offset)]
@@ -359,7 +359,7 @@ class TailCutter:
         return self._log.flushed >= self._log.segment_of(position).end
 
     def _data_end(self, position: int) -> int:
-        """The flushed end in a segment; in a closed one where its zeros begin."""
+        """Returns the flushed end in a segment; in a closed one where its zeros begin."""
         segment = self._log.segment_of(position)
         if not self._is_closed(position):
             return max(position, self._log.flushed)

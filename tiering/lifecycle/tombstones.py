@@ -112,7 +112,7 @@ def refuse_too_many(head: Head, more: Tombstone) -> None:
 
 
 def _shared_salt(beside: Iterable[Tombstone], keys: int) -> str | None:
-    """The newest salt that has room for so many more keys; None if a fresh one is to be drawn."""
+    """Returns the newest salt that has room for so many more keys; None if a fresh one is to be drawn."""
     salts = Counter[str]()
     for tombstone in beside:
         if tombstone.key_hash is not None:
@@ -264,7 +264,7 @@ class Erasures:
         return topic in self._by_topic
 
     def end_of(self, topic: str) -> int:
-        """The physical offset from which on nothing of a topic is hidden."""
+        """Returns the physical offset from which on nothing of a topic is hidden."""
         found = self._by_topic.get(topic)
         return 0 if found is None else found.all.end
 

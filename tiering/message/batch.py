@@ -113,7 +113,7 @@ class ColumnarMessages(Protocol):
     """Messages that came in columns, and are turned into a batch as a whole."""
 
     def to_batch(self, *, now_ms: int, max_body_bytes: int) -> MessageBatch:
-        """The same batch, or error, as :meth:`MessageBatch.of` makes of the messages one by one."""
+        """Returns the same batch, or error, as :meth:`MessageBatch.of` makes of the messages one by one."""
         ...
 
 
@@ -179,7 +179,7 @@ class MessageBatch:
         return sizes
 
     def with_marks(self, marks: Sequence[bytes]) -> MessageBatch:
-        """The batch with a further piece of property text, made by the store, for each message.
+        """Returns the batch with a further piece of property text, made by the store, for each message.
 
         Raises :class:`MessageTooLargeError` if one does not fit.
         """

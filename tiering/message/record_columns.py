@@ -137,7 +137,7 @@ class RecordColumns:
         return int(taken)
 
     def numbers(self, name: str) -> NDArray[np.signedinteger]:
-        """A column of one number a row."""
+        """Returns a column of one number a row."""
         found: NDArray[np.signedinteger] = self._columns[name][: self.rows]
         return found
 
@@ -147,7 +147,7 @@ class RecordColumns:
         return found
 
     def text(self, name: str) -> ByteArray:
-        """The bytes of a column's texts, with room behind them."""
+        """Returns the bytes of a column's texts, with room behind them."""
         return self._columns[name]
 
 
@@ -242,7 +242,7 @@ class RecordBatchBuilder:
             self._columns.most_rows -= 1
 
     def finish(self) -> pa.RecordBatch:
-        """The messages in the order in which they were added; nothing is to be added afterwards."""
+        """Returns the messages in the order in which they were added; nothing is to be added afterwards."""
         arrays = [self._array(field) for field in self._schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if not self._plain:

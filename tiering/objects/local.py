@@ -81,7 +81,7 @@ def sync_folders(lowest: Path, highest: Path) -> None:
 
 
 def names_in_key_order(folder: Path) -> list[str]:
-    """The names in a folder, folders with a slash: so they sort as keys do, ``a-b`` before ``a/b``."""
+    """Returns the names in a folder, folders with a slash: so they sort as keys do, ``a-b`` before ``a/b``."""
     with os.scandir(folder) as entries:
         return sorted(entry.name + "/" * entry.is_dir() for entry in entries)
 
@@ -146,7 +146,7 @@ def describe(fd: int, key: str) -> ObjectInfo:
 
 
 def read_range(fd: int, start: int, end: int) -> bytes:
-    """The bytes of the half-open range; fewer only where the file ends."""
+    """Returns the bytes of the half-open range; fewer only where the file ends."""
     pieces = []
     while start < end:
         piece = os.pread(fd, end - start, start)
@@ -206,7 +206,7 @@ class LocalObjectStore:
         return self._write(key, pieces)
 
     def get(self, key: str) -> tuple[bytes, ObjectInfo]:
-        """The object; ChecksumMismatchError if its bytes are no longer those that were written."""
+        """Returns the object; ChecksumMismatchError if its bytes are no longer those that were written."""
         with self._opened(key) as (fd, status):
             data = read_range(fd, 0, status.st_size)
             info = describe(fd, key)

@@ -64,7 +64,7 @@ def open_object_store(
 
 
 def canonical_url(url: str) -> str:
-    """The one text for all spellings of ``url``, which a store remembers to know its archive again.
+    """Returns the one text for all spellings of ``url``, which a store remembers to know its archive again.
 
     Paths become absolute and lose ``..`` and trailing slashes; symbolic links are kept, as their target may
     move.

@@ -38,7 +38,7 @@ class ServiceAddress:
 
     @classmethod
     def parse(cls, url: str) -> ServiceAddress:
-        """An http or https URL, ``http://`` understood; :class:`InvalidRequestError` for anything else.
+        """Parses an http or https URL, ``http://`` understood; :class:`InvalidRequestError` for anything else.
 
         A user name or password in it is refused: it would end in logs.
         """
@@ -64,7 +64,7 @@ class ServiceAddress:
             return False
 
     def connect(self, timeout_s: float, tls: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
-        """A connection that is not open yet; each of its steps may take so long. ``tls`` checks who answers."""
+        """Returns a connection that is not open yet; each of its steps may take so long. ``tls`` checks who answers."""
         if self.is_tls:
             return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=tls)
         return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
@@ -164,7 +164,7 @@ def _read(path: Path) -> str:
 
 
 def _checked(token: str | None) -> str | None:
-    """The token without the line end of its file. Errors about a malformed token do not repeat it."""
+    """Returns the token without the line end of its file. Errors about a malformed token do not repeat it."""
     if token is None or not token.strip():
         return None
     token = token.strip()

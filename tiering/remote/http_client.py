@@ -34,7 +34,7 @@ class HttpAnswer:
     content: bytes
 
     def document(self) -> dict[str, Any] | None:
-        """The JSON object that it is, None if it is none."""
+        """Returns the JSON object that it is, None if it is none."""
         try:
             document = json.loads(self.content)
         except (ValueError, RecursionError):
@@ -42,7 +42,7 @@ class HttpAnswer:
         return document if isinstance(document, dict) else None
 
     def error(self) -> StoreError | None:
-        """The error that it tells of, None for a good answer. Redirects are errors."""
+        """Returns the error that it tells of, None for a good answer. Redirects are errors."""
         return None if self.status < 300 else refusal(self.status, self.document(), str(self.address))
 
 

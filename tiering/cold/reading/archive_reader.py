@@ -47,7 +47,7 @@ class SingleFlight:
         return self._joined
 
     def run(self, key: Hashable, work: Callable[[], T]) -> tuple[T, bool]:
-        """The work's result, and whether it was done here."""
+        """Returns the work's result, and whether it was done here."""
         while True:
             with self._lock:
                 flight = self._running.get(key)
@@ -96,7 +96,7 @@ class CacheLayer(Protocol):
         ...
 
     def counters(self) -> LayerCounters:
-        """All numbers at one moment."""
+        """Returns all numbers at one moment."""
         ...
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class ArchiveReader:
         return lambda start, end: self.fetch(key, start, end, stage)
 
     def metadata(self, key: str, start: int, end: int, stage: str, decode: Decode[T]) -> T:
-        """A decoded piece of metadata, fetched only if it is not kept already.
+        """Returns a decoded piece of metadata, fetched only if it is not kept already.
 
         ``decode`` checks the bytes: nothing that it refuses is kept, and what it refuses of the disk is fetched again.
         """
@@ -374,7 +374,7 @@ class _BlockReader(ArchiveReader):
         self._block: bytes | None = None
 
     def fetch(self, key: str, start: int, end: int, stage: str) -> bytes:
-        """A piece of the range, or one ranged GET for what lies outside it."""
+        """Returns a piece of the range, or one ranged GET for what lies outside it."""
         if key != self._key or start < self._start or end > self._end:
             return super().fetch(key, start, end, stage)
         if self._block is None:

@@ -101,7 +101,7 @@ class DiskCache:
             return not self._closed and _file_name(*place) in self._lru
 
     def get(self, key: str, start: int, end: int) -> bytes | None:
-        """The bytes of a range, or None; whatever is wrong with a file, it is as if it were not there."""
+        """Returns the bytes of a range, or None; whatever is wrong with a file, it is as if it were not there."""
         name = _file_name(key, start, end)
         with self._lock:
             is_listed = not self._closed and self._lru.get(name) is not None
@@ -114,7 +114,7 @@ class DiskCache:
         return data
 
     def kept(self) -> Iterator[tuple[Range, bytes]]:
-        """Every range that is there now, read one after the other; what is wrong is left out."""
+        """Yields every range that is there now, read one after the other; what is wrong is left out."""
         with self._lock:
             names = [] if self._closed else [(name, self._lru.get(name, touch=False)) for name in self._lru]
         for name, size in names:

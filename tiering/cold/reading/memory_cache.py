@@ -71,7 +71,7 @@ class ByteLru(Generic[K, V]):
         return iter(self._kept)
 
     def get(self, key: K, *, touch: bool = True) -> V | None:
-        """The value, which becomes the last to go if ``touch``; None if there is none."""
+        """Returns the value, which becomes the last to go if ``touch``; None if there is none."""
         entry = self._kept.get(key)
         if entry is None:
             return None
