@@ -25,7 +25,7 @@ from tests.support.processes.measured import measured
 from tierlog.index.format.layout import TIERLOG
 from tierlog.index.maintenance.merge_task import MergeTask, merge_range
 from tierlog.index.objects.builder import build_index_object
-from tierlog.index.objects.publisher import Workbench
+from tierlog.index.objects.publisher import AssemblyFolder
 from tierlog.index.objects.writer import IndexMeta
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.fs import LocalFileSystem
@@ -93,12 +93,12 @@ def main() -> None:
         maker.join()
         entries = pickle.loads((folder / "entries").read_bytes())
         store = LocalObjectStore(folder / "bucket", SystemClock())
-        workbench = Workbench(LocalFileSystem(), folder / "tmp", contextlib.nullcontext)
+        assembly = AssemblyFolder(LocalFileSystem(), folder / "tmp", contextlib.nullcontext)
         slots = entries[0].slots
         task = MergeTask(1, tuple(entries), 0, slots, _META, 1, 0, args.max_part_bytes)
         few = MergeTask(1, tuple(entries[:2]), 0, 9, _META, 1, 0, args.max_part_bytes)
-        merge_range(few, store, SeededRandomness(1), workbench)  # compiles
-        run = measured(lambda: merge_range(task, store, SeededRandomness(2), workbench))
+        merge_range(few, store, SeededRandomness(1), assembly)  # compiles
+        run = measured(lambda: merge_range(task, store, SeededRandomness(2), assembly))
         merged, count = run.result, args.objects * args.items
         print(
             f"{args.objects} objects of {args.items} items, {sum(entry.size_bytes for entry in entries) / 1e6:.0f} MB: "

@@ -62,7 +62,7 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 
 def installed(names: Sequence[str]) -> list[Distribution]:
-    """The named distributions and all that they need, without extras.
+    """Returns the named distributions and all that they need, without extras.
 
     Raises :class:`PackageNotFoundError` for a named one that is not installed; what another needs and is not installed
     is for another kind of machine.

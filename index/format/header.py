@@ -49,7 +49,7 @@ class FileHeader:
     item_count: int = 0
 
     def encode(self) -> bytes:
-        """The header's bytes."""
+        """Returns the header's bytes."""
         return _HEADER.pack(self.magic, self.begin_ms, self.end_ms, self.used_slots, self.item_count)
 
     @classmethod

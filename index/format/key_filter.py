@@ -46,12 +46,6 @@ _MOST_BLOCKS = (1 << 27) - 2
 _MASK_32 = (1 << 32) - 1
 
 
-def plain_block_and_mask(hash_low: int, hash_high: int, blocks: int) -> tuple[int, tuple[int, ...]]:
-    """The block of a key among ``blocks``, and the bit of each of its eight words."""
-    mask = tuple(1 << ((hash_low * salt & _MASK_32) >> 27) for salt in SALTS)
-    return hash_high * blocks >> 32, mask
-
-
 class KeyFilter:
     """A filter of the keys that an index object may hold. Reading is thread-safe; one thread fills it."""
 
@@ -63,7 +57,7 @@ class KeyFilter:
 
     @classmethod
     def sized(cls, keys: int, bits_per_key: int) -> KeyFilter:
-        """An empty filter for so many distinct keys, which :meth:`add` puts in."""
+        """Returns an empty filter for so many distinct keys, which :meth:`add` puts in."""
         if keys < 1 or bits_per_key < 1:
             raise InvalidRequestError(f"a filter of {bits_per_key} bits for each of {keys} keys")
         blocks = -(-keys * bits_per_key // (8 * BLOCK_BYTES))
@@ -72,7 +66,7 @@ class KeyFilter:
         return cls(np.zeros(8 * blocks, "<u4"), keys)
 
     def empty_like(self) -> KeyFilter:
-        """A filter without a key that has as many blocks."""
+        """Returns a filter without a key that has as many blocks."""
         return KeyFilter(np.zeros_like(self._words), self.keys)
 
     def has_same_bits(self, other: KeyFilter) -> bool:
@@ -81,7 +75,7 @@ class KeyFilter:
 
     @classmethod
     def build(cls, low: ArrayLike, high: ArrayLike, bits_per_key: int = DEFAULT_BITS_PER_KEY) -> KeyFilter:
-        """The filter of keys given by their two hashes, each counted once."""
+        """Returns the filter of keys given by their two hashes, each counted once."""
         lows, highs = np.asarray(low, np.int64), np.asarray(high, np.int64)
         values = np.unique((highs.astype(np.uint64) << np.uint64(32)) | lows.astype(np.uint64))
         found = cls.sized(len(values), bits_per_key)
@@ -141,11 +135,11 @@ class KeyFilter:
         return float(chance.prod(axis=1).mean())
 
     def encode(self) -> bytes:
-        """The filter section of an index object, header included."""
+        """Returns the filter section of an index object, header included."""
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes | memoryview]:
-        """The bytes of :meth:`encode` one after the other, not copied."""
+        """Yields the bytes of :meth:`encode` one after the other, not copied."""
         yield encode_section(
             FILTER, _TABLE.pack(self.blocks, self.keys, zlib.crc32(self._view)), self.size_bytes
         )  # fmt: skip

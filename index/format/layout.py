@@ -18,12 +18,16 @@ and 28 compacted, ``tierlog`` 36 and 32: the same fields in the same order, then
 of its own, see ``index.format.trailer``. Torn write: an item is linked only when it is complete, and of a file that
 was not sealed the items flushed at the last checkpoint are linked again.
 Plain-Python codec, the oracle of ``index.kernels.chains``.
+
+A hit is an item that a look-up found, in either tier; its time is begin time + seconds. Seconds are truncated toward
+zero, so the store time lies less than 1000 ms from it, and saturated, so the least and the greatest value stand for any
+time beyond.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -32,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.types import ALL_TIME, TimeAxis, TimeRange
 
 Items = NDArray[np.void]
 
@@ -51,6 +56,9 @@ _REQUIRED = ("hash", "offset", "seconds", "previous")
 #: What ``index.format.trailer`` puts into item 0.
 _COVER_BYTES = 32
 SECONDS_MIN, SECONDS_MAX = -(1 << 31), (1 << 31) - 1
+#: Every comparison with the time of a hit is wider by the second that truncation may have taken.
+WIDEN_MS = 1000
+_GROUP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +138,19 @@ class ItemLayout:
         return struct.Struct(">" + "".join(_CODES[name][0] for name in self.compacted_fields))
 
     def encode_chained(self, item: IndexItem) -> bytes:
-        """The item's bytes in a writable or sealed file."""
+        """Returns the item's bytes in a writable or sealed file."""
         return self._chained_struct.pack(*(getattr(item, name) for name in self.fields))
 
     def decode_chained(self, data: bytes | bytearray | memoryview, position: int = 0) -> IndexItem:
-        """The chained item at ``position``; the caller has checked the bounds."""
+        """Returns the chained item at ``position``; the caller has checked the bounds."""
         return IndexItem(**dict(zip(self.fields, self._chained_struct.unpack_from(data, position), strict=True)))
 
     def encode_compacted(self, item: IndexItem) -> bytes:
-        """The item's bytes in a compacted file; ``previous`` is dropped."""
+        """Returns the item's bytes in a compacted file; ``previous`` is dropped."""
         return self._compacted_struct.pack(*(getattr(item, name) for name in self.compacted_fields))
 
     def decode_compacted(self, data: bytes | bytearray | memoryview, position: int = 0) -> IndexItem:
-        """The compacted item at ``position``; the caller has checked the bounds."""
+        """Returns the compacted item at ``position``; the caller has checked the bounds."""
         values = self._compacted_struct.unpack_from(data, position)
         return IndexItem(**dict(zip(self.compacted_fields, values, strict=True)))
 
@@ -170,3 +178,33 @@ def seconds_after(begin_ms: int, store_ms: int) -> int:
     difference = store_ms - begin_ms
     seconds = difference // 1000 if difference >= 0 else -(-difference // 1000)
     return max(SECONDS_MIN, min(SECONDS_MAX, seconds))
+
+
+def may_lie_in(time_range: TimeRange, second_ms: NDArray[np.int64], seconds: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Whether hits may lie in a range of store times."""
+    is_inside = (second_ms > time_range.from_ms - WIDEN_MS) & (second_ms < time_range.to_ms + WIDEN_MS)
+    kept: NDArray[np.bool_] = is_inside | is_saturated(seconds)
+    return kept
+
+
+def in_groups(
+    axis: TimeAxis, second_ms: NDArray[np.int64], seconds: NDArray[np.integer], offsets: NDArray[np.integer]
+) -> Iterator[tuple[tuple[int, int], list[int]]]:
+    """Offsets of hits that are read together, with bounds of their times; newest first.
+
+    Hits whose seconds say nothing of the time asked for come before the others and may lie anywhere.
+    """
+    is_unknown = np.full(len(offsets), True) if axis is TimeAxis.BORN else is_saturated(seconds)
+    for unknown in (True, False):
+        chosen = np.flatnonzero(is_unknown == unknown)
+        chosen = chosen[np.lexsort((offsets[chosen], second_ms[chosen]))][::-1]
+        for start in range(0, len(chosen), _GROUP):
+            group = chosen[start : start + _GROUP]
+            bounds = int(second_ms[group[-1]]) - WIDEN_MS, int(second_ms[group[0]]) + WIDEN_MS
+            yield ALL_TIME if unknown else bounds, offsets[group].tolist()
+
+
+def is_saturated(seconds: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Returns which seconds are saturated: they stand for any time beyond them."""
+    saturated: NDArray[np.bool_] = (seconds == SECONDS_MIN) | (seconds == SECONDS_MAX)
+    return saturated

@@ -34,10 +34,10 @@ def encode_section(name: str, table: bytes, rest_bytes: int = 0) -> bytes:
 
 
 def name_of(magic: bytes) -> str | None:
-    """The section that a magic begins, if any."""
+    """Returns the section that a magic begins, if any."""
     return next((name for name, known in _MAGICS.items() if known == magic), None)
 
 
 def open_section(name: str, data: bytes) -> bytes:
-    """The table of a section of which at least header and table were fetched; raises as ``decode_table``."""
+    """Returns the table of a section of which at least header and table were fetched; raises as ``decode_table``."""
     return decode_table(data, _MAGICS[name], VERSION)[0]

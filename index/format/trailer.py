@@ -1,4 +1,4 @@
-"""Cover record (item 0 of a sealed file) and trailer of sealed and compacted index files. Big-endian.
+"""Cover record (item 0 of a sealed file), page checksums and trailer of sealed and compacted index files. Big-endian.
 
 ====== ==== ====== ============ =================================================================
 offset size type   field        meaning
@@ -19,8 +19,13 @@ offset size type   field        meaning
 72     8    bytes  magic        ``TLIDXEND``, or ``TLIDXEN2`` behind page checksums
 ====== ==== ====== ============ =================================================================
 
-Total 80, at the very end of the file. What lies between items and a trailer with the second magic is described in
-``index.format.page_checksums``: compacted files have it since it exists, chained ones never.
+Total 80, at the very end of the file.
+
+Page checksums lie between the items and a trailer with the second magic, so that a look-up need not trust the few bytes
+that it reads: of each 4096 bytes of header, slots and items, of which the last may be fewer, the CRC-32 (uint32), then
+the CRC-32 of all of these and the trailer's first 68 bytes, so that neither fits another file. Chained files have none,
+nor have compacted ones of older versions: of these only all bytes together can be checked. Pages are checked in
+``index.kernels.point_lookup``.
 
 Torn write: the file has no valid trailer and is discarded; it is derived data.
 Written by: ``index.local.chained_file``, ``index.local.compaction``. Read by: those and ``index.local.compacted_file``.
@@ -32,11 +37,15 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tierlog.index.format.errors import CorruptIndexError
+from tierlog.index.kernels.slots import add_to_pages
 from tierlog.tiering.base.errors import UnsupportedFormatError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.types import TimeBounds
-from tierlog.tiering.kernels.checksum import CRC_TABLES, continued_crc32
+from tierlog.tiering.kernels.checksum import CRC_TABLES, continued_crc32, joined_crc32
 
 VERSION = 1
 COVER_BYTES = 32
@@ -47,11 +56,15 @@ PAGED_TRAILER_MAGIC = b"TLIDXEN2"
 _COVER = struct.Struct(">qqiihh")
 _BOUNDS = struct.Struct(">qqqq")
 _U32 = struct.Struct(">I")
+PAGE_BYTES = 4096
+#: Bytes of the trailer that have a share in the checksum of the checksums: all but its own checksum and magic.
+TIED_BYTES = 68
+_CRC_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Cover:
-    """The physical range that a file covers, and the capacity and layout it was made with."""
+class CoverRecord:
+    """Item 0 of a sealed file: the range that the file covers, and the capacity and layout it was made with."""
 
     first: int
     next: int
@@ -61,12 +74,12 @@ class Cover:
     version: int = VERSION
 
     def encode(self) -> bytes:
-        """The 32 bytes, CRC included."""
+        """Returns the 32 bytes, CRC included."""
         body = _COVER.pack(self.first, self.next, self.slots, self.items, self.layout_number, self.version)
         return body + _U32.pack(zlib.crc32(body))
 
     @classmethod
-    def decode(cls, data: bytes | ByteArray, path: str | None = None) -> Cover:
+    def decode(cls, data: bytes | ByteArray, path: str | None = None) -> CoverRecord:
         """Reads and checks 32 bytes.
 
         Raises :class:`CorruptIndexError`, or :class:`UnsupportedFormatError` for an intact newer one.
@@ -86,14 +99,14 @@ class Cover:
 class Trailer:
     """The last 80 bytes of a sealed or compacted file."""
 
-    cover: Cover
+    cover: CoverRecord
     bounds: TimeBounds
     body_crc: int
     #: Whether page checksums lie before it.
     is_paged: bool = False
 
     def encode(self) -> bytes:
-        """The 80 bytes, checksums and magic included."""
+        """Returns the 80 bytes, checksums and magic included."""
         times = self.bounds
         body = (
             self.cover.encode()
@@ -104,7 +117,7 @@ class Trailer:
 
     @classmethod
     def decode(cls, data: bytes | ByteArray, path: str | None = None) -> Trailer:
-        """Reads and checks 80 bytes; raises as :meth:`Cover.decode`."""
+        """Reads and checks 80 bytes; raises as :meth:`CoverRecord.decode`."""
         record = bytes(data[:TRAILER_BYTES])
         if len(record) < TRAILER_BYTES or record[72:] not in (TRAILER_MAGIC, PAGED_TRAILER_MAGIC):
             raise CorruptIndexError("index file without a trailer", path=path)
@@ -114,9 +127,67 @@ class Trailer:
         if bounds.min_store_ms > bounds.max_store_ms or bounds.min_born_ms > bounds.max_born_ms:
             raise CorruptIndexError("times in the trailer of an index file contradict each other", path=path)
         body_crc = _U32.unpack_from(record, 64)[0]
-        return cls(Cover.decode(record, path), bounds, body_crc, record[72:] == PAGED_TRAILER_MAGIC)
+        return cls(CoverRecord.decode(record, path), bounds, body_crc, record[72:] == PAGED_TRAILER_MAGIC)
 
 
 def crc_of(data: ByteArray, crc: int = 0) -> int:
     """CRC-32 of an array, continued from ``crc``."""
     return int(continued_crc32(CRC_TABLES, data.ctypes.data, len(data), crc)) if len(data) else crc
+
+
+def pages_of(body_bytes: int) -> int:
+    """Pages that so many bytes of header, slots and items make up."""
+    return -(-body_bytes // PAGE_BYTES)
+
+
+def page_checksums_bytes(body_bytes: int) -> int:
+    """Length of the checksums of so many bytes, their own included."""
+    return _CRC_BYTES * (pages_of(body_bytes) + 1)
+
+
+def page_checksums_of(length: int) -> int:
+    """Length of the checksums in a file of so many bytes, trailer apart."""
+    return page_checksums_bytes(
+        length - _CRC_BYTES - _CRC_BYTES * -(-(length - _CRC_BYTES) // (PAGE_BYTES + _CRC_BYTES))
+    )
+
+
+def are_page_checksums_sound(checksums: ByteArray, trailer: ByteArray) -> bool:
+    """Whether the checksums of a file are those that were written, and with this trailer."""
+    found = crc_of(trailer[:TIED_BYTES], crc_of(checksums[:-_CRC_BYTES]))
+    return found == int.from_bytes(checksums[-_CRC_BYTES:].tobytes())
+
+
+class PageChecksums:
+    """Takes the bytes of two parts of a file, each in its order, and knows the checksums of all pages then."""
+
+    def __init__(self, second_at: int, body_bytes: int) -> None:
+        """The first part begins at 0 and ends where the second begins."""
+        self._second_at, self._body_bytes = second_at, body_bytes
+        pages = pages_of(body_bytes)
+        self._first = np.zeros(pages_of(second_at), np.uint32)
+        # from the page in which the first part ends, which both may have a share of
+        self._second_from = second_at // PAGE_BYTES
+        self._second = np.zeros(pages - self._second_from, np.uint32)
+
+    def add(self, position: int, data: ByteArray) -> None:
+        """The bytes at ``position``, which follow those of the same part that were added before."""
+        if position < self._second_at:
+            self._add(self._first, position, data)
+        else:
+            self._add(self._second, position - self._second_from * PAGE_BYTES, data)
+
+    @staticmethod
+    def _add(sums: NDArray[np.uint32], position: int, data: ByteArray) -> None:
+        if len(data):
+            add_to_pages(CRC_TABLES, sums.ctypes.data, position, data.ctypes.data, len(data))
+
+    def encode(self, trailer: bytes) -> bytes:
+        """Returns all checksums, once all bytes were added, for a file that ends in ``trailer``."""
+        sums = np.concatenate((self._first[: self._second_from], self._second))
+        if self._second_at % PAGE_BYTES and len(self._second):
+            shared_end = min((self._second_from + 1) * PAGE_BYTES, self._body_bytes)
+            mine = joined_crc32(int(self._first[-1]), int(self._second[0]), shared_end - self._second_at)
+            sums[self._second_from] = mine
+        data = sums.astype(">u4").tobytes()
+        return data + zlib.crc32(trailer[:TIED_BYTES], zlib.crc32(data)).to_bytes(_CRC_BYTES)

@@ -54,7 +54,7 @@ _TIME_LIMIT = 1 << 61
 
 @intrinsic
 def publish_be32(typing_context, address, value):
-    """Store an aligned int32 after everything stored before it, as seen by every other thread."""
+    """Stores an aligned int32 after everything stored before it, as seen by every other thread."""
 
     def codegen(context, builder, signature, args):
         word = ir.IntType(32)
@@ -67,9 +67,9 @@ def publish_be32(typing_context, address, value):
 
 @called
 def _link(pending: int, count: int, number: int, previous: int, item_bytes: int) -> Any:
-    """Make ``count`` complete items the newest of the slots at the addresses in ``pending``; how many were empty.
+    """Makes ``count`` complete items the newest of their slots; returns how many of these were empty.
 
-    The first one's number and the address of its ``previous`` are given.
+    Addresses of the slots are in ``pending``. The first item's number and the address of its ``previous`` are given.
     """
     used = int64(0)
     for place in range(count):
@@ -116,7 +116,7 @@ def _seconds(begin_ms: int, store_ms: int) -> Any:
 
 @struct_kernel("file file_bytes slots items begin_ms offsets rows topic_ids keys start end pending")
 def put_items(job: int) -> Any:
-    """Put keys ``[start, end)`` into the file; the new item count, or FULL or BAD_INPUT, nothing changed.
+    """Puts keys ``[start, end)`` into the file; returns the new item count, or FULL or BAD_INPUT, nothing changed.
 
     The keys are those of a ``batch_bounds`` that did not refuse them: they are not checked again.
     """
@@ -130,6 +130,7 @@ def put_items(job: int) -> Any:
     previous_at = load_i64(offsets + 48)
     high_at = load_i64(offsets + 56)
     item_bytes = load_i64(offsets + 64)
+    # whether all of them fit
     table = file + 28
     first_item = table + 8 * slots
     if slots < 1 or items < 2 or start < 0 or 28 + 8 * slots + item_bytes * items > file_bytes:
@@ -143,6 +144,7 @@ def put_items(job: int) -> Any:
     for at in range(start, end):
         key = keys + at * _KEY_BYTES
         row = rows + load_i32(key) * _ROW_BYTES
+        # the item, whose slot is asked for meanwhile
         low = load_i32(key + 4)
         count += 1
         slot = table + 8 * int64(uint32(low) % uint32(slots))
@@ -162,12 +164,14 @@ def put_items(job: int) -> Any:
             store_be32(item + high_at, load_u32(key + 8))
         if store_ms > greatest:
             greatest = store_ms
+        # link some at a time, once complete
         store_i64(pending + 8 * waiting, slot)
         waiting += 1
         if waiting == PENDING or at + 1 == end:
             first = count - waiting + 1
             used += _link(pending, waiting, first, first_item + item_bytes * first + previous_at, item_bytes)
             waiting = int64(0)
+    # the header; a full file takes no further key
     store_be64(file + 12, greatest)
     store_be32(file + 20, load_be32(file + 20) + used)
     store_be32(file + 24, count)
@@ -178,7 +182,7 @@ def put_items(job: int) -> Any:
 
 @kernel
 def link_again(file: int, file_bytes: int, slots: int, count: int, offsets: int) -> Any:
-    """Put items ``1..count`` into their slots' chains in order, over slots that are zero; returns the slots used.
+    """Puts items ``1..count`` into their slots' chains in order, over slots that are zero; returns the slots used.
 
     CORRUPT if an item has a hash that no put writes, or the file is too short.
     """

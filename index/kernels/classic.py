@@ -68,7 +68,7 @@ def _inside(row: int, span: int, data_bytes: int) -> Any:
 
 @called
 def _emit(out: int, count: int, capacity: int, row: int, hash: int) -> Any:
-    """Store one item row if there is room; the new count."""
+    """Stores one item row if there is room; returns the new count."""
     if count < capacity:
         store_i32(out + count * _ITEM_ROW_BYTES, row)
         store_i32(out + count * _ITEM_ROW_BYTES + 4, key_hash(hash))
@@ -91,6 +91,7 @@ def _hash_items(
         row = rows + number * _ROW_BYTES
         if load_i32(row + _SYS_FLAG) & 0xC == 0xC:
             continue
+        # every span inside the data
         store_i64(bad_row, number)
         if not (
             _inside(row, _TOPIC_AT, data_bytes)
@@ -99,11 +100,13 @@ def _hash_items(
             and _inside(row, _TAGS_AT, data_bytes)
         ):
             return BAD_INPUT
+        # the beginning of every hash, of "topic#", which the next row mostly shares
         at = data + load_i32(row + _TOPIC_AT)
         length = load_i32(row + _TOPIC_AT + 4)
         if length != topic_length or not same_bytes(topic, at, length):
             topic, topic_length = at, length
             seed = java_hash(java_hash(0, at, length), mark, 1)
+        # in this order: the unique key, each piece of the keys, the tags
         length = load_i32(row + _UNIQUE_AT + 4)
         if length > 0:
             unique = java_hash(seed, data + load_i32(row + _UNIQUE_AT), length)
@@ -147,12 +150,13 @@ def hash_classic_items(data: ByteArray, rows: ScanRows) -> ItemRows:
 
 @struct_kernel("file file_bytes slots items rows row_count keys start end")
 def put_classic(job: int) -> Any:
-    """Put item rows ``[start, end)`` until the file is full; how many were put, or BAD_INPUT, nothing changed."""
+    """Puts item rows ``[start, end)`` until the file is full; returns how many, or BAD_INPUT, nothing changed."""
     file, file_bytes, slots, items, rows, row_count, keys, start, end = load_fields(job, 9)
     first_item = file + 40 + 4 * slots
     counter = max(load_be32(file + 36), int64(1))
     if slots < 1 or items < 2 or counter > items or start < 0 or 40 + 4 * slots + 20 * items > file_bytes:
         return BAD_INPUT
+    # look at all of them before anything changes
     last = min(end, start + items - counter)
     for at in range(start, last):
         number = load_i32(keys + at * _ITEM_ROW_BYTES)
@@ -167,6 +171,7 @@ def put_classic(job: int) -> Any:
         hash = load_i32(key + 4)
         offset = load_i64(row + _PHYSICAL)
         store_ms = load_i64(row + _STORE_MS)
+        # the item
         slot = file + 40 + 4 * (hash % slots)
         previous = load_be32(slot)
         if previous <= 0 or previous > counter:
@@ -180,6 +185,7 @@ def put_classic(job: int) -> Any:
         store_be64(item + 4, offset)
         store_be32(item + 12, seconds)
         store_be32(item + 16, previous)
+        # the header as RocketMQ keeps it, and last the slot, by which readers find the item
         if counter == 1:
             store_be64(file, store_ms)
             store_be64(file + 16, offset)
@@ -195,7 +201,7 @@ def put_classic(job: int) -> Any:
 
 @kernel
 def relink_classic(file: int, file_bytes: int, slots: int, items: int, count: int) -> Any:
-    """Link items ``1..count`` into empty slots; how many slots they use, or BAD_INPUT.
+    """Links items ``1..count`` into empty slots; returns how many slots they use, or BAD_INPUT.
 
     It is also BAD_INPUT if an item does not say itself what came before it in its slot.
     """

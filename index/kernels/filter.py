@@ -1,4 +1,4 @@
-"""Puts many keys into a split-block Bloom filter. ``index.format.key_filter.plain_block_and_mask`` is the oracle."""
+"""Puts many keys into a split-block Bloom filter. ``tests.support.oracles.plain_objects`` has the oracle."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _AHEAD = 16
 
 @called
 def _set(word: int, product: int) -> None:
-    """Set the bit that the upper 5 of the lower 32 bits of a product name."""
+    """Sets the bit that the upper 5 of the lower 32 bits of a product name."""
     store_i32(word, load_u32(word) | (int64(1) << ((product >> 27) & 31)))
 
 
 @called
 def _add(words: int, blocks: int, low: int, high: int) -> None:
-    """Set the bits of a key."""
+    """Sets the bits of a key."""
     block = words + 32 * (high * blocks >> 32)
     # The salts, a literal each: numba's cache looks at this file only.
     _set(block, low * 0x47B6137B)
@@ -44,7 +44,7 @@ def _add(words: int, blocks: int, low: int, high: int) -> None:
 
 @kernel
 def add_keys(words: int, blocks: int, low: int, high: int, count: int) -> Any:
-    """Set the bits of ``count`` keys, whose halves are arrays of uint32; ``words`` are 8 little-endian uint32 a block.
+    """Sets the bits of ``count`` keys, whose halves are arrays of uint32; ``words``: 8 little-endian uint32 a block.
 
     Whatever the halves are, the block is below ``blocks``.
     """
@@ -69,7 +69,7 @@ def _mixed(low: int, high: int) -> Any:
 
 @kernel
 def add_items(*, words: int, blocks: int, items: int, count: int, width: int, hash_at: int, high_at: int) -> Any:
-    """The same for the keys of compacted items, whose hashes are at these places; returns the sum of the keys."""
+    """Sets the bits of the keys of compacted items, whose hashes are at these places; returns the sum of the keys."""
     total = int64(0)
     for at in range(count):
         item = items + width * at
@@ -84,7 +84,7 @@ def add_items(*, words: int, blocks: int, items: int, count: int, width: int, ha
 
 @kernel
 def count_keys(*, items: int, count: int, width: int, hash_at: int, high_at: int, last: int) -> Any:
-    """How many of sorted items have another key than the one before.
+    """Counts the sorted items that have another key than the one before.
 
     ``last`` (int64 each) has the hashes of the last one, -1 at the start, and the sum of the keys of all items so far.
     ``high_at`` is -1 where items have no second hash.

@@ -57,7 +57,7 @@ _AHEAD = 8
 
 @inlined
 def _next_space(address, end):
-    """Where the first space is, or ``end``."""
+    """Returns where the first space is, or ``end``."""
     while address + 8 <= end:
         others = load_i64(address) ^ 0x2020202020202020
         if (others - 0x0101010101010101) & ~others & -9187201950435737472 != 0:  # one of these eight is a space
@@ -78,7 +78,7 @@ def _inside(row: int, span: int, data_bytes: int) -> Any:
 
 @called
 def _remember(table: int, out: int, first: int, number: int) -> None:
-    """Enter output row ``number`` into the hash table of the message that starts at output row ``first``."""
+    """Enters output row ``number`` into the hash table of the message that starts at output row ``first``."""
     place = load_u32(out + number * _KEY_BYTES + 8) & (_TABLE_ENTRIES - 1)
     while load_i32(table + 4 * place) > first:  # entries are row + 1; lower ones are left from earlier messages
         place = (place + 1) & (_TABLE_ENTRIES - 1)
@@ -121,12 +121,14 @@ def _hash_keys(job: int) -> None:
     is_table_clear = False
     for number in range(row_count):
         row = rows + number * _ROW_BYTES
+        # ask ahead, and leave rolled-back transactions out
         if number + _AHEAD < row_count:
             coming = data + load_i32(row + _AHEAD * _ROW_BYTES + _KEYS_AT)
             prefetch(coming)
             prefetch(coming + 64)
         if load_i32(row + _SYS_FLAG) & 0xC == 0xC:
             continue
+        # every span inside the data, and the longest text inside the scratch
         store_i64(result, -2)
         store_i64(result + 8, number)
         if not (
@@ -141,6 +143,7 @@ def _hash_keys(job: int) -> None:
         keys_length = load_i32(row + _KEYS_AT + 4)
         if length + 1 + max(unique_length, keys_length) > scratch_bytes:
             return
+        # the beginning of both hashes, of "topic#", which the next row mostly shares
         if length != topic_length or not same_bytes(scratch, topic, length):
             copy(scratch, topic, length)
             store_u8(scratch + length, 35)
@@ -148,6 +151,7 @@ def _hash_keys(job: int) -> None:
             seed = java_hash(0, scratch, length + 1)
             sums = xxh32_begun(scratch, length + 1)
             taken = (length + 1) & -16
+        # the unique key, then each piece of the keys
         first = count
         at = data + load_i32(row + _KEYS_AT)
         end = at + keys_length
@@ -167,6 +171,7 @@ def _hash_keys(job: int) -> None:
                     store_i32(target + 4, low)
                     store_i32(target + 8, high)
                     count += 1
+                    # from so many keys on, repeated ones are found by the table
                     if count - first == _FEW_KEYS:
                         if not is_table_clear:
                             for entry in range(_TABLE_ENTRIES):
@@ -186,7 +191,7 @@ def _hash_keys(job: int) -> None:
 
 
 class _Scratch(threading.local):
-    """What one thread hashes with, batch after batch: made anew it would be faulted in anew as well."""
+    """The memory that one thread hashes with, batch after batch: new memory would be faulted in each time."""
 
     def __init__(self) -> None:
         self.text = np.empty(_SCRATCH_BYTES, np.uint8)

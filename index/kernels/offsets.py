@@ -34,7 +34,7 @@ SORT_SCRATCH_BYTES = 3 * 4 * _DIGITS
 
 @called
 def _rows_up_to(rows: int, known: int, physical: int) -> Any:
-    """How many segments begin at or below an offset."""
+    """Returns how many segments begin at or below an offset."""
     low, high = int64(0), known
     while low < high:
         middle = (low + high) // 2
@@ -49,7 +49,7 @@ def _rows_up_to(rows: int, known: int, physical: int) -> Any:
 def count_offsets(
     *, items: int, count: int, width: int, offset_at: int, segment_bytes: int, rows: int, most: int, state: int
 ) -> Any:
-    """Count the offsets of items in the last field of their segments' rows, of which there is room for ``most``.
+    """Counts the offsets of items in the last field of their segments' rows, of which there is room for ``most``.
 
     ``state`` (int64 each) is the next item and how many rows there are. Returns 0, NEGATIVE for an offset below 0, or
     FULL where a row does not fit: with more room it goes on.
@@ -89,8 +89,9 @@ def count_offsets(
 def collect_offsets(
     *, items: int, count: int, width: int, offset_at: int, segment_bytes: int, rows: int, known: int, found: int
 ) -> Any:
-    """Put each item's position in its segment (uint32) where the segment's row says; ``count``, or -1 - an item that
-    no row has room for.
+    """Puts each item's position in its segment (uint32) where the segment's row says.
+
+    Returns ``count``, or -1 - the number of an item that no row has room for.
     """
     row = int64(0)
     base = int64(0)
@@ -113,7 +114,7 @@ def collect_offsets(
 
 @called
 def _sorted_by(shift: int, ends: int, source: int, target: int, count: int) -> None:
-    """Order by one digit, equal ones as they were; ``ends`` has where the numbers of each digit begin."""
+    """Sorts stably by one digit; ``ends`` has where the numbers of each digit begin."""
     for at in range(count):
         value = load_u32(source + 4 * at)
         end = ends + 4 * (value >> shift & (_DIGITS - 1))
@@ -124,7 +125,7 @@ def _sorted_by(shift: int, ends: int, source: int, target: int, count: int) -> N
 
 @kernel
 def sort_distinct(values: int, count: int, other: int, scratch: int) -> Any:
-    """Sort numbers (uint32, fewer than 2^31) and keep each once: how many are left. ``other`` has as much room."""
+    """Sorts numbers (uint32, fewer than 2^31) and keeps each once; returns how many. ``other`` has as much room."""
     for at in range(3 * _DIGITS):
         store_i32(scratch + 4 * at, 0)
     for at in range(count):
@@ -154,7 +155,7 @@ def sort_distinct(values: int, count: int, other: int, scratch: int) -> Any:
 
 @kernel
 def fill_buckets(pairs: int, *, start: int, end: int, shift: int, buckets: int, count: int) -> Any:
-    """The first of the pairs ``[start, end)`` at or above ``bucket << shift``, for each of ``count`` buckets.
+    """Finds the first of the pairs ``[start, end)`` at or above ``bucket << shift``, for each of ``count`` buckets.
 
     Positions (uint32) ascend, each beside another number.
     """

@@ -1,4 +1,4 @@
-"""Sorts items inside their slots; ``index.objects.item_order.plain_order`` is the oracle.
+"""Sorts items inside their slots; ``tests.support.oracles.plain_objects.plain_order`` is the oracle.
 
 Field positions are those of compacted items: hash, hash_high (-1 = absent), offset, bytes of an item.
 """
@@ -29,15 +29,15 @@ Lying = tuple[int, int, int, int, int]
 
 @inlined
 def _slot(hash_address, slots):
-    """The slot of the item whose hash lies there; a division of 32 bits takes less than one of 64."""
+    """Returns the slot of the item whose hash lies there; a division of 32 bits takes less than one of 64."""
     return int64((uint32(load_be32(hash_address)) & uint32(0x7FFFFFFF)) % uint32(slots))
 
 
 @kernel
 def rising_slots(*, items: int, count: int, width: int, hash_at: int, slots: int, slot_from: int, out: int) -> Any:
-    """Where the run of the last item's slot begins, or -1 unless slots rise from ``slot_from`` on; at least one item.
+    """Returns where the run of the last item's slot begins, or -1 unless slots rise from ``slot_from`` on.
 
-    ``out`` gets the first and the last slot (int64).
+    There is at least one item. ``out`` gets the first and the last slot (int64).
     """
     start = int64(0)
     slot = int64(slot_from)
@@ -70,7 +70,7 @@ def _is_before(left: int, right: int, hash_at: int, high_at: int, offset_at: int
 
 @called
 def _insert(lying: Lying, order: int, start: int, end: int) -> Any:
-    """Sort the numbers ``[start, end)``, which the order holds as they come."""
+    """Sorts the numbers ``[start, end)`` of the order in place."""
     items, width, hash_at, high_at, offset_at = lying
     for at in range(start + 1, end):
         number = load_i32(order + 4 * at)
@@ -87,7 +87,7 @@ def _insert(lying: Lying, order: int, start: int, end: int) -> Any:
 
 @called
 def _merge(lying: Lying, source: int, target: int, runs: tuple[int, int, int]) -> Any:
-    """Merge two sorted runs of numbers, (start, middle, end), into another array; of equals the earlier comes first."""
+    """Merges two sorted runs of numbers, (start, middle, end), into another array, stably."""
     items, width, hash_at, high_at, offset_at = lying
     start, middle, end = runs
     left, right = start, middle
@@ -109,7 +109,7 @@ def _merge(lying: Lying, source: int, target: int, runs: tuple[int, int, int]) -
 
 @struct_kernel("items count width hash_at high_at offset_at slots order scratch")
 def sort_slots(job: int) -> Any:
-    """Fill ``order`` (int32) with the numbers of ``count`` items whose slots ascend, sorted inside each slot.
+    """Fills ``order`` (int32) with the numbers of ``count`` items whose slots ascend, sorted inside each slot.
 
     ``scratch`` is another array of int32 of that length.
     """

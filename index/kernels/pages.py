@@ -49,7 +49,7 @@ def slot_starts(
 
 @called
 def _transpose(rows: int, count: int, width: int, out: int) -> int:
-    """The first bytes of all rows, then the second bytes of all, and so on; where that ends."""
+    """Writes the first bytes of all rows, then the second bytes of all, and so on; returns where that ends."""
     for column in range(width):
         for row in range(count):
             store_u8(out + row, load_u8(rows + width * row + column))
@@ -59,7 +59,7 @@ def _transpose(rows: int, count: int, width: int, out: int) -> int:
 
 @struct_kernel("items width item item_end starts slot slot_end first_slot head_bytes out entries")
 def lay_page(job: int) -> Any:
-    """The page of the items ``[item, item_end)``, to ``out``; its bytes.
+    """Writes the page of the items ``[item, item_end)`` to ``out``; returns its bytes.
 
     ``starts`` has the first item (int64) of each slot from number 0 on; the page's are ``[slot, slot_end)``, of which
     number ``slot`` is the object's ``first_slot``. ``entries`` is scratch of 8 bytes a slot.
@@ -80,7 +80,9 @@ def lay_page(job: int) -> Any:
 
 @struct_kernel("items count width offset_at segment_bytes bases segments buckets buckets_each shift pairs scratch")
 def translate(job: int) -> Any:
-    """Rewrite the physical offsets of items as cold ones; ``count``, or -1 - the first item whose offset is not known.
+    """Rewrites the physical offsets of items as cold ones.
+
+    Returns ``count``, or -1 - the number of the first item whose offset is not known.
 
     ``bases`` (int64) are those of the segments, ascending. ``pairs`` (uint32 each) are the positions of each segment,
     ascending, one segment after the other, each beside its cold one. Each segment has ``buckets_each`` (uint32),
@@ -92,6 +94,7 @@ def translate(job: int) -> Any:
     base = load_i64(bases)
     row = buckets
     for ahead in range(count + 2 * _AHEAD):
+        # ask for the bucket of an item's position; the segment is looked for only if it is another
         if ahead < count:
             physical = load_be64(items + width * ahead + offset_at)
             if physical < base or physical >= base + segment_bytes:
@@ -112,10 +115,12 @@ def translate(job: int) -> Any:
             store_i64(place + 8, physical - base)
             store_i64(place + 16, bucket)
             prefetch(bucket)
+        # ask for what is in the bucket of an earlier one
         near = ahead - _AHEAD
         if near >= 0 and near < count:
             low = int64(load_u32(load_i64(scratch + 24 * (near % _RING) + 16)))
             prefetch(pairs + 8 * low)
+        # find a still earlier position there, and put its cold offset in its place
         at = ahead - 2 * _AHEAD
         if at >= 0:
             place = scratch + 24 * (at % _RING)

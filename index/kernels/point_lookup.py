@@ -39,9 +39,9 @@ DAMAGED = -2
 #: Keys that are not inside the bytes given.
 BAD_KEYS = -3
 
-#: What kernels are told of an index file: int64 each. Items are numbered from 1 in both forms, and ``items`` is where
+#: An index file as kernels take it: int64 each. Items are numbered from 1 in both forms, and ``items`` is where
 #: number 0 would be; the maker of a row has checked that slots and ``count`` items are inside the file. ``checked`` has
-#: a byte for each page (``index.format.page_checksums``) of the ``page_bytes`` from ``begin`` on, 1 once it was
+#: a byte for each page (``index.format.trailer``) of the ``page_bytes`` from ``begin`` on, 1 once it was
 #: compared with its checksum, which is in ``checksums``; 0 as address: there is nothing to compare. ``tables`` are the
 #: CRC's.
 FILE = np.dtype(
@@ -59,15 +59,15 @@ assert FILE.itemsize == _FILE_BYTES
     _IS_CHAINED, _SLOT_TABLE, _SLOTS, _ITEMS, _WIDTH, _ITEM_COUNT, _ITEMS_POSITION, _HASH_AT, _HIGH_AT, _OFFSET_AT,
     _SIZE_AT, _PREVIOUS_AT, _CHECKED, _BEGIN, _PAGED_BYTES, _CHECKSUMS, _TABLES,
 ) = (8 * place for place in range(17))  # fmt: skip
-#: ``index.format.page_checksums.PAGE_BYTES``.
+#: ``index.format.trailer.PAGE_BYTES``.
 _PAGE_SHIFT = 12
 
-#: What :func:`find_records` is told of where it looks: int64 each. ``files`` has the newest first, ``log`` is a
+#: The places in which :func:`find_records` looks: int64 each. ``files`` has the newest first, ``log`` is a
 #: ``tiering.kernels.mapped_log.LOG``; records lie in ``[border, end)``. ``prefix`` is the address of the topic and "#".
 PLACE = np.dtype(
-    [(name, "<i8") for name in ("files", "file_count", "log", "border", "end", "prefix", "prefix_bytes", "work")]
+    [(name, "<i8") for name in ("files", "file_count", "log", "border", "end", "prefix", "prefix_bytes", "scratch")]
 )
-_FILES, _FILE_COUNT, _LOG, _BORDER, _END, _PREFIX, _PREFIX_BYTES, _WORK = (8 * place for place in range(8))
+_FILES, _FILE_COUNT, _LOG, _BORDER, _END, _PREFIX, _PREFIX_BYTES, _SCRATCH = (8 * place for place in range(8))
 
 #: Keys that are looked up side by side.
 GROUP = 256
@@ -77,17 +77,17 @@ _LOW, _HIGH, _NEXT, _LAST, _FOUND, _AT, _ROOM, _OFFSET = (8 * place for place in
 _KEY_BYTES = 64
 _LIST_BYTES = 4 * GROUP
 #: The keys, three lists of their places, and a topic with a key.
-WORK_BYTES = _KEY_BYTES * GROUP + 3 * _LIST_BYTES + (1 << 17)
+SCRATCH_BYTES = _KEY_BYTES * GROUP + 3 * _LIST_BYTES + (1 << 17)
 #: No message has a longer key.
 LONGEST_KEY = (1 << 16) - 1
-LONGEST_PREFIX = WORK_BYTES - _KEY_BYTES * GROUP - 3 * _LIST_BYTES - LONGEST_KEY
+LONGEST_PREFIX = SCRATCH_BYTES - _KEY_BYTES * GROUP - 3 * _LIST_BYTES - LONGEST_KEY
 #: Bytes of a record that are asked for ahead.
 _AHEAD_BYTES = 512
 
 
 @called
 def _page_is_sound(file, page):
-    """Compare a page with its checksum; who was right once is not asked again. Threads may do the same beside this."""
+    """Verifies a page's checksum once; later look-ups trust the mark. Safe for concurrent threads."""
     start = page << _PAGE_SHIFT
     length = min(int64(1) << _PAGE_SHIFT, load_i64(file + _PAGED_BYTES) - start)
     wanted = load_be32(load_i64(file + _CHECKSUMS) + 4 * page) & 0xFFFFFFFF
@@ -99,7 +99,7 @@ def _page_is_sound(file, page):
 
 @called
 def _are_sound(file, first, last):
-    """The same of pages that follow each other."""
+    """Verifies pages that follow each other, as :func:`_page_is_sound` does one."""
     checked = load_i64(file + _CHECKED)
     while first <= last and (load_u8(checked + first) or _page_is_sound(file, first)):
         first += 1
@@ -165,7 +165,7 @@ def _ask_for_item(file, number):
 
 @called
 def _next_item(file, item, number, last):
-    """The number that follows, 0 at the end, or CORRUPT: numbers of a chain fall, so that it has an end."""
+    """Returns the number that follows, 0 at the end, or CORRUPT: numbers of a chain fall, so that it has an end."""
     if load_i64(file + _IS_CHAINED):
         previous = load_be32(item + load_i64(file + _PREVIOUS_AT))
         return previous if 0 <= previous < number else int64(CORRUPT)
@@ -183,25 +183,25 @@ def _matches(file, item, low, high):
 
 @called
 def _hash_key(topic_hash, text, prefix_bytes, key, length):
-    """Both hashes of a key; ``text`` begins with the prefix, and the key is written behind it."""
+    """Returns both hashes of a key; ``text`` begins with the prefix, and the key is written behind it."""
     copy(text + prefix_bytes, key, length)
     return key_hash(java_hash(topic_hash, key, length)), xxh32(text, prefix_bytes + length)
 
 
 @called
 def _ask_for_record(at, size):
-    """Ask for the lines of a record, of which its item says that it has ``size`` bytes."""
+    """Prefetches the cache lines of a record that has ``size`` bytes by its item."""
     size = min(max(size, 128), _AHEAD_BYTES)
     for line in range(0, size, 64):
         prefetch(at + line)
     prefetch(at + size - 1)
 
 
-@struct_kernel("prefix prefix_bytes keys keys_bytes ends count work out")
+@struct_kernel("prefix prefix_bytes keys keys_bytes ends count scratch out")
 def hash_keys_of_topic(job):
     """Both hashes of each key, int64 each: ``prefix`` is the topic and "#". BAD_KEYS if one is not in the bytes."""
-    prefix, prefix_bytes, keys, keys_bytes, ends, count, work, out = load_fields(job, 8)
-    text = work + _KEY_BYTES * GROUP + 3 * _LIST_BYTES
+    prefix, prefix_bytes, keys, keys_bytes, ends, count, scratch, out = load_fields(job, 8)
+    text = scratch + _KEY_BYTES * GROUP + 3 * _LIST_BYTES
     copy(text, prefix, prefix_bytes)
     topic_hash = java_hash(0, prefix, prefix_bytes)
     for number in range(count):
@@ -240,7 +240,7 @@ def find_items_of_one(file, low, high, out, capacity):
 
 @kernel
 def find_items(file, *, hashes, count, ends, out, capacity):
-    """The same for ``count`` pairs of hashes (int64); ``ends`` gets where the items of each pair end in ``out``."""
+    """Finds items of ``count`` pairs of hashes (int64); ``ends`` gets where the items of each pair end in ``out``."""
     width = load_i64(file + _WIDTH)
     total = int64(0)
     for begin in range(0, count, GROUP):
@@ -267,11 +267,11 @@ def find_items(file, *, hashes, count, ends, out, capacity):
 
 @called
 def _walk(place, file, live, live_count, checked):
-    """Take each live key one item further: those that go on stay in ``live``, those with a hit go to ``checked``.
+    """Takes each live key one item further: those that go on stay in ``live``, those with a hit go to ``checked``.
 
     Returns how many each, or (CORRUPT, 0), or (DAMAGED, the physical offset).
     """
-    work = load_i64(place + _WORK)
+    scratch = load_i64(place + _SCRATCH)
     log = load_i64(place + _LOG)
     border = load_i64(place + _BORDER)
     end = load_i64(place + _END)
@@ -280,7 +280,7 @@ def _walk(place, file, live, live_count, checked):
     hits = int64(0)
     for at in range(live_count):
         number = load_i32(live + 4 * at)
-        key = work + _KEY_BYTES * number
+        key = scratch + _KEY_BYTES * number
         here = load_i64(key + _NEXT)
         item = _item(file, here)
         if not _is_sound(file, item, load_i64(file + _WIDTH)):
@@ -318,11 +318,11 @@ def find_records(job):
     ``result[0]``; or BAD_KEYS.
     """
     place, keys, keys_bytes, ends, count, limit, found, result = load_fields(job, 8)
-    work = load_i64(place + _WORK)
+    scratch = load_i64(place + _SCRATCH)
     log = load_i64(place + _LOG)
     prefix = load_i64(place + _PREFIX)
     prefix_bytes = load_i64(place + _PREFIX_BYTES)
-    wanted = work + _KEY_BYTES * GROUP
+    wanted = scratch + _KEY_BYTES * GROUP
     live = wanted + _LIST_BYTES
     checked = live + _LIST_BYTES
     text = checked + _LIST_BYTES
@@ -333,6 +333,7 @@ def find_records(job):
     body_total = int64(0)
     text_total = int64(0)
     for begin in range(0, count, GROUP):
+        # hash the keys of the group
         wanted_count = int64(0)
         group_keys = min(int64(GROUP), count - begin)
         for number in range(group_keys):
@@ -344,20 +345,21 @@ def find_records(job):
                 store_i64(found + 8 * ((begin + number) * limit + hit), -1)
             if 0 < length <= LONGEST_KEY:
                 low, high = _hash_key(topic_hash, text, prefix_bytes, keys + start, length)
-                key = work + _KEY_BYTES * number
+                key = scratch + _KEY_BYTES * number
                 store_i64(key + _LOW, low)
                 store_i64(key + _HIGH, high)
                 store_i64(key + _FOUND, 0)
                 store_i32(wanted + 4 * wanted_count, number)
                 wanted_count += 1
         for file_number in range(load_i64(place + _FILE_COUNT)):
+            # each key's slot in the file, and its first item
             file = load_i64(place + _FILES) + _FILE_BYTES * file_number
             for at in range(wanted_count):
-                prefetch(_slot(file, load_i64(work + _KEY_BYTES * load_i32(wanted + 4 * at) + _LOW)))
+                prefetch(_slot(file, load_i64(scratch + _KEY_BYTES * load_i32(wanted + 4 * at) + _LOW)))
             live_count = int64(0)
             for at in range(wanted_count):
                 number = load_i32(wanted + 4 * at)
-                key = work + _KEY_BYTES * number
+                key = scratch + _KEY_BYTES * number
                 first, last = _sound_first_item(file, load_i64(key + _LOW))
                 if first < 0:
                     store_i64(result, file_number)
@@ -368,15 +370,17 @@ def find_records(job):
                     store_i64(key + _LAST, last)
                     store_i32(live + 4 * live_count, number)
                     live_count += 1
+            # one item of each key's chain a round
             while live_count > 0:
                 live_count, hits = _walk(place, file, live, live_count, checked)
                 if live_count < 0:
                     store_i64(result, file_number if live_count == CORRUPT else hits)
                     return live_count
+                # compare the records of the hits, and note those that have the key
                 closed = False
                 for at in range(hits):
                     number = load_i32(checked + 4 * at)
-                    key = work + _KEY_BYTES * number
+                    key = scratch + _KEY_BYTES * number
                     record = load_i64(key + _AT)
                     offset = load_i64(key + _OFFSET)
                     spans = record_spans(record, load_i64(key + _ROOM), offset)
@@ -403,8 +407,9 @@ def find_records(job):
                         store_i64(key + _NEXT, 0)
                         closed = True
                 if closed:
-                    live_count = _keep(work, live, live_count, _NEXT, 0)
-            wanted_count = _keep(work, wanted, wanted_count, _FOUND, limit)
+                    live_count = _keep(scratch, live, live_count, _NEXT, 0)
+            # older files are asked only for keys that lack records
+            wanted_count = _keep(scratch, wanted, wanted_count, _FOUND, limit)
     store_i64(result, record_total)
     store_i64(result + 8, body_total)
     store_i64(result + 16, text_total)
@@ -412,12 +417,12 @@ def find_records(job):
 
 
 @called
-def _keep(work, listed, count, field, unlike):
-    """Keep the keys of a list whose field is not this; how many."""
+def _keep(scratch, listed, count, field, unlike):
+    """Keeps the keys of a list whose field is not this; returns how many."""
     kept = int64(0)
     for at in range(count):
         number = load_i32(listed + 4 * at)
-        if load_i64(work + _KEY_BYTES * number + field) != unlike:
+        if load_i64(scratch + _KEY_BYTES * number + field) != unlike:
             store_i32(listed + 4 * kept, number)
             kept += 1
     return kept

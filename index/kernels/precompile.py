@@ -26,7 +26,7 @@ from tierlog.tiering.kernels import cache
 
 
 def kernels() -> Iterator[Any]:
-    """All kernels of the index and of the log, by module and name."""
+    """Yields all kernels of the index and of the log, by module and name."""
     for package in (tierlog.tiering.kernels, tierlog.index.kernels):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             if found.name == __name__:
@@ -45,9 +45,9 @@ def compile_kernel(kernel: Any) -> None:
 
 
 def compile_all(progress: Callable[[int, int], None] = lambda done, of: None) -> int:
-    """Compile each kernel, or load it where that was done before; how many had to be compiled.
+    """Compiles each kernel, or loads it where that was done before; returns how many had to be compiled.
 
-    ``progress`` is told how many of how many are there after each that had to be compiled.
+    After each that had to be compiled, ``progress`` is called with how many are done and how many there are.
     """
     every = list(kernels())
     compiled = 0

@@ -1,8 +1,8 @@
-"""Lays chained items out slot by slot, and compares the result with the items by number. Oracle:
-``tests.support.oracles.plain_index``.
+"""Lays chained items out slot by slot, compares the result with the items by number, and sums up its pages.
 
-Field positions come from ``ItemLayout.kernel_offsets``, as in ``index.kernels.chains``. Nothing read from a file is
-used before it was checked.
+``tests.support.oracles.plain_index`` is the oracle of the items, ``zlib`` that of the page checksums. Field positions
+come from ``ItemLayout.kernel_offsets``, as in ``index.kernels.chains``. Nothing read from a file is used before it was
+checked.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from typing import Any
 
 from numba import int64, uint32
 
+from tierlog.tiering.kernels.checksum import continued_crc32
 from tierlog.tiering.kernels.primitives import (
     called,
     copy_short,
     inlined,
+    kernel,
     load_be32,
     load_i32,
     load_i64,
+    load_u32,
     prefetch,
     same_bytes,
     store_be32,
@@ -38,7 +41,8 @@ GATHER_SCRATCH_BYTES = GROUP * (16 + 8 * ROUNDS)
 #: Items between the step that asks for one and the one that compares it.
 _AHEAD = 16
 _PREVIOUS_BYTES = 4
-
+#: ``index.format.trailer.PAGE_BYTES``.
+_PAGE_BYTES = 4096
 
 #: Where chained items lie: the address of number 0, bytes of an item, slots, and positions of hash and previous in it.
 Chains = tuple[int, int, int, int, int]
@@ -46,7 +50,7 @@ Chains = tuple[int, int, int, int, int]
 
 @inlined
 def _copy_item(target, item, before, after):
-    """An item without its ``previous``, which has ``before`` bytes in front of it and ``after`` behind."""
+    """Copies an item without its ``previous``, which has ``before`` bytes in front of it and ``after`` behind."""
     copy_short(target, item, before)
     copy_short(target + before, item + before + _PREVIOUS_BYTES, after)
 
@@ -65,7 +69,7 @@ def _ask_for(item, item_bytes):
 
 @called
 def _previous_of(chains: Chains, number: int, slot: int) -> Any:
-    """The number that follows in the chain of ``slot``, 0 at its end, or CORRUPT."""
+    """Returns the number that follows in the chain of ``slot``, 0 at its end, or CORRUPT."""
     items, item_bytes, slots, hash_at, previous_at = chains
     item = items + item_bytes * number
     if not _is_of_slot(load_be32(item + hash_at), slot, slots):
@@ -76,7 +80,7 @@ def _previous_of(chains: Chains, number: int, slot: int) -> Any:
 
 @called
 def _follow(chains: Chains, number: int, slot: int, room: tuple[int, int], taken: int) -> Any:
-    """Copy a chain from ``number`` on while there is room: the next number or CORRUPT, the new target.
+    """Copies a chain from ``number`` on while there is room; returns the next number or CORRUPT, and the new target.
 
     ``room`` is (target, end); the numbers go to ``taken``.
     """
@@ -95,7 +99,7 @@ def _follow(chains: Chains, number: int, slot: int, room: tuple[int, int], taken
 
 @struct_kernel("file file_bytes slots count offsets state scratch table table_slots out out_bytes taken")
 def gather_slots(job: int) -> Any:
-    """Go on laying out chains in slot order: compacted items to ``out``, compacted slots to ``table``.
+    """Continues laying out chains in slot order: compacted items to ``out``, compacted slots to ``table``.
 
     The numbers of the items (int32) go to ``taken``, in the same order.
 
@@ -214,7 +218,7 @@ def gather_slots(job: int) -> Any:
     "chained chained_bytes slots count offsets compacted compacted_bytes numbers number_count slot_end state"
 )
 def compare_slots(job: int) -> Any:
-    """Go on comparing: the next items of a compacted file, and its slots below ``slot_end``, which end among them.
+    """Continues comparing: the next items of a compacted file, and its slots below ``slot_end``, which end among them.
 
     ``numbers`` (int32) says which of the chained items ``1..count`` each of the next items is. It is not trusted: each
     item has to be equal to that one but for ``previous``, to be in the slot of its hash, and to have a lower number
@@ -240,6 +244,7 @@ def compare_slots(job: int) -> Any:
     place = load_i64(state + 24)
     used = load_i64(state + 32)
     stop = place + number_count
+    # nothing outside the two files, and a state that can be
     if (
         slots < 1
         or first + item_bytes * (count + 1) > chained_bytes
@@ -255,6 +260,7 @@ def compare_slots(job: int) -> Any:
         return int64(-1)
     items = chained + first
     while True:
+        # where the slot's items end; one that goes on in a later call ends there
         end = stop
         if slot < slot_end:
             length = load_be32(compacted + 28 + 8 * slot + 4)
@@ -269,6 +275,7 @@ def compare_slots(job: int) -> Any:
                 return -1 - slot
         elif slot == slots and place < stop:
             return -1 - slot
+        # each item of the slot against the chained one of its number
         while place < end:
             number = load_i32(numbers)
             numbers += 4
@@ -297,4 +304,17 @@ def compare_slots(job: int) -> Any:
     store_i64(state + 16, above)
     store_i64(state + 24, place)
     store_i64(state + 32, used)
+    return int64(0)
+
+
+@kernel
+def add_to_pages(tables, sums, position, data, length):
+    """Continues the checksums (uint32, by page) of the bytes from ``position`` on; 0 is that of no bytes."""
+    end = position + length
+    while position < end:
+        page = position // _PAGE_BYTES
+        taken = min(end, (page + 1) * _PAGE_BYTES) - position
+        store_i32(sums + 4 * page, continued_crc32(tables, data, taken, load_u32(sums + 4 * page)))
+        position += taken
+        data += taken
     return int64(0)

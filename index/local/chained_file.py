@@ -21,7 +21,7 @@ from tierlog.index.format.header import (
     items_position,
 )
 from tierlog.index.format.layout import LAYOUTS, ItemLayout, Items
-from tierlog.index.format.trailer import COVER_BYTES, TRAILER_BYTES, Cover, Trailer, crc_of
+from tierlog.index.format.trailer import COVER_BYTES, TRAILER_BYTES, CoverRecord, Trailer, crc_of
 from tierlog.index.kernels.chains import FULL, PENDING_BYTES, link_again, put_items, walk_chain
 from tierlog.index.local.key_batch import KeyBatch
 from tierlog.tiering.base.errors import CapacityError, InvalidRequestError
@@ -341,13 +341,13 @@ class ChainedIndexFile:
             capacity = found * 2
 
     def all_items(self) -> Items:
-        """The chained items by number, item 0 included, as a view of the map."""
+        """Returns the chained items by number, item 0 included, as a view of the map."""
         at = items_position(self.slots)
         end = at + self.layout.chained_bytes * self.items
         return self._data[at:end].view(self.layout.chained)
 
     def compacted_form(self, items: Items) -> Items:
-        """A copy of chained items without ``previous``."""
+        """Returns a copy of chained items without ``previous``."""
         compacted = np.empty(len(items), self.layout.compacted)
         for name in self.layout.compacted_fields:
             compacted[name] = items[name]
@@ -380,7 +380,7 @@ class ChainedIndexFile:
         sealed = FileHeader(END_MAGIC, header.begin_ms, header.end_ms, header.used_slots, header.item_count)
         data[:HEADER_BYTES] = np.frombuffer(sealed.encode(), np.uint8)
         if self.layout.covered:
-            cover = Cover(self.first, self.next, self.slots, self.items, self.layout.number)
+            cover = CoverRecord(self.first, self.next, self.slots, self.items, self.layout.number)
             at = items_position(self.slots)
             data[at : at + COVER_BYTES] = np.frombuffer(cover.encode(), np.uint8)
             self._trailer = Trailer(cover, self.bounds, self._body_crc())
@@ -400,7 +400,7 @@ class ChainedIndexFile:
 
 def _is_named_by(state: WritingFile, item_0: bytes, *, is_full: bool) -> bool:
     """Whether item 0 is that of the file that a checkpoint names; sealing, which begins after that, writes over it."""
-    cover = Cover(state.first, state.next, state.slots, state.items, state.layout)
+    cover = CoverRecord(state.first, state.next, state.slots, state.items, state.layout)
     return item_0[:8] == state.generation.to_bytes(8) or (is_full and item_0 == cover.encode())
 
 

@@ -2,7 +2,7 @@
 
 After the header (``index.format.header``) each slot is int32 position of its first item, int32 bytes of its items;
 an empty slot holds the position where the next items start, and 0. Then the items, newest first inside a
-slot, then page checksums (``index.format.page_checksums``) and the trailer of a covered layout
+slot, then page checksums (``index.format.trailer``) and the trailer of a covered layout
 (``index.format.trailer``). Big-endian.
 """
 
@@ -18,14 +18,20 @@ from numpy.typing import NDArray
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.format.header import END_MAGIC, HEADER_BYTES, SLOT_BYTES, FileHeader, compacted_bytes, items_position
 from tierlog.index.format.layout import LAYOUTS, ItemLayout, Items
-from tierlog.index.format.page_checksums import are_sound, page_checksums_bytes, pages_of
-from tierlog.index.format.trailer import TRAILER_BYTES, Trailer, crc_of
+from tierlog.index.format.trailer import (
+    TRAILER_BYTES,
+    Trailer,
+    are_page_checksums_sound,
+    crc_of,
+    page_checksums_bytes,
+    pages_of,
+)
 from tierlog.index.kernels.point_lookup import FILE, find_items, find_items_of_one
 from tierlog.tiering.base.fs import ByteArray, FileSystem
 from tierlog.tiering.base.types import TimeBounds
 from tierlog.tiering.kernels.checksum import CRC_TABLES
 
-#: An index file as ``index.kernels.point_lookup`` is told of it.
+#: An index file as ``index.kernels.point_lookup`` takes it.
 FileRow = NDArray[np.void]
 #: A compacted slot.
 SLOT_ENTRY = np.dtype([("position", ">i4"), ("length", ">i4")])
@@ -37,7 +43,7 @@ class PageMarks:
     """The pages of a mapped file that were compared with their checksums since it was opened."""
 
     checksums: ByteArray
-    """As they lie in the file (``index.format.page_checksums``), proved to be sound."""
+    """As they lie in the file (``index.format.trailer``), proved to be sound."""
     checked: ByteArray
     """A byte a page; kernels write it."""
 
@@ -174,20 +180,20 @@ class CompactedIndexFile:
             self._is_ready = True
 
     def _check_checksums(self, marks: PageMarks) -> None:
-        if not are_sound(marks.checksums, self._data[-TRAILER_BYTES:]):
+        if not are_page_checksums_sound(marks.checksums, self._data[-TRAILER_BYTES:]):
             raise CorruptIndexError("page checksums of an index file are damaged", path=str(self.path))
 
     def slot_table(self) -> NDArray[np.void]:
-        """The slots as a view of the map (``SLOT_ENTRY``); not checked."""
+        """Returns the slots as a view of the map (``SLOT_ENTRY``); not checked."""
         return self._data[HEADER_BYTES : self._items_at].view(SLOT_ENTRY)
 
     def all_items(self) -> Items:
-        """All items in slot order as a view of the map."""
+        """Returns all items in slot order as a view of the map."""
         end = self._items_at + self.layout.compacted_bytes * self.item_count
         return self._data[self._items_at : end].view(self.layout.compacted)
 
     def slot_items(self, slot: int) -> Items:
-        """The items of one slot, newest first, as a view; :class:`CorruptIndexError` for a bad entry."""
+        """Returns the items of one slot, newest first, as a view; :class:`CorruptIndexError` for a bad entry."""
         at = HEADER_BYTES + SLOT_BYTES * slot
         entry = self._data[at : at + SLOT_BYTES].view(SLOT_ENTRY)[0]
         position, length = int(entry["position"]), int(entry["length"])

@@ -31,8 +31,7 @@ from tierlog.index.format.header import (
     compacted_bytes,
     items_position,
 )
-from tierlog.index.format.page_checksums import PageChecksums, page_checksums_bytes
-from tierlog.index.format.trailer import TRAILER_BYTES, Trailer, crc_of
+from tierlog.index.format.trailer import TRAILER_BYTES, PageChecksums, Trailer, crc_of, page_checksums_bytes
 from tierlog.index.kernels.slots import GATHER_SCRATCH_BYTES, ROUNDS, compare_slots, gather_slots
 from tierlog.index.local.chained_file import ChainedIndexFile
 from tierlog.index.local.compacted_file import SLOT_ENTRY
@@ -76,7 +75,7 @@ def compact(
 
 
 def _write(fs: FileSystem, source: ChainedIndexFile, path: Path, piece_bytes: int) -> None:
-    """Lay a source out in a file: while a piece is gathered, the one before is written and that before it compared."""
+    """Writes a source to a file as a pipeline: gather a piece, write the previous one, compare the one before it."""
     # an empty file of the final length, and what sums up its bytes as they are written
     total = compacted_bytes(source.layout, source.slots, source.item_count)
     if total > MAX_FILE_BYTES:

@@ -39,20 +39,20 @@ class KeyBatch:
         return int(self.rows["physical_offset"][self.keys["row"][key]])
 
     def store_ms(self, key: int) -> int:
-        """Stores time of the message of a key."""
+        """Store time of the message of a key."""
         return int(self.rows["store_ms"][self.keys["row"][key]])
 
     def message_end(self, key: int) -> int:
-        """The first key of the next message."""
+        """Returns the first key of the next message."""
         rows = self.keys["row"]  # bisected: numpy's search in one field of an array copies the field
         return bisect_right(rows, rows[key], key)
 
     def first_key_from(self, physical_offset: int) -> int:
-        """The first key of a message at or above a physical offset; the number of keys if there is none."""
+        """Returns the first key of a message at or above a physical offset; the number of keys if there is none."""
         return bisect_left(self.keys["row"], bisect_left(self.rows["physical_offset"], physical_offset))
 
     def fit(self, start: int, room: int) -> int:
-        """The greatest end of whole messages from ``start`` with at most ``room`` keys."""
+        """Returns the greatest end of whole messages from ``start`` with at most ``room`` keys."""
         end = start + room
         if end >= len(self.keys):
             return len(self.keys)

@@ -186,7 +186,7 @@ class LocalIndex:
             return uncovered(self._set.covered(), max(border, self._start), min(end, self._writer.first))
 
     def derive(self, first: int, next: int) -> DerivedRange:
-        """A temporary subscriber that indexes exactly ``[first, next)``, a gap or part of one."""
+        """Returns a temporary subscriber that indexes exactly ``[first, next)``, a gap or part of one."""
         with self._set.lock:
             is_gap = uncovered(self._set.covered(), first, next) == [(first, next)]
             if not first < next <= self._writer.first or not is_gap:
@@ -246,7 +246,7 @@ class LocalIndex:
             return self._set.hide((entry for entry in self._set.finished if entry.name == named), are_damaged=True)
 
     def covered_to(self) -> int:
-        """The physical offset below which every item lies in a sealed, compacted or uploaded file.
+        """Returns the physical offset below which every item lies in a sealed, compacted or uploaded file.
 
         Below :attr:`open_from` by gaps and by files that are full and not sealed yet.
         """
@@ -325,7 +325,7 @@ class LocalIndex:
         return self._unpublished()[0]
 
     def published_to(self) -> int:
-        """The greatest value that ``indexed_to`` may have: no item below it waits to be uploaded.
+        """Returns the greatest value that ``indexed_to`` may have: no item below it waits to be uploaded.
 
         Unlike :meth:`covered_to` it stops before sealed and compacted files and before gaps.
         """
@@ -386,7 +386,7 @@ class LocalIndex:
                 return view, missing
 
     def files(self) -> list[IndexFileEntry]:
-        """Every file for a listing, by ascending range; those that take keys last."""
+        """Returns every file for a listing, by ascending range; those that take keys last."""
         with self._set.lock:
             return [*self._set.finished, *(entry for entry in self._set.view.writing if entry.next is None)]
 

@@ -23,7 +23,7 @@ _LATEST_FIRST = (IndexState.UPLOADED, IndexState.COMPACTED, IndexState.SEALED)
 def load_entries(
     fs: FileSystem, folders: IndexFolders, layouts: Mapping[int, ItemLayout], start: int, indexed_to: int
 ) -> tuple[IndexFileEntry, ...]:
-    """Opens every complete file to keep and remove the rest, all of it derived data.
+    """Opens every complete file that is kept, and removes the others; all are derived data.
 
     A damaged file goes to the quarantine. One is unlinked whose begin time exists in a later state, whose range
     overlaps that of a file in a later state, that straddles ``indexed_to`` and is not published, or that covers nothing
@@ -62,7 +62,7 @@ def load_entries(
 def unsealed_to_keep(
     found: IndexCheckpoint, covered: Iterable[Stretch], start: int, indexed_to: int
 ) -> tuple[list[WritingFile], WritingFile | None]:
-    """The files of a checkpoint to go on with: those that wait to be sealed, and the one being written.
+    """Returns the files of a checkpoint to go on with: those that wait to be sealed, and the one being written.
 
     Not what lies below ``start``, overlaps what complete files cover, or straddles the watermark.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.index.format.errors import CorruptIndexError
-from tierlog.index.format.hits import WIDEN_MS, may_lie_in
+from tierlog.index.format.layout import WIDEN_MS, may_lie_in
 from tierlog.index.local.chained_file import ChainedIndexFile
 from tierlog.index.local.compacted_file import CompactedIndexFile
 from tierlog.index.local.states import IndexState
@@ -104,7 +104,7 @@ class IndexSnapshot:
         object.__setattr__(self, "_orders", orders)
 
     def replaced(self, writing: tuple[IndexFileEntry, ...]) -> IndexSnapshot:
-        """The same sealed files with others being written, without ordering them again."""
+        """Returns the same sealed files with others being written, without ordering them again."""
         snapshot = object.__new__(IndexSnapshot)
         object.__setattr__(snapshot, "files", self.files)
         object.__setattr__(snapshot, "writing", writing)

@@ -55,7 +55,7 @@ def items_of_object(
     find: Find,
     layouts: Mapping[int, ItemLayout] = LAYOUTS,
 ) -> Iterator[Items]:
-    """The items of each page that can be read, in the object's order.
+    """Yields the items of each page that can be read, in the object's order.
 
     Damage inside the object is reported; raises what makes all of it unreadable, and the object store's errors.
     """
@@ -420,7 +420,7 @@ class _Comparison:
         self.found.append(PendingFinding(kind, about, text))
 
     def _keys_of_records(self, whole: WholeSegment) -> tuple[_Keys, NDArray[np.int64]]:
-        """The keys that must be indexed, and the physical offset of the record of each."""
+        """Returns the keys that must be indexed, and the physical offset of the record of each."""
         ids = np.array([self._rules.topic_ids.get(name, _NO_TOPIC) for name in whole.names], np.int32)
         batch = KeyBatch.of(whole.data, whole.rows, ids)
         is_indexed = whole.rows["physical_offset"][batch.keys["row"]] < self._rules.indexed_to
@@ -500,7 +500,7 @@ class _Comparison:
 
 
 def _fingerprint(keys: _Keys) -> int:
-    """Returns a number that is the same for the same keys in any order: one for each key, added up."""
+    """Returns an order-independent fingerprint of the keys: the sum of one number per key."""
     mixed = np.zeros(len(keys), np.uint64)
     for name, factor in zip(_NAMES, _FACTORS, strict=True):
         mixed ^= keys[name].astype(np.uint64)

@@ -45,7 +45,7 @@ class ObjectTask:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentWork:
+class SegmentToCheck:
     """A segment to read, and what is known of it from elsewhere."""
 
     entry: LogEntry
@@ -67,24 +67,24 @@ class SegmentTask:
     """Segments that one task reads, one after the other."""
 
     rules: IndexRules
-    work: tuple[SegmentWork, ...]
+    segments: tuple[SegmentToCheck, ...]
 
     def run(self, manifest: ManifestStore) -> tuple[SegmentRead, ...]:
         """Reads each of them; raises the object store's errors."""
-        return tuple(self._read(manifest, work) for work in self.work)
+        return tuple(self._read(manifest, segment) for segment in self.segments)
 
-    def _read(self, manifest: ManifestStore, work: SegmentWork) -> SegmentRead:
+    def _read(self, manifest: ManifestStore, segment: SegmentToCheck) -> SegmentRead:
         findings: list[PendingFinding] = []
         records = 0
 
         def visit(whole: WholeSegment) -> None:
             nonlocal records
             records = len(whole.rows)
-            findings.extend(work.indexed.compare(manifest.objects, self.rules, whole))
+            findings.extend(segment.indexed.compare(manifest.objects, self.rules, whole))
 
         seen = check_segment(
-            manifest.objects, ArchiveReader(manifest.objects, ArchiveCache(0), scan=True), work.entry,
-            topic_ids=dict(self.rules.topic_ids), stored=work.stored,
+            manifest.objects, ArchiveReader(manifest.objects, ArchiveCache(0), scan=True), segment.entry,
+            topic_ids=dict(self.rules.topic_ids), stored=segment.stored,
             add=lambda about, text: findings.append(PendingFinding(FindingKind.PLAIN, about, text)), visit=visit,
         )  # fmt: skip
         return SegmentRead(seen, tuple(findings), records)
@@ -154,7 +154,7 @@ def _check_segments(
     tasks = [
         SegmentTask(
             index.rules,
-            tuple(SegmentWork(entry, follow.stored_rows(entry), index.segment(entry.base)) for entry in group),
+            tuple(SegmentToCheck(entry, follow.stored_rows(entry), index.segment(entry.base)) for entry in group),
         )
         for group in groups
     ]

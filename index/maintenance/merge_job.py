@@ -58,7 +58,7 @@ class MergeReport:
 
 
 class MergeJob:
-    """The merges of one archive; by whomever, beside the store and its readers."""
+    """The merges of one archive, run by any process beside the store and its readers."""
 
     def __init__(
         self, manifest: ManifestStore, options: MergeOptions, run_tasks: RunTasks, clock: Clock, *, at_once: int = 1

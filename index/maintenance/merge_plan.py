@@ -26,7 +26,7 @@ class Level(enum.IntEnum):
     YEAR = 3
 
     def name_of(self, ms: int) -> str:
-        """The day, month or year that holds a time: ``2026-03-01``, ``2026-03``, ``2026``."""
+        """Returns the day, month or year that holds a time: ``2026-03-01``, ``2026-03``, ``2026``."""
         return str(self._unit(ms))
 
     def end_of(self, ms: int) -> int:

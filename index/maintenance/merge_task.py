@@ -1,8 +1,8 @@
 """Merges one slot range of some index objects into objects of a size, in bounded memory, and uploads them.
 
-Killed anywhere: objects that nobody names, and files in a folder for what is half made. Who commits the entries names
-them. In memory, beside what :class:`Merge` and the page writer hold: the key filter of the part that ends. The keys for
-it wait in a file, 8 bytes each, because a filter's size is known only when all of them are.
+Killed anywhere: objects that nobody names, and files in a folder for what is half made. Committing the entries
+names them. In memory, beside what :class:`Merge` and the page writer hold: the key filter of the part that ends. The
+keys for it wait in a file, 8 bytes each, because a filter's size is known only when all of them are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tierlog.index.format.key_filter import DEFAULT_BITS_PER_KEY, KeyFilter
 from tierlog.index.format.layout import LAYOUTS, SECONDS_MAX, SECONDS_MIN, ItemLayout, Items
 from tierlog.index.objects.item_order import keys_of, place_of_slot, places_of
 from tierlog.index.objects.pages import PageDirectory
-from tierlog.index.objects.publisher import Draft, Workbench, upload_draft
+from tierlog.index.objects.publisher import AssemblyFile, AssemblyFolder, upload_assembled
 from tierlog.index.objects.reader import Fetch, IndexObjectReader
 from tierlog.index.objects.writer import DEFAULT_PAGE_BYTES, IndexMeta, ObjectShape, ObjectWriter
 from tierlog.tiering.base.errors import CorruptionError, ObjectNotFoundError
@@ -45,7 +45,7 @@ Places = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """One slot range of objects that become one; all that merging them needs beside the bucket."""
+    """One slot range of objects to merge, with everything a task needs besides the bucket."""
 
     level: int
     """Of the result."""
@@ -75,7 +75,7 @@ class MergedRange:
         return sum(entry.items for entry in self.entries)
 
 
-def merge_range(task: MergeTask, objects: ObjectStore, randomness: Randomness, workbench: Workbench) -> MergedRange:
+def merge_range(task: MergeTask, objects: ObjectStore, randomness: Randomness, assembly: AssemblyFolder) -> MergedRange:
     """Merges a slot range, uploads its parts and verifies them.
 
     Parts are cut between slots, and before that by time where one slot alone would pass the size. Raises
@@ -89,7 +89,7 @@ def merge_range(task: MergeTask, objects: ObjectStore, randomness: Randomness, w
     runs = _cut_by_time(merge.bytes_of_long_slots(), task.max_part_bytes)
     done: list[IndexEntry] = []
     for run in runs:
-        with contextlib.closing(_Parts(task, run, objects, randomness, workbench)) as parts:
+        with contextlib.closing(_Parts(task, run, objects, randomness, assembly)) as parts:
             for merged in merge if len(runs) == 1 else _merge(task, run, objects):
                 parts.add(merged)
             done += parts.finish()
@@ -126,7 +126,7 @@ class _Parts:
 
     def __init__(
         self, task: MergeTask, run: Sequence[IndexEntry], objects: ObjectStore, randomness: Randomness,
-        workbench: Workbench,
+        assembly: AssemblyFolder,
     ) -> None:  # fmt: skip
         layout = next((each for each in LAYOUTS.values() if each.name == run[0].layout), None)
         bounds = [entry.bounds for entry in run if entry.bounds is not None]
@@ -135,7 +135,7 @@ class _Parts:
         self._task = task
         self._objects = objects
         self._randomness = randomness
-        self._workbench = workbench
+        self._assembly = assembly
         first = max(task.cold_min, min(entry.first for entry in run))
         self._shape = ObjectShape(
             layout=layout, slots=run[0].slots, begin_ms=run[0].begin_ms, first=first,
@@ -167,7 +167,7 @@ class _Parts:
                 else:
                     self._end_part(slot)
             if self._part is None:
-                self._part = _Part(self._workbench, self._shape, self._task, self._slot)
+                self._part = _Part(self._assembly, self._shape, self._task, self._slot)
             self._part.add(merged.items[start:stop], int(slot_of[stop - 1]) + 1)
             start = stop
 
@@ -197,7 +197,7 @@ class _Parts:
             task.level, begin_ms=shape.begin_ms, first_physical=shape.first, epoch=task.epoch,
             nonce=self._randomness.token_hex(4), slots=None if slots == (0, shape.slots) else slots,
         )  # fmt: skip
-        upload_draft(self._objects, key, part.draft, written)
+        upload_assembled(self._objects, key, part.draft, written)
         return IndexEntry(
             key=key, level=task.level, first=shape.first, next=shape.next, begin_ms=shape.begin_ms,
             size_bytes=written.size_bytes, crc32=written.crc32, items=written.items, slots=shape.slots,
@@ -209,13 +209,13 @@ class _Parts:
 class _Part:
     """One object that grows in a file, and the keys for its filter in another."""
 
-    def __init__(self, workbench: Workbench, shape: ObjectShape, task: MergeTask, slot_from: int) -> None:
+    def __init__(self, assembly: AssemblyFolder, shape: ObjectShape, task: MergeTask, slot_from: int) -> None:
         self._layout: ItemLayout = shape.layout
         self._bits = task.filter_bits if shape.layout.has_hash_high else 0
         self._segment_bytes = task.meta.segment_bytes
         self._files = contextlib.ExitStack()
-        self.draft: Draft = self._files.enter_context(workbench.file(f"merge-{slot_from}"))
-        self._spool: Draft = self._files.enter_context(workbench.file(f"merge-{slot_from}-keys"))
+        self.draft: AssemblyFile = self._files.enter_context(assembly.file(f"merge-{slot_from}"))
+        self._spool: AssemblyFile = self._files.enter_context(assembly.file(f"merge-{slot_from}-keys"))
         self.writer = ObjectWriter(self.draft, shape, task.meta, slot_from)
         self.slot_end = slot_from
         """Behind the last slot with items."""
@@ -393,7 +393,7 @@ class _Source:
         self._last = -1
 
     def starts(self) -> Places:
-        """The first place of each page that is to be read."""
+        """Returns the first place of each page that is to be read."""
         return np.maximum(self._starts[self._page : self._stop], np.uint64(self._low))
 
     def long_slots(self) -> dict[int, int]:
@@ -407,7 +407,7 @@ class _Source:
         return found
 
     def below(self, bound: int) -> Iterator[Merged]:
-        """The next items up to a place, page by page; none is read before it is wanted."""
+        """Yields the next items up to a place, page by page; none is read before it is wanted."""
         while True:
             piece = self._rest or self._next(bound)
             if piece is None:
@@ -420,7 +420,7 @@ class _Source:
                 return
 
     def _next(self, bound: int) -> Merged | None:
-        """The next page with items of the range, unless it begins at a place or above it."""
+        """Returns the next page with items of the range, unless it begins at a place or above it."""
         while self._page < self._stop and int(self._starts[self._page]) < bound:
             with _NamingErrors(self.entry):
                 items = self._reader.decode_page(self._page, self._compressed(self._page)).items
@@ -460,7 +460,7 @@ class _Source:
 
 
 def rebased_seconds(seconds: NDArray[np.int64], later_s: int) -> NDArray[np.int64]:
-    """Seconds from a begin time that is so much earlier than the one they counted from; exact.
+    """Rebases seconds onto a begin time that is ``later_s`` earlier, exactly.
 
     What does not fit the field is saturated, as everywhere, and what was saturated stays so: it stands for any time
     beyond.
@@ -484,7 +484,7 @@ class _NamingErrors:
 
 
 def _starts_of(directory: PageDirectory) -> Places:
-    """The first place of each page; of one that begins with an empty slot, the slot's."""
+    """Returns the first place of each page; of one that begins with an empty slot, the slot's."""
     rows = directory.rows
     hashes = np.where((rows["hash"] == 0) & (rows["hash_high"] == 0), rows["slot"], rows["hash"])
     names = np.empty(len(rows), [("hash", "<i8"), ("hash_high", "<u4")])

@@ -28,7 +28,7 @@ from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.local.snapshot import IndexFileEntry
 from tierlog.index.objects.derivation import archived_ranges
 from tierlog.index.objects.item_order import SlotOrder
-from tierlog.index.objects.publisher import Workbench, upload_file
+from tierlog.index.objects.publisher import AssemblyFolder, upload_file
 from tierlog.tiering.base.errors import ConflictError, CorruptionError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import StorePaths
@@ -187,7 +187,7 @@ def _stretch(group: Sequence[_Block], head: Head, log: _Log, most_bytes: int) ->
 
 
 def _pieces(first: int, end: int, log: _Log, most_bytes: int) -> Iterator[Range]:
-    """A range cut where segments begin."""
+    """Yields a range cut where segments begin."""
     filled = 0
     for entry, size in log.over(first, end):
         if entry.first > first and filled + size > most_bytes:
@@ -201,7 +201,7 @@ def build_objects(
     manifest: ManifestStore, head: Head, span: Range, *, shape: IndexShape, fs: FileSystem, folder: Path,
     randomness: Randomness, slot_range: Range | None = None,
 ) -> tuple[IndexEntry, ...]:  # fmt: skip
-    """Stores index objects of the records in the physical range ``span``; who commits the entries names them.
+    """Stores index objects of the records in the physical range ``span``; committing the entries names them.
 
     The objects' ranges lie in ``span`` in ascending order; what has no keys has no object. ``slot_range`` leaves out
     what other objects hold of the same records. Everything local happens in ``folder``: one segment, and the index
@@ -218,7 +218,7 @@ def build_objects(
         border=first, indexed_to=first, log_start=first,
     )  # fmt: skip
     names = {topic.topic_id: topic.name for topic in manifest.state(manifest.reader(), head).topics}
-    workbench = Workbench(fs, paths.tmp, contextlib.nullcontext)
+    assembly = AssemblyFolder(fs, paths.tmp, contextlib.nullcontext)
     built: list[IndexEntry] = []
 
     # stores what is compacted, and forgets it here
@@ -234,7 +234,7 @@ def build_objects(
                         entry,
                         head=head,
                         topic_names=names,
-                        workbench=workbench,
+                        assembly=assembly,
                         slot_range=slot_range,
                     )
                 )
@@ -335,7 +335,7 @@ def _has_items(entry: IndexFileEntry, slot_range: Range) -> bool:
 
 
 def _until(end: int, ranges: Iterator[LogRange]) -> Iterator[LogRange]:
-    """The records below ``end``."""
+    """Yields the records below ``end``."""
     for records in ranges:
         if records.end < end:
             yield records

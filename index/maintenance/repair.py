@@ -41,7 +41,7 @@ class RepairReport:
     left: list[Finding] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """Both lists."""
+        """Returns both lists."""
         return {
             name: [{"object": finding.object, "text": finding.text} for finding in found]
             for name, found in (("done", self.done), ("left", self.left))

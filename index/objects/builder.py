@@ -55,7 +55,7 @@ class CompactedSource(Protocol):
 
     @property
     def slots(self) -> int:
-        """Hashes slots."""
+        """Hash slots."""
         ...
 
     @property
@@ -83,7 +83,7 @@ class CompactedSource(Protocol):
         ...
 
     def all_items(self) -> Items:
-        """All items, in compacted form, slot by slot; better a view of a map than an array in memory."""
+        """Returns all items, in compacted form, slot by slot; better a view of a map than an array in memory."""
         ...
 
 
@@ -236,7 +236,7 @@ class ColdOffsets:
 
     @classmethod
     def collect(cls, pieces: Callable[[], Iterable[Items]], to_cold: ToCold, segment_bytes: int) -> ColdOffsets:
-        """The map of the offsets of items, whose pieces, contiguous and of a compacted layout, are read twice.
+        """Returns the map of the offsets of items, whose pieces, contiguous and of a compacted layout, are read twice.
 
         Raises :class:`CorruptIndexError` for a negative offset, and if ``to_cold``, asked once for each segment, is
         not one to one or leaves it.
@@ -271,7 +271,7 @@ class ColdOffsets:
         return bases
 
     def translate(self, items: Items) -> None:
-        """Rewrite the physical offsets of items, contiguous and of a compacted layout, as their cold ones."""
+        """Rewrites the physical offsets of items, contiguous and of a compacted layout, as their cold ones."""
         scratch = np.empty(TRANSLATE_SCRATCH_BYTES, np.uint8)
         done = translate(
             **_field(items), segment_bytes=self._segment_bytes, bases=self._bases.ctypes.data,
@@ -306,7 +306,7 @@ def _field(items: Items) -> dict[str, int]:
 
 
 def _counted(pieces: Iterable[Items], segment_bytes: int) -> NDArray[np.void]:
-    """A row for each segment; ``end`` says how many offsets lie in it."""
+    """Returns a row for each segment; ``end`` says how many offsets lie in it."""
     rows, known = np.zeros(_FIRST_ROOM, _ROW), 0
     for items in pieces:
         state = np.array([0, known], np.int64)
@@ -325,7 +325,7 @@ def _counted(pieces: Iterable[Items], segment_bytes: int) -> NDArray[np.void]:
 
 
 def _distinct(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Each number once, ascending, in place."""
+    """Returns each number once, ascending, in place."""
     other, scratch = np.empty_like(values), np.empty(SORT_SCRATCH_BYTES, np.uint8)
     return values[: sort_distinct(values.ctypes.data, len(values), other.ctypes.data, scratch.ctypes.data)]
 

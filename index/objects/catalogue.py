@@ -98,11 +98,11 @@ class IndexCatalogue:
     def overlapping(
         self, head: Head, within: TimeRange, load: LoadPage, lost: Lost | None = None
     ) -> Iterator[IndexEntry]:
-        """Indexes objects of ``head`` that may hold items of the range: by falling greatest time if the order is newest
-        first, else by rising least time.
+        """Index objects of ``head`` that may hold items of the range.
 
-        Seconds in items are cut, so bounds count a second more. ``load`` reads a page; what it raises is told to
-        ``lost``, as in :class:`ArchiveCatalogue`.
+        By falling greatest time if the order is newest first, else by rising least time. Seconds in items are cut, so
+        bounds count a second more. ``load`` reads a page; what it raises is reported to ``lost``, as in
+        :class:`ArchiveCatalogue`.
         """
         wide = self._directed(within.from_ms - _WIDEN_MS, within.to_ms + _WIDEN_MS - 1)
         loaded: dict[_Page, Sequence[Any] | None] = {}
@@ -234,7 +234,7 @@ class IndexCatalogue:
             self._unpin(self._recent.popleft()[1])
 
     def _forget_pages(self) -> None:
-        """Lets go what only versions held that nobody reads any more.
+        """Drops pages held only by versions that nobody reads.
 
         Not while the newest head names pages that were not read: a page that was written again holds mostly what the
         one before it held.
@@ -298,7 +298,7 @@ class ColdIndex:
         lost: Lost | None = None,
         order: Order = Order.NEWEST,
     ) -> Iterator[IndexEntry]:
-        """Indexes objects of a head that may hold items of the range; ``lost`` as in :class:`ArchiveCatalogue`.
+        """Index objects of a head that may hold items of the range; ``lost`` as in :class:`ArchiveCatalogue`.
 
         By falling greatest time if the order is newest first, else by rising least time. Manifest pages are read, on
         the reader's bill, as far as what is taken of the answer needs them.

@@ -79,7 +79,7 @@ def _publish(index: LocalIndex, publisher: IndexPublisher, head: Head, names: di
 def archived_ranges(
     manifest: ManifestStore, head: Head, start: int, *, names: dict[int, str], fs: FileSystem, folder: Path
 ) -> Iterator[LogRange]:
-    """The archived records from ``start`` on in the order of the log; removed ones are passed over.
+    """Yields the archived records from ``start`` on in the order of the log; removed ones are passed over.
 
     Raises :class:`CorruptionError` for a segment that is missing or holds a topic that has no name.
     """

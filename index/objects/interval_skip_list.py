@@ -41,8 +41,8 @@ _DRAWN_BYTES = 128
 _RANK_SHIFT = 56
 
 
-class Holder(Protocol):
-    """A judge of the versions at which something is in the list."""
+class VersionSet(Protocol):
+    """The set of versions at which an entry is in the list."""
 
     def holds(self, version: int) -> bool:
         """Whether readers of this version see it."""
@@ -68,7 +68,7 @@ class Node(Generic[T]):
 
     __slots__ = ("high", "low", "next", "place", "tenure", "upper", "value")
 
-    def __init__(self, low: int, high: int, value: T, tenure: Holder, place: int) -> None:
+    def __init__(self, low: int, high: int, value: T, tenure: VersionSet, place: int) -> None:
         self.low = low
         self.high = high
         self.value = value
@@ -109,12 +109,12 @@ class IntervalSkipList(Generic[T]):
         The version must be pinned as long as this is read. Whether a node is seen is asked when it is reached.
         """
         node: Node[T] | None = self._head
-        seen: Holder | None = None  # what a pinned version sees it goes on seeing
+        seen: VersionSet | None = None  # what a pinned version sees it goes on seeing
         while node is not None and node.low < to_ms:
             if node.high >= from_ms:  # and so does every span that begins here
-                holder = node.tenure
-                if holder is seen or holder.holds(version):
-                    seen = holder
+                versions = node.tenure
+                if versions is seen or versions.holds(version):
+                    seen = versions
                     yield node
                 node = node.next
                 continue
@@ -127,7 +127,7 @@ class IntervalSkipList(Generic[T]):
 
     # ------------------------------------------------------------------------------------------------- writing
 
-    def insert(self, low: int, high: int, value: T, tenure: Holder, rank: int = 0) -> Node[T]:
+    def insert(self, low: int, high: int, value: T, tenure: VersionSet, rank: int = 0) -> Node[T]:
         """Adds an interval; of those with an equal least time lower ranks come first."""
         self._inserted += 1
         self._size += 1
@@ -167,7 +167,7 @@ class IntervalSkipList(Generic[T]):
             _relink(at, level, following, exact)
 
     def _before(self, node: Node[T]) -> list[Node[T]]:
-        """The last node in front of this one's place on every level, the bottom first."""
+        """Returns the last node in front of this one's place on every level, the bottom first."""
         low, place = node.low, node.place
         at = self._head
         found = []
@@ -303,7 +303,7 @@ class VersionedIntervals(Generic[T]):
         return tenure.holds(self.newest) or any(map(tenure.holds, self._pins))
 
     def begin(self) -> int:
-        """The number of the version to be made."""
+        """Returns the number of the version to be made."""
         return self.newest + 1
 
     def add(self, low: int, high: int, value: T, rank: int = 0) -> Node[T]:
@@ -333,9 +333,9 @@ class VersionedIntervals(Generic[T]):
 
     # what others decide on
 
-    def insert(self, low: int, high: int, value: T, holder: Holder, rank: int = 0) -> Node[T]:
-        """Adds an interval to the versions that ``holder`` names, which may be read meanwhile."""
-        return self._list.insert(low, high, value, holder, rank)
+    def insert(self, low: int, high: int, value: T, versions: VersionSet, rank: int = 0) -> Node[T]:
+        """Adds an interval that is in the list at ``versions``, which may be read meanwhile."""
+        return self._list.insert(low, high, value, versions, rank)
 
     def unlink(self, node: Node[T]) -> None:
         """Takes out a node that :meth:`insert` returned and that no version that can be read holds."""

@@ -80,12 +80,12 @@ class SlotOrder:
         return max(0, self._end - self._start)
 
     def pieces(self) -> Iterator[Items]:
-        """The items as the source has them; views, cut anywhere."""
+        """Yields the items as the source has them; views, cut anywhere."""
         for start in range(self._start, self._end, self._most):
             yield self._items[start : min(start + self._most, self._end)]
 
     def sorted(self) -> Iterator[ItemBlock]:
-        """The items in the object's order, copies; slots that are longer than a piece come in several."""
+        """Yields the items in the object's order, copies; slots that are longer than a piece come in several."""
         for start, end in self._cuts():
             items = self._items[start:end]
             slot_end = int(items["hash"][-1]) % self._slots + 1
@@ -136,12 +136,12 @@ class SlotOrder:
         return stop
 
     def _first_of(self, slot: int) -> int:
-        """The first item of a slot, or where it would be."""
+        """Returns the first item of a slot, or where it would be."""
         hashes = self._items["hash"]
         return bisect_left(range(len(self._items)), slot, key=lambda at: int(hashes[at]) % self._slots)
 
     def _order(self, items: Items) -> NDArray[np.int32]:
-        """The object's order of items of whole slots."""
+        """Returns the object's order of items of whole slots."""
         order, scratch = np.empty(len(items), np.int32), np.empty(len(items), np.int32)
         sort_slots(
             items=items.ctypes.data, count=len(items), width=items.dtype.itemsize, hash_at=self._at[0],
@@ -156,9 +156,3 @@ def _taken(items: Items, numbers: NDArray[np.int32]) -> Items:
     rows = items.view(np.uint8).reshape(len(items), items.dtype.itemsize)
     found: Items = rows.take(numbers, axis=0).view(items.dtype)[:, 0]
     return found
-
-
-def plain_order(items: Items, slots: int) -> NDArray[np.int64]:
-    """The order of an index object: slot, hash, hash_high, newest physical offset; equal items stay as they are."""
-    hashes = items["hash"].astype(np.int64)
-    return np.lexsort((-items["offset"].astype(np.int64), highs(items), hashes, hashes % slots))

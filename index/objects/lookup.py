@@ -19,8 +19,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tierlog.index.format.hits import may_lie_in
-from tierlog.index.format.layout import LAYOUTS, ItemLayout, Items
+from tierlog.index.format.layout import LAYOUTS, ItemLayout, Items, may_lie_in
 from tierlog.index.objects.catalogue import ColdIndex
 from tierlog.index.objects.item_order import keys_of
 from tierlog.index.objects.pages import PageDirectory
@@ -43,7 +42,7 @@ KeyNumbers = NDArray[np.int64]
 def open_index_object(
     reader: ArchiveReader, entry: IndexEntry, layouts: Mapping[int, ItemLayout] = LAYOUTS
 ) -> IndexObjectReader:
-    """An object whose page directory is read through the caches; nothing is asked yet."""
+    """Returns an object whose page directory is read through the caches; nothing is asked yet."""
 
     def read(start: int, end: int, decode: Callable[[bytes], _T]) -> _T:
         return reader.metadata(entry.key, start, end, "page directory", decode)
@@ -68,7 +67,7 @@ class KeyRun:
         self._object = open_index_object(reader, entry, layouts)
 
     def pages(self) -> range:
-        """The pages that may hold the key, in item order: newest first."""
+        """Returns the pages that may hold the key, in item order: newest first."""
         return self._object.page_directory().pages_of(*self._hashes())
 
     def items(self, pages: range) -> Items:
@@ -116,7 +115,7 @@ def key_hits(
     *,
     each: Each = map,
 ) -> Iterator[SegmentHits]:
-    """The archived records below ``indexed_to`` that may have one of the keys, (topic, key) each, by segment.
+    """Yields the archived records below ``indexed_to`` that may have one of the keys, (topic, key) each, by segment.
 
     Records outside of ``within`` may be left out. An index object costs its page directory and the pages of its keys,
     neighbours in one request; one whose slots or resident filter rule all keys out costs nothing. Segments below
@@ -158,7 +157,7 @@ def key_hits(
 
 
 def _items(cold: ColdIndex, reader: ArchiveReader, entry: IndexEntry, hashes: _Hashes) -> Items:
-    """The items of all these keys in one object; every page is read once."""
+    """Returns the items of all these keys in one object; every page is read once."""
     opened = open_index_object(reader, entry, cold.layouts)
     directory = opened.page_directory()
     of_page: dict[int, list[tuple[int, int]]] = {}
@@ -188,7 +187,7 @@ def _naming(entry: IndexEntry) -> Iterator[None]:
 
 
 def key_numbers(topic: str, keys: Iterable[str]) -> KeyNumbers:
-    """Both hashes of each key of a topic as one number, ascending."""
+    """Returns both hashes of each key of a topic as one number, ascending."""
     numbers = [key_hash(topic, key) << 32 | key_hash_high(topic, key) for key in keys]
     return np.unique(np.array(numbers, np.int64))
 

@@ -82,7 +82,7 @@ class IndexPage:
         return cls(first_slot, entries.reshape(-1), items.reshape(-1))
 
     def slot_items(self, slot: int) -> Items:
-        """The slot's items in this page; none if the page does not hold the slot."""
+        """Returns the slot's items in this page; none if the page does not hold the slot."""
         place = slot - self.first_slot
         if not 0 <= place < len(self.entries):
             return self.items[:0]
@@ -95,7 +95,7 @@ class IndexPage:
         return self.items[start : start + count]
 
     def lookup(self, slot: int, hash_low: int, hash_high: int) -> Items:
-        """The slot's items with these hashes, newest first."""
+        """Returns the slot's items with these hashes, newest first."""
         items = self.slot_items(slot)
         found: Items = items[(items["hash"] == hash_low) & (highs(items) == hash_high)]
         return found
@@ -116,7 +116,7 @@ class PageDirectory:
         return len(self.rows)
 
     def encode(self) -> bytes:
-        """The table's bytes."""
+        """Returns the table's bytes."""
         preamble = _PREAMBLE.pack(self.slots, self.page_bytes, self.begin_ms, self.layout.number, 0, len(self.rows))
         return preamble + self.rows.tobytes() + _END.pack(self.end)
 
@@ -144,7 +144,7 @@ class PageDirectory:
         return start, int(self.rows["position"][page + 1]) if page + 1 < len(self.rows) else self.end
 
     def pages_of(self, hash_low: int, hash_high: int) -> range:
-        """The pages that may hold a key, in item order: one, or all those of a run longer than a page.
+        """Returns the pages that may hold a key, in item order: one, or all those of a run longer than a page.
 
         None for a slot below those of the object.
         """

@@ -38,7 +38,7 @@ LocalStep = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Workbench:
+class AssemblyFolder:
     """A folder in which objects are assembled before they are uploaded."""
 
     fs: FileSystem
@@ -47,7 +47,7 @@ class Workbench:
     """Surrounds every change of a file."""
 
     @contextlib.contextmanager
-    def file(self, name: str) -> Iterator[Draft]:
+    def file(self, name: str) -> Iterator[AssemblyFile]:
         """Opens an empty file, gone afterwards; if the store is closed meanwhile, when its name is used again."""
         path = self.tmp_dir / name
         with self.local_step():
@@ -55,14 +55,14 @@ class Workbench:
             self.fs.unlink(path)
             file = self.fs.open(path)
         try:
-            yield Draft(file, self.local_step)
+            yield AssemblyFile(file, self.local_step)
         finally:
             file.close()
             with contextlib.suppress(StoreError), self.local_step():
                 self.fs.unlink(path)
 
 
-class Draft:
+class AssemblyFile:
     """The bytes of an object that is being assembled, or of what it is made from."""
 
     def __init__(self, file: File, local_step: LocalStep) -> None:
@@ -79,7 +79,7 @@ class Draft:
         return self._file.read_at(position, length)
 
     def pieces(self, size_bytes: int) -> Iterator[bytes]:
-        """The first so many bytes, some at a time."""
+        """Yields the first so many bytes, some at a time."""
         for start in range(0, size_bytes, _PIECE_BYTES):
             yield self._file.read_at(start, min(_PIECE_BYTES, size_bytes - start))
 
@@ -103,7 +103,7 @@ class IndexPublisher:
         ``filters`` are given those of the objects that are published.
         """
         self._filters = filters
-        self._workbench = Workbench(fs, tmp_dir, local_step)
+        self._assembly = AssemblyFolder(fs, tmp_dir, local_step)
         self._local_step = local_step
         self._index = index
         self._manifest = manifest
@@ -125,7 +125,7 @@ class IndexPublisher:
                 break
             begun_s = self._manifest.begin_upload()
             indexed = upload_file(
-                self._manifest, self._randomness, entry, head=head, topic_names=topic_names, workbench=self._workbench,
+                self._manifest, self._randomness, entry, head=head, topic_names=topic_names, assembly=self._assembly,
                 filters=self._filters,
             )  # fmt: skip
             change = ManifestChange(index=(indexed,), indexed_to=entry.next, begun_s=begun_s)
@@ -143,9 +143,9 @@ class IndexPublisher:
 
 def upload_file(
     manifest: ManifestStore, randomness: Randomness, entry: IndexFileEntry, *, head: Head, topic_names: dict[int, str],
-    workbench: Workbench, filters: ResidentFilters | None = None, slot_range: tuple[int, int] | None = None,
+    assembly: AssemblyFolder, filters: ResidentFilters | None = None, slot_range: tuple[int, int] | None = None,
 ) -> IndexEntry:  # fmt: skip
-    """Stores a compacted file as an object under a name of this attempt, verified; who commits the entry names it.
+    """Stores a compacted file as an object under a name of this attempt, verified; committing the entry names it.
 
     Of ``slot_range``, where there are items, those slots only.
     """
@@ -153,7 +153,7 @@ def upload_file(
     assert entry.next is not None
     segments = _SegmentMaps(manifest, head)
     meta = IndexMeta(manifest.keys.store_id, segments.segment_bytes, topic_names)
-    with workbench.file(f"object-{entry.begin_ms}") as draft:
+    with assembly.file(f"object-{entry.begin_ms}") as draft:
         written = write_index_object(draft, entry.reader, segments.to_cold, meta, slot_range=slot_range)
         key = manifest.keys.index(
             0,
@@ -163,7 +163,7 @@ def upload_file(
             nonce=randomness.token_hex(4),
             slots=slot_range,
         )
-        upload_draft(manifest.objects, key, draft, written)
+        upload_assembled(manifest.objects, key, draft, written)
         if filters is not None:  # of an object that nobody will name it stays unused, and goes first
             ref = written.sections[FILTER]
             filters.offer(key, ref, lambda: draft.read_at(ref.position, ref.length))
@@ -175,7 +175,7 @@ def upload_file(
     )  # fmt: skip
 
 
-def upload_draft(objects: ObjectStore, key: str, draft: Draft, written: Written) -> None:
+def upload_assembled(objects: ObjectStore, key: str, draft: AssemblyFile, written: Written) -> None:
     """Stores an assembled object, and verifies it."""
     objects.upload(key, draft.pieces(written.size_bytes))
     verify_object(objects, key, written.size_bytes, written.crc32)
@@ -194,7 +194,7 @@ class _SegmentMaps:
         self.segment_bytes = first.segment_bytes
 
     def to_cold(self, physical: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The cold offset of each record; :class:`CorruptionError` for an offset that is no archived record."""
+        """Returns the cold offset of each record; :class:`CorruptionError` for an offset that is no archived record."""
         cold = np.empty_like(physical)
         bases = physical - physical % self.segment_bytes
         for base in np.unique(bases).tolist():

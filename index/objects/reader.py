@@ -74,7 +74,7 @@ class IndexObjectReader:
     def from_tail(
         cls, fetch: Fetch, size: int, *, layouts: Mapping[int, ItemLayout] = LAYOUTS
     ) -> tuple[IndexObjectReader, dict[str, Any]]:
-        """A reader and the meta of an object of which only the size is known; two more reads."""
+        """Returns a reader and the meta of an object of which only the size is known; two more reads."""
         if size < TAIL_BYTES:
             raise CorruptIndexError("index object is cut short")
         tail = _exactly(fetch, size - TAIL_BYTES, size)
@@ -99,7 +99,7 @@ class IndexObjectReader:
         return cls(fetch, sections, layouts=layouts), meta
 
     def page_directory(self) -> PageDirectory:
-        """The page directory, fetched once and kept."""
+        """Returns the page directory, fetched once and kept."""
         if self._directory is None:
             ref = self._section_ref(DIRECTORY)
 
@@ -116,7 +116,7 @@ class IndexObjectReader:
         return self._directory
 
     def key_filter(self) -> KeyFilter | None:
-        """The key filter, fetched anew; None for an object without one.
+        """Returns the key filter, fetched anew; None for an object without one.
 
         Raises :class:`DamagedFilterError`, then the object is to be read as one without it.
         """
@@ -136,7 +136,7 @@ class IndexObjectReader:
         return base + start, base + end
 
     def decode_page(self, number: int, compressed: bytes) -> IndexPage:
-        """A page checked and decoded."""
+        """Returns a page checked and decoded."""
         directory = self.page_directory()
         _check_length(compressed, *self.page_range(number))
         directory.check(number, compressed)

@@ -26,7 +26,7 @@ from tierlog.tiering.base.errors import CorruptionError, ObjectNotFoundError, St
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.reading.disk_cache import DiskCache
-from tierlog.tiering.cold.reading.memory_cache import AdmissionByUse, Forgotten, LayerCounters
+from tierlog.tiering.cold.reading.memory_cache import AdmissionByUse, ForgottenKeys, LayerCounters
 from tierlog.tiering.format.manifest import Head, IndexEntry
 from tierlog.tiering.format.section import SectionRef
 from tierlog.tiering.objects.object_store import ObjectStore
@@ -83,7 +83,7 @@ class ResidentFilters:
         self._lock = threading.Lock()
         self._uses = AdmissionByUse(limit_bytes)
         self._filters: dict[str, _Kept] = {}
-        self._forgotten = Forgotten()
+        self._forgotten = ForgottenKeys()
         self._waiting: set[str] = set()
         self._not_before_s: dict[str, float] = {}
         self._seen: dict[str, frozenset[str]] = {}
@@ -146,7 +146,7 @@ class ResidentFilters:
     # bringing
 
     def _load(self, key: str, ref: SectionRef) -> None:
-        """Fetches a filter if it is still worth it; its room is reserved before a byte is requested."""
+        """Fetches a filter if it is still worth it, after reserving room for it."""
         try:
             with self._lock:
                 evicted = None
@@ -327,7 +327,7 @@ class ResidentFilters:
             self._disk.forget(key)
 
     def counters(self) -> FilterCounters:
-        """All numbers at one moment."""
+        """Returns all numbers at one moment."""
         with self._lock:
             return FilterCounters(
                 hits=self._hits, misses=self._misses, evictions=self._evictions, bytes=self._uses.used_bytes,

@@ -197,7 +197,7 @@ class PageWriter:
 
 
 def _run_starts(items: Items) -> NDArray[np.int64]:
-    """The first item of each run of equal keys."""
+    """Returns the first item of each run of equal keys."""
     return np.concatenate([[0], np.flatnonzero(np.diff(keys_of(items))) + 1]).astype(np.int64)
 
 

@@ -92,7 +92,7 @@ class ClassicHeader:
     counter: int = 0
 
     def encode(self) -> bytes:
-        """The header's bytes."""
+        """Returns the header's bytes."""
         return _HEADER.pack(
             self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.used_slots, self.counter
         )
@@ -104,7 +104,7 @@ class ClassicHeader:
 
     @classmethod
     def after(cls, end_ms: int, end_offset: int) -> ClassicHeader:
-        """The header of a new file behind one that ends like this; 0 and 0 for the first file."""
+        """Returns the header of a new file behind one that ends like this; 0 and 0 for the first file."""
         time, offset = max(end_ms, 0), max(end_offset, 0)
         return cls(time, time, offset, offset)
 
@@ -184,7 +184,7 @@ class ClassicCheckpoint:
         return replace(self, written=written)
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Returns the file's bytes."""
         written = self.written
         document = {
             "version": CHECKPOINT_VERSION, "slots": self.slots, "items": self.items, "files": list(self.files),

@@ -160,7 +160,7 @@ def _from_pages(reader: IndexObjectReader, counts: NDArray[np.int64], item_count
 
 
 def _slots_in_order(items: Items, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The slot of each item of a page, added to ``counts``; no slot may come after a higher one."""
+    """Returns the slot of each item of a page, added to ``counts``; no slot may come after a higher one."""
     hashes = items["hash"].astype(np.int64)
     slot_of: NDArray[np.int64] = hashes % len(counts)
     if not len(items):

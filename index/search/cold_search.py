@@ -11,14 +11,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from tierlog.index.format.hits import WIDEN_MS, is_saturated, may_lie_in
-from tierlog.index.format.layout import Items
+from tierlog.index.format.layout import WIDEN_MS, Items, is_saturated, may_lie_in
 from tierlog.index.objects.catalogue import ColdIndex
 from tierlog.index.objects.lookup import KeyRun
 from tierlog.index.search.cost import TaskCost, cost_of_object
 from tierlog.index.search.query import Query, TierCoverage
 from tierlog.index.search.segment_search import COUNTER, Hits, SegmentSearch
-from tierlog.index.search.task import Bounds, Fate, SearchContext, SearchTask
+from tierlog.index.search.task import Bounds, IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.errors import CorruptionError, ObjectNotFoundError, StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import ALL_TIME, EVER, Order, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
@@ -127,13 +126,13 @@ class _Plan:
         ):
             if entry.first >= self._border or entry.bounds is None:
                 continue
-            fate = Fate.SKIPPED
+            outcome = IndexOutcome.SKIPPED
             if self._has_expired(entry.bounds.max_store_ms):
-                fate = Fate.EXPIRED
+                outcome = IndexOutcome.EXPIRED
             elif self._cold.rules_out(entry, low, high):
-                fate = Fate.FILTERED
-            context.index_file(self._id, entry.key, fate)
-            if fate is Fate.SKIPPED:
+                outcome = IndexOutcome.FILTERED
+            context.index_file(self._id, entry.key, outcome)
+            if outcome is IndexOutcome.SKIPPED:
                 yield self._run_pages(entry, low, high, bounds=entry.bounds.on(query.axis))
         yield from lost.tasks
 
@@ -152,7 +151,7 @@ class _Plan:
             items = key.items(now)
             if left is None:
                 self._cold.looked_up(entry, found=len(items) > 0)
-            context.index_file(self._id, entry.key, Fate.SEARCHED)
+            context.index_file(self._id, entry.key, IndexOutcome.SEARCHED)
             if rest:
                 yield self._run_pages(
                     entry,
@@ -279,7 +278,7 @@ class _LostParts:
 
 
 def topic_id_of(manifest: ManifestStore, reader: ArchiveReader, head: Head, topic: str) -> int:
-    """The archive's id of a topic; :class:`TopicNotFoundError` if it never saw one."""
+    """Returns the archive's id of a topic; :class:`TopicNotFoundError` if it never saw one."""
     state = manifest.state(reader, head).find(topic)
     if state is not None:
         return state.topic_id

@@ -1,4 +1,4 @@
-"""Costs of search tasks that were not done: bounds from what the manifest says, without a request of their own.
+"""Costs of search tasks that were not run: bounds from what the manifest says, without a request of their own.
 
 The upper bounds hold while nothing fails and the caches keep what the query brings. They do not guess how often a key
 occurs: where no page says it, every item of an object may be the key's, and lie in a frame of its own.
@@ -91,7 +91,7 @@ def cost_of_object(
 
 
 def cost_of_hits(segment: LogEntry, hits: int, enough: int) -> TaskCost:
-    """Returns the cost of records at so many places of a segment whose seek table is not at hand."""
+    """Returns the cost of reading ``hits`` records of a segment whose seek table is not cached."""
     table, frames = segment.sections["seek_table"], _frames(segment)
     likely = min(hits, frames, enough)
     return TaskCost(

@@ -23,7 +23,7 @@ from tierlog.index.kernels.point_lookup import (
     LONGEST_KEY,
     LONGEST_PREFIX,
     PLACE,
-    WORK_BYTES,
+    SCRATCH_BYTES,
     find_records,
     hash_keys_of_topic,
 )
@@ -37,8 +37,8 @@ from tierlog.tiering.format.manifest import Tombstone
 from tierlog.tiering.format.record import SysFlag, decode_record
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.store import HotStore
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.mapped_log import GATHERED, MappedLog, gather_records
+from tierlog.tiering.kernels.primitives import address_of
 from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource
 from tierlog.tiering.message.stored_message import StoredMessage
 
@@ -105,7 +105,7 @@ def topic_prefix(topic: str) -> NDArray[np.uint8]:
 
 
 def encoded_key(key: str) -> bytes:
-    """A key's UTF-8; :class:`InvalidRequestError` for what is no text."""
+    """Returns a key's UTF-8; :class:`InvalidRequestError` for what is no text."""
     try:
         return key.encode()
     except UnicodeEncodeError as error:
@@ -132,15 +132,15 @@ class OneKey:
 
 
 class KeyHasher:
-    """Both hashes of keys of one topic, as compacted index files are asked with. For one thread at a time."""
+    """Hashes keys of one topic as look-ups in compacted index files take them. For one thread at a time."""
 
     def __init__(self, topic: str) -> None:
-        prefix, work, pair = topic_prefix(topic), np.empty(WORK_BYTES, np.uint8), np.empty(2, np.int64)
-        self._arrays, self._pair, self._work = (prefix, work, pair), pair.data, work.ctypes.data
+        prefix, scratch, pair = topic_prefix(topic), np.empty(SCRATCH_BYTES, np.uint8), np.empty(2, np.int64)
+        self._arrays, self._pair, self._scratch = (prefix, scratch, pair), pair.data, scratch.ctypes.data
         self._prefix = {"prefix": prefix.ctypes.data, "prefix_bytes": len(prefix)}
         self._key = OneKey()
         self._job = hash_keys_of_topic.pack(
-            **self._prefix, **self._key.arguments, count=1, work=self._work, out=pair.ctypes.data
+            **self._prefix, **self._key.arguments, count=1, scratch=self._scratch, out=pair.ctypes.data
         )
         self._one_key = address_of(self._job)
 
@@ -157,7 +157,7 @@ class KeyHasher:
         hashes = np.empty((len(column), 2), np.int64)
         status = hash_keys_of_topic(
             **self._prefix, keys=column.data, keys_bytes=column.data_bytes, ends=column.ends, count=len(column),
-            work=self._work, out=hashes.ctypes.data,
+            scratch=self._scratch, out=hashes.ctypes.data,
         )  # fmt: skip
         if status < 0:
             raise InvalidRequestError(_TOO_LONG)
@@ -190,7 +190,7 @@ class HotRecord:
     data: bytes
 
     def message(self) -> StoredMessage:
-        """The message with all its fields."""
+        """Returns the message with all its fields."""
         record = decode_record(self.data, physical_offset=self.physical_offset, verify=False)
         return StoredMessage(record, self.store_id, Tier.HOT)
 
@@ -285,11 +285,11 @@ class HotKeys:
         self._erased_below = max((tombstone.end for tombstone in some), default=0)
         shown_from = max([self.border, *(tombstone.end for tombstone in whole)])
         self._rows = np.concatenate([_row(entry.reader) for entry in self._entries] or [np.empty(0, np.int64)])
-        self._prefix, self._work = topic_prefix(topic), np.empty(WORK_BYTES, np.uint8)
+        self._prefix, self._scratch = topic_prefix(topic), np.empty(SCRATCH_BYTES, np.uint8)
         self._place = np.array(
             [(
                 self._rows.ctypes.data, len(self._entries), self._log.address, shown_from, self.end,
-                self._prefix.ctypes.data, len(self._prefix), self._work.ctypes.data,
+                self._prefix.ctypes.data, len(self._prefix), self._scratch.ctypes.data,
             )],
             PLACE,
         )  # fmt: skip
@@ -306,7 +306,7 @@ class HotKeys:
         self._one_key = address_of(self._job)
 
     def look_up(self, keys: Keys, *, limit: int = 1) -> HotRecords:
-        """The newest ``limit`` messages of each key, newest first; a key that nothing is found of has no row.
+        """Returns the newest ``limit`` messages of each key, newest first; a key that nothing is found of has no row.
 
         A key is found as a search finds it: it is the UNIQ_KEY of a message or one of its KEYS. Raises
         :class:`CorruptIndexError` for a damaged index file and :class:`CorruptionError` for a damaged record.
@@ -325,7 +325,7 @@ class HotKeys:
         return HotRecords(self._store_id, self.border, self.end, batch)
 
     def get(self, key: str) -> HotRecord | None:
-        """The newest message with a key, or None; raises as :meth:`look_up` does."""
+        """Returns the newest message with a key, or None; raises as :meth:`look_up` does."""
         if self._erased_below:
             return self._get_shown(key)
         if not self._key.put(key):

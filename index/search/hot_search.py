@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierlog.index.format.errors import CorruptIndexError
-from tierlog.index.format.hits import in_groups
+from tierlog.index.format.layout import in_groups
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.search.query import Coverage, Query, StoreCoverage, TierCoverage
 from tierlog.index.search.searcher import StoreSearch, search
-from tierlog.index.search.task import Fate, SearchContext, SearchTask
+from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
@@ -38,7 +38,7 @@ _STEP = 256
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _BORN_MS_AT = 40
-"""Where a record says its born time (``tiering.format.record``)."""
+"""The position of the born time in a record (``tiering.format.record``)."""
 
 
 class HotSearch:
@@ -98,7 +98,7 @@ class HotSearch:
         hits = self._files.candidates(query.topic, query.key, within, query.axis, damaged)
         for entry in self._files.select(within, query.axis):
             if entry.begin_ms not in damaged:
-                context.index_file((f"{self._store_id}/hot", 0), entry.name, Fate.SEARCHED)
+                context.index_file((f"{self._store_id}/hot", 0), entry.name, IndexOutcome.SEARCHED)
         for begin_ms, error in damaged.items():
             self._index.note_damage(error)
             yield self._task(ALL_TIME, f"index/{begin_ms}", partial(_fail, error), counter="index_unreachable")
@@ -190,7 +190,7 @@ class HotSearch:
         return axis is TimeAxis.STORE and self._snapshot.times_rise
 
     def _by_store_time(self, queue: SnapshotQueue, first: int, last: int, time_ms: int) -> int:
-        """The first queue offset in ``[first, last)`` of a message stored at or after a time."""
+        """Returns the first queue offset in ``[first, last)`` of a message stored at or after a time."""
         while first < last:
             middle = (first + last) // 2
             if self._store_ms(queue, middle) < time_ms:
@@ -200,7 +200,7 @@ class HotSearch:
         return first
 
     def _store_ms(self, queue: SnapshotQueue, offset: int) -> int:
-        """A message's store time without decoding the rest of it."""
+        """Returns a message's store time without decoding the rest of it."""
         units, failures = queue.checked(offset, offset + 1, with_sums=True)
         if failures:
             raise failures[offset]

@@ -196,8 +196,9 @@ class Coverage:
     failures: list[Failure] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """The ``coverage`` object of an answer."""
+        """Returns the ``coverage`` object of an answer."""
         return {
+            # what the answer claims
             "complete": self.complete,
             "cut_by": self.cut_by,
             "stores": [
@@ -214,6 +215,7 @@ class Coverage:
                 }
                 for store in self.stores
             ],
+            # what became of each object and segment in range
             "index_files": {
                 "considered": self.index_considered,
                 "filtered": self.index_filtered,
@@ -228,6 +230,7 @@ class Coverage:
                 "erased": self.segments_erased,
                 "unreachable": self.segments_unreachable,
             },
+            # what it cost, and what failed
             "round_trips": self.round_trips,
             "waves": self.waves,
             "requests": self.requests,
@@ -279,7 +282,7 @@ class CostEstimate:
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """The ``estimate`` object of an answer."""
+        """Returns the ``estimate`` object of an answer."""
         return {
             "requests": self.requests.to_json(),
             "bytes": self.bytes,

@@ -1,4 +1,4 @@
-"""Searches a store whose hot tier another process has: what that one answered, and the archive below its border.
+"""Searches a store whose hot tier another process has: that process's answer, and the archive below its border.
 
 The answers of all stores are there before the search begins. Messages that became archived since are in the page that
 was given, so the border of the answer decides, whatever moves meanwhile.
@@ -14,7 +14,7 @@ from tierlog.index.search.hot_search import HotPage, Pinned
 from tierlog.index.search.query import Failure, Query, StoreCoverage, TierCoverage
 from tierlog.index.search.searcher import StoreSearch
 from tierlog.index.search.store_search import ArchiveSearch, work_below
-from tierlog.index.search.task import Fate, SearchContext, SearchTask
+from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.errors import CorruptionError, StoreError, TopicNotFoundError, UnavailableError
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeRange
 from tierlog.tiering.lifecycle.tombstones import Erasures
@@ -65,13 +65,13 @@ class RemoteSearch(StoreSearch):
         """Yields the messages; the answer gives only numbers of what was searched for them."""
         coverage = self._page.coverage
         for number in range(coverage.index_searched):
-            context.index_file((f"{self.store_id}/hot", 0), str(number), Fate.SEARCHED)
+            context.index_file((f"{self.store_id}/hot", 0), str(number), IndexOutcome.SEARCHED)
         context.segments_read.update((self.store_id, Tier.HOT, number) for number in range(coverage.segments_read))
         context.segments_erased.update((f"{self.store_id}/hot", number) for number in range(coverage.segments_erased))
         yield from self._page.messages
 
 
-class SilentSearch(StoreSearch):
+class UnansweredSearch(StoreSearch):
     """A store whose service gave no answer: its archive is searched as far as it goes, and the answer is incomplete."""
 
     looks_at_head = False
@@ -94,7 +94,7 @@ class SilentSearch(StoreSearch):
             yield from self._archive.plan(query, within, stack, covered)
 
 
-class LackingSearch(StoreSearch):
+class UnknownTopicSearch(StoreSearch):
     """A store that answered that it does not have the topic."""
 
     looks_at_head = False

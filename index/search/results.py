@@ -54,7 +54,7 @@ class Results:
             self._end = place
 
     def page(self) -> tuple[list[StoredMessage], bool]:
-        """The page in order, and whether there is a message behind it."""
+        """Returns the page in order, and whether there is a message behind it."""
         self._keep_the_best()
         page = [self._found[place] for place in self._fitting(sorted(self._found, reverse=self._newest))]
         return page, len(page) < len(self._found) or (self._end is not None and bool(page))
@@ -97,7 +97,7 @@ class Results:
 
 
 def range_behind_cursor(query: Query) -> TimeRange:
-    """The times that may be on the page: the range asked for behind the cursor."""
+    """Returns the times that may be on the page: the range asked for behind the cursor."""
     after, within = query.after, query.time_range
     if after is None:
         return within

@@ -269,7 +269,7 @@ class Schedule:
                 return
 
     def _next_remote(self) -> SearchTask | None:
-        """The first task for the pool if it may be begun now; the lock is held."""
+        """Returns the first task for the pool if it may be begun now; the lock is held."""
         task = self._remote.top()
         if task is None or not self._is_needed(task) or len(self._running) >= self._width():
             return None
@@ -316,7 +316,7 @@ class Schedule:
             self._results.add(item)
 
     def _first(self, task: SearchTask) -> int:
-        """The first time that a task may yield, on a scale that rises in the order of the results."""
+        """Returns the first time that a task may yield, on a scale that rises in the order of the results."""
         return -task.bounds[1] if self._newest else task.bounds[0]
 
     def _last(self, task: SearchTask) -> int:

@@ -1,6 +1,6 @@
 """Answers queries over both tiers of any number of stores.
 
-Each store lists tasks of task with bounds on the times they can yield; a schedule does those that may matter, and the
+Each store lists tasks with bounds on the times that they can yield; a schedule runs those that may matter, and the
 page is made of the best results. Every hit is verified on its record: topic, key and time. A task that fails makes the
 answer incomplete, never short in silence.
 """
@@ -15,7 +15,7 @@ from typing import Protocol
 from tierlog.index.search.query import Answer, Coverage, Failure, Query, StoreCoverage, encode_cursor
 from tierlog.index.search.results import PAGE_BYTES, Results
 from tierlog.index.search.schedule import EndedTask, Schedule, ScheduleResult
-from tierlog.index.search.task import Fate, SearchContext, SearchTask
+from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import Order, TimeRange
@@ -35,8 +35,8 @@ class StoreSearch(Protocol):
     ) -> Iterable[SearchTask]:
         """Pins a snapshot in ``stack``, yields the tasks for ``within`` and claims in ``covered`` what they cover.
 
-        Asks the archive for nothing: that is task too. Raises :class:`TopicNotFoundError`, here or in a task of task
-        that every search of this store does.
+        Asks the archive for nothing: that is left to tasks too. Raises :class:`TopicNotFoundError`, here or in a task
+        that every search of this store runs.
         """
         ...
 
@@ -125,7 +125,8 @@ def fill_coverage(coverage: Coverage, outcome: ScheduleResult, order: Order, cha
     coverage.failures = [failed[place] for place in sorted(failed)]
     coverage.index_unreachable = unreachable["index_unreachable"]
     coverage.segments_unreachable = unreachable["segments_unreachable"]
-    _count_fates(coverage, notes.fates({name for counter, name in failed if counter == "index_unreachable"}))
+    unreached = {name for counter, name in failed if counter == "index_unreachable"}
+    _count_index_outcomes(coverage, notes.index_outcomes(but=unreached))
     coverage.segments_read, coverage.segments_erased = len(notes.segments_read), len(notes.segments_erased)
     coverage.segments_expired = len(notes.segments_expired)
 
@@ -144,11 +145,11 @@ def _fail(coverage: Coverage, failed: dict[tuple[str, str], Failure], ended: End
     task.give_up(order)
 
 
-def _count_fates(coverage: Coverage, fates: list[Fate]) -> None:
-    counts = Counter(fates)
-    coverage.index_skipped, coverage.index_searched = counts[Fate.SKIPPED], counts[Fate.SEARCHED]
-    coverage.index_filtered, coverage.index_expired = counts[Fate.FILTERED], counts[Fate.EXPIRED]
-    coverage.index_considered = len(fates) + coverage.index_unreachable
+def _count_index_outcomes(coverage: Coverage, outcomes: list[IndexOutcome]) -> None:
+    counts = Counter(outcomes)
+    coverage.index_skipped, coverage.index_searched = counts[IndexOutcome.SKIPPED], counts[IndexOutcome.SEARCHED]
+    coverage.index_filtered, coverage.index_expired = counts[IndexOutcome.FILTERED], counts[IndexOutcome.EXPIRED]
+    coverage.index_considered = len(outcomes) + coverage.index_unreachable
 
 
 def _end_claims(coverage: Coverage, time_ms: int, order: Order) -> None:

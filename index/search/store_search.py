@@ -108,7 +108,7 @@ class ArchiveSearch(StoreSearch):
     def plan(
         self, query: Query, within: TimeRange, stack: contextlib.ExitStack, covered: StoreCoverage
     ) -> Iterator[SearchTask]:
-        """Search everything published."""
+        """Searches everything published."""
         manifest = self._cold.manifest
         covered.cold = claim = TierCoverage(within.from_ms, within.to_ms)
         search = ColdSearch(self.store_id, self._cold, query, within, claim)

@@ -15,7 +15,7 @@ from tierlog.tiering.message.stored_message import StoredMessage
 Bounds = tuple[int, int]
 
 
-class Fate(IntEnum):
+class IndexOutcome(IntEnum):
     """The outcome for an index file or object that overlaps the range; of two, the greater one counts."""
 
     SKIPPED = 0
@@ -70,16 +70,16 @@ class SearchContext:
 
     chain: RequestChain
     #: By (store id, version of what was planned from), then by name. The newest version counts.
-    index_files: dict[tuple[str, int], dict[str, Fate]] = field(default_factory=dict)
+    index_files: dict[tuple[str, int], dict[str, IndexOutcome]] = field(default_factory=dict)
     segments_read: set[tuple[str, Tier, int]] = field(default_factory=set)
     segments_erased: set[tuple[str, int]] = field(default_factory=set)
     segments_expired: set[tuple[str, int]] = field(default_factory=set)
     effects: list[Callable[[], None]] = field(default_factory=list)
 
-    def index_file(self, plan: tuple[str, int], name: str, fate: Fate) -> None:
+    def index_file(self, plan: tuple[str, int], name: str, outcome: IndexOutcome) -> None:
         """Notes what became of an index file or object."""
-        fates = self.index_files.setdefault(plan, {})
-        fates[name] = max(fate, fates.get(name, Fate.SKIPPED))
+        outcomes = self.index_files.setdefault(plan, {})
+        outcomes[name] = max(outcome, outcomes.get(name, IndexOutcome.SKIPPED))
 
     def when_counted(self, effect: Callable[[], None]) -> None:
         """Has ``effect`` change the coverage of the answer if the task counts."""
@@ -87,24 +87,24 @@ class SearchContext:
 
     def add(self, other: SearchContext) -> None:
         """Takes over the notes of a task that counts."""
-        for plan, fates in other.index_files.items():
-            for name, fate in fates.items():
-                self.index_file(plan, name, fate)
+        for plan, outcomes in other.index_files.items():
+            for name, outcome in outcomes.items():
+                self.index_file(plan, name, outcome)
         self.segments_read |= other.segments_read
         self.segments_erased |= other.segments_erased
         self.segments_expired |= other.segments_expired
         for effect in other.effects:
             effect()
 
-    def fates(self, but: Collection[str] = ()) -> list[Fate]:
+    def index_outcomes(self, but: Collection[str] = ()) -> list[IndexOutcome]:
         """Returns one for each index file or object of the newest plan of each store, without those named."""
         newest: dict[str, int] = {}
         for store_id, version in self.index_files:
             newest[store_id] = max(version, newest.get(store_id, version))
         return [
-            fate
-            for (store_id, version), fates in self.index_files.items()
+            outcome
+            for (store_id, version), outcomes in self.index_files.items()
             if version == newest[store_id]
-            for name, fate in fates.items()
+            for name, outcome in outcomes.items()
             if name not in but
         ]

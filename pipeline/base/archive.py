@@ -34,13 +34,13 @@ T = TypeVar("T")
 
 @functools.lru_cache(maxsize=8)
 def open_objects(url: str) -> ObjectStore:
-    """The object store at a canonical URL, one a process."""
+    """Returns the object store at a canonical URL, one a process."""
     return open_object_store(url, clock=SystemClock(), endpoint_url=os.environ.get(_ENDPOINT))
 
 
 @functools.lru_cache(maxsize=32)
 def open_manifest(url: str, store_id: str, grace_ms: int | None = None) -> ManifestStore:
-    """The manifest of one store of the archive at a canonical URL, one a process; nothing is asked yet.
+    """Returns the manifest of one store of the archive at a canonical URL, one a process; nothing is asked yet.
 
     ``grace_ms`` is the store's own if it is not the default, for those who commit.
     """
@@ -109,11 +109,11 @@ class ArchiveSnapshot:
         return cls(url, {store_id: pin(url, store_id) for store_id in wanted})
 
     def for_known_entries(self) -> ArchiveSnapshot:
-        """Each store as :meth:`PinnedStore.for_known_entries` has it."""
+        """Returns each store as :meth:`PinnedStore.for_known_entries` has it."""
         return replace(self, stores={name: store.for_known_entries() for name, store in self.stores.items()})
 
     def only(self) -> PinnedStore:
-        """The one store; :class:`InvalidRequestError` if there are several."""
+        """Returns the one store; :class:`InvalidRequestError` if there are several."""
         if len(self.stores) > 1:
             raise InvalidRequestError(f"{len(self.stores)} stores lie here", hint="name the store by its id")
         return next(iter(self.stores.values()))

@@ -68,7 +68,7 @@ class ServedTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class PulledPage:
+class ServedPage:
     """The result of one pull; go on at ``next_offset``.
 
     A message is a mapping with the fields of REST's messages, but ``body`` always as bytes.
@@ -134,21 +134,21 @@ class ServiceClient:
         return self._json("GET", "/v1/stats")
 
     def topics(self) -> list[ServedTopic]:
-        """Every topic with its queues."""
+        """Returns every topic with its queues."""
         return [_topic(one) for one in self._json("GET", "/v1/topics")["topics"]]
 
     def topic(self, name: str) -> ServedTopic:
         """One topic; :class:`TopicNotFoundError`."""
         return _topic(self._json("GET", f"/v1/topics/{quote(name, safe='')}"))
 
-    def pull(self, topic: str, queue_id: int, offset: int, limit: int) -> PulledPage:
+    def pull(self, topic: str, queue_id: int, offset: int, limit: int) -> ServedPage:
         """Messages of a queue in order from ``offset``; the service may give fewer than ``limit``."""
         asked = urlencode({"offset": offset, "limit": limit})
         found = self._json("GET", f"{_queue(topic, queue_id)}/messages?{asked}")
         for message in found["messages"]:
             encoded = message.pop("body_base64", None)
             message["body"] = message["body"].encode() if encoded is None else base64.b64decode(encoded)
-        return PulledPage(
+        return ServedPage(
             PullStatus(found["status"]), found["next_offset"], found["min_offset"], found["max_offset"],
             found["messages"],
         )  # fmt: skip
@@ -279,7 +279,7 @@ def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column as the service takes it: one key may stand by itself."""
+    """Returns the column as the service takes it: one key may stand by itself."""
     if name != "keys" or pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         return column
     whole = column.combine_chunks()

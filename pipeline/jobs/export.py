@@ -164,7 +164,7 @@ def write_task(objects: ObjectStore, task: ExportTask, plan: ExportPlan, schema:
 
 
 def summary_of(objects: ObjectStore, plan: ExportPlan, out: str, tasks: int) -> Summary:
-    """The summary of all records; deletes files of the table that none of them names."""
+    """Returns the summary of all records; deletes files of the table that none of them names."""
     records = [json.loads(objects.get(_record_key(number))[0]) for number in range(tasks)]
     files = {file["key"]: file for record in records for file in record["files"]}
     for key in [info.key for info in objects.list(f"{plan.table}/") if info.key not in files]:

@@ -81,7 +81,7 @@ class ExportPlan:
 
     @classmethod
     def make(cls, request: ExportRequest, snapshot: ArchiveSnapshot, nonce: str) -> ExportPlan:
-        """A plan for what an archive holds now; ``nonce`` makes the table's name one that nobody knows yet."""
+        """Returns a plan for what an archive holds now; ``nonce`` makes the table's name one that nobody knows yet."""
         heads = {store_id: store.encoded_head for store_id, store in snapshot.stores.items()}
         return cls(request, f"table-{nonce}", heads)
 
@@ -92,7 +92,7 @@ class ExportPlan:
         return {store_id: PinnedStore(self.request.cold, store_id, head) for store_id, head in heads}
 
     def encode(self) -> bytes:
-        """The plan's object."""
+        """Returns the plan's object."""
         heads = {store_id: base64.b64encode(head).decode() for store_id, head in self.heads.items()}
         return json.dumps({"request": self.request.to_json(), "table": self.table, "heads": heads}).encode()
 
@@ -111,7 +111,7 @@ class ExportPlan:
 
 
 def schema_of(ddl: str) -> pa.Schema:
-    """The Arrow schema of a DDL text, such as ``id long, name string``; needs a running session.
+    """Returns the Arrow schema of a DDL text, such as ``id long, name string``; needs a running session.
 
     Raises :class:`InvalidRequestError` for what is none, or has a type that JSON is not read into.
     """
@@ -130,7 +130,7 @@ def schema_of(ddl: str) -> pa.Schema:
 
 
 def parse_bodies(bodies: pa.Array, schema: pa.Schema) -> pa.Array:
-    """A struct for each body, null where it does not fit."""
+    """Returns a struct for each body, null where it does not fit."""
     lines = [body.replace(b"\n", b" ").replace(b"\r", b" ").strip() for body in bodies.to_pylist()]
     likely = np.array([number for number, line in enumerate(lines) if _is_likely(line)], np.int64)
     found: list[tuple[NDArray[np.int64], pa.Array]] = []
@@ -191,7 +191,7 @@ class TableFile:
 
 
 def topic_folder(topic: str) -> str:
-    """The folder of a topic; one whose name would be too long for a file system ends in a digest."""
+    """Returns the folder of a topic; one whose name would be too long for a file system ends in a digest."""
     name = quote(topic, safe="").replace("~", "%7E")
     if len(name) > _MOST_NAME_BYTES:
         name = name[: _MOST_NAME_BYTES - 40] + "~" + hashlib.blake2b(topic.encode(), digest_size=16).hexdigest()
@@ -199,7 +199,7 @@ def topic_folder(topic: str) -> str:
 
 
 def day_folder(day: int) -> str:
-    """The folder of a day, counted from 1970-01-01 UTC."""
+    """Returns the folder of a day, counted from 1970-01-01 UTC."""
     return f"day={(_EPOCH + timedelta(days=day)).date().isoformat()}"
 
 
@@ -254,7 +254,7 @@ class TableWriter:
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, int], pa.Array | None]]:
-    """The partitions that rows belong to, and which rows of each, None meaning all."""
+    """Yields the partitions that rows belong to, and which rows of each, None meaning all."""
     topics = batch.column("topic").dictionary_encode()
     days = batch.column("store_time").cast(pa.int64()).to_numpy() // _DAY_US
     first_day = int(days.min())

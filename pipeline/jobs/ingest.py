@@ -18,9 +18,9 @@ from typing import TypeVar
 from tierlog.index.format.header import DEFAULT_ITEMS, DEFAULT_SLOTS
 from tierlog.index.objects.derivation import IndexSizes
 from tierlog.pipeline.jobs.job import Job, JobContext, Summary, TaskFailure, run_tasks, task_progress
-from tierlog.pipeline.new_store.broker_log import ArchiveTask, BrokerLog, LogPlan, survey
+from tierlog.pipeline.new_store.broker_log import ArchiveTask, BrokerLog, LogPlan, survey_segment
 from tierlog.pipeline.new_store.commit import discard, exists_already, find_head, publish
-from tierlog.pipeline.new_store.input_files import ISO, Described, FileList, message_columns, queues_of
+from tierlog.pipeline.new_store.input_files import ISO, FileList, InputDescription, message_columns, queues_of
 from tierlog.pipeline.new_store.input_rows import InputRows
 from tierlog.pipeline.new_store.part import BuiltPart, NewStore
 from tierlog.pipeline.new_store.two_pass import CountedPlan, archive, count, keep
@@ -92,7 +92,7 @@ def _number(value: object) -> int:
 
 def _rows(context: JobContext, store: NewStore, arguments: argparse.Namespace) -> Summary:
     began_s = context.clock.monotonic_s()
-    described = Described(
+    description = InputDescription(
         files=tuple(arguments.json or arguments.parquet), is_json=bool(arguments.json), topic=arguments.topic,
         topic_column=arguments.topic_column, body_column=arguments.body_column, key_columns=tuple(arguments.key_column),
         tag_column=arguments.tag_column, property_columns=tuple(arguments.property_column),
@@ -101,15 +101,15 @@ def _rows(context: JobContext, store: NewStore, arguments: argparse.Namespace) -
     queues, partitions = queues_of(arguments.queues), arguments.partitions
     if partitions is not None and partitions < 1:
         raise InvalidRequestError("at least one task writes")
-    files = FileList.of(context.spark, described)
+    files = FileList.of(context.spark, description)
     if (made := _made_before(store, files.fingerprint)) is not None:
         return _summary(context, store, made, began_s, is_new=False)
-    frame = message_columns(context.spark, described, partitions or -(-files.size_bytes // _PARTITION_BYTES) or 1)
-    rows = InputRows.of(frame.schema, store_ms=context.clock.now_ms(), topic=described.topic)
+    frame = message_columns(context.spark, description, partitions or -(-files.size_bytes // _PARTITION_BYTES) or 1)
+    rows = InputRows.of(frame.schema, store_ms=context.clock.now_ms(), topic=description.topic)
     frame = keep(frame)
     try:
         with task_progress(context.spark, context.clock, context.progress, f"ingest {context.randomness.token_hex(4)}"):
-            plan = CountedPlan.of(store, rows, count(frame, described.topic), queues)
+            plan = CountedPlan.of(store, rows, count(frame, description.topic), queues)
             archive(frame, plan, files.fingerprint)
     finally:
         frame.unpersist()
@@ -121,7 +121,7 @@ def _rows(context: JobContext, store: NewStore, arguments: argparse.Namespace) -
 def _log(context: JobContext, store: NewStore, log: BrokerLog) -> Summary:
     began_s = context.clock.monotonic_s()
     with task_progress(context.spark, context.clock, context.progress, f"ingest {context.randomness.token_hex(4)}"):
-        plan = LogPlan.of(log, [_sound(found) for found in run_tasks(context.spark, survey, log.segments)])
+        plan = LogPlan.of(log, [_sound(found) for found in run_tasks(context.spark, survey_segment, log.segments)])
         if (made := _made_before(store, plan.fingerprint)) is not None:
             return {**_summary(context, store, made, began_s, is_new=False), **_cut_off(plan)}
         topics = plan.new_topics()

@@ -194,7 +194,7 @@ def run_tasks(spark: SparkSession, function: Callable[[A], R], arguments: Sequen
 
 
 def scratch_folder(job: str) -> tempfile.TemporaryDirectory[str]:
-    """A folder for a task on the disks that Spark gives its executor, gone when the task leaves it."""
+    """Returns a folder for a task on the disks that Spark gives its executor, gone when the task leaves it."""
     disks = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     return tempfile.TemporaryDirectory(prefix=f"tierlog-{job}-", dir=disks[0] or None)
 
@@ -213,7 +213,7 @@ class _Caught(Generic[A, R]):
 
 
 def _reason(error: Py4JJavaError) -> str:
-    """The last line of the Python traceback inside a Java stack trace, if there is one."""
+    """Returns the last line of the Python traceback inside a Java stack trace, if there is one."""
     lines = [line for line in str(error.java_exception.getMessage()).splitlines() if line.strip()]
     python = [line for line in lines if line[:1].isalpha() and ": " in line and "Error" in line.split(": ")[0]]
     return (python or lines or [str(error)])[-1].strip()

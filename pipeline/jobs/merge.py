@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from tierlog.index.maintenance.merge_job import FailedRange, MergeJob, MergeReport, RangeResult
 from tierlog.index.maintenance.merge_plan import Level, MergeGroup, MergeOptions
 from tierlog.index.maintenance.merge_task import MergeTask, merge_range
-from tierlog.index.objects.publisher import Workbench
+from tierlog.index.objects.publisher import AssemblyFolder
 from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore, open_objects
 from tierlog.pipeline.jobs.job import (
     Job,
@@ -98,9 +98,9 @@ def _run(spark: SparkSession, url: str, tasks: Sequence[MergeTask]) -> list[Rang
 def _merged(url: str, task: MergeTask) -> RangeResult:
     """Merges a range, on an executor; an error that can be tried again fails the attempt."""
     with scratch_folder("merge") as folder:
-        workbench = Workbench(LocalFileSystem(), Path(folder), contextlib.nullcontext)
+        assembly = AssemblyFolder(LocalFileSystem(), Path(folder), contextlib.nullcontext)
         try:
-            return merge_range(task, open_objects(url), SystemRandomness(), workbench)
+            return merge_range(task, open_objects(url), SystemRandomness(), assembly)
         except StoreError as error:
             if error.retryable:
                 raise

@@ -47,7 +47,7 @@ class BrokerSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class SegmentSurvey:
     """The contents of one file."""
 
     segment: BrokerSegment
@@ -144,7 +144,7 @@ def _groups(fs: LocalFileSystem, paths: StorePaths) -> dict[str, dict[tuple[str,
     return found
 
 
-def survey(segment: BrokerSegment) -> Survey:
+def survey_segment(segment: BrokerSegment) -> SegmentSurvey:
     """Reads one file with every checksum. Memory: one run for each queue, and for each jump of its offsets."""
     data = LocalFileSystem().map_read(Path(segment.path))
     names: list[str] = []
@@ -163,7 +163,7 @@ def survey(segment: BrokerSegment) -> Survey:
         records += len(rows)
         newest_ms = max(newest_ms, int(rows["store_ms"].max(initial=0)))
         _follow(runs, names, rows[in_queues(rows)], segment)
-    return Survey(
+    return SegmentSurvey(
         segment=segment, end=position, is_closed=stop is ScanStop.BLANK, is_begun=bool(data[:BLANK_BYTES].any()),
         records=records, newest_ms=newest_ms, checksum=zlib.crc32(data[:position].data), topics=tuple(names),
         runs=tuple(run for queue in runs.values() for run in queue),
@@ -201,7 +201,7 @@ def _follow(
 class LogPlan:
     """The part of a surveyed log that is archived."""
 
-    surveys: tuple[Survey, ...]
+    surveys: tuple[SegmentSurvey, ...]
     """Of files with records, ascending; all but the last are closed."""
     begin: int
     topics: tuple[Topic, ...]
@@ -214,11 +214,11 @@ class LogPlan:
     """Equal for equal logs: by it an archive is known to be of this one."""
 
     @classmethod
-    def of(cls, log: BrokerLog, surveys: Sequence[Survey]) -> LogPlan:
+    def of(cls, log: BrokerLog, surveys: Sequence[SegmentSurvey]) -> LogPlan:
         """Finds the end of the log; :class:`CorruptionError` if it goes on behind damage."""
         # whole files, and the one in which the log ends
-        kept: list[Survey] = []
-        end: Survey | None = None
+        kept: list[SegmentSurvey] = []
+        end: SegmentSurvey | None = None
         for each in surveys:
             if end is not None and each.is_begun:
                 raise CorruptionError(
@@ -277,7 +277,7 @@ class LogPlan:
             ) from error  # fmt: skip
 
     def tasks(self, store: NewStore) -> list[ArchiveTask]:
-        """A task for each segment."""
+        """Returns a task for each segment."""
         ids = {topic.name: topic.topic_id for topic in self.topics}
         return [ArchiveTask(store, each, tuple((ids[name], name) for name in each.topics)) for each in self.surveys]
 
@@ -287,7 +287,7 @@ class ArchiveTask:
     """One segment to be archived; travels."""
 
     store: NewStore
-    survey: Survey
+    survey: SegmentSurvey
     topics: tuple[tuple[int, str], ...]
 
     def run(self) -> BuiltPart:

@@ -34,7 +34,7 @@ _SORTED = "store_time"
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class InputDescription:
     """The meaning of the files' columns."""
 
     files: tuple[str, ...]
@@ -75,77 +75,77 @@ class FileList:
     """Equal for equal names, sizes, times of change and descriptions."""
 
     @classmethod
-    def of(cls, spark: SparkSession, described: Described) -> FileList:
+    def of(cls, spark: SparkSession, description: InputDescription) -> FileList:
         """Lists the files, without reading any; :class:`InvalidRequestError` if there are none."""
         try:
-            listing = spark.read.format("binaryFile").load(list(described.files))
+            listing = spark.read.format("binaryFile").load(list(description.files))
             rows = result_of(listing.select("path", "length", "modificationTime").orderBy("path").collect)
         except AnalysisException as error:
-            raise InvalidRequestError(f"no such files: {', '.join(described.files)}") from error
+            raise InvalidRequestError(f"no such files: {', '.join(description.files)}") from error
         if not rows:
-            raise InvalidRequestError(f"no files: {', '.join(described.files)}")
-        text = repr([tuple(map(str, row)) for row in rows]) + repr(astuple(described))
+            raise InvalidRequestError(f"no files: {', '.join(description.files)}")
+        text = repr([tuple(map(str, row)) for row in rows]) + repr(astuple(description))
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         return cls(sum(row[1] for row in rows), f"rows-{digest}")
 
 
-def message_columns(spark: SparkSession, described: Described, partitions: int) -> DataFrame:
-    """The rows with the columns of the view ``messages``, in the order that they will have in the log.
+def message_columns(spark: SparkSession, description: InputDescription, partitions: int) -> DataFrame:
+    """Returns the rows with the columns of the view ``messages``, in the order that they will have in the log.
 
     Raises :class:`InvalidRequestError` for a column that is not there or of a type that cannot be meant.
     """
-    frame = _read(spark, described)
+    frame = _read(spark, description)
     types = {field.name: field.dataType for field in frame.schema.fields}
-    for name in described.wanted:
+    for name in description.wanted:
         if name not in types:
             raise InvalidRequestError(f"there is no column {name!r}", hint=f"there are {', '.join(sorted(types))}")
-    columns = [_body(described, types)]
-    if described.topic_column is not None:
-        columns.append(sql.col(described.topic_column).cast("string").alias("topic"))
-    if described.key_columns:
-        columns.append(_keys(described, types))
-    if described.tag_column is not None:
-        columns.append(sql.col(described.tag_column).cast("string").alias("tag"))
-    if described.property_columns:
-        columns.append(_properties(described.property_columns))
-    if described.queue_column is not None:
-        columns.append(sql.col(described.queue_column).cast("int").alias("queue_id"))
-    if described.time_column is None:
+    columns = [_body(description, types)]
+    if description.topic_column is not None:
+        columns.append(sql.col(description.topic_column).cast("string").alias("topic"))
+    if description.key_columns:
+        columns.append(_keys(description, types))
+    if description.tag_column is not None:
+        columns.append(sql.col(description.tag_column).cast("string").alias("tag"))
+    if description.property_columns:
+        columns.append(_properties(description.property_columns))
+    if description.queue_column is not None:
+        columns.append(sql.col(description.queue_column).cast("int").alias("queue_id"))
+    if description.time_column is None:
         return frame.select(*columns).coalesce(partitions)
-    columns.append(_time(described, types[described.time_column]).alias(_SORTED))
+    columns.append(_time(description, types[description.time_column]).alias(_SORTED))
     return frame.select(*columns).repartitionByRange(partitions, _SORTED).sortWithinPartitions(_SORTED)
 
 
-def _read(spark: SparkSession, described: Described) -> DataFrame:
+def _read(spark: SparkSession, description: InputDescription) -> DataFrame:
     try:
         reader = spark.read.options(**_WHOLE)
-        if not described.is_json:
-            return reader.parquet(*described.files)
-        lines = reader.text(list(described.files)).where("value <> ''").withColumnRenamed("value", _LINE)
+        if not description.is_json:
+            return reader.parquet(*description.files)
+        lines = reader.text(list(description.files)).where("value <> ''").withColumnRenamed("value", _LINE)
     except AnalysisException as error:
         raise InvalidRequestError(f"these files cannot be read: {str(error).splitlines()[0]}") from error
-    if not described.wanted:
+    if not description.wanted:
         return lines
-    fields = StructType([StructField(name, StringType()) for name in described.wanted])
+    fields = StructType([StructField(name, StringType()) for name in description.wanted])
     parsed = sql.from_json(sql.col(_LINE), fields, {"mode": "FAILFAST"})
     return lines.select(_LINE, parsed.alias("parsed")).select(_LINE, "parsed.*")
 
 
-def _body(described: Described, types: dict[str, DataType]) -> Column:
-    name = described.body_column or _LINE
+def _body(description: InputDescription, types: dict[str, DataType]) -> Column:
+    name = description.body_column or _LINE
     if not isinstance(types[name], StringType | BinaryType):
         raise InvalidRequestError(f"column {name!r} is {types[name].simpleString()}, a body is text or bytes")
     return sql.col(name).alias("body")
 
 
-def _keys(described: Described, types: dict[str, DataType]) -> Column:
-    """The keys of all columns, those that are empty left out; a JSON array is several."""
+def _keys(description: InputDescription, types: dict[str, DataType]) -> Column:
+    """Returns the keys of all columns, those that are empty left out; a JSON array is several."""
     lists = []
-    for name in described.key_columns:
+    for name in description.key_columns:
         column = sql.col(name)
         if isinstance(types[name], ArrayType):
             lists.append(column.cast("array<string>"))
-        elif described.is_json:
+        elif description.is_json:
             is_list = column.startswith("[")
             several = sql.coalesce(sql.from_json(column, "array<string>"), sql.array(column))  # a key may begin with [
             lists.append(sql.when(is_list, several).otherwise(sql.array(column)))
@@ -165,16 +165,16 @@ def _properties(names: Sequence[str]) -> Column:
     ).alias("properties")
 
 
-def _time(described: Described, kind: DataType) -> Column:
-    assert described.time_column is not None
-    column, form = sql.col(described.time_column), described.time_format
+def _time(description: InputDescription, kind: DataType) -> Column:
+    assert description.time_column is not None
+    column, form = sql.col(description.time_column), description.time_format
     if isinstance(kind, TimestampType):
         return column
     if form in _UNITS:
         return sql.timestamp_micros((column.cast("decimal(30,6)") * _UNITS[form]).cast("bigint"))
     if isinstance(kind, NumericType):
         raise InvalidRequestError(
-            f"column {described.time_column!r} is {kind.simpleString()}, and nobody says of which unit",
+            f"column {description.time_column!r} is {kind.simpleString()}, and nobody says of which unit",
             hint=f"give --time-format {EPOCH_S} or {EPOCH_MS}",
         )
     if not isinstance(kind, StringType):

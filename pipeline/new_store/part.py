@@ -18,7 +18,7 @@ import numpy as np
 from tierlog.index.format.layout import TIERLOG
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.objects.derivation import IndexSizes
-from tierlog.index.objects.publisher import Workbench, upload_file
+from tierlog.index.objects.publisher import AssemblyFolder, upload_file
 from tierlog.pipeline.base.archive import open_manifest
 from tierlog.tiering.base.errors import CorruptionError
 from tierlog.tiering.base.fs import LocalFileSystem
@@ -113,7 +113,7 @@ class PartBuilder:
             fs, paths, slots=store.index.slots, items=store.index.items, layout=TIERLOG,
             border=begin, indexed_to=begin, log_start=begin,
         )  # fmt: skip
-        self._workbench = Workbench(fs, paths.tmp, contextlib.nullcontext)
+        self._assembly = AssemblyFolder(fs, paths.tmp, contextlib.nullcontext)
 
     def add(self, segment: Segment, topics: Sequence[Topic]) -> None:
         """Stores the next segment; ``topics`` are at least those of its records."""
@@ -143,7 +143,7 @@ class PartBuilder:
                     entry,
                     head=self._head(),
                     topic_names=self._topic_names,
-                    workbench=self._workbench,
+                    assembly=self._assembly,
                 ),
             )
             self._index.set_indexed_to(entry.next)
@@ -159,7 +159,7 @@ class PartBuilder:
 
 
 def _ranges(segment: Segment, topics: Sequence[Topic]) -> Iterator[LogRange]:
-    """All records of a closed segment as the dispatcher hands them out."""
+    """Yields all records of a closed segment as the dispatcher hands them out."""
     table = TopicTable([topic.name for topic in topics])
     ids = np.array([topic.topic_id for topic in topics], np.int32)
     position = 0

@@ -87,7 +87,7 @@ class CountedPlan:
         return found
 
     def new_topics(self, parts: Sequence[BuiltPart]) -> NewTopics:
-        """The topics as built; :class:`StoreError` if the parts do not hold the rows that were counted."""
+        """Returns the topics as built; :class:`StoreError` if the parts do not hold the rows that were counted."""
         runs = [run for part in parts for run in part.runs]
         found = NewTopics.of([Topic(number, name, 1) for name, number in self.topic_ids.items()], runs)
         if found.gaps or sum(run.next - run.first for run in runs) != self.messages:

@@ -38,7 +38,7 @@ _PIECE_ROWS = 1 << 15
 
 
 def stretch_bytes(store: NewStore) -> int:
-    """The physical range of one partition: that of number ``n`` begins at ``n`` times this."""
+    """Returns the physical range of one partition: that of number ``n`` begins at ``n`` times this."""
     return -(-_STRETCH_BYTES // store.segment_bytes) * store.segment_bytes
 
 
@@ -158,7 +158,7 @@ class PartitionEncoder:
         return queue_id, queue_offset
 
     def _segment(self) -> ByteArray:
-        """The segment that is being written, a file that the page cache may write out."""
+        """Returns the segment that is being written, a file that the page cache may write out."""
         if self._data is None:
             if self._base >= self._end:
                 raise CapacityError(f"a partition is over {_STRETCH_BYTES} bytes", hint="make more partitions")
@@ -212,7 +212,7 @@ class Places(Protocol):
         ...
 
     def topic_id(self, topic: str) -> int:
-        """The id of a topic, the same in every task."""
+        """Returns the id of a topic, the same in every task."""
         ...
 
     def new_topics(self, parts: Sequence[BuiltPart]) -> NewTopics:

@@ -55,7 +55,7 @@ def bounds_of(predicate: Predicate, from_ms: int | None = None) -> Bounds:
 
 
 def _ends(span: ValueRange) -> tuple[int, int]:
-    """The least and the greatest 64-bit number inside; the first is the greater if there is none."""
+    """Returns the least and the greatest 64-bit number inside; the first is the greater if there is none."""
     least = _LEAST if span.first is None else max(span.first, _LEAST)
     greatest = _MOST if span.end is None else min(span.end - 1, _MOST)
     return (least, greatest) if least <= greatest else (0, -1)
@@ -117,7 +117,7 @@ class Share:
     count: int
 
     def of(self, runs: list[DirectoryRow]) -> list[DirectoryRow]:
-        """The runs of this part's frames; every frame is in one part, and the order stays."""
+        """Returns the runs of this part's frames; every frame is in one part, and the order stays."""
         if self.count == 1:
             return runs
         groups = [list(group) for _, group in groupby(runs, key=lambda run: run.frame)]
@@ -138,7 +138,7 @@ def read_frames(
     frames: Collection[int] | None = None,
     share: Share = WHOLE,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a segment that fit, in the order of queues, then queue offsets; no batch is empty.
+    """Yields the messages of a segment that fit, in the order of queues, then queue offsets; no batch is empty.
 
     ``frames`` reads only frames of these numbers (``SeekTable.frame_of`` tells a cold offset's), ``share`` a part of
     those that are read. Frames that topic or times rule out are not asked for. In memory are 8 MiB of compressed
@@ -157,9 +157,9 @@ def read_frames(
 
     runs = share.of(list(segment.chosen_runs(predicate.topics, choose)))
     groups = [(place, list(group)) for place, group in groupby(runs, key=lambda run: run.place)]
-    shown = Shown(store, reader, predicate)
-    erased = shown.erased if any(map(shown.erased.may_hide, runs)) else NOTHING_ERASED
-    filling = _Filling(store.store_id, shown)
+    visible = VisibleMessages(store, reader, predicate)
+    erased = visible.erased if any(map(visible.erased.may_hide, runs)) else NOTHING_ERASED
+    filling = _Filling(store.store_id, visible)
     with naming(entry):
         for frame, (_, group) in zip(segment.frames([place for place, _ in groups]), groups, strict=True):
             for batch in filling.add(frame, group):
@@ -174,7 +174,7 @@ def _shown(batch: pa.RecordBatch, erased: Erasures, predicate: Predicate) -> Ite
         yield batch
 
 
-class Shown:
+class VisibleMessages:
     """The messages of a store that readers see, of those that a predicate asks for."""
 
     def __init__(self, store: PinnedStore, reader: ArchiveReader, predicate: Predicate) -> None:
@@ -203,9 +203,9 @@ class Shown:
 class _Filling:
     """Fills one batch after another with the records of runs."""
 
-    def __init__(self, store_id: str, shown: Shown) -> None:
+    def __init__(self, store_id: str, visible: VisibleMessages) -> None:
         self._store_id = store_id
-        self._shown = shown
+        self._visible = visible
         self._columns = RecordBatchBuilder(store_id, Tier.COLD, BATCH_BYTES, schema=SHOWN)
 
     def add(self, frame: bytes, runs: Iterable[DirectoryRow]) -> Iterator[pa.RecordBatch]:
@@ -217,13 +217,13 @@ class _Filling:
             at, end = run.position, run.position + run.bytes
             if end > len(frame):
                 raise TornRecordError("the directory leads beyond the end of a frame", position=run.frame_position)
-            while (at := self._columns.add(data, at, end, run.topic, self._shown.bounds(run.topic))) < end:
+            while (at := self._columns.add(data, at, end, run.topic, self._visible.bounds(run.topic))) < end:
                 item = item_at(frame, at)
                 at += item.size
                 if isinstance(item, Filler):
                     continue
                 message = StoredMessage(item, self._store_id, Tier.COLD)
-                if self._shown.includes(message):
+                if self._visible.includes(message):
                     self._columns.add_plain(message)
                     if self._columns.is_full:
                         yield self.finish(len(frame))
@@ -246,7 +246,7 @@ def expired_by_name(manifest: ManifestStore, reader: ArchiveReader, head: Head) 
 
 
 def batches_of(messages: list[StoredMessage], predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    """The messages that fit keys and tags, as one batch or none."""
+    """Yields the messages that fit keys and tags, as one batch or none."""
     batch = predicate.chosen(message_batch(messages))
     if batch.num_rows:
         yield batch

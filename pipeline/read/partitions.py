@@ -1,8 +1,12 @@
-"""Cuts what a predicate asks of an archive into parts of about equal size, one a task, from the manifest alone.
+"""Cuts what a predicate asks of an archive into parts of about equal size, one a task, and reads them.
 
-Queue rows of the manifest tell for each topic which segments hold it and how much; no directory is read here, and a
-year's plan costs as many requests as the year has pages of queue rows. Inside a segment a part is a share of the
-frames that the predicate does not rule out, which its reader works out from the directory.
+Without keys the manifest alone is asked: its queue rows tell for each topic which segments hold it and how much; no
+directory is read here, and a year's plan costs as many requests as the year has pages of queue rows. Inside a segment a
+part is a share of the frames that the predicate does not rule out, which its reader works out from the directory.
+
+By key the index says where messages lie, and only the frames that hold those places are asked for. Where a key is so
+frequent in a segment that its frames cost more than a scan, the segment is read from end to end, as is what is archived
+and not indexed yet. Topic, key and whatever else was asked for are compared on the records.
 
 A task may be read long after it was planned, when an erasure has put another object in the place of the one that it
 names. Records keep their positions then, so that the task goes on in the newer object, behind its last row.
@@ -10,26 +14,46 @@ names. Records keep their positions then, so that the task goes on in the newer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from tierlog.pipeline.base.archive import PinnedStore, pin
-from tierlog.pipeline.read.frames import WHOLE, Share, read_frames
+from tierlog.index.objects.catalogue import ColdIndex
+from tierlog.index.objects.lookup import SegmentHits, key_hits
+from tierlog.pipeline.base.archive import PinnedStore, open_manifest, pin
+from tierlog.pipeline.read.frames import BATCH_ROWS, WHOLE, Share, VisibleMessages, batches_of, naming, read_frames
 from tierlog.pipeline.read.predicate import ANY, Predicate, ValueRange
 from tierlog.pipeline.read.views import FIRST_SHOWN_MS, LAST_SHOWN_MS, shown_ms
 from tierlog.tiering.base.errors import ObjectNotFoundError
-from tierlog.tiering.base.types import EVER, TimeRange
+from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.types import EVER, Tier, TimeRange
 from tierlog.tiering.cold.reading.archive_reader import ArchiveReader
+from tierlog.tiering.cold.segment.reader import SegmentReader
 from tierlog.tiering.format.manifest import LogEntry
+from tierlog.tiering.format.sorted_segment import frames_of_seek_table
+from tierlog.tiering.message.stored_message import StoredMessage
 
 P = TypeVar("P")
 PART_BYTES = 64 << 20
 #: Tasks of one read, about, unless their size is given: a driver holds each of them some kB, and plans it.
 MOST_PARTS = 10_000
+#: Keys of topics that are looked up at most; a query for more is a scan.
+MOST_KEYS = 10_000
+_THREADS = 16
+_REPLACED = "\ufffd"
+"""Stands in rows for bytes that are not UTF-8, of which the index has the hash."""
+_FRAME_BYTES = 256 << 10
+"""What a frame counts for that is asked for alone: a request takes about as long as to scan so much."""
+_HIT_BYTES = 4 << 10
+"""What a record counts for that is taken apart alone, in the same measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +79,7 @@ def plan_parts(
 
 
 def shares_of(entry: LogEntry, size_bytes: int, part_bytes: int) -> Iterator[tuple[SegmentPart, int]]:
-    """A segment of which so much is wanted, in equal parts, with what each of them counts for."""
+    """Returns a segment of which so much is wanted, in equal parts, with what each of them counts for."""
     count = -(-size_bytes // part_bytes)
     return ((SegmentPart(entry, Share(number, count)), size_bytes // count) for number in range(count))
 
@@ -75,7 +99,7 @@ def packed(parts: Iterable[tuple[P, int]], part_bytes: int) -> Iterator[tuple[P,
 
 
 def read_parts(store: PinnedStore, parts: tuple[SegmentPart, ...], predicate: Predicate) -> Iterator[pa.RecordBatch]:
-    """The messages of a task that fit, as :func:`pipeline.read.frames.read_frames` gives them."""
+    """Yields the messages of a task that fit, as :func:`pipeline.read.frames.read_frames` gives them."""
     for part in parts:
         yield from read_part(store, part, predicate)
 
@@ -117,7 +141,7 @@ def despite_rewriting(
 
 
 def _behind(batch: pa.RecordBatch, last: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that come after a row in the order of queues."""
+    """Returns the rows that come after a row in the order of queues."""
     topics, queues, offsets = (batch.column(name) for name in ("topic", "queue_id", "queue_offset"))
     topic, queue, offset = (last.column(name)[0] for name in ("topic", "queue_id", "queue_offset"))
     is_later = pc.or_(pc.greater(queues, queue), pc.and_(pc.equal(queues, queue), pc.greater(offsets, offset)))
@@ -173,3 +197,109 @@ def _records_by_segment(store: PinnedStore, reader: ArchiveReader, predicate: Pr
             for base, count in zip(rows["segment"].tolist(), rows["count"].tolist(), strict=True):
                 found[base] = found.get(base, 0) + count
     return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HitsPart:
+    """Places in one segment: cold offsets, ascending."""
+
+    entry: LogEntry
+    offsets: NDArray[np.int64]
+
+
+@functools.lru_cache(maxsize=32)
+def _open_index(url: str, store_id: str) -> ColdIndex:
+    return ColdIndex(open_manifest(url, store_id), SystemRandomness())
+
+
+def plan_key_reads(
+    store: PinnedStore, predicate: Predicate, *, part_bytes: int
+) -> Iterator[tuple[HitsPart | SegmentPart, ...]] | None:
+    """Tasks that read what lies below ``indexed_to`` and may fit; None if the index cannot tell, or of too many keys.
+
+    Asks the index, on this machine alone, on several threads. Raises the error of whatever cannot be read of it.
+    """
+    if predicate.keys is None or any(_REPLACED in key for key in predicate.keys):
+        return None
+    topics = predicate.topics
+    known = [state.name for state in store.manifest.state(store.manifest.reader(), store.head).listed]
+    keys = [(topic, key) for topic in known if topics is None or topic in topics for key in sorted(predicate.keys)]
+    if len(keys) > MOST_KEYS:
+        return None
+    within = time_range_of(predicate.stored)
+    index = _open_index(store.url, store.store_id)
+    with ThreadPoolExecutor(_THREADS, "tierlog-key-hits") as pool:
+        hits = list(key_hits(index, store.head, keys, within, each=pool.map))
+    offsets = predicate.physical_offsets
+    hits = [each for each in hits if offsets.overlaps(each.entry.first, each.entry.next)]
+    scans: dict[int, int] = {}
+    if (
+        sum(_cost(each.entry, each.offsets) for each in hits) > part_bytes
+    ):  # else nothing is gained that is worth a look
+        scans = wanted_bytes(store, predicate)
+    return packed(_parts(hits, scans, part_bytes), part_bytes)
+
+
+def _parts(
+    hits: Iterable[SegmentHits], scans: Mapping[int, int], part_bytes: int
+) -> Iterator[tuple[HitsPart | SegmentPart, int]]:
+    """The places, or all of a segment where a scan of it is known to be cheaper, and what each part counts for."""
+    for each in hits:
+        cost = _cost(each.entry, each.offsets)
+        scan = scans.get(each.entry.base, cost)
+        if _FRAME_BYTES + scan < cost:
+            yield from shares_of(each.entry, scan, part_bytes)
+        else:
+            yield from _cut(each.entry, each.offsets, part_bytes)
+
+
+def _cost(entry: LogEntry, offsets: NDArray[np.int64]) -> int:
+    """Returns what reading records at these places of a segment counts for, in bytes of a scan."""
+    return len(_first_of_frames(entry, offsets)) * _FRAME_BYTES + len(offsets) * _HIT_BYTES
+
+
+def _first_of_frames(entry: LogEntry, offsets: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Returns which of these places are the first of their frame, as if all its frames were of the same size."""
+    frames = max(1, frames_of_seek_table(entry.sections["seek_table"].length))
+    numbers = (offsets - entry.base) * frames // max(1, entry.raw_bytes)
+    return np.flatnonzero(np.diff(numbers, prepend=-1))
+
+
+def _cut(entry: LogEntry, offsets: NDArray[np.int64], part_bytes: int) -> Iterator[tuple[HitsPart, int]]:
+    """Places of a segment with those of a frame together, in parts of about so much, and what each counts for."""
+    most = max(1, part_bytes // _FRAME_BYTES)
+    firsts = [*_first_of_frames(entry, offsets)[::most].tolist(), len(offsets)]
+    for first, end in pairwise(firsts):
+        yield HitsPart(entry, offsets[first:end]), _cost(entry, offsets[first:end])
+
+
+def read_hits(store: PinnedStore, part: HitsPart, predicate: Predicate) -> Iterator[pa.RecordBatch]:
+    """Returns the messages at these places that fit, in the order of queues.
+
+    A segment costs its seek table and its frames, neighbours in one request. Raises :class:`CorruptionError` for
+    damage, naming the object, and the object store's error if it cannot be read.
+    """
+
+    def read(store: PinnedStore, entry: LogEntry) -> Iterator[pa.RecordBatch]:
+        return _read(store, entry, part.offsets, predicate)
+
+    return despite_rewriting(store, part.entry, read)
+
+
+def _read(
+    store: PinnedStore, entry: LogEntry, offsets: NDArray[np.int64], predicate: Predicate
+) -> Iterator[pa.RecordBatch]:
+    reader = store.manifest.reader(scan=True)
+    visible = VisibleMessages(store, reader, predicate)
+    waiting: list[StoredMessage] = []
+    with naming(entry):
+        for _, record in SegmentReader(reader, entry).records_at(offsets.tolist()):
+            if record is None or not record.has_queue_unit:
+                continue
+            message = StoredMessage(record, store.store_id, Tier.COLD)
+            if visible.includes(message):
+                waiting.append(message)
+            if len(waiting) >= BATCH_ROWS:
+                yield from batches_of(waiting, predicate)
+                waiting = []
+        yield from batches_of(waiting, predicate)

@@ -89,7 +89,7 @@ class Predicate:
         )
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch of the view ``messages`` that fit ``keys`` and ``tags``."""
+        """Returns the rows of a batch of the view ``messages`` that fit ``keys`` and ``tags``."""
         if self.tags is not None:
             batch = batch.filter(pc.is_in(batch.column("tag"), value_set=_texts(self.tags)))
         if self.keys is not None:

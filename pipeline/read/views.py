@@ -74,7 +74,7 @@ KEYED, KEYED_SPARK = _arrow((*_COLUMNS, _KEY)), _spark((*_COLUMNS, _KEY))
 
 
 def shown_ms(time_ms: int) -> int:
-    """A time as a row shows it, in ms."""
+    """Returns a time as a row shows it, in ms."""
     return min(max(time_ms, FIRST_SHOWN_MS), LAST_SHOWN_MS)
 
 
@@ -167,7 +167,7 @@ def _arrow_field(field: StructField) -> pa.Field:
 def pulled_batch(messages: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     """Returns messages that a service answered with as rows of the view ``messages``, like those of the archive.
 
-    ``messages`` are those of a :class:`pipeline.base.client.PulledPage`, in their order.
+    ``messages`` are those of a :class:`pipeline.base.client.ServedPage`, in their order.
     """
     columns: dict[str, Sequence[object]] = {
         "properties": [list(message["properties"].items()) for message in messages],

@@ -149,7 +149,7 @@ class BulkErasure:
             pass
 
     def receipt(self, tombstone_id: str) -> dict[str, Any]:
-        """The receipt as the command prints it."""
+        """Returns the receipt as the command prints it."""
         return self._receipts().get(tombstone_id)
 
     @property
@@ -193,7 +193,7 @@ class BulkErasure:
     # finding
 
     def _counted(self, head: Head, stone: Tombstone, request: ErasureRequest | None, receipt: Receipt) -> Receipt:
-        """The receipt with what the archive of this head holds of an erasure, as if it were not there."""
+        """Returns the receipt with what the archive of this head holds of an erasure, as if it were not there."""
         reader = self._manifest.reader()
         selection = ErasedRecords((stone,), {stone.tombstone_id: 0}, {})
         wanted = [entry for entry in self._manifest.log_entries(reader, head) if selection.concerns(entry)]

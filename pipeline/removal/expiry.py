@@ -106,7 +106,7 @@ class BulkExpiry:
         return report
 
     def run(self, progress: Progress) -> ExpiryReport:
-        """Lets expire what the rules say, and overwrites what all rules have let expire.
+        """Raises the expiry marks, and overwrites what has expired.
 
         What a hold protects is left out from the moment of the hold on. Raises :class:`ConflictError` if others keep
         changing the archive: what was done holds, and a further run goes on.

@@ -114,7 +114,7 @@ def count_segment(
     """Counts the records of a segment that a selection takes; nothing is written."""
     reader, meant, seen = archive.manifest.reader(scan=True), 0, 0
     try:
-        unwanted = selection.unwanted(reader, entry)
+        unwanted = selection.unwanted_records(reader, entry)
         if unwanted is None:
             return SegmentCount(entry.base, 0)
         segment = SegmentReader(reader, entry)

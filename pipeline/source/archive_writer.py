@@ -25,7 +25,7 @@ _OFFSET_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class UncountedPlaces:
+class PlacesByNumber:
     """Places for partitions of which nothing is known but their numbers."""
 
     have_queues: bool
@@ -57,7 +57,7 @@ class UncountedPlaces:
 def make_archive_writer(
     options: SourceOptions, schema: StructType, *, overwrite: bool, clock: Clock, randomness: Randomness
 ) -> ArchiveWriter:
-    """The writer of one batch write.
+    """Returns the writer of one batch write.
 
     Raises :class:`InvalidRequestError` for columns or options that cannot be taken, :class:`StoreMismatchError` if the
     store has an archive.
@@ -76,4 +76,4 @@ def make_archive_writer(
     topic = None if options.topic is None else validate_topic(options.topic)
     rows = InputRows.of(schema, store_ms=clock.now_ms(), topic=topic)
     refuse_existing(store)
-    return ArchiveWriter(store, rows, UncountedPlaces("queue_id" in rows.columns), randomness.token_hex(8))
+    return ArchiveWriter(store, rows, PlacesByNumber("queue_id" in rows.columns), randomness.token_hex(8))

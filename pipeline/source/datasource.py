@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from tierlog.pipeline.read.views import KEYED_SPARK, MESSAGES_SPARK, is_projection
-from tierlog.pipeline.source.options import SourceOptions, Use, View
+from tierlog.pipeline.source.options import SourceOptions, SourceUse, View
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.randomness import SystemRandomness
@@ -30,14 +30,14 @@ class TierlogDataSource(DataSource):
         return "tierlog"
 
     def schema(self) -> StructType:
-        """The columns of the view, or those that option ``columns`` names."""
-        return _schema_of(SourceOptions.parse(self.options, Use.READ | Use.READ_STREAM))
+        """Returns the columns of the view, or those that option ``columns`` names."""
+        return _schema_of(SourceOptions.parse(self.options, SourceUse.READ | SourceUse.READ_STREAM))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads what is there when the query is planned."""
         from tierlog.pipeline.source.batch import BatchReader
 
-        options = SourceOptions.parse(self.options, Use.READ)
+        options = SourceOptions.parse(self.options, SourceUse.READ)
         _check_schema(schema, options)
         return BatchReader(options, schema)
 
@@ -45,7 +45,7 @@ class TierlogDataSource(DataSource):
         """Reads what comes, each message once."""
         from tierlog.pipeline.source.stream_reader import TierlogStreamReader
 
-        options = SourceOptions.parse(self.options, Use.READ_STREAM)
+        options = SourceOptions.parse(self.options, SourceUse.READ_STREAM)
         _check_schema(schema, options)
         return TierlogStreamReader(options, schema)
 
@@ -53,7 +53,7 @@ class TierlogDataSource(DataSource):
         """Appends to a running service (``url``), or makes an archive of a new store (``cold``)."""
         from tierlog.pipeline.source.archive_writer import make_archive_writer
 
-        options = SourceOptions.parse(self.options, Use.WRITE)
+        options = SourceOptions.parse(self.options, SourceUse.WRITE)
         if options.cold is not None and options.url is not None:
             raise InvalidRequestError("rows go to a service or to an archive", hint="give option 'url' or 'cold'")
         if options.cold is None:
@@ -72,7 +72,7 @@ class TierlogDataSource(DataSource):
         """Appends to a running service, each row once."""
         from tierlog.pipeline.source.service_writer import make_service_stream_writer
 
-        options = SourceOptions.parse(self.options, Use.WRITE_STREAM)
+        options = SourceOptions.parse(self.options, SourceUse.WRITE_STREAM)
         if options.url is None or options.cold is not None:
             raise InvalidRequestError("a stream is written to a service", hint="give option 'url'")
         return make_service_stream_writer(options, schema, overwrite=overwrite)

@@ -27,7 +27,7 @@ _PATH = "path"
 EARLIEST, LATEST = "earliest", "latest"
 
 
-class Use(Flag):
+class SourceUse(Flag):
     """The use that a source is opened for."""
 
     READ = auto()
@@ -75,7 +75,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     """The columns that there are, in this order; None: all of the view."""
     producer: str | None = None
-    """Who the rows for a service are from, so that the same write done again appends nothing twice; None: drawn."""
+    """The producer of rows for a service, so that the same write done again appends nothing twice; None: drawn."""
     durability: Durability = Durability.FLUSHED
     """When a service has to say that it has them."""
     segment_bytes: int | None = None
@@ -94,7 +94,7 @@ class SourceOptions:
         return frozenset(validate_topic(name.strip()) for name in names)
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], use: Use) -> SourceOptions:
+    def parse(cls, given: Mapping[str, str], use: SourceUse) -> SourceOptions:
         """Names count without their case. Raises :class:`InvalidRequestError` for an unknown option, a malformed value,
         an option that says nothing for ``use``, and where neither ``cold`` nor ``url`` is given.
         """
@@ -141,7 +141,7 @@ class _Option:
     name: str
     field: str
     parse: Callable[[str], object]
-    uses: Use
+    uses: SourceUse
 
 
 def _service_url(text: str) -> str:
@@ -208,8 +208,8 @@ def _names(text: str) -> tuple[str, ...]:
     return found
 
 
-_READS = Use.READ | Use.READ_STREAM
-_WRITES = Use.WRITE | Use.WRITE_STREAM
+_READS = SourceUse.READ | SourceUse.READ_STREAM
+_WRITES = SourceUse.WRITE | SourceUse.WRITE_STREAM
 _ALL = _READS | _WRITES
 
 _OPTIONS = {
@@ -219,35 +219,35 @@ _OPTIONS = {
         _Option("url", "url", _service_url, _ALL),
         _Option("store", "store", _text, _ALL),
         _Option("view", "view", _view, _READS),
-        _Option("partition_bytes", "partition_bytes", _count, Use.READ),
-        _Option("start", "start", _start, Use.READ_STREAM),
-        _Option("maxMessagesPerTrigger", "max_messages_per_trigger", _count, Use.READ_STREAM),
+        _Option("partition_bytes", "partition_bytes", _count, SourceUse.READ),
+        _Option("start", "start", _start, SourceUse.READ_STREAM),
+        _Option("maxMessagesPerTrigger", "max_messages_per_trigger", _count, SourceUse.READ_STREAM),
         _Option("topic", "topic", _text, _ALL),
-        _Option("key", "keys", _texts, Use.READ),
-        _Option("from", "from_ms", parse_time, Use.READ),
-        _Option("to", "to_ms", parse_time, Use.READ),
-        _Option("tag", "tags", _texts, Use.READ),
+        _Option("key", "keys", _texts, SourceUse.READ),
+        _Option("from", "from_ms", parse_time, SourceUse.READ),
+        _Option("to", "to_ms", parse_time, SourceUse.READ),
+        _Option("tag", "tags", _texts, SourceUse.READ),
         _Option("columns", "columns", _names, _READS),
-        _Option("producer", "producer", _text, Use.WRITE),
+        _Option("producer", "producer", _text, SourceUse.WRITE),
         _Option("durability", "durability", _durability, _WRITES),
-        _Option("segment_bytes", "segment_bytes", _count, Use.WRITE),
-        _Option("index_slots", "index_slots", _count, Use.WRITE),
-        _Option("index_items", "index_items", _count, Use.WRITE),
-        _Option("failOnDataLoss", "fail_on_data_loss", _flag, Use.READ_STREAM),
+        _Option("segment_bytes", "segment_bytes", _count, SourceUse.WRITE),
+        _Option("index_slots", "index_slots", _count, SourceUse.WRITE),
+        _Option("index_items", "index_items", _count, SourceUse.WRITE),
+        _Option("failOnDataLoss", "fail_on_data_loss", _flag, SourceUse.READ_STREAM),
     )
 }
 
 
-def option_names(use: Use) -> list[str]:
-    """The options that mean something for a use, in the order of the table."""
+def option_names(use: SourceUse) -> list[str]:
+    """Returns the options that mean something for a use, in the order of the table."""
     return [option.name for option in _OPTIONS.values() if option.uses & use]
 
 
-def _unknown(name: str, use: Use) -> InvalidRequestError:
+def _unknown(name: str, use: SourceUse) -> InvalidRequestError:
     near = difflib.get_close_matches(name, list(_OPTIONS), 1)
     suggestion = f"do you mean {_OPTIONS[near[0]].name!r}? " if near else ""
     return InvalidRequestError(f"there is no option {name[:60]!r}", hint=suggestion + _for_use(use))
 
 
-def _for_use(use: Use) -> str:
+def _for_use(use: SourceUse) -> str:
     return "there are " + ", ".join(option_names(use))

@@ -35,7 +35,7 @@ _PRODUCER = re.compile(r"[A-Za-z0-9_.~-]{1,48}")
 
 
 @dataclass(frozen=True)
-class Sent(WriterCommitMessage):
+class AppendedMessages(WriterCommitMessage):
     """The count of what one task has appended."""
 
     messages: int
@@ -69,10 +69,10 @@ class ServiceTarget:
             raise StoreMismatchError(f"the service at {options.url} is of store {found}, not {options.store}")
         return cls(options.url, topic, options.durability)
 
-    def send(self, producer: str, batches: Iterator[pa.RecordBatch]) -> Sent:
+    def send(self, producer: str, batches: Iterator[pa.RecordBatch]) -> AppendedMessages:
         """Sends one partition's rows; killed anywhere, the next attempt sends them again and appends the rest."""
         with ServiceClient(self.url) as client:
-            return Sent(RowSender(client, producer, self.topic, self.durability).send(batches))
+            return AppendedMessages(RowSender(client, producer, self.topic, self.durability).send(batches))
 
 
 class ServiceWriter(DataSourceArrowWriter):
@@ -110,7 +110,7 @@ class ServiceStreamWriter(DataSourceStreamArrowWriter):
 def make_service_writer(
     options: SourceOptions, schema: StructType, *, overwrite: bool, randomness: Randomness
 ) -> ServiceWriter:
-    """The writer of one batch write; raises what :meth:`ServiceTarget.of` raises."""
+    """Returns the writer of one batch write; raises what :meth:`ServiceTarget.of` raises."""
     producer = options.producer or randomness.token_hex(16)
     if not _PRODUCER.fullmatch(producer):
         raise InvalidRequestError(
@@ -120,7 +120,7 @@ def make_service_writer(
 
 
 def make_service_stream_writer(options: SourceOptions, schema: StructType, *, overwrite: bool) -> ServiceStreamWriter:
-    """The writer of a streaming query; raises what :meth:`ServiceTarget.of` raises."""
+    """Returns the writer of a streaming query; raises what :meth:`ServiceTarget.of` raises."""
     return ServiceStreamWriter(ServiceTarget.of(options, schema, overwrite=overwrite))
 
 

@@ -50,7 +50,7 @@ class StreamOffset:
     """False only before the first batch was planned."""
 
     def to_json(self) -> Json:
-        """The form that Spark logs; equal offsets have equal text."""
+        """Returns the form that Spark logs; equal offsets have equal text."""
         found: Json = {"version": VERSION, "begun": self.has_begun, "next": _nested(self.next)}
         if self.met:
             found["met"] = _nested(self.met)
@@ -87,7 +87,7 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
 
 
 def present(first: int, following: int, gaps: Gaps) -> Iterator[tuple[int, int]]:
-    """The parts of ``[first, following)`` that lie in no gap, ascending."""
+    """Yields the parts of ``[first, following)`` that lie in no gap, ascending."""
     for gap_first, gap_next in gaps:
         if gap_next <= first:
             continue

@@ -105,7 +105,7 @@ class ArchivedQueues:
         return self._fetcher.offset_by_time(key.topic, key.queue_id, time_ms, Boundary.LOWER)
 
     def reach(self, wanted: QueueRange) -> int:
-        """The end of what the archive has of a range without a hole; its first offset if it has nothing of it.
+        """Returns the end of what the archive has of a range without a hole; its first offset if it has nothing of it.
 
         A topic that was not archived for a while has holes whose messages may still be hot.
         """
@@ -140,7 +140,7 @@ class ServedQueues:
         self._ends: dict[QueueKey, ServedQueueEnds] = {}
 
     def bounds(self) -> Mapping[QueueKey, QueueBounds]:
-        """All queues as far as the service shows them."""
+        """Returns all queues as far as the service shows them."""
         self._ends = {
             QueueKey(self._store_id, topic.name, queue.queue_id): queue
             for topic in self._client.topics()

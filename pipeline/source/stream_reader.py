@@ -266,7 +266,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition."""
+        """Returns the rows of one partition."""
         assert isinstance(partition, StreamPartition)
         batches = _read(partition.parts, self._options)
         return projected(keyed(batches) if self._options.view is View.KEYS else batches, self._schema)
@@ -298,7 +298,7 @@ Pull = Callable[[int, int], Page]
 
 
 def read_range(pull: Pull, wanted: QueueRange, *, fails: bool) -> Iterator[pa.RecordBatch]:
-    """The messages of a range, page by page; none but those that were erased is left out.
+    """Yields the messages of a range, page by page; none but those that were erased is left out.
 
     Raises :class:`NotFoundError` if they have gone since the batch was planned; without ``fails`` the rest is read.
     """

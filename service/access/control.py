@@ -13,7 +13,7 @@ from tierlog.service.config.serve import AccessSettings
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import is_scarcity
-from tierlog.tiering.base.secret_files import warn_if_open
+from tierlog.tiering.remote.endpoint import warn_if_open
 
 _LOG = logging.getLogger("tierlog")
 #: How often it is asked whether the file has changed.

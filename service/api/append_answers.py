@@ -12,8 +12,8 @@ import pyarrow as pa
 from tierlog.service.engine.append_results import AppendedColumns
 from tierlog.service.wire.arrow import taken
 from tierlog.service.wire.documents import ARROW_STREAM, Json
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.json_codec import MOST_BYTES, PIECES, write_results
+from tierlog.tiering.kernels.primitives import address_of
 
 _PIECES = address_of(PIECES)
 #: Fewer are written as fast as objects.

@@ -22,8 +22,8 @@ from tierlog.service.access.caller import Caller, Scope
 from tierlog.service.api.deps import TheCaller
 from tierlog.service.api.limits import body_of, lane_of
 from tierlog.service.wire.documents import JSON
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.json_codec import MOST_DEPTH, measure_value
+from tierlog.tiering.kernels.primitives import address_of
 
 M = TypeVar("M", bound=BaseModel)
 

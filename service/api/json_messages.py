@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from tierlog.service.wire.documents import decode_base64
 from tierlog.tiering.format.properties import SHARDING_KEY
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.json_codec import (
     DOCUMENT_NAME,
     FIELD_NAMES,
@@ -30,6 +29,7 @@ from tierlog.tiering.kernels.json_codec import (
     LEAST_TEXT_BYTES,
     read_rows,
 )
+from tierlog.tiering.kernels.primitives import address_of
 from tierlog.tiering.message.batch import BORN_END_MS, MAX_QUEUES, Message
 
 Row = dict[str, Any]

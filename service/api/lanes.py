@@ -20,7 +20,7 @@ from tierlog.service.cluster.routing import MOST_ARGUMENTS
 from tierlog.service.config.serve import ServeSettings
 from tierlog.tiering.base.errors import DeadlineError, OverloadedError
 from tierlog.tiering.base.worker_pool import WorkerPool
-from tierlog.tiering.cold.reading.gate import ArchiveGate, behind
+from tierlog.tiering.cold.reading.gate import ArchiveGate, through_gate
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class Lane:
         context = contextvars.copy_context()
 
         def gated() -> T:
-            with behind(self._gate):
+            with through_gate(self._gate):
                 return work()
 
         def on_thread() -> None:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from tierlog.index.search.hot_search import HotPage
 from tierlog.index.search.query import Answer, Query
-from tierlog.index.search.remote_search import LackingSearch, RemoteSearch, SilentSearch
+from tierlog.index.search.remote_search import RemoteSearch, UnansweredSearch, UnknownTopicSearch
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.index.search.searcher import StoreSearch
 from tierlog.index.search.store_search import ArchiveSearch
@@ -339,17 +339,17 @@ class Querier:
             if isinstance(error, StoreMismatchError) and self._static is not None:
                 self._static.forget(service.url)
             if isinstance(error, TopicNotFoundError):
-                found[store_id] = LackingSearch(store_id, error)
+                found[store_id] = UnknownTopicSearch(store_id, error)
                 continue
             archived = self._archives.of(store_id) if service.store_id == store_id else None
-            found[store_id] = SilentSearch(
+            found[store_id] = UnansweredSearch(
                 store_id, service.url, error, None if archived is None else archived.index, max_age_s=self._staleness_s
             )
         for archived in self._archives.others(found):
             found[archived.store_id] = self._search_archive(archived)
         for url, failed in self._archives.unknown.items():  # where stores are known, new ones are not seen, no more
             if failed is not None:
-                found[url] = SilentSearch(url, url, failed, None, max_age_s=0)
+                found[url] = UnansweredSearch(url, url, failed, None, max_age_s=0)
         return [found[store_id] for store_id in sorted(found)]
 
     def _search_archive(self, archived: ArchivedStore) -> StoreSearch:

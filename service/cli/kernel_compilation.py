@@ -23,7 +23,7 @@ def _compile_all(progress: Callable[[int, int], None]) -> int:
 
 
 def compile_at_first_start(
-    chosen: cache.Chosen | None,
+    chosen: cache.CacheChoice | None,
     say: Callable[[str], None],
     compile_all: Callable[[Callable[[int, int], None]], int] = _compile_all,
 ) -> None:

@@ -8,8 +8,7 @@ import ipaddress
 from tierlog.service.dump.result import DumpOptions, Json, columns_of, text_of
 from tierlog.tiering.format.body import inflated_body, is_compressed
 from tierlog.tiering.format.properties import KEYS, RECORD_CHECKSUM, TAGS, split_keys
-from tierlog.tiering.format.record import TRANSACTION_MASK, Record, SysFlag, body_crc
-from tierlog.tiering.format.record_checksum import has_checksum, is_intact
+from tierlog.tiering.format.record import TRANSACTION_MASK, Record, SysFlag, body_crc, has_checksum, is_intact
 
 #: A longer record is taken for damage: RocketMQ's and our limits are far below.
 MAX_RECORD_BYTES = 64 << 20

@@ -19,8 +19,16 @@ from tierlog.index.format.header import (
     items_position,
 )
 from tierlog.index.format.layout import ROCKETMQ, TIERLOG, ItemLayout
-from tierlog.index.format.page_checksums import are_sound, page_checksums_of
-from tierlog.index.format.trailer import PAGED_TRAILER_MAGIC, TRAILER_BYTES, TRAILER_MAGIC, Cover, Trailer, crc_of
+from tierlog.index.format.trailer import (
+    PAGED_TRAILER_MAGIC,
+    TRAILER_BYTES,
+    TRAILER_MAGIC,
+    CoverRecord,
+    Trailer,
+    are_page_checksums_sound,
+    crc_of,
+    page_checksums_of,
+)
 from tierlog.index.local.compacted_file import SLOT_ENTRY
 from tierlog.index.local.states import IndexState
 from tierlog.service.dump.capacity import Capacity, Shape, chained_capacity, remembered, slot_heads, whole_number
@@ -116,7 +124,7 @@ class _File:
 
     def _has_sound_checksums(self, at: int) -> bool:
         end = at + self.checksums_bytes
-        return are_sound(self.source.array(at, end), self.source.array(end, self.source.size))
+        return are_page_checksums_sound(self.source.array(at, end), self.source.array(end, self.source.size))
 
 
 def is_compacted(source: Source, options: DumpOptions) -> bool:
@@ -127,7 +135,7 @@ def is_compacted(source: Source, options: DumpOptions) -> bool:
     return False
 
 
-def describe_cover(cover: Cover) -> Json:
+def describe_cover(cover: CoverRecord) -> Json:
     """Returns what a cover record says."""
     return {"first": cover.first, "next": cover.next, "items": cover.items}
 

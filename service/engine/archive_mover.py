@@ -406,5 +406,5 @@ class ArchiveMover:
             self.check_not_stopped()
             self._hot.remove_below(border, forget=self._index.remove_below)
             head = self.own_head()
-            if head is not None and self._known.to_save(head, self._hot.log.begin) != self._known.saved:
+            if head is not None and self._known.to_save(head, self._hot.log.begin) != self._known.saved_tombstones:
                 self._save_seen(head)  # without erasures of which the last hot copy is gone

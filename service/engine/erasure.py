@@ -231,7 +231,7 @@ class TopicDeleter:
         or too many open erasures, and the object store's error if it does not answer: then the topic is deleted in the
         store all the same, and the archive is told in the background, or by asking again.
         """
-        owed = dict(self._deleted.owed()) if self._eraser is not None else {}
+        owed = dict(self._deleted.unarchived()) if self._eraser is not None else {}
         if name in owed and self._hot.topics.find(name) is None:  # asked again, as the archive was not told yet
             topic, deletion, matched = self._hot.topics.of_log(name), owed[name], None
         else:
@@ -249,7 +249,7 @@ class TopicDeleter:
 
     def tell_archive(self) -> None:
         """Hands over the deletions that the archive was not told of when they were made, if there are any."""
-        owed = self._deleted.owed()
+        owed = self._deleted.unarchived()
         if owed and self._eraser is not None:
             for name, deletion in owed:
                 self._eraser.carry_out_deletion(name, deletion)

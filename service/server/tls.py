@@ -10,7 +10,7 @@ from pathlib import Path
 from tierlog.service.config.serve import ServeSettings
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import is_scarcity
-from tierlog.tiering.base.secret_files import warn_if_open
+from tierlog.tiering.remote.endpoint import warn_if_open
 
 _LOG = logging.getLogger("tierlog")
 _Stamps = list[tuple[int, int, int] | None]

@@ -75,8 +75,8 @@ def test_messages_are_found_over_both_tiers_and_after_stop_and_kill(
 
 def test_nothing_is_compiled_at_start_on_a_processor_of_the_baseline(image: str) -> None:
     script = "from tierlog.index.kernels.precompile import compile_all; " \
-        "from tierlog.tiering.kernels.cache import CHOSEN; " \
-        "print(CHOSEN.is_shipped, CHOSEN.reason, compile_all())"  # fmt: skip
+        "from tierlog.tiering.kernels.cache import CHOICE; " \
+        "print(CHOICE.is_shipped, CHOICE.reason, compile_all())"  # fmt: skip
     with running(image, "-c", script, options=("--entrypoint", "python")) as container:
         assert container.exit_code() == 0
         said = container.logs().split()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores.engines import tiny_settings
-from tierlog.index.rocketmq.classic_file import ClassicIndexFile
+from tierlog.index.rocketmq.classic_index import ClassicIndexFile
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import LocalFileSystem

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.rocketmq.golden import expected, unpack
 from tierlog.index.objects.derivation import IndexSizes
-from tierlog.pipeline.new_store.broker_log import BrokerLog, LogPlan, survey
+from tierlog.pipeline.new_store.broker_log import BrokerLog, LogPlan, survey_segment
 from tierlog.pipeline.new_store.commit import publish
 from tierlog.pipeline.new_store.part import NewStore
 from tierlog.tiering.base.errors import StoreError
@@ -47,7 +47,7 @@ def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def adopted(root: Path, cold: Path) -> Adopted:
     """What the ingest job does, without Spark."""
     log = BrokerLog.find(root)
-    plan = LogPlan.of(log, [survey(segment) for segment in log.segments])
+    plan = LogPlan.of(log, [survey_segment(segment) for segment in log.segments])
     store = NewStore(f"file://{cold}", "broker", log.segment_bytes, IndexSizes(500, 600))
     topics, parts = plan.new_topics(), [task.run() for task in plan.tasks(store)]
     publish(

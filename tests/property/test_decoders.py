@@ -28,7 +28,7 @@ from tests.support.stores.tails import data_head
 from tierlog.index.format.header import END_MAGIC, FileHeader
 from tierlog.index.format.layout import ROCKETMQ, TIERLOG, IndexItem
 from tierlog.index.format.object_sections import META, TAIL, TAIL_BYTES, open_section
-from tierlog.index.format.trailer import COVER_BYTES, TRAILER_BYTES, TRAILER_MAGIC, Cover, Trailer
+from tierlog.index.format.trailer import COVER_BYTES, TRAILER_BYTES, TRAILER_MAGIC, CoverRecord, Trailer
 from tierlog.index.local.chained_file import ChainedIndexFile
 from tierlog.index.local.compacted_file import CompactedIndexFile
 from tierlog.index.local.compaction import compact
@@ -44,8 +44,7 @@ from tierlog.tiering.format.manifest import Head, decode_page, encode_page
 from tierlog.tiering.format.properties import KEYS, TAGS, decode_properties, encode_properties
 from tierlog.tiering.format.queue_rows import QUEUE_ROW, decode_queue_rows_head, decode_rows_page, encode_queue_rows
 from tierlog.tiering.format.queue_unit import UNIT_DTYPE, QueueUnit
-from tierlog.tiering.format.record import decode_record, encode_record
-from tierlog.tiering.format.record_checksum import is_intact
+from tierlog.tiering.format.record import decode_record, encode_record, is_intact
 from tierlog.tiering.format.section import HEADER, compress_json, decompress_json
 from tierlog.tiering.format.sorted_segment import (
     decode_map_page,
@@ -225,8 +224,8 @@ DECODERS = {
     "map page": Decoder(lambda data: decode_map_page(data, 3, 0, 0), encode_map_page(SIZES, np.cumsum(SIZES))),
     "seek table": Decoder(lambda data: decode_seek_table(data, path="p"), encode_seek_table([(9, 99, 1), (8, 88, 2)])),
     "index header": Decoder(FileHeader.decode, FileHeader(END_MAGIC, 1, 2, 3, 4).encode()),
-    "cover": Decoder(Cover.decode, Cover(0, 9, 5, 20, 2).encode(), mend_cover),
-    "trailer": Decoder(Trailer.decode, Trailer(Cover(0, 9, 5, 20, 2), BOUNDS, 0).encode(), mend_trailer),
+    "cover": Decoder(CoverRecord.decode, CoverRecord(0, 9, 5, 20, 2).encode(), mend_cover),
+    "trailer": Decoder(Trailer.decode, Trailer(CoverRecord(0, 9, 5, 20, 2), BOUNDS, 0).encode(), mend_trailer),
     "chained item": Decoder(
         lambda data: TIERLOG.decode_chained(data.ljust(36, b"\0")), TIERLOG.encode_chained(IndexItem())
     ),

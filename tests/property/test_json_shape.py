@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.json_codec import MOST_DEPTH, measure_value
+from tierlog.tiering.kernels.primitives import address_of
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

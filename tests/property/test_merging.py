@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.index.index_merge import memory_workbench
+from tests.support.index.index_merge import memory_assembly
 from tests.support.index.merge_inputs import SEGMENT, STEP, Inputs, Key
 from tierlog.index.format.layout import SECONDS_MAX, SECONDS_MIN
 from tierlog.index.maintenance import merge_task
@@ -33,7 +33,7 @@ def test_items_are_those_of_all_inputs_in_the_order_of_an_object(
     inputs = Inputs(put_of(given_files), slots, page_bytes=page_bytes, slot_cuts=cuts)
     was, merge_task.LEAST_PAGES = merge_task.LEAST_PAGES, most_pages
     try:
-        merged = merge_range(inputs.task(), inputs.objects, SeededRandomness(1), memory_workbench())
+        merged = merge_range(inputs.task(), inputs.objects, SeededRandomness(1), memory_assembly())
     finally:
         merge_task.LEAST_PAGES = was
     (entry,) = merged.entries
@@ -60,7 +60,7 @@ def test_parts_hold_together_what_the_inputs_hold_and_none_passes_its_size(
         for low, high in ((0, middle), (middle, slots))
         for entry in merge_range(
             inputs.task(slot_from=low, slot_end=high, max_part_bytes=max_part_bytes),
-            inputs.objects, SeededRandomness(low), memory_workbench(),
+            inputs.objects, SeededRandomness(low), memory_assembly(),
         ).entries
     ]  # fmt: skip
     assert sorted(inputs.found(entries), key=str) == sorted(inputs.rows, key=str)
@@ -80,7 +80,7 @@ def test_parts_hold_together_what_the_inputs_hold_and_none_passes_its_size(
 def test_items_of_expired_segments_are_left_out(given_files: list[list[tuple[Key, int]]], segments: int) -> None:
     inputs = Inputs(put_of(given_files), 10)
     cold_min = SEGMENT * segments
-    merged = merge_range(inputs.task(cold_min=cold_min), inputs.objects, SeededRandomness(1), memory_workbench())
+    merged = merge_range(inputs.task(cold_min=cold_min), inputs.objects, SeededRandomness(1), memory_assembly())
     assert inputs.found(merged.entries) == [row for row in inputs.rows if row.cold >= cold_min]
     assert all(cold_min <= entry.first < entry.next for entry in merged.entries)
 
@@ -93,7 +93,7 @@ def test_items_of_expired_segments_are_left_out(given_files: list[list[tuple[Key
 def test_seconds_say_the_same_time_or_that_nobody_knows(begins_s: list[int], seconds: list[int]) -> None:
     put = [[(number, at) for at in range(6)] for number in range(len(begins_s))]
     inputs = Inputs(put, 7, begin_ms=[1000 * each for each in begins_s], seconds=seconds)
-    merged = merge_range(inputs.task(), inputs.objects, SeededRandomness(1), memory_workbench())
+    merged = merge_range(inputs.task(), inputs.objects, SeededRandomness(1), memory_assembly())
     assert merged.entries[0].begin_ms == 1000 * begins_s[0]
     fits = range(begins_s[0] + SECONDS_MIN + 1, begins_s[0] + SECONDS_MAX)
     for found, row in zip(inputs.found(merged.entries), inputs.rows, strict=True):

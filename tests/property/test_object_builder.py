@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from tests.support.index.given_items import GivenItems
 from tests.support.index.item_layouts import LEAST, THIRD
+from tests.support.oracles.plain_objects import plain_order
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.format.key_filter import KeyFilter
 from tierlog.index.format.layout import ROCKETMQ, TIERLOG, ItemLayout
 from tierlog.index.local.compacted_file import CompactedIndexFile
 from tierlog.index.objects.builder import IndexMeta, IndexObject, build_index_object
-from tierlog.index.objects.item_order import SlotOrder, plain_order
+from tierlog.index.objects.item_order import SlotOrder
 from tierlog.index.objects.reader import IndexObjectReader
 from tierlog.index.objects.writer import PageWriter
 from tierlog.index.rocketmq.export import export_object

@@ -12,7 +12,7 @@ import pytest
 from tests.support.stores.engines import tiny_settings
 from tierlog.index.search.hot_search import HotPage
 from tierlog.index.search.query import Answer, Query
-from tierlog.index.search.remote_search import RemoteSearch, SilentSearch, check_page
+from tierlog.index.search.remote_search import RemoteSearch, UnansweredSearch, check_page
 from tierlog.index.search.results import PAGE_BYTES, range_behind_cursor
 from tierlog.index.search.searcher import search
 from tierlog.service.archive.archived_stores import ArchiveRoot
@@ -161,7 +161,7 @@ def test_a_silent_store_makes_the_answer_incomplete_and_its_archive_is_searched(
     index = stores.archive.store(silent.store_id).index
     error = UnavailableError("no answer from http://gone")
     pages = [RemoteSearch(engine.hot_page(query), "http://x", None) for engine in others]
-    answer = search([SilentSearch(silent.store_id, "http://gone", error, index, max_age_s=0), *pages], query)
+    answer = search([UnansweredSearch(silent.store_id, "http://gone", error, index, max_age_s=0), *pages], query)
     assert sum(message.store_id == silent.store_id for message in answer.messages) == archived > 0
     assert not answer.coverage.complete
     assert [failure.object for failure in answer.coverage.failures] == ["http://gone"]
@@ -173,7 +173,7 @@ def test_a_topic_that_a_silent_store_may_have_is_not_said_to_be_unknown(stores: 
     silent = stores.engines[0]
     silent.archive(everything=True)
     index = stores.archive.store(silent.store_id).index
-    search_of = SilentSearch(silent.store_id, "http://gone", UnavailableError("gone"), index, max_age_s=0)
+    search_of = UnansweredSearch(silent.store_id, "http://gone", UnavailableError("gone"), index, max_age_s=0)
     answer = search([search_of], Query("payments"))
     assert (answer.messages, answer.coverage.complete) == ([], False)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.fs.faulty_fs import FaultyFileSystem
 from tests.support.stores.hot_stores import ROOT
-from tierlog.index.rocketmq.classic_file import ClassicIndexFile
+from tierlog.index.rocketmq.classic_index import ClassicIndexFile
 from tierlog.tiering.base.errors import DiskFailedError, DiskFullError
 
 

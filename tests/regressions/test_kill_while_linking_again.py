@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
 from tests.support.stores.hot_stores import ROOT
-from tierlog.index.rocketmq import classic_file
-from tierlog.index.rocketmq.classic_file import ClassicIndexFile
+from tierlog.index.rocketmq import classic_index
 from tierlog.index.rocketmq.classic_format import FILE_NAME
+from tierlog.index.rocketmq.classic_index import ClassicIndexFile
 from tierlog.service.config.settings import HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
@@ -52,7 +52,7 @@ def test_rocketmq_keeps_no_file_that_a_kill_left_half_linked(monkeypatch: pytest
         raise PowerCut
 
     with monkeypatch.context() as patch:
-        patch.setattr(classic_file, "relink_classic", killed)
+        patch.setattr(classic_index, "relink_classic", killed)
         with pytest.raises(PowerCut):
             open_engine(fs, clock)
     kept = files_that_rocketmq_keeps(fs)

@@ -17,7 +17,7 @@ import pytest
 from tests.support.stores.engines import tiny_settings
 from tests.support.world import World
 from tierlog.index.kernels.classic import ITEM_ROW
-from tierlog.index.rocketmq.classic_file import ClassicIndexFile, query_files
+from tierlog.index.rocketmq.classic_index import ClassicIndexFile, query_files
 from tierlog.index.search.query import Query
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.format.hashing import java_hash, key_hash

@@ -89,7 +89,7 @@ class Retries:
         self._stopping = stopping or threading.Event()
 
     def run(self, attempt: Callable[[], T]) -> T:
-        """Returns what the attempt comes to.
+        """Returns the attempt's result.
 
         Raises the error of the last :class:`TryAgain`, and what else the attempt raises.
         """
@@ -125,7 +125,7 @@ class RepeatedTask:
     def run_once(self) -> None:
         """Does the work unless a pause is on; a failure is logged once until it changes. Raises ClosedError.
 
-        One that nobody foresaw (out of memory) is a failure too: a loop that it ended would be missed by nobody.
+        An unforeseen error (out of memory) is a failure too: nobody would notice that it had ended the loop.
         """
         if not self._backoff.is_over:
             return

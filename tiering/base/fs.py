@@ -5,10 +5,10 @@ of the folder that holds them. Tests put another implementation here that loses 
 
 Errors: a missing file is :class:`NotFoundError`, a full disk :class:`DiskFullError`; a call for which the system has no
 descriptor or memory to spare is :class:`OutOfResourcesError`, has changed nothing and may be made again; anything else
-the disk refuses is :class:`DiskFailedError`. A write or a flush that fails never is the second: bytes may be lost then,
-whatever the number of the error. "Could not read" is never reported as "not there".
+the disk refuses is :class:`DiskFailedError`. A failed write or flush is never :class:`OutOfResourcesError`: bytes may
+be lost then, whatever the error number. "Could not read" is never reported as "not there".
 
-System calls that Python does not offer, or not like this, stand at the end; they raise :class:`OSError`.
+System calls that Python lacks, or offers in another form, are at the end; they raise :class:`OSError`.
 """
 
 from __future__ import annotations
@@ -124,15 +124,15 @@ class FileSystem(Protocol):
         ...
 
     def read(self, path: Path) -> bytes:
-        """The whole file."""
+        """Returns the whole file."""
         ...
 
     def map_read(self, path: Path) -> ByteArray:
-        """The file's bytes as a read-only array that follows later writes and outlives an unlink."""
+        """Returns the file's bytes as a read-only array that follows later writes and outlives an unlink."""
         ...
 
     def map_write(self, path: Path) -> ByteArray:
-        """The file's bytes as a writable array; durable after :meth:`File.flush` of the same file."""
+        """Returns the file's bytes as a writable array; durable after :meth:`File.flush` of the same file."""
         ...
 
     def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
@@ -140,7 +140,7 @@ class FileSystem(Protocol):
         ...
 
     def map_private(self, path: Path) -> ByteArray:
-        """The file's bytes as a writable array whose changes nobody else sees."""
+        """Returns the file's bytes as a writable array whose changes nobody else sees."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:
@@ -207,7 +207,7 @@ def is_scarcity(error: BaseException | None) -> bool:
 
 
 def _loss(error: OSError, path: Path) -> StoreError:
-    """Our error for a write or flush of which nobody knows how far it came."""
+    """Our error for a write or flush that may have been done in part."""
     if error.errno == errno.ENOENT:
         return NotFoundError("no such file", path=str(path))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -358,7 +358,7 @@ class LocalFileSystem:
         return self._map(path, os.O_RDWR, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED)
 
     def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
-        """msync the pages that hold ``[start, end)``; ``path`` is for the error only."""
+        """Flushes the pages that hold ``[start, end)`` by msync; ``path`` is for the error only."""
         if start < end:
             try:
                 sync_mapped(mapped, start, end)

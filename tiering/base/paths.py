@@ -15,7 +15,7 @@ def base_offset_name(base_offset: int) -> str:
 
 
 def parse_base_offset(name: str) -> int | None:
-    """The offset a file is named for, or None for any other name and for what no 64-bit offset is."""
+    """Returns the offset a file is named for, or None for any other name and for what no 64-bit offset is."""
     offset = int(name) if _BASE_OFFSET.fullmatch(name) else None
     return None if offset is None or offset >= 1 << 63 else offset
 
@@ -95,7 +95,7 @@ class ColdKeys:
         return f"{self.store_id}/tail/{base_offset_name(first)}"
 
     def first_of_tail(self, key: str) -> int | None:
-        """The offset that a tail's key names, or None for any other key."""
+        """Returns the offset that a tail's key names, or None for any other key."""
         return parse_base_offset(key.removeprefix(self.tails))
 
     @property
@@ -136,6 +136,6 @@ _HEAD = re.compile(r"([a-z0-9-]{1,63})/head")
 
 
 def store_of_head(key: str) -> str | None:
-    """The store id of a head's key, or None for any other key."""
+    """Returns the store id of a head's key, or None for any other key."""
     match = _HEAD.fullmatch(key)
     return match[1] if match else None

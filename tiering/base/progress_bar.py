@@ -1,4 +1,4 @@
-"""How far long work is, shown on a terminal. In a pipe nothing is written."""
+"""Shows the progress of long work on a terminal; in a pipe nothing is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATIENCE_S = 0.5
 
 @contextlib.contextmanager
 def bar(unit: str, label: str = "") -> Iterator[Progress]:
-    """A bar on a terminal that is told (done, of), from any thread; ``of`` 0 is not known.
+    """A bar on a terminal, to be called with (done, of) from any thread; ``of`` 0 means unknown.
 
     Unit ``bytes`` is scaled.
     """

@@ -1,4 +1,4 @@
-"""What the code says of its work, and knows no reader of: traces of single requests, and numbers that are counted.
+"""Traces of single requests, and counters; the code that feeds them knows nothing of who reads them.
 
 A :class:`Tracer` is for whoever follows single requests; by default nobody does. Tallies and histograms are counted
 where things happen and read by whoever shows them. Counting takes a lock for less than a microsecond, so that a hot

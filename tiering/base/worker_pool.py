@@ -1,4 +1,4 @@
-"""Threads that work for others: a bounded number, none where nothing is done, and nobody waits for their end."""
+"""A bounded number of threads that run work for others: none while there is none, and nobody waits for their end."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def run_into(result: Future[T], work: Callable[[], T]) -> None:
 
 
 def done_here(work: Callable[[], T]) -> Future[T]:
-    """The outcome of work done by the caller."""
+    """Returns the outcome of work done by the caller."""
     result: Future[T] = Future()
     run_into(result, work)
     return result

@@ -60,7 +60,7 @@ class OverlayFileSystem:
         self._removed: set[Path] = set()
 
     def writable(self, path: Path, size_bytes: int) -> ByteArray:
-        """The file's private bytes, at least ``size_bytes`` long."""
+        """Returns the file's private bytes, at least ``size_bytes`` long."""
         content = self._files.get(path)
         if content is None:
             self._removed.discard(path)
@@ -106,7 +106,7 @@ class OverlayFileSystem:
         return bytes(self._files[path]) if path in self._files else self._base.read(self._present(path))
 
     def map_read(self, path: Path) -> ByteArray:
-        """The file's bytes as they are here; mapped privately, so that they follow later private writes."""
+        """Returns the file's bytes as they are here; mapped privately, so that they follow later private writes."""
         return self.writable(self._present(path), 0)
 
     def map_write(self, path: Path) -> ByteArray:

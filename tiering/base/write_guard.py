@@ -1,10 +1,10 @@
-"""What keeps a store from writing: a write or flush that failed, which is final, and a disk that is full for now.
+"""Guards that keep a store from writing: after a write or flush that failed, for good, and while its disk is full.
 
 One failure to write is final: the store is read-only from then on, with the reason, until somebody restarts it.
 :class:`FlushGuard` watches the flushes of one file, :class:`WriteGuard` every change of a store's disk. Two failures
 are not final: a request that was wrong, and a system that had no descriptor or memory to spare, which has not asked the
-disk. A step that ends so is taken again later, and every step can be: what it did before is done once more, or is what
-it finds.
+disk. A step that ends so is taken again later, and every step allows that: it does its work once more, or finds it
+done.
 
 :class:`DiskSpace` knows how full the volume is, and what follows: hot copies that go early, and appends that are
 refused.
@@ -80,7 +80,7 @@ class WriteGuard:
 
     @property
     def read_only_reason(self) -> str | None:
-        """Why the store accepts no more writes, or None."""
+        """The reason why the store accepts no more writes, or None."""
         return self._reason
 
     def turn_read_only(self, reason: str) -> None:
@@ -120,7 +120,7 @@ class _GuardedWrite:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # neither says anything about the disk, nor does a store that was closed; an interrupt, or Python out of memory:
-        # nobody knows how far it came
+        # it may have been done in part
         if error is not None and not isinstance(error, _NOT_OF_THE_DISK):
             self._guard.turn_read_only(f"{self._what} failed: {error}")
 
@@ -159,7 +159,7 @@ class DiskSpace:
 
     @property
     def full_reason(self) -> str | None:
-        """Why nothing may be appended now, None if there is room."""
+        """The reason why nothing may be appended now, None if there is room."""
         if self._full_percent == 100:
             return None
         now_s = self._clock.monotonic_s()

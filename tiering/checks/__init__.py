@@ -1,1 +1,1 @@
-"""What must always hold of a store and its archive, and what can be put right."""
+"""Checks of what must always hold of a store and its archive, and repairs."""

@@ -1,4 +1,4 @@
-"""Verifies an archive: its manifest, and every segment with all that is said of it.
+"""Verifies an archive: its manifest, and every segment with its metadata.
 
 Everything is read from the object store, past every cache. Memory: one segment, and a few numbers for each object of
 the archive.
@@ -94,7 +94,7 @@ class ColdCheck:
         return lambda text: self.findings.add(key, text)
 
     def _read(self, ref: ObjectRef | None, decode: Callable[[bytes, str], Any]) -> Any | None:
-        """A whole object of the manifest; None once it is told what is wrong with it."""
+        """Reads a whole object of the manifest; reports what is wrong with it and returns None."""
         if ref is None:
             return None
         try:
@@ -362,7 +362,7 @@ class QueueOrder:
         return offset == target
 
     def reached(self) -> Mapping[tuple[int, int], int]:
-        """The next offset of each queue, where nothing of it was missed."""
+        """Returns the next offset of each queue, where nothing of it was missed."""
         if self._missed:
             return {queue: offset for queue, offset in self._next.items() if queue in self._after_miss}
         return self._next
@@ -399,7 +399,7 @@ def check_segment(
     objects: ObjectStore, reader: ArchiveReader, entry: LogEntry, *, topic_ids: Mapping[str, int], stored: StoredRows,
     add: Add, visit: Callable[[WholeSegment], None], copy: ByteArray | None = None,
 ) -> SegmentSeen:  # fmt: skip
-    """Checks one segment by itself, with all that is said of it.
+    """Checks one segment by itself, with its metadata.
 
     ``add`` is called with each finding, ``visit`` with the segment if it could be read; ``copy`` is the hot one.
     """
@@ -438,7 +438,7 @@ class SegmentOrder:
         self.topic_ids = check.topic_ids
 
     def stored_rows(self, entry: LogEntry) -> StoredRows:
-        """The stored queue rows of the next segment."""
+        """Returns the stored queue rows of the next segment."""
         rows, key = self._rows.of(entry)
         return StoredRows(key, rows)
 
@@ -464,7 +464,7 @@ class _StoredRowsReader:
         self._bases = {entry.base for entry in check.log}
 
     def of(self, entry: LogEntry) -> tuple[QueueRows | None, str]:
-        """The stored rows of a segment and the object that holds them; None if they cannot be read."""
+        """Returns the stored rows of a segment and the object that holds them; None if they cannot be read."""
         found = next((ref for (first, end), ref in self._check._rows if first <= entry.base < end), None)
         ref = entry.rows or found
         if ref is None:

@@ -1,4 +1,4 @@
-"""What a check found: exceptions from what must hold, and what is only worth knowing."""
+"""The findings of a check: exceptions from what must hold, and what is only worth knowing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifies what must always hold of a store (I1 to I6 in docs/invariants.md) and says every exception in one line.
+"""Verifies what must always hold of a store (I1 to I6 in docs/invariants.md) and reports every exception in one line.
 
 Never edits. Tests, ``tierlog check`` and metrics use these same functions.
 """
@@ -25,7 +25,7 @@ def check_store(hot: HotStore) -> list[str]:
 
 
 def segment_rows(hot: HotStore, segment: Segment, end: int) -> ScanRows:
-    """Every record of a segment below ``end`` with all checks; :class:`CorruptionError` where they fail."""
+    """Returns every record of a segment below ``end`` with all checks; :class:`CorruptionError` where they fail."""
     topics = TopicTable([topic.name for topic in hot.topics.all()])
     limit = max(0, min(segment.end, end) - segment.base_offset)
     found = scan_all(segment.data, limit, segment.base_offset, topics)
@@ -102,7 +102,7 @@ def _check_units(
 
 
 def check_archive(manifest: ManifestStore, hot: HotStore | None) -> list[str]:
-    """The manifest, and whether every object that it names is there in its size; objects are not read.
+    """Checks the manifest, and that every object that it names is there in its size; objects are not read.
 
     Raises :class:`UnavailableError` if an object store that has an archive does not answer.
     """

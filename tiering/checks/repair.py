@@ -38,7 +38,7 @@ class ColdRepair:
         self._reader = ArchiveReader(manifest.objects, ArchiveCache(0), scan=True)
 
     def rows(self, ref: ObjectRef, entries: Sequence[LogEntry], topic_ids: Mapping[str, int]) -> str:
-        """Queue rows of ``entries``, which ``ref`` ought to hold; says what was done.
+        """Restores the queue rows of ``entries``, which ``ref`` ought to hold; returns what was done, in words.
 
         Raises :class:`CorruptionError` or :class:`ObjectNotFoundError` if a segment's directory cannot be read.
         """
@@ -53,7 +53,7 @@ class ColdRepair:
         return "made again under another name, from the directories of its segments"
 
     def with_rows(self, entries: Sequence[LogEntry], topic_ids: Mapping[str, int]) -> list[LogEntry]:
-        """The entries, each with an object of queue rows of its own; raises as :meth:`rows`."""
+        """Returns the entries, each with an object of queue rows of its own; raises as :meth:`rows`."""
         derived = [self._derive(entry, topic_ids) for entry in entries]
         return [replace(entry, rows=self._store(entry, rows)) for entry, rows in zip(entries, derived, strict=True)]
 
@@ -82,7 +82,7 @@ class ColdRepair:
             raise CorruptionError("there is no hot copy, and no other", path=entry.key)
         begun_s = self._manifest.begin_upload()
         topics = self._as_archived(head, entry, hot.topics.all())
-        gone = self._gone(head, topics, erased, entry)
+        gone = self._removals(head, topics, erased, entry)
         topics = [replace(topic, hold=False) for topic in topics]  # ``gone`` is without what a hold protects
         new = upload_segment(
             self._manifest, self._randomness, topics=topics, segment=closed[0], epoch=head.epoch, tombstones=gone
@@ -104,7 +104,7 @@ class ColdRepair:
         pieces = self._manifest.queue_row_pieces(self._reader, head, topic.topic_id, from_offset=entry.base)
         return any((rows["segment"] == entry.base).any() for rows in pieces)
 
-    def _gone(self, head: Head, topics: Sequence[Topic], erased: Erasures, entry: LogEntry) -> list[Tombstone]:
+    def _removals(self, head: Head, topics: Sequence[Topic], erased: Erasures, entry: LogEntry) -> list[Tombstone]:
         """Returns what the archive may not get back: erased, or expired.
 
         A hold protects what an erasure had not come to; one that is no longer in the head was carried out before.

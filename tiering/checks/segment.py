@@ -1,4 +1,4 @@
-"""Compares what is said of one sorted segment (entry, directory, offset map, queue rows) with its records."""
+"""Compares the metadata of one sorted segment (entry, directory, offset map, queue rows) with its records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECE_BYTES = 16 << 20
 
 
 def compare_segment(segment: SegmentReader, whole: WholeSegment, find: Find) -> None:
-    """Entry, offset map and directory against the records that can be read."""
+    """Compares entry, offset map and directory with the records that can be read."""
     entry, items = whole.entry, whole.items
     if whole.is_whole:
         if len(items) != entry.records or int(items["size"].sum()) != entry.raw_bytes:
@@ -129,7 +129,7 @@ def _name(run: DirectoryRow) -> str:
 
 
 def compare_queue_rows(whole: WholeSegment, stored: QueueRows, topic_ids: Mapping[str, int], find: Find) -> None:
-    """The rows that are stored for this segment against those that its directory implies."""
+    """Compares the rows that are stored for this segment with those that its directory implies."""
     wanted = rows_of_directory(whole.runs, whole.entry.base, topic_ids)
     order = ["topic_id", "queue_id", "first_queue_offset"]
     stored, wanted = np.sort(stored, order=order), np.sort(wanted, order=order)
@@ -150,7 +150,7 @@ def compare_queue_rows(whole: WholeSegment, stored: QueueRows, topic_ids: Mappin
 
 
 def compare_with_hot(whole: WholeSegment, hot: ByteArray, find: Find) -> None:
-    """The records against the hot copy of the same segment; removed and damaged ones are passed over."""
+    """Compares the records with the hot copy of the same segment; passes over removed and damaged ones."""
     items = np.sort(whole.items[whole.items["row"] >= 0], order="position")
     starts, ends = items["position"], items["position"] + items["size"]
     for piece in range(0, len(hot), _PIECE_BYTES):

@@ -24,7 +24,7 @@ _HEADER, _LENGTH, _BUFFERS, _COMPRESSION = 2, 0, 2, 3
 
 
 def read_stream(stream: bytes, check_schema: Callable[[pa.Schema], None], *, max_bytes: int, max_rows: int) -> pa.Table:
-    """All rows of a stream; its batches are valid, offsets and UTF-8 included.
+    """Returns all rows of a stream; its batches are valid, offsets and UTF-8 included.
 
     ``check_schema`` is asked before anything else is decoded. Raises :class:`MessageTooLargeError` before more than
     ``max_bytes`` are decoded, or for more than ``max_rows``; :class:`InvalidRequestError` for what is no stream.

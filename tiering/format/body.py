@@ -34,7 +34,7 @@ def is_compressed(record: Record) -> bool:
 
 
 def inflated_body(record: Record, limit: int = MAX_INFLATED_BYTES) -> bytes | None:
-    """The body of a compressed record as the application sent it.
+    """Returns the body of a compressed record as the application sent it.
 
     None if it is damaged, of an unknown format, or longer than ``limit``, beyond which no memory is taken.
     """

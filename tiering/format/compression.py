@@ -14,7 +14,7 @@ _OF_THREAD = threading.local()
 def decompress(
     data: bytes, most_bytes: int, what: str, *, path: str | None = None, position: int | None = None
 ) -> bytes:
-    """The content of one zstd frame of at most ``most_bytes``.
+    """Returns the content of one zstd frame of at most ``most_bytes``.
 
     zstd allocates what a frame's header says it holds, whatever limit it is given, and the limit if the header does
     not say; ours do, so the header is looked at first. Raises :class:`ChecksumMismatchError` for what is no frame or a
@@ -30,7 +30,7 @@ def decompress(
 
 
 def decompress_neighbours(data: memoryview, out: memoryview) -> int:
-    """The content of frames that follow each other, by one call for all of them; how many bytes they hold.
+    """Returns the content of frames that follow each other, by one call for all of them; how many bytes they hold.
 
     ``out`` has room for one byte more, as zstd may call the last frame done before its checksum was read. Memory is
     taken for what headers say, so the caller has looked at them. Raises :class:`ChecksumMismatchError` if one is

@@ -43,7 +43,7 @@ class Filler:
 
 
 def make_filler(record: bytes | memoryview) -> bytes:
-    """The filler that takes the place of a whole record; of a filler, the same again."""
+    """Returns the filler that takes the place of a whole record; of a filler, the same again."""
     size, _, queue_id, queue_offset, physical_offset = HEAD.unpack_from(record)
     if size != len(record) or size < FIXED_BYTES_V1:
         raise TornRecordError(f"record of {len(record)} bytes says that it has {size}")

@@ -280,7 +280,7 @@ class Head:
     expired: tuple[TopicExpiry, ...] = ()
 
     def beyond_gaps(self, offset: int) -> int:
-        """The physical offset at which the log goes on from ``offset``: where it lies in no gap of the log."""
+        """Returns the physical offset at which the log goes on from ``offset``: where it lies in no gap of the log."""
         for first, following in self.log_gaps:
             if first <= offset < following:
                 offset = following
@@ -348,32 +348,32 @@ def tombstone_from_json(value: Json) -> Tombstone:
 
 
 def encode_page(kind: str, level: int, items: Sequence[Entry | PageNode]) -> bytes:
-    """A manifest page: entries of one kind (level 0) or references (level 1)."""
+    """Returns a manifest page: entries of one kind (level 0) or references (level 1)."""
     table = {"kind": kind, "level": level, "count": len(items)}
     return encode_section(MAGIC_PAGE, VERSION, table, [(compress_json([item.to_json() for item in items]), {})])[0]
 
 
 def decode_page(data: bytes, kind: str, level: int, *, path: str) -> list[Any]:
-    """The entries or references of a page."""
+    """Returns the entries or references of a page."""
     _, pages = whole_section(data, MAGIC_PAGE, VERSION, path=path)
     decode = PageNode.from_json if level else {"log": LogEntry.from_json, "index": IndexEntry.from_json}[kind]
     return [decode(value) for value in decompress_json(pages[0])]
 
 
 def encode_removed(keys: Sequence[str]) -> bytes:
-    """A page of names that left the manifest."""
+    """Returns a page of names that left the manifest."""
     return encode_section(MAGIC_REMOVED, VERSION, {"count": len(keys)}, [(compress_json(list(keys)), {})])[0]
 
 
 def decode_removed(data: bytes, *, path: str) -> list[str]:
-    """The names of a page."""
+    """Returns the names of a page."""
     _, pages = whole_section(data, MAGIC_REMOVED, VERSION, path=path)
     names: list[str] = decompress_json(pages[0])
     return names
 
 
 def encode_gaps(gaps: Sequence[QueueGap]) -> bytes:
-    """The object with all declared gaps of a store's queues."""
+    """Returns the object with all declared gaps of a store's queues."""
     return encode_section(MAGIC_GAPS, VERSION, {"count": len(gaps)}, [(compress_json(gaps), {})])[0]
 
 

@@ -18,7 +18,7 @@ TAGS = "TAGS"
 UNIQ_KEY = "UNIQ_KEY"
 #: What the client chose the queue by (RocketMQ's name).
 SHARDING_KEY = "__SHARDINGKEY"
-#: Sums the whole record, see ``tiering.format.record_checksum``; the store's own, no property of the message.
+#: Sums the whole record, see ``tiering.format.record``; the store's own, no property of the message.
 RECORD_CHECKSUM = "__CRC32#"
 #: Who sent a message and its number there, for requests that may be sent again (``tiering.hot.producers``).
 PRODUCER, SEQUENCE = "TL_PID", "TL_SEQ"
@@ -40,7 +40,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(text: bytes) -> dict[str, str]:
-    """The mapping that RocketMQ reads out of property text; undecodable bytes become U+FFFD."""
+    """Returns the mapping that RocketMQ reads out of property text; undecodable bytes become U+FFFD."""
     properties: dict[str, str] = {}
     for piece in text.decode("utf-8", "replace").split(VALUE_END):
         cut = piece.find(NAME_END)
@@ -50,11 +50,11 @@ def decode_properties(text: bytes) -> dict[str, str]:
 
 
 def split_keys(keys: str) -> list[str]:
-    """The distinct non-empty keys of a KEYS property, in their order."""
+    """Returns the distinct non-empty keys of a KEYS property, in their order."""
     return list(dict.fromkeys(key for key in keys.split(" ") if key))
 
 
 def indexed_keys(properties: Mapping[str, str]) -> list[str]:
-    """Every key a message is found by: the client's unique key first, then its keys."""
+    """Returns every key a message is found by: the client's unique key first, then its keys."""
     unique = properties.get(UNIQ_KEY)
     return list(dict.fromkeys(([unique] if unique else []) + split_keys(properties.get(KEYS, ""))))

@@ -53,7 +53,7 @@ QueueRows = NDArray[np.void]
 
 
 def encode_queue_rows(rows: QueueRows, key: str) -> tuple[bytes, SectionRef]:
-    """The object ``key`` that holds these rows, sorted, and its reference."""
+    """Returns the object ``key`` that holds these rows, sorted, and its reference."""
     # numpy's concatenate gives native byte order, so the order of the format is stated here
     rows = np.sort(rows, order=_ORDER).astype(QUEUE_ROW)
     pages = []
@@ -69,7 +69,7 @@ def _place(row: np.void) -> list[int]:
 
 
 def decode_queue_rows_head(data: bytes, *, path: str) -> SectionHead:
-    """The table of a rows object; one of another object is :class:`ChecksumMismatchError`."""
+    """Returns the table of a rows object; one of another object is :class:`ChecksumMismatchError`."""
     head = decode_head(data, MAGIC, VERSION, path=path)
     if head.table.get("key", path) != path:
         raise ChecksumMismatchError(f"these are the queue rows of {head.table['key']}", path=path)
@@ -77,7 +77,7 @@ def decode_queue_rows_head(data: bytes, *, path: str) -> SectionHead:
 
 
 def pages_of(head: SectionHead, topic_id: int, queue_id: int | None) -> list[PageRef]:
-    """The pages that may hold rows of a topic, or of one of its queues."""
+    """Returns the pages that may hold rows of a topic, or of one of its queues."""
     low = [topic_id, -1 if queue_id is None else queue_id]
     high = [topic_id, 1 << 31 if queue_id is None else queue_id]
     return [page for page in head.pages if page.info["last"][:2] >= low and page.info["first"][:2] <= high]

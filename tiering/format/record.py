@@ -25,13 +25,29 @@ offset      size type  field               meaning
 ...         p    bytes properties          UTF-8, see ``tiering.format.properties``
 =========== ==== ===== =================== ==========================================================
 
-Checksum: the body's, and the whole record's where its property text ends in one
-(``tiering.format.record_checksum``). A record is valid if its size equals the size recomputed from its parts, its
-checksums match and its stored physical offset equals its position (the last check is ours: stale records left behind
-by a truncation must not pass). The blank record at the end of a segment is int32 (bytes left, itself included) and the
-blank magic; the rest of the segment is undefined. The last 8 bytes of a segment never hold message data.
+Checksum: the body's, and the whole record's where its property text ends in one (below). A record is valid if its size
+equals the size recomputed from its parts, its checksums match and its stored physical offset equals its position (the
+last check is ours: stale records left behind by a truncation must not pass). The blank record at the end of a segment
+is int32 (bytes left, itself included) and the blank magic; the rest of the segment is undefined. The last 8 bytes of a
+segment never hold message data.
 Torn write: the record fails one of the checks and the log ends before it.
 Written by: ``tiering.kernels.encode``. Read by: ``tiering.kernels.scan``, this module.
+
+The checksum of a whole record, as RocketMQ 5.2 and later writes it, is a property that ends the record:
+
+====== ==== ====== ============ =====================================================================
+offset size type   field        meaning
+====== ==== ====== ============ =====================================================================
+0      8    bytes  name         ``__CRC32#``
+8      1    byte   separator    0x01
+9      10   bytes  digits       decimal CRC, **least significant digit first**, filled up with ``0``
+19     1    byte   end          0x02
+====== ==== ====== ============ =====================================================================
+
+Total 20, the last bytes of the record and part of its property text. The CRC is CRC-32 & 0x7FFFFFFF over everything
+before them, with queue offset, physical offset and store time in place. A property text that does not end in 0x02
+gets one first. Absent in most records: the broker's setting ``enabledAppendPropCRC`` and ours ``hot.record_checksum``
+are off unless switched on.
 """
 
 from __future__ import annotations
@@ -42,8 +58,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 
 from tierlog.tiering.base.errors import BadMagicError, ChecksumMismatchError, TornRecordError
-from tierlog.tiering.format.properties import decode_properties
-from tierlog.tiering.format.record_checksum import fill_checksum, is_intact, reserve_checksum
+from tierlog.tiering.format.properties import RECORD_CHECKSUM, decode_properties
 
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
@@ -65,6 +80,9 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _U16 = struct.Struct(">H")
 BLANK = struct.Struct(">ii")
+CHECKSUM_BYTES = 20
+_START = RECORD_CHECKSUM.encode() + b"\x01"
+_DIGITS = 10
 
 
 class SysFlag(IntFlag):
@@ -133,17 +151,17 @@ def encode_message_id(store_host: bytes, physical_offset: int) -> str:
 
 
 def encode_host(ip: bytes, port: int) -> bytes:
-    """An address field: 4 or 16 bytes of IP and the port."""
+    """Returns an address field: 4 or 16 bytes of IP and the port."""
     return ip + _I32.pack(port)
 
 
 def body_crc(body: bytes) -> int:
-    """The stored CRC of a body."""
+    """Returns the stored CRC of a body."""
     return zlib.crc32(body) & 0x7FFFFFFF if body else 0
 
 
 def encode_record(record: Record, *, checksum: bool = False) -> bytes:
-    """The record's bytes; size, version and body CRC are taken from the parts, not from the fields.
+    """Returns the record's bytes; size, version and body CRC are taken from the parts, not from the fields.
 
     ``checksum`` adds the property that sums the whole record.
     """
@@ -254,3 +272,32 @@ def decode_record(
         topic_text, properties_text,
     )  # fmt: skip
     return Record(*fields)
+
+
+def reserve_checksum(properties_text: bytes) -> bytes:
+    """Property text with room for the checksum at its end."""
+    closing = b"" if properties_text.endswith(b"\x02") or not properties_text else b"\x02"
+    return properties_text + closing + _START + bytes(_DIGITS) + b"\x02"
+
+
+def fill_checksum(record: bytes) -> bytes:
+    """Returns a record whose text has the room, with the checksum in it."""
+    covered = record[:-CHECKSUM_BYTES]
+    return covered + _START + _digits(covered) + b"\x02"
+
+
+def has_checksum(record: bytes | memoryview, properties_length: int) -> bool:
+    """Whether a record, given with the length of its property text, ends in a checksum."""
+    tail = bytes(record[-CHECKSUM_BYTES:])
+    return properties_length >= CHECKSUM_BYTES and tail.startswith(_START) and tail.endswith(b"\x02")
+
+
+def is_intact(record: bytes | memoryview, properties_length: int) -> bool:
+    """Whether a record's checksum fits, or there is none."""
+    if not has_checksum(record, properties_length):
+        return True
+    return bytes(record[-_DIGITS - 1 : -1]) == _digits(record[:-CHECKSUM_BYTES])
+
+
+def _digits(covered: bytes | memoryview) -> bytes:
+    return str(zlib.crc32(covered) & 0x7FFFFFFF)[::-1].ljust(_DIGITS, "0").encode()

@@ -64,7 +64,7 @@ class SectionRef:
         return data
 
     def at(self, position: int) -> SectionRef:
-        """The same section at another place."""
+        """Returns the same section at another place."""
         return SectionRef(position, self.length, self.head_length, self.crc32)
 
 
@@ -102,7 +102,7 @@ def section_head(
 def encode_section(
     magic: bytes, version: int, table: Mapping[str, Any], pages: Sequence[Page] = ()
 ) -> tuple[bytes, SectionRef]:
-    """The section's bytes and its reference at position 0."""
+    """Returns the section's bytes and its reference at position 0."""
     head, ref = section_head(magic, version, table, pages)
     return head + b"".join(data for data, _ in pages), ref
 
@@ -151,7 +151,7 @@ def decode_table(data: bytes, magic: bytes, version: int, *, path: str | None = 
 
 
 def check_page(data: bytes, page: PageRef, *, path: str) -> bytes:
-    """The page's bytes, or :class:`ChecksumMismatchError`."""
+    """Returns the page's bytes, or :class:`ChecksumMismatchError`."""
     if len(data) != page.length or zlib.crc32(data) != page.crc32:
         raise ChecksumMismatchError("page checksum differs", path=path, position=page.position)
     return data
@@ -174,7 +174,7 @@ def whole_section(data: bytes, magic: bytes, version: int, *, path: str) -> tupl
 
 
 def compress_json(document: Any) -> bytes:
-    """A JSON document as a zstd frame."""
+    """Returns a JSON document as a zstd frame."""
     return zstandard.ZstdCompressor(level=3).compress(json.dumps(document, separators=(",", ":")).encode())
 
 

@@ -60,7 +60,7 @@ DIRECTORY_SCHEMA = pa.schema(
 
 
 def skippable(magic: int, content: bytes) -> bytes:
-    """A zstd skippable frame, which decompressors pass over."""
+    """Returns a zstd skippable frame, which decompressors pass over."""
     return SKIPPABLE.pack(magic, len(content)) + content
 
 
@@ -94,7 +94,7 @@ class SeekTable:
         return list(map(FramePlace, *(column.tolist() for column in columns)))
 
     def frame_of(self, position: int) -> int:
-        """The frame that holds a decompressed position."""
+        """Returns the frame that holds a decompressed position."""
         if not 0 <= position < self.decompressed[-1]:
             raise TornRecordError(f"position {position} lies in no frame")
         return int(np.searchsorted(self.decompressed, position, side="right")) - 1
@@ -106,7 +106,7 @@ def frame_checksum(raw: bytes | bytearray | memoryview) -> int:
 
 
 def encode_seek_table(frames: Sequence[tuple[int, int, int]]) -> bytes:
-    """The closing skippable frame: (compressed, decompressed, checksum) of every frame before it."""
+    """Returns the closing skippable frame: (compressed, decompressed, checksum) of every frame before it."""
     rows = np.array(list(frames), dtype=[("c", "<u4"), ("d", "<u4"), ("x", "<u4")]).astype(SEEK_ROW)
     content = rows.tobytes() + _SEEK_FOOTER.pack(len(rows), _CHECKSUM_FLAG, _SEEKABLE_MAGIC)
     return skippable(SKIPPABLE_SEEK_TABLE, content)

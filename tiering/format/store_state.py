@@ -103,7 +103,7 @@ class StoreState:
     """Physical offset at which the volume's log begins, which only rises; None: not known."""
 
     def find(self, name: str) -> TopicState | None:
-        """The topic of this name for readers, None if there is none or it is deleted."""
+        """Returns the topic of this name for readers, None if there is none or it is deleted."""
         return next((topic for topic in self.topics if topic.name == name and not topic.deleted), None)
 
     @property

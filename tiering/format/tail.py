@@ -88,7 +88,7 @@ class Tail:
 
 
 def encode_tail(head: TailHead, payload: ByteArray | bytes = b"") -> bytes:
-    """The object; length and checksum in ``head`` are the payload's, as :func:`payload_crc32` gives it."""
+    """Returns the object; length and checksum in ``head`` are the payload's, as :func:`payload_crc32` gives it."""
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
     view = memoryview(payload.data if isinstance(payload, np.ndarray) else payload)
     pieces = (view[start : start + PAGE_BYTES] for start in range(0, len(view), PAGE_BYTES))
@@ -102,12 +102,12 @@ def encode_tail(head: TailHead, payload: ByteArray | bytes = b"") -> bytes:
 
 
 def payload_crc32(payload: ByteArray | bytes) -> int:
-    """The checksum of a payload that its tail states."""
+    """Returns the checksum of a payload that its tail states."""
     return zlib.crc32(payload.data if isinstance(payload, np.ndarray) else payload)
 
 
 def decode_tail(data: bytes, *, path: str) -> Tail:
-    """The object's content with every checksum verified; raises the errors of a section."""
+    """Returns the object's content with every checksum verified; raises the errors of a section."""
     table, pages = whole_section(data, MAGIC, VERSION, path=path)
     head = TailHead.of_table(table, path=path)
     payload = b"".join(decompress(page, PAGE_BYTES, "page of a tail", path=path) for page in pages)

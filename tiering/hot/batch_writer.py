@@ -14,8 +14,8 @@ from tierlog.tiering.format.record import BLANK_BYTES
 from tierlog.tiering.hot.commit_log import CommitLog
 from tierlog.tiering.hot.consume_queue import QueueKey
 from tierlog.tiering.hot.topics import Topic, TopicRegistry
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.batch_layout import choose_queues, number_messages
+from tierlog.tiering.kernels.primitives import address_of
 from tierlog.tiering.message.batch import ANY_QUEUE, MessageBatch, encode_batch, no_such_queue
 from tierlog.tiering.message.pending import LoneMessage
 
@@ -61,7 +61,7 @@ class BatchWriter:
         self._next_offsets[key] = max(queue_offset, self._next_offsets.get(key, 0))
 
     def next_offset(self, topic: Topic, queue_id: int) -> int:
-        """The offset that the queue's next message gets."""
+        """Returns the offset that the queue's next message gets."""
         return max(self._next_offsets.get((topic.topic_id, queue_id), 0), topic.floor(queue_id))
 
     def record_sizes(self, batch: MessageBatch | LoneMessage) -> Sizes:

@@ -35,11 +35,8 @@ _ZEROS = bytes(1 << 20)
 _UNFLUSHED_ZEROS = 16
 
 
-class FlushTurn:
-    """The turn to flush a file: one at a time, and those who waited for the one under way leave together.
-
-    Thread safe.
-    """
+class GroupCommit:
+    """Turns at flushing a file: one flush at a time, and those who waited for it leave together. Thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # entered as such: a condition's own way in takes twice as long
@@ -85,7 +82,7 @@ class Segment:
         return self.base_offset + len(self.data)
 
 
-#: Told a log and its end, writes behind it what others still have, and says whether there was any.
+#: Called with a log and its end: writes behind it what others still have, and returns whether there was any.
 PutBack = Callable[["CommitLog", int], bool]
 
 
@@ -107,7 +104,7 @@ class CommitLog:
         self._segments_lock = threading.Lock()
         self._active: File | None = None
         self._last_base = 0
-        self._flush_turn = FlushTurn()
+        self._group_commit = GroupCommit()
         self._flush_guard = FlushGuard()
         self._prepare_lock = threading.Lock()
         self._prepared: int | None = None
@@ -187,17 +184,17 @@ class CommitLog:
         return self.end if self._shows_unflushed else self.flushed
 
     def segments(self) -> list[Segment]:
-        """All segments, ascending; a consistent copy."""
+        """Returns all segments, ascending; a consistent copy."""
         with self._segments_lock:
             return list(self._segments.values())
 
     def segment_of(self, offset: int) -> Segment:
-        """The segment that holds a physical offset; KeyError outside the log."""
+        """Returns the segment that holds a physical offset; KeyError outside the log."""
         found: Segment = self._segments[offset - offset % self.segment_bytes]
         return found
 
     def segment_at(self, offset: int) -> Segment | None:
-        """The segment of :meth:`segment_of`, or None outside the log."""
+        """Returns the segment of :meth:`segment_of`, or None outside the log."""
         found: Segment | None = self._segments.get(offset - offset % self.segment_bytes)
         return found
 
@@ -224,7 +221,7 @@ class CommitLog:
                 piece = memoryview(_ZEROS)[: self.segment_bytes - start]
                 self._file.write_at(start, piece)
                 self._zeroed = start + len(piece)
-        with self._flush_turn.taken():
+        with self._group_commit.taken():
             if self.last_base == 0:  # a segment that is left has been flushed
                 end = self.end
                 self._flush_file()
@@ -298,7 +295,7 @@ class CommitLog:
                 self._prepare_lock.release()
 
     def start_at(self, end: int, *, tail_is_zero: bool) -> None:
-        """Declare ``end`` the log's end after recovery: later segments go, the rest of its segment becomes zero.
+        """Declares ``end`` the log's end after recovery: later segments go, the rest of its segment becomes zero.
 
         ``tail_is_zero`` says that it is already, which keeps its pre-written blocks.
 
@@ -386,7 +383,7 @@ class CommitLog:
             file.write_at(position, BLANK.pack(self.segment_bytes - position, MAGIC_BLANK))
             hole = -(-(position + BLANK_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
             file.zero(hole, self.segment_bytes)
-        with self._flush_turn.taken():
+        with self._group_commit.taken():
             self._flush_file()
             self._activate(self._reserved.popleft())
             self.end = self.flushed = base + self.segment_bytes
@@ -397,14 +394,14 @@ class CommitLog:
         All who wait while a flush is on its way share the next one, and leave together when it has ended.
         """
         wanted = self.end if upto is None else upto
-        if not self._flush_turn.take(unless=lambda: self.flushed >= wanted):
+        if not self._group_commit.take(unless=lambda: self.flushed >= wanted):
             return self.flushed
         try:
             end = self.end
             self._flush_file()
             self.flushed = end
         finally:
-            self._flush_turn.end()
+            self._group_commit.end()
         return end
 
     def _flush_file(self) -> None:
@@ -415,7 +412,7 @@ class CommitLog:
         self.flushes += 1
 
     def remove_first(self) -> None:
-        """Unlink the oldest segment, durably. Its map stays with whoever holds it."""
+        """Unlinks the oldest segment, durably. Its map stays with whoever holds it."""
         base = self.begin
         if base == self.last_base:
             raise StoreError("the last segment never goes")

@@ -55,12 +55,12 @@ class QueueView:
             stop = min(end, base + self.file_units)
             pieces.append(self.files[base][start - base : stop - base])
             start = stop
-        if len(pieces) == 1:  # what is usual; numpy copies rows field by field unless it is told of none
+        if len(pieces) == 1:  # the usual case; copied as bytes, as numpy would copy field by field
             return pieces[0].view(f"V{UNIT_BYTES}").copy().view(UNIT_DTYPE)
         return np.concatenate(pieces, dtype=UNIT_DTYPE) if pieces else np.empty(0, UNIT_DTYPE)
 
     def first_at_or_above(self, physical_offset: int) -> int:
-        """The first queue offset whose record lies at or above a physical offset; ``next`` if there is none."""
+        """Returns the first queue offset whose record lies at or above a physical offset; ``next`` if there is none."""
         low, high = self.first, self.next
         if low < high and not self.is_below(low, physical_offset):  # what is usual: the border lies below the queue,
             return low
@@ -81,7 +81,7 @@ class QueueView:
         return bool(is_prefill(unit) or unit["physical_offset"] < physical_offset)
 
     def until(self, physical_offset: int) -> QueueView:
-        """The queue without the units of records at or above a physical offset."""
+        """Returns the queue without the units of records at or above a physical offset."""
         return replace(self, next=self.first_at_or_above(physical_offset))
 
 
@@ -133,7 +133,7 @@ class ConsumeQueues:
         self._position = durable_offset
 
     def forget(self, log_begin: int) -> None:
-        """Takes nothing that is on disk: every unit is derived again from where the log begins."""
+        """Discards everything loaded from disk, so that all units are derived again from the log's beginning."""
         self._queues.clear()
         self._position = log_begin
 
@@ -201,7 +201,7 @@ class ConsumeQueues:
         return False
 
     def is_below_floors(self) -> bool:
-        """Whether a queue has fewer units than were durable once, or nobody can tell: files were lost."""
+        """Whether a queue has, or may have, fewer units than were durable once: files were lost."""
         next_offsets = self.next_offsets()
         return self._is_uncertain or any(
             next_offsets.get((topic.topic_id, queue_id), 0) < floor
@@ -337,7 +337,7 @@ class ConsumeQueues:
                 self._write(topic.name, queue_id, queue, first, units[first - at : end - at])
 
     def place_of(self, topic: Topic, queue_id: int, offset: int) -> tuple[Path, int]:
-        """The file of a queue's unit, and its position there."""
+        """Returns the file of a queue's unit, and its position there."""
         base = offset - offset % self._file_units
         name = base_offset_name(base * UNIT_BYTES)
         return self._paths.queue(topic.name, queue_id) / name, (offset - base) * UNIT_BYTES
@@ -356,7 +356,7 @@ class ConsumeQueues:
         return position
 
     def remove_below(self, border: int) -> None:
-        """Unlink queue files whose records all lie below ``border``; a queue's last file never goes.
+        """Unlinks queue files whose records all lie below ``border``; a queue's last file never goes.
 
         A file in which anything is damaged tells nothing; it goes with a later one.
         """
@@ -373,12 +373,12 @@ class ConsumeQueues:
     # reading
 
     def view(self, topic_id: int, queue_id: int) -> QueueView | None:
-        """The queue as it is now, or None if nothing was ever put in it."""
+        """Returns the queue as it is now, or None if nothing was ever put in it."""
         with self._lock:
             return self._view(topic_id, queue_id)
 
     def views(self, topic: Topic) -> dict[int, QueueView]:
-        """All queues of a topic that something was ever put in, at one moment."""
+        """Returns all queues of a topic that something was ever put in, at one moment."""
         with self._lock:
             views = ((queue_id, self._view(topic.topic_id, queue_id)) for queue_id in range(topic.queues))
             return {queue_id: view for queue_id, view in views if view is not None}
@@ -427,7 +427,7 @@ def place_foreign(rows: ScanRows, next_offset: int | None) -> tuple[ScanRows, in
 
 
 def units_of(topic: str, data: ByteArray, rows: ScanRows) -> UnitArray:
-    """The units of scanned records of one topic; the rows' positions count from ``data``."""
+    """Returns the units of scanned records of one topic; the rows' positions count from ``data``."""
     units = np.empty(len(rows), UNIT_DTYPE)
     units["physical_offset"], units["size"] = rows["physical_offset"], rows["size"]
     units["tag_hash"] = tag_codes(topic, data, rows)
@@ -435,7 +435,7 @@ def units_of(topic: str, data: ByteArray, rows: ScanRows) -> UnitArray:
 
 
 def _consecutive(name: str, queue: _Queue, rows: ScanRows) -> tuple[ScanRows, int]:
-    """The records that the queue does not have yet, and the first one's offset."""
+    """Returns the records that the queue does not have yet, and the first one's offset."""
     if queue.files:
         rows = rows[rows["queue_offset"] >= queue.next]  # already there: the log is read again from an earlier point
     if not len(rows):

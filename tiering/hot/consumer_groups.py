@@ -103,7 +103,7 @@ class GroupOffsets:
         self._groups: _Groups = dict(self._file.read(fs, paths.groups_json) or {})
 
     def all(self) -> dict[str, GroupState]:
-        """Every group by name."""
+        """Returns every group by name."""
         return dict(self._groups)
 
     def get(self, name: str) -> GroupState:
@@ -217,7 +217,7 @@ class GroupOffsets:
             self._is_doubtful = False
 
     def _document(self, groups: Mapping[str, GroupState]) -> bytes:
-        """The file's text, a group a line; only groups that changed are put into words again."""
+        """Returns the file's text, a group a line; only groups that changed are put into words again."""
         self._texts = {
             name: known
             if (known := self._texts.get(name)) and known[0] is state
@@ -228,7 +228,7 @@ class GroupOffsets:
 
 
 def named(queue: Queue, own_store: str) -> str:
-    """A queue in words."""
+    """Returns a queue in words."""
     topic, store_id, queue_id = queue
     return f"{topic}/{queue_id}" + ("" if store_id == own_store else f" of store {store_id}")
 

@@ -95,7 +95,7 @@ class Dispatcher:
         self._known = -1
 
     def position(self) -> int:
-        """The lowest position of any subscriber, never before the log begins."""
+        """Returns the lowest position of any subscriber, never before the log begins."""
         return max(self._log.begin, min(subscriber.next_offset() for subscriber in self._subscribers))
 
     def run(self, end: int) -> None:

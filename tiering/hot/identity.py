@@ -48,7 +48,7 @@ class StoreIdentity:
 
     @classmethod
     def read(cls, fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
-        """The store's identity, or None where no store was made yet."""
+        """Returns the store's identity, or None where no store was made yet."""
         return _FILE.read(fs, paths.store_json)
 
     def save(self, fs: FileSystem, paths: StorePaths) -> None:
@@ -101,7 +101,7 @@ def plan_identity(
     segment_bytes: int | None,
     queue_file_units: int | None,
 ) -> StoreIdentity:
-    """The identity of this open, with a fresh open id; nothing is durable before :meth:`StoreIdentity.save`.
+    """Returns the identity of this open, with a fresh open id; nothing is durable before :meth:`StoreIdentity.save`.
 
     None leaves a value as the store was made (or at its default). Raises :class:`StoreMismatchError` for a value
     that contradicts the store.

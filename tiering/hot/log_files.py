@@ -1,7 +1,7 @@
 """The log of a volume as it lies on its disk, read without recovery: what can be read, and where nothing can.
 
-Recovery refuses a log that is damaged where no crash explains it, so that nothing is appended behind a hole. Who only
-wants what is left reads on behind the damage. Nothing is written.
+Recovery refuses a log that is damaged where no crash explains it, so that nothing is appended behind a hole. A reader
+that only wants what is left reads on behind the damage. Nothing is written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ReadableSegment:
         return int(self.rows["position"][-1] + self.rows["size"][-1]) if len(self.rows) else 0
 
     def row_at(self, position: int) -> np.void | None:
-        """The record that begins at a position, None if none does."""
+        """Returns the record that begins at a position, None if none does."""
         at = int(np.searchsorted(self.rows["position"], position))
         return self.rows[at] if at < len(self.rows) and self.rows["position"][at] == position else None
 
@@ -95,7 +95,7 @@ class LogFiles:
         return [hole for hole in holes if hole[0] < hole[1]]
 
     def read(self, segment: Segment) -> ReadableSegment:
-        """All records with every checksum; damage ends at the next record that says where it lies."""
+        """Returns all records with every checksum; damage ends at the next record that says where it lies."""
         limit, base = len(segment.data), segment.base_offset
         pieces: list[ScanRows] = []
         damaged: list[tuple[int, int]] = []
@@ -122,7 +122,7 @@ class LogFiles:
             return ReadableSegment(np.concatenate(pieces), damaged)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """The offset behind a queue's last readable record; reads the whole log once."""
+        """Returns the offset behind a queue's last readable record; reads the whole log once."""
         if self._next_offsets is None:
             found: dict[tuple[str, int], int] = {}
             self._next_offsets = found

@@ -148,7 +148,7 @@ class ProducerWindow:
             self._add(key, run)
 
     def recovered(self, end: int) -> None:
-        """The log ends at ``end``, and from now on :meth:`register` tells what is new."""
+        """Notes that recovery ended the log at ``end``; from now on :meth:`register` adds what is new."""
         with self._lock:
             lost = [(key, run) for key, run in self._order if run.physical_end > end]
             for key, run in lost:
@@ -185,7 +185,7 @@ class ProducerWindow:
                     self._under_way.pop(key, None)
 
     def known(self, topic: str, producer: str, first: int, end: int) -> list[SequenceRun]:
-        """The runs that have any of the sequences ``[first, end)``, in their order."""
+        """Returns the runs that have any of the sequences ``[first, end)``, in their order."""
         with self._lock:
             self._trim()
             runs = self._runs.get((topic, producer), [])
@@ -194,7 +194,7 @@ class ProducerWindow:
             return [run for run in runs[low:high] if first < run.end]
 
     def begin(self, log_end: int, flushed: int) -> None:
-        """Records that belong here will be written at or above ``log_end``; durable if they are the first ever."""
+        """Announces records at or above ``log_end``; durable if they are the first ever."""
         with self._lock:
             self._pending = log_end
         if not self.is_in_use:
@@ -202,7 +202,7 @@ class ProducerWindow:
             self.is_in_use = True
 
     def register(self, origin: ProducerSequences, physical: NDArray[np.int64], sizes: ArrayLike, store_ms: int) -> None:
-        """The records that :meth:`begin` announced are written: one for each sequence of ``origin``."""
+        """Adds the records that :meth:`begin` announced, now written: one for each sequence of ``origin``."""
         ends = physical + np.asarray(sizes)
         apart = (np.diff(origin.sequences) != 1) | (physical[1:] != ends[:-1])
         cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), len(physical)]
@@ -310,6 +310,6 @@ _FILE = JsonFile(_decode, _encode, (_FORMAT,))
 
 
 def marks(producer: str, sequences: Sequence[int]) -> list[bytes]:
-    """The property text that makes a record one of a producer's, for each sequence."""
+    """Returns the property text that makes a record one of a producer's, for each sequence."""
     start = f"{PRODUCER}\x01{producer}\x02{SEQUENCE}\x01"
     return [f"{start}{sequence}\x02".encode() for sequence in sequences]

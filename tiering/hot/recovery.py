@@ -17,7 +17,7 @@ from tierlog.tiering.hot.dispatch import Dispatcher
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """What the last stop left for certain."""
+    """The state that the last stop left for certain."""
 
     durable: int
     """First physical offset that is not known to be durable in log and queues."""
@@ -56,7 +56,7 @@ def recover_log(
     published_below: int,
     put_back: PutBack | None,
 ) -> int:
-    """Finds the log's end, derive what is missing below it, and let the log go on there; returns the end.
+    """Finds the log's end, derives what is missing below it, and positions the log there; returns the end.
 
     Raises :class:`CorruptionError` if the log ends where no crash explains it, :class:`StoreMismatchError` if it ends
     below ``published_below``, up to which the archive has it; nothing is cut off then.

@@ -1,4 +1,4 @@
-"""What one reader sees of the hot tier at one moment."""
+"""The hot tier as one reader sees it at one moment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HotSnapshot:
     segment_bytes: int
     times_rise: bool = True
     dispatch_error: str | None = None
-    """Why dispatching failed, if it is tried again."""
+    """The error of dispatching, if it is tried again."""
 
     @property
     def undispatched(self) -> int:

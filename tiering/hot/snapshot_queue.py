@@ -70,7 +70,7 @@ class SnapshotQueue:
     # reading
 
     def raw_units(self, start: int, end: int) -> UnitArray:
-        """Units of ``[start, end)`` as the file has them, for who compares them with their records."""
+        """Units of ``[start, end)`` as the file has them, for callers who compare them with their records."""
         return self._view.units(max(start, self.first), min(end, self.next))
 
     def units(self, start: int, end: int) -> UnitArray:
@@ -81,7 +81,7 @@ class SnapshotQueue:
         return units
 
     def record(self, offset: int) -> Record:
-        """The record of a queue offset, decoded and checked.
+        """Returns the record of a queue offset, decoded and checked.
 
         Raises :class:`CorruptionError` with queue and offset if neither the unit nor the log leads to it.
         """
@@ -89,7 +89,7 @@ class SnapshotQueue:
         return self.record_of(offset, *unit)
 
     def record_of(self, offset: int, physical_offset: int, size: int, _tag_hash: int) -> Record:
-        """The record of a queue offset, given the unit as the file has it."""
+        """Returns the record of a queue offset, given the unit as the file has it."""
         try:
             record = self._snapshot.record(physical_offset)
         except CorruptionError:
@@ -100,7 +100,7 @@ class SnapshotQueue:
         return record
 
     def _is_at(self, record: Record, offset: int, size: int) -> bool:
-        """Whether a decoded record is what a unit with this size has to lead to; the tag aside, which it tells."""
+        """Whether a decoded record is what a unit of this size must lead to, apart from its tag."""
         return (
             record.topic == self._topic.name
             and record.queue_id == self._queue_id
@@ -114,7 +114,7 @@ class SnapshotQueue:
     ) -> tuple[UnitArray, dict[int, StoreError]]:  # fmt: skip
         """Units of ``[start, end)``, cut to what is shown, and by offset why one of them leads to no record.
 
-        ``with_sums`` compares records with their own checksums: for who uses their fields without decoding them.
+        ``with_sums`` compares records with their own checksums: for callers who use their fields without decoding.
         """
         start, end = max(start, self.first), min(end, self.next)
         units = self._view.units(start, end)
@@ -141,7 +141,7 @@ class SnapshotQueue:
     # where it begins and ends
 
     def _known_first(self) -> int:
-        """The first unit of a record at or above the border; found once for each border."""
+        """Returns the first unit of a record at or above the border; found once for each border."""
         known, border = self._view.firsts, self._snapshot.border
         first = known.get(border)
         if first is None:
@@ -176,7 +176,7 @@ class SnapshotQueue:
         found = _UnitsOfQueue(self._topic, self._queue_id, border)
         try:
             self._hot.derive(found, border, begin)
-        except CorruptionError:  # nobody knows: what does not speak of something that is gone is read, and fails
+        except CorruptionError:  # unknown: a unit that does not lead below the border is read, and fails
             units = view.units(view.first, high)
             gone = is_prefill(units) | ((units["size"] > 0) & (units["physical_offset"] < border))
             gone &= units["physical_offset"] >= 0
@@ -232,7 +232,7 @@ class SnapshotQueue:
         return self.first, self._snapshot.border
 
     def _good_behind(self, offset: int) -> tuple[int, int]:
-        """The nearest good unit from ``offset`` on and where its record begins."""
+        """Returns the nearest good unit from ``offset`` on and where its record begins."""
         for start in range(offset, self.next, _STEP):
             units = self._view.units(start, min(start + _STEP, self.next))
             found = np.flatnonzero(self._compare(units, start))
@@ -241,7 +241,7 @@ class SnapshotQueue:
         return self.next, self._snapshot.end
 
     def _derived(self, after: tuple[int, int], before: tuple[int, int]) -> tuple[int, UnitArray]:
-        """The units between two neighbours as the log implies them, and the first one's queue offset.
+        """Returns the units between two neighbours as the log implies them, and the first one's queue offset.
 
         Below the first unit shown there may be fewer than places for them.
         """
@@ -280,7 +280,7 @@ def shown_queue(hot: HotStore, snapshot: HotSnapshot, topic: Topic, queue_id: in
 
 
 def shown_queues(hot: HotStore, snapshot: HotSnapshot, topic: Topic) -> dict[int, SnapshotQueue]:
-    """The topic's queues that have units."""
+    """Returns the topic's queues that have units."""
     views = hot.queues.views(topic)
     return {queue_id: SnapshotQueue(hot, snapshot, topic, queue_id, view) for queue_id, view in views.items()}
 

@@ -173,7 +173,7 @@ class HotStore:
         *,
         create_topics: bool = True,
     ) -> AppendResult:
-        """Appends a batch; all but ``async`` return after its bytes are durable. To archive them is not its matter.
+        """Appends a batch; all but ``async`` return after its bytes are durable. It archives nothing.
 
         ``async`` returns at once unless more than ``flush_dirty_bytes`` are unflushed, which is how much a crash of
         the machine may lose. ``origin`` is kept in the records, and known from now on. Raises
@@ -227,7 +227,7 @@ class HotStore:
             self.flush(seen)
 
     def prepare_segment(self) -> bool:
-        """Pre-write the next segment if the active one is a quarter full; returns whether it did.
+        """Pre-writes the next segment if the active one is a quarter full; returns whether it did.
 
         Called beside appends, so that they find it there. A failure leaves the store as it is: whoever rolls tries
         again.
@@ -260,7 +260,7 @@ class HotStore:
             yield self._writer.next_offset
 
     def create_topic(self, name: str, queues: int) -> Topic:
-        """The topic, made if it is new and with at least so many queues, durably."""
+        """Returns the topic, made if it is new and with at least so many queues, durably."""
         with self._append_lock:
             self._check_open()
             with self.guard.writing("creating a topic"):
@@ -286,7 +286,7 @@ class HotStore:
 
     @property
     def dispatch_error(self) -> str | None:
-        """Why queues and index do not follow the log, to be tried again; None if they do, or the store is read-only."""
+        """The error for which queues and index lag behind the log, for now; None if none, or the store is read-only."""
         return self._dispatch_retry.error if self.guard.read_only_reason is None else None
 
     def checkpoint(self, *, at_once: bool = False) -> None:
@@ -343,7 +343,7 @@ class HotStore:
     def put_units_again(self, topic: Topic, queue_id: int, at: int, units: UnitArray) -> None:
         """Writes units that were damaged and derived again, unless nothing may be written now: a reader waits for it.
 
-        The disk refusing it changes nothing: who reads them next derives them again.
+        If the disk refuses, nothing changes: the next reader derives them again.
         """
         with self._dispatch_lock:
             self.mended_units += len(units)
@@ -354,7 +354,7 @@ class HotStore:
                     _LOG.warning("damaged units of queue %s, [%d, %d), were derived again from the log", *place)
 
     def next_offset(self, topic: Topic, queue_id: int) -> int:
-        """The offset the queue's next dispatched message has; at least its floor."""
+        """Returns the offset the queue's next dispatched message has; at least its floor."""
         view = self.queues.view(topic.topic_id, queue_id)
         return max(view.next if view else 0, topic.floor(queue_id))
 
@@ -400,8 +400,8 @@ class HotStore:
 
         The caller guarantees that every segment below is published and indexed, or that retention alone decides.
         Readers that pinned a lower border are waited for, 60 s at most; their maps last longer anyway. ``forget`` is
-        told the border at the end, to drop local index files below it. Killed anywhere: segments are gone from the
-        front only, so the next open has a border between the old and the new one.
+        called with the border at the end, to drop local index files below it. Killed anywhere: segments are gone from
+        the front only, so the next open has a border between the old and the new one.
         """
         self.guard.check()
         with self._state:

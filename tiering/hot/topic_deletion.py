@@ -25,10 +25,11 @@ def delete_topic(hot: HotStore, name: str, randomness: Randomness) -> TopicDelet
 
 
 def leave_hidden(hot: HotStore, hidden_below: int) -> None:
-    """Lets the log go on behind all that is said to be gone, after a recovery; ``hidden_below`` is what erasures say.
+    """Makes the log go on behind all that is declared gone, after a recovery; ``hidden_below`` comes from erasures.
 
-    A deletion is said of a log that was flushed. Where the disk forgot some of that, new records would come below its
-    end, and be hidden. What there was lay in the segment that the log ends in now, else recovery had refused it.
+    A deletion covers a log that was flushed. Where the disk forgot some of that log, new records would lie below the
+    deletion's end and be hidden. What was forgotten lay in the segment in which the log ends now; otherwise recovery
+    would have refused it.
     Queues go on where they end now, which is where a topic that is made again begins. Killed anywhere: the next
     opening does the rest.
     """
@@ -54,7 +55,7 @@ class DeletedTopics:
         self._made: tuple[object, int, tuple[Tombstone, ...]] | None = None
 
     def current(self) -> tuple[Tombstone, ...]:
-        """The tombstones; the same tuple until something changes."""
+        """Returns the tombstones; the same tuple until something changes."""
         deletions, begin = self._hot.topics.deletions, self._hot.log.begin
         made = self._made
         if made is None or made[0] is not deletions or made[1] != begin:
@@ -64,6 +65,6 @@ class DeletedTopics:
             made = self._made = deletions, begin, tombstones
         return made[2]
 
-    def owed(self) -> list[tuple[str, TopicDeletion]]:
+    def unarchived(self) -> list[tuple[str, TopicDeletion]]:
         """Deletions with the names of their topics that the archive was not told of yet."""
         return [(name, each) for name, each in self._hot.topics.deletions if not each.is_archived]

@@ -63,7 +63,7 @@ class TopicDeletion:
     """Whether the archive has the tombstone; ``told`` in the file."""
 
     def tombstone(self, topic: str) -> Tombstone:
-        """The erasure that carries it out."""
+        """Returns the erasure that carries it out."""
         return Tombstone(
             tombstone_id=self.tombstone_id,
             topic=topic,
@@ -129,7 +129,7 @@ class Topic:
         return 0 if self.deletion is None else self.deletion.begins.get(queue_id, 0)
 
     def floor(self, queue_id: int) -> int:
-        """A lower bound of the queue's next offset."""
+        """Returns a lower bound of the queue's next offset."""
         return max(self.floors.get(queue_id, 0), self.starts.get(queue_id, self.first_offset))
 
 
@@ -144,7 +144,7 @@ def validate_foreign_topic(topic: str) -> str:
 
 
 def encode_topics(topics: Iterable[Topic], next_id: int, first_offset: int = 0) -> bytes:
-    """The file's content."""
+    """Returns the file's content."""
     topics = list(topics)
     document = {
         "format": _FORMAT_WITH_DELETIONS if any(topic.deletion for topic in topics) else _FORMAT,
@@ -263,7 +263,7 @@ class TopicRegistry:
         return [topic for topic in self.all() if not topic.is_deleted]
 
     def of_log(self, name: str) -> Topic:
-        """The topic of a record in the log, deleted or not; :class:`TopicNotFoundError`."""
+        """Returns the topic of a record in the log, deleted or not; :class:`TopicNotFoundError`."""
         with self._lock:
             topic = self._by_name.get(name)
         if topic is None:
@@ -271,20 +271,20 @@ class TopicRegistry:
         return topic
 
     def find(self, name: str) -> Topic | None:
-        """The topic, or None, also if it is deleted."""
+        """Returns the topic, or None, also if it is deleted."""
         with self._lock:
             topic = self._by_name.get(name)
         return None if topic is None or topic.is_deleted else topic
 
     def get(self, name: str) -> Topic:
-        """The topic, or :class:`TopicNotFoundError`."""
+        """Returns the topic, or :class:`TopicNotFoundError`."""
         topic = self.find(name)
         if topic is None:
             raise TopicNotFoundError(f"no such topic {name!r}")
         return topic
 
     def create(self, name: str, queues: int | None = None) -> Topic:
-        """The topic, created durably with ``queues`` queues if it is new. An existing one is returned as it is.
+        """Returns the topic, created durably with ``queues`` queues if it is new. An existing one is returned as it is.
 
         One that was deleted is made again with the options of a new one; it keeps its id, its offsets and its queues.
         """
@@ -375,7 +375,7 @@ class TopicRegistry:
     def queues_of(self, name: str) -> int:
         """Returns how many queues a message to the topic finds.
 
-        Of one that is new as many as its first message makes.
+        A new topic has as many as its first message makes.
         """
         with self._lock:
             topic = self._by_name.get(name)

@@ -65,7 +65,7 @@ def _is_plain(address, length, spaces):
 
 @struct_kernel("count validity bit offsets data least most is_text starts")
 def take_values(job):
-    """Widen the offsets of bytes or texts to ``starts``; 0 if a length is out of ``[least, most]`` or a text not plain.
+    """Widens offsets of bytes or texts to ``starts``; 0 if a length is out of ``[least, most]`` or a text is not plain.
 
     A value that is not there is an empty one.
     """

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and for which processor they are compiled.
+"""The cache of compiled kernels, and the processor that they are compiled for.
 
 Three cases, told apart when the first kernel is declared, by :func:`choose`:
 
@@ -66,7 +66,7 @@ BASELINES = {
 
 
 @dataclass(frozen=True)
-class Chosen:
+class CacheChoice:
     """The result of :func:`choose`.
 
     Numba's folder, whether it began with shipped code, and why not if it could have.
@@ -99,7 +99,7 @@ def write_target(folder: Path, target: Processor) -> None:
     (folder / TARGET_FILE).write_text(json.dumps({**_versions(), "cpu": target.name}) + "\n")
 
 
-def choose(environment: Mapping[str, str], prefix: Path) -> Chosen | None:
+def choose(environment: Mapping[str, str], prefix: Path) -> CacheChoice | None:
     """Tells numba where its cache is; None if the environment already does.
 
     Raises :class:`StoreError` if there is no folder that could be written to.
@@ -119,10 +119,10 @@ def choose(environment: Mapping[str, str], prefix: Path) -> Chosen | None:
         _link(shipped, writable)
         use_target(target)
     numba.config.CACHE_DIR = str(writable)  # read at each cache look-up, before the first kernel exists
-    return Chosen(writable, is_shipped, reason)
+    return CacheChoice(writable, is_shipped, reason)
 
 
-def folder_in_use(chosen: Chosen | None) -> Path:
+def folder_in_use(chosen: CacheChoice | None) -> Path:
     """Returns where numba keeps what it compiles in this process."""
     return Path(numba.config.CACHE_DIR) if chosen is None else chosen.folder
 
@@ -150,7 +150,7 @@ def _why_not(shipped: Path, target: Processor | None, environment: Mapping[str, 
 
 
 def _writable(environment: Mapping[str, str], name: str) -> Path:
-    """The user's cache folder, or one in the folder for temporary files where there is none."""
+    """Returns the user's cache folder, or one in the folder for temporary files where there is none."""
     given = environment.get("XDG_CACHE_HOME")
     tried = []
     for parent in (Path(given) if given else Path.home() / ".cache", None):
@@ -190,4 +190,4 @@ def _link(shipped: Path, folder: Path) -> None:
 
 
 #: Of this process.
-CHOSEN = choose(os.environ, Path(sys.prefix))
+CHOICE = choose(os.environ, Path(sys.prefix))

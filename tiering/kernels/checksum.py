@@ -18,8 +18,7 @@ from numba import int64, types, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from tierlog.tiering.kernels.addresses import address_of
-from tierlog.tiering.kernels.primitives import called, kernel, load_i64, load_u8, load_u32
+from tierlog.tiering.kernels.primitives import address_of, called, kernel, load_i64, load_u8, load_u32
 
 _I8, _I32, _I64, _I128 = (ir.IntType(bits) for bits in (8, 32, 64, 128))
 _TWO_I64, _FOUR_I32, _EIGHT_I64 = ir.VectorType(_I64, 2), ir.VectorType(_I32, 4), ir.VectorType(_I64, 8)
@@ -109,7 +108,7 @@ def _fold_lanes(builder, address, steps, crc):
 
 
 def _fold_wide(builder, address, steps, crc):
-    """The result of :func:`_fold_lanes`, made in one register of 512 bits."""
+    """Returns the result of :func:`_fold_lanes`, made in one register of 512 bits."""
     kept = cgutils.alloca_once(builder, _EIGHT_I64)
     begin = builder.insert_element(ir.Constant(_EIGHT_I64, [0] * 8), crc, _I32(0))
     builder.store(builder.xor(_loaded(builder, address, _EIGHT_I64), begin), kept)

@@ -104,7 +104,7 @@ def _is_among(out, ends, first, last, text):
 
 @called
 def _put_keys(out, row, address, length):
-    """The distinct keys of a KEYS property; False if there are too many."""
+    """Appends the distinct keys of a KEYS property; False if there are too many."""
     first = _end(out, _LIST, row)
     keys = first
     end = address + length

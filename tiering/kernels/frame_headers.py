@@ -1,7 +1,7 @@
 """Looks at compressed frames before many of them are decompressed by one call.
 
-That call is told neither where one frame ends and the next begins, nor which checksum is expected. So what says so is
-compared here: a frame that fills its place exactly, holds as many bytes as it should and ends in the checksum of its
+That call knows neither where one frame ends and the next begins, nor which checksum is expected. So both are compared
+here: a frame that fills its place exactly, holds as many bytes as it should and ends in the checksum of its
 row comes out where it is looked for, or fails. RFC 8878, 3.1.1, has the bytes.
 """
 
@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tierlog.tiering.kernels.addresses import address_of
-from tierlog.tiering.kernels.primitives import called, kernel, load_i64, load_u8, load_u32
+from tierlog.tiering.kernels.primitives import address_of, called, kernel, load_i64, load_u8, load_u32
 
 _MAGIC = 0xFD2FB528
 _HAS_CHECKSUM, _IS_SINGLE, _REFUSED = 0x04, 0x20, 0x0B  # refused: a dictionary, or the reserved bit

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tierlog.tiering.base.errors import ChecksumMismatchError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_FILLER
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.primitives import (
+    address_of,
     called,
     copy,
     load_be32,
@@ -56,7 +56,7 @@ _LINES_AHEAD = 7
 
 @called
 def _size(positions, ordinal, total, length):
-    """The size of a record, -1 where what was kept of it cannot be."""
+    """Returns the size of a record, -1 where what was kept of it cannot be."""
     if ordinal < 0 or ordinal >= total:
         return -1
     position = load_i32(positions + 4 * ordinal)
@@ -261,7 +261,7 @@ class FrameBatch:
     mapped: int
 
     def parts(self) -> list[ByteArray]:
-        """The bytes of each frame."""
+        """Returns the bytes of each frame."""
         ends = np.cumsum(self.frames["bytes"]).tolist()
         return [self.data[end - size : end] for end, size in zip(ends, self.frames["bytes"].tolist(), strict=True)]
 
@@ -357,7 +357,7 @@ class FrameGatherer:
         )
 
     def inspect(self, frame: np.void, data: bytes) -> int:
-        """The sum of the records that a frame holds once it was compressed and decompressed again.
+        """Returns the sum of the records that a frame holds once it was compressed and decompressed again.
 
         Raises :class:`ChecksumMismatchError` if its records are not where they should be.
         """

@@ -148,7 +148,7 @@ def measure_value(*, text, length, start, levels, most_values, members, found):
 
 @inlined
 def _past_blanks(at, end, is_lines):
-    """The next byte that is none; in lines, the end of one is more than a blank."""
+    """Returns the next byte that is none; in lines, the end of one is more than a blank."""
     while at < end:
         byte = load_u8(at)
         if byte != 32 and byte != 9 and byte != 13 and (byte != 10 or is_lines != 0):
@@ -169,7 +169,7 @@ def _past(at, end, is_lines, wanted):
 
 @called
 def _hex(at):
-    """The number of four hex digits, below 0 if they are none."""
+    """Returns the number of four hex digits, below 0 if they are none."""
     found = int64(0)
     for place in range(4):
         digit = int64(load_u8(at + place))
@@ -265,7 +265,7 @@ def _read_text(at, end, out):
 
 @called
 def _read_number(at, end):
-    """A whole number that is written plainly, and where it ends; 0 for anything else."""
+    """Returns a whole number that is written plainly, and where it ends; 0 for anything else."""
     first = at
     number = int64(0)
     while at < end and 48 <= load_u8(at) <= 57:
@@ -281,7 +281,7 @@ def _read_number(at, end):
 
 @called
 def _field(at, end, field_names):
-    """The number of the field whose name, and the quote behind it, are here; below 0 for another."""
+    """Returns the number of the field whose name, and the quote behind it, are here; below 0 for another."""
     name = field_names
     for field, length in enumerate(_LENGTHS):
         if at + length <= end and same_bytes(at, name, length):

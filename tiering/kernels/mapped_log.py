@@ -30,7 +30,7 @@ from tierlog.tiering.kernels.primitives import (
     store_i64,
 )
 
-#: What kernels are told of a log: int64 each. ``segments`` is the address of (address, bytes) pairs, the first of them
+#: A log as kernels take it: int64 each. ``segments`` is the address of (address, bytes) pairs, the first of them
 #: that of the segment of number ``first``, counted in ``segment_bytes`` from offset 0; an address of 0 is a hole.
 LOG = np.dtype([(name, "<i8") for name in ("segments", "count", "first", "segment_bytes", "crc_tables")])
 _SEGMENTS, _COUNT, _FIRST, _SEGMENT_BYTES, _CRC_TABLES = (8 * place for place in range(5))

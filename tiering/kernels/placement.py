@@ -55,7 +55,7 @@ def _is_zero(address: int, length: int) -> Any:
 
 @kernel
 def _place(*, frame: int, length: int, base: int, out: int, room: int, items: int, capacity: int) -> Any:
-    """The number of items put, or -1 - where in the frame something lies that is neither record nor filler."""
+    """Returns the number of items put, or -1 - where in the frame something lies that is neither record nor filler."""
     at = int64(0)
     count = int64(0)
     while at < length:

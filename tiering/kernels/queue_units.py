@@ -81,7 +81,7 @@ def _seat(seats, mask, runs, topic, queue):
 
 @struct_kernel("rows count begin seats mask runs run_of units order")
 def _sort_into_queues(job):
-    """Sort rows at or above ``begin`` that are in a queue; ``seats`` are -1. Returns the number of runs."""
+    """Sorts rows at or above ``begin`` that are in a queue; ``seats`` are -1. Returns the number of runs."""
     rows, count, begin, seats, mask, runs, run_of, units, order = load_fields(job, 9)
     # count the rows of each queue, which makes a run
     found = int64(0)
@@ -167,7 +167,7 @@ def sort_into_queues(rows: ScanRows, begin: int) -> SortedUnits:
 
 @called
 def _tag_hash(properties, length):
-    """The hash of a record's tag as its unit has it; of equal names the last one counts."""
+    """Returns the hash of a record's tag as its unit has it; of equal names the last one counts."""
     found = int64(0)
     end = properties + length
     start = properties

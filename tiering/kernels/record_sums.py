@@ -15,8 +15,16 @@ from numba import int64, uint64
 
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.record import FIXED_BYTES_V1, MAGIC_BLANK
-from tierlog.tiering.kernels.addresses import address_of
-from tierlog.tiering.kernels.primitives import called, inlined, kernel, load_be32, load_i64, prefetch, store_i64
+from tierlog.tiering.kernels.primitives import (
+    address_of,
+    called,
+    inlined,
+    kernel,
+    load_be32,
+    load_i64,
+    prefetch,
+    store_i64,
+)
 
 SUM_MASK = (1 << 64) - 1
 
@@ -29,7 +37,7 @@ def _with(value, word):
 
 @called
 def record_sum(address, length):
-    """The sum of the record of ``length`` bytes, eight at least, at an address."""
+    """Returns the sum of the record of ``length`` bytes, eight at least, at an address."""
     first = uint64(length)
     second = third = fourth = uint64(0)
     end = address + length
@@ -98,5 +106,5 @@ def stretches(data: ByteArray, most_bytes: int) -> Iterator[RecordRange]:
 
 
 def sum_of(data: ByteArray, stretch: RecordRange) -> int:
-    """The sum of the records of a stretch."""
+    """Returns the sum of the records of a stretch."""
     return int(_sum(address_of(data), stretch.start, stretch.end))

@@ -382,6 +382,6 @@ def in_queues(rows: ScanRows) -> NDArray[np.bool_]:
 
 
 def topic_at_stop(data: ByteArray, result: ScanResult) -> str:
-    """The topic name at which a scan stopped with ``UNKNOWN_TOPIC`` (its last row holds nothing else)."""
+    """Returns the topic name at which a scan stopped with ``UNKNOWN_TOPIC`` (its last row holds nothing else)."""
     row = result.rows[-1]
     return bytes(data[row["topic_at"] : row["topic_at"] + row["topic_length"]]).decode("utf-8", "replace")

@@ -102,7 +102,7 @@ class RecordGroups:
 
     def __init__(self) -> None:
         self.positions = np.empty(0, np.int32)
-        """Where each record begins, and behind them where the last one ends; once they were sorted."""
+        """The position of each record and the end of the last one, once they were sorted."""
         self.places = np.empty(0, np.int32)
         self._taken: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
         self._known = 0

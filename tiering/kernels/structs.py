@@ -1,4 +1,4 @@
-"""Kernels that are told many numbers: their caller names them, and they take one address, of all of them."""
+"""Kernels with many parameters: callers pass them by name, and the kernel takes one address of all of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from tierlog.tiering.kernels.addresses import address_of
-from tierlog.tiering.kernels.primitives import kernel
+from tierlog.tiering.kernels.primitives import address_of, kernel
 
 _I64 = ir.IntType(64)
 
 
 @intrinsic(prefer_literal=True)
 def load_fields(typing_context, address, count):
-    """The first ``count`` int64 at an address, as a tuple; how many is a constant."""
+    """Returns the first ``count`` int64 at an address, as a tuple; how many is a constant."""
     if not isinstance(count, types.IntegerLiteral):
         return None
 
@@ -42,11 +41,11 @@ class StructKernel(Protocol):
     at: Any
 
     def pack(self, **fields: int) -> bytes:
-        """The fields as they lie in memory, for a caller who asks with the same ones again and again."""
+        """Returns the fields as they lie in memory, for a caller who asks with the same ones again and again."""
         ...
 
     def __call__(self, **fields: int) -> Any:
-        """Pack them, and call."""
+        """Packs the fields, and calls the kernel."""
         ...
 
 

@@ -21,7 +21,7 @@ _P1, _P2, _P3, _P4, _P5 = (uint32(prime) for prime in (2654435761, 2246822519, 3
 
 @inlined
 def _continuation(address, end):
-    """The low six bits of a UTF-8 continuation byte, or -1 if there is none before ``end``."""
+    """Returns the low six bits of a UTF-8 continuation byte, or -1 if there is none before ``end``."""
     if address >= end:
         return int64(-1)
     byte = load_u8(address)
@@ -134,7 +134,7 @@ def is_utf8(address, length):
 
 @inlined
 def signed32(value):
-    """An unsigned 32-bit value as Java's int."""
+    """Returns an unsigned 32-bit value as Java's int."""
     return int64(int32(value))
 
 

@@ -162,7 +162,7 @@ def safe_border(hot: HotStore, head: Head | None) -> int:
 
 
 def held_border(hot: HotStore, *, has_archive: bool) -> int:
-    """The border that must not be passed because of topics on hold whose hot copies are the only ones.
+    """Returns the border that must not be passed because of topics on hold whose hot copies are the only ones.
 
     Raises :class:`CorruptionError` where a queue does not tell: nothing is removed then.
     """
@@ -182,7 +182,7 @@ def held_border(hot: HotStore, *, has_archive: bool) -> int:
 
 
 def due_border(hot: HotStore, options: RetentionOptions, now_ms: int, excess_bytes: int = 0) -> int:
-    """The border that age, size and a disk with ``excess_bytes`` too much ask for, whatever is safe.
+    """Returns the border that age, size and a disk with ``excess_bytes`` too much ask for, whatever is safe.
 
     A segment's newest record is no newer than the first of the next one, which is what age looks at. At most 10
     segments go at a time, and never the last one: what frees enough is measured again in between.

@@ -45,7 +45,7 @@ class ErasedRecords:
         bounds = entry.bounds
         return bounds is not None and any(may_hide_at(tombstone, bounds) for tombstone in self._due(entry))
 
-    def unwanted(self, reader: ArchiveReader, entry: LogEntry) -> UnwantedRecords | None:
+    def unwanted_records(self, reader: ArchiveReader, entry: LogEntry) -> UnwantedRecords | None:
         """Returns what the erasures hide."""
         erased = Erasures(self._due(entry))
         return UnwantedRecords(erased.may_hide, erased.hides)
@@ -98,7 +98,7 @@ class ErasureRunner:
         self._open.clear()
 
     def nothing_open(self) -> None:
-        """There is no erasure to carry out."""
+        """Notes that there is no erasure to carry out."""
         self._open.clear()
         self._ahead.clear()
         self._unreadable.clear()
@@ -106,7 +106,7 @@ class ErasureRunner:
     def rewrite_batch(self, head: Head, tombstones: Sequence[Tombstone], progress: Progress | None = None) -> bool:
         """Takes these erasures on by one batch; False if all that is archived of them was looked at.
 
-        ``progress`` is told how many bytes of the log were looked at.
+        ``progress`` is called with how many bytes of the log were looked at.
         """
         if self._is_replaced(head):
             self._ahead.clear()
@@ -211,13 +211,13 @@ class ErasureRunner:
     # receipts
 
     def receipt_of(self, tombstone: Tombstone) -> Receipt:
-        """The receipt of an open erasure, rows of interrupted batches settled; made if it is missing."""
+        """Returns the receipt of an open erasure, rows of interrupted batches settled; made if it is missing."""
         receipt = self._open.get(tombstone.tombstone_id)
         if receipt is None:
             found = self._readable_receipt(tombstone.tombstone_id)
             receipt = found or self._receipts.begin(Receipt(tombstone, self._clock.now_ms()))
             self._open[tombstone.tombstone_id] = receipt
-            if receipt.undecided:
+            if receipt.undecided_rows:
                 receipt = self.settle(tombstone)
         return receipt
 
@@ -235,10 +235,10 @@ class ErasureRunner:
         """Finds out which rows without a time are true; those of segments that were not replaced yet may become so."""
         receipt = self._open.get(tombstone.tombstone_id) or self.receipt_of(tombstone)
         landed, lost = set[str](), set[str]()
-        if receipt.undecided:
+        if receipt.undecided_rows:
             head, reader = self._manifest.refresh(), self._manifest.reader()
             left: set[str] | None = None
-            for row in receipt.undecided:
+            for row in receipt.undecided_rows:
                 entry = self._manifest.log_entry(reader, head, row.segment)
                 if entry is not None and entry.key == row.old:
                     continue
@@ -247,7 +247,7 @@ class ErasureRunner:
                 is_known = row.new in left or (entry is not None and entry.key == row.new)
                 (landed if is_known else lost).add(row.new)
         at_ms = self._manifest.objects.now_ms() if landed else 0
-        receipt = self._receipts.update(receipt, lambda each: each.settled(landed, lost, at_ms))
+        receipt = self._receipts.update(receipt, lambda each: each.with_settled_rows(landed, lost, at_ms))
         self._open[tombstone.tombstone_id] = receipt
         return receipt
 

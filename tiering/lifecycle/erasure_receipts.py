@@ -75,8 +75,8 @@ class Receipt:
         known = tuple(row for row in kept if row.new not in names)
         return replace(self, rewritten=known + rows, done_to=max(done_to, self.done_to))
 
-    def settled(self, landed: Collection[str], lost: Collection[str], at_ms: int) -> Receipt:
-        """The receipt with the undecided rows of these new names completed, or dropped."""
+    def with_settled_rows(self, landed: Collection[str], lost: Collection[str], at_ms: int) -> Receipt:
+        """Returns the receipt with the undecided rows of these new names completed, or dropped."""
         rows = (
             replace(row, at_ms=at_ms) if row.at_ms is None and row.new in landed else row
             for row in self.rewritten
@@ -85,12 +85,12 @@ class Receipt:
         return replace(self, rewritten=tuple(rows))
 
     @property
-    def undecided(self) -> tuple[RewrittenSegment, ...]:
+    def undecided_rows(self) -> tuple[RewrittenSegment, ...]:
         """Rows whose commit is not known to have landed."""
         return tuple(row for row in self.rewritten if row.at_ms is None)
 
     def encode(self) -> bytes:
-        """The object."""
+        """Returns the object."""
         return (json.dumps(asdict(self), indent=1) + "\n").encode()
 
     @classmethod
@@ -131,7 +131,7 @@ class ReceiptStore:
         self._etags: dict[str, str] = {}
 
     def load(self, tombstone_id: str) -> Receipt:
-        """The receipt; :class:`NotFoundError` if there is none with this id."""
+        """Returns the receipt; :class:`NotFoundError` if there is none with this id."""
         key = self._keys.receipt(tombstone_id)
         try:
             data, info = self._objects.get(key)
@@ -141,7 +141,7 @@ class ReceiptStore:
         return Receipt.decode(data, path=key)
 
     def find(self, tombstone_id: str) -> Receipt | None:
-        """The receipt, None if there is none."""
+        """Returns the receipt, None if there is none."""
         try:
             return self.load(tombstone_id)
         except NotFoundError:
@@ -203,7 +203,7 @@ class ReceiptReports:
         self.store_id = manifest.keys.store_id
 
     def all(self) -> list[dict[str, Any]]:
-        """Every erasure that was ever begun, the oldest first; behind them, receipts that cannot be read."""
+        """Returns every erasure that was ever begun, the oldest first; behind them, receipts that cannot be read."""
         store = ReceiptStore(self._manifest.objects, self._manifest.keys)
         found: list[Receipt] = []
         damaged: list[dict[str, Any]] = []
@@ -218,11 +218,11 @@ class ReceiptReports:
         return [*map(self.describe, found), *damaged]
 
     def get(self, tombstone_id: str) -> dict[str, Any]:
-        """The report of one erasure; :class:`NotFoundError` if there is none with this id."""
+        """Returns the report of one erasure; :class:`NotFoundError` if there is none with this id."""
         return self.describe(ReceiptStore(self._manifest.objects, self._manifest.keys).load(tombstone_id))
 
     def describe(self, receipt: Receipt) -> dict[str, Any]:
-        """The receipt with its state now. Lists the segments' objects if some were rewritten."""
+        """Returns the receipt with its state now. Lists the segments' objects if some were rewritten."""
         tombstone, head = receipt.tombstone, self._manifest.refresh()
         there = self._still_there([row.old for row in receipt.rewritten])
         is_open = any(each.tombstone_id == tombstone.tombstone_id for each in head.tombstones)
@@ -230,7 +230,7 @@ class ReceiptReports:
         tails = self._tails_below(tombstone.end)
         is_gone = not there and not tails and begin >= tombstone.end
         return {
-            **_asked(receipt, self.store_id),
+            **_request_json(receipt, self.store_id),
             "state": self._state(receipt, is_open=is_open, is_gone=is_gone),
             "looked_at_bytes": min(receipt.done_to, tombstone.end),
             "segments_rewritten": [
@@ -291,7 +291,8 @@ class ReceiptReports:
         return found
 
 
-def _asked(receipt: Receipt, store_id: str) -> dict[str, Any]:
+def _request_json(receipt: Receipt, store_id: str) -> dict[str, Any]:
+    """What was asked for and what it matched, as operators see it."""
     tombstone, matched = receipt.tombstone, receipt.matched
     return {
         "tombstone_id": tombstone.tombstone_id,
@@ -309,4 +310,4 @@ def _asked(receipt: Receipt, store_id: str) -> dict[str, Any]:
 
 def plan_of(receipt: Receipt, store_id: str) -> dict[str, Any]:
     """Returns what a dry run tells."""
-    return {**_asked(receipt, store_id), "tombstone_id": None, "state": "dry run"}
+    return {**_request_json(receipt, store_id), "tombstone_id": None, "state": "dry run"}

@@ -40,7 +40,7 @@ class ExpiryRules(Protocol):
         ...
 
     def step_ms(self, topic: RetainedTopic) -> int:
-        """By how much the expiry of a topic rises at least: each rise is a commit."""
+        """Returns the least step by which the expiry of a topic rises: each rise is a commit."""
         ...
 
     def archive_below_ms(self, now_ms: int) -> int | None:
@@ -63,7 +63,7 @@ class ConfiguredRules:
         return None if topic.cold_retention_ms is None else now_ms - topic.cold_retention_ms
 
     def step_ms(self, topic: RetainedTopic) -> int:
-        """A 24th of the retention, a minute at least and an hour at most."""
+        """Returns a 24th of the retention, a minute at least and an hour at most."""
         return min(_MOST_STEP_MS, max(_LEAST_STEP_MS, (topic.cold_retention_ms or 0) // 24))
 
     def archive_below_ms(self, now_ms: int) -> int | None:
@@ -85,15 +85,15 @@ class GivenRules:
     """Empty: the whole archive."""
 
     def topic_below_ms(self, topic: RetainedTopic, now_ms: int) -> int | None:
-        """The time that was asked for, for the topics that are named."""
+        """Returns the time that was asked for, for the topics that are named."""
         return self._below_ms(now_ms) if topic.name in self.topics else None
 
     def step_ms(self, topic: RetainedTopic) -> int:
-        """A millisecond: what was asked for is exact."""
+        """Returns a millisecond: what was asked for is exact."""
         return 1
 
     def archive_below_ms(self, now_ms: int) -> int | None:
-        """The time that was asked for, unless topics are named."""
+        """Returns the time that was asked for, unless topics are named."""
         return None if self.topics else self._below_ms(now_ms)
 
     @property
@@ -107,7 +107,7 @@ class GivenRules:
 
 
 @dataclass(frozen=True, slots=True)
-class LeastKept:
+class KeptStart:
     """The place where the kept part of an archive may begin, and the segment at which a hold stopped it."""
 
     cold_min: int
@@ -143,7 +143,7 @@ class ColdRetention:
             ((rows["min_store_ms"] < stored.to_ms) & (rows["max_store_ms"] >= stored.from_ms)).any() for rows in pieces
         )
 
-    def least_kept(self, head: Head, now_ms: int) -> LeastKept:
+    def kept_start(self, head: Head, now_ms: int) -> KeptStart:
         """Returns where the archive may begin.
 
         Behind whole segments that are too old, too much, or expired by topic.
@@ -163,10 +163,10 @@ class ColdRetention:
             if not (is_old or over > 0 or self._has_expired(entry, expired)):
                 break
             if held and any(run.topic in held for run in SegmentReader(reader, entry).runs()):
-                return LeastKept(cold_min, entry.base)
+                return KeptStart(cold_min, entry.base)
             cold_min = entry.next
             over -= entry.size_bytes
-        return LeastKept(cold_min, None)
+        return KeptStart(cold_min, None)
 
     def _bytes(self, head: Head) -> int:
         """Bytes of all segments and index objects."""
@@ -182,7 +182,7 @@ class ColdRetention:
         return all(_is_over(run, expired) for run in runs)
 
     def expired_by_name(self, head: Head) -> dict[str, int]:
-        """The expiries in force, by topic, of topics that are not on hold."""
+        """Returns the expiries in force, by topic, of topics that are not on hold."""
         expired = dict(head.expired)
         return {
             topic.name: expired[topic.topic_id]
@@ -209,7 +209,7 @@ class ExpiredRecords:
             TimeRange(self.looked.get(name, EVER.from_ms), ms).overlaps(*stored) for name, ms in self.expired.items()
         )
 
-    def unwanted(self, reader: ArchiveReader, entry: LogEntry) -> UnwantedRecords | None:
+    def unwanted_records(self, reader: ArchiveReader, entry: LogEntry) -> UnwantedRecords | None:
         """Returns what has expired, if overwriting it is worth it."""
         expired, looked = self.expired, self.looked
         runs = list(SegmentReader(reader, entry).runs())
@@ -277,13 +277,14 @@ class ExpiryRunner:
         """Returns what would rise now; topics first, so that the least kept segment counts what they let expire."""
         topics = self._retention.topics(head, now_ms)
         below = {**dict(head.expired), **dict(topics)}
-        kept = self._retention.least_kept(replace(head, expired=tuple(map(TopicExpiry._make, below.items()))), now_ms)
+        kept = self._retention.kept_start(replace(head, expired=tuple(map(TopicExpiry._make, below.items()))), now_ms)
         return ExpiryMarks(topics, kept.cold_min, kept.held_at)
 
     def raise_marks(self, head: Head, now_ms: int) -> ExpiryMarks:
-        """Raises what has to; what has risen. Raises :class:`ConflictError` if a topic was put on hold meanwhile.
+        """Raises the marks that are due; returns those raised.
 
-        ``now_ms`` is not believed if the server's clock is behind it: what goes here goes for good.
+        ``now_ms`` is not believed if the server's clock is behind it: what goes here goes for good. Raises
+        :class:`ConflictError` if a topic was put on hold meanwhile.
         """
         marks = self.plan(head, now_ms)
         if not marks.topics and marks.cold_min == head.cold_min:
@@ -300,7 +301,7 @@ class ExpiryRunner:
         return marks
 
     def goal(self, head: Head) -> dict[str, int]:
-        """The expiries in force, by topic, of topics that are not on hold."""
+        """Returns the expiries in force, by topic, of topics that are not on hold."""
         return self._retention.expired_by_name(head)
 
     def overwrite(self, head: Head, first: int, goal: Mapping[str, int], looked: Mapping[str, int]) -> OverwriteResult:

@@ -1,4 +1,4 @@
-"""The log of a volume that writes the archive no longer, read beside the archive: what of it the archive lacks.
+"""Compares the log of a volume that no longer writes the archive with the archive: which records the archive lacks.
 
 The two begin alike, part once and never meet again, so a few segments say where. A record that the archive holds byte
 for byte is common. One in whose place it holds another, or nothing, is not, nor is any behind it. All else says
@@ -72,7 +72,7 @@ class FencedLog:
         return found
 
     def lacking(self, parting: Divergence, *, from_offset: int) -> Iterator[Record]:
-        """Every record from an offset on that the archive lacks and never removed, in the order of the log."""
+        """Yields every record from an offset on that the archive lacks and never removed, in the order of the log."""
         for segment in self._files.segments():
             if segment.end <= from_offset:
                 continue
@@ -101,7 +101,7 @@ class FencedLog:
     # where they part
 
     def _bounds(self) -> Divergence:
-        """Returns what records alone say, by bisection: a segment that says nothing is left out of it.
+        """Returns what records alone tell, by bisection: a segment that says nothing is left out of it.
 
         Logs that have parted never meet again: where the next segment that says anything has common records, it was
         damage that no checksum covers.
@@ -133,7 +133,7 @@ class FencedLog:
         return False
 
     def _compared(self, segment: Segment) -> tuple[int | None, int | None]:
-        """The end of a segment's last common record, and the first offset where archive and log differ."""
+        """Returns the end of a segment's last common record, and the first offset where archive and log differ."""
         found = self._files.read(segment)
         if not len(found.rows):
             return None, None
@@ -158,7 +158,7 @@ class FencedLog:
         )
 
     def _first_other(self, segment: Segment, bounds: Divergence) -> int | None:
-        """The first offset between the bounds with a filler that cannot stand for the record here."""
+        """Returns the first offset between the bounds with a filler that cannot stand for the record here."""
         entry = self._entry(segment.base_offset)
         if entry is None:
             return None
@@ -271,7 +271,7 @@ class _Runs:
         self.topics = {run.topic for run in self._runs}
 
     def at(self, cold: int) -> DirectoryRow | None:
-        """The row of what lies there; None for a record of a topic that was not to be archived."""
+        """Returns the row of what lies there; None for a record of a topic that was not to be archived."""
         number = bisect_right(self._starts, cold) - 1
         if number < 0 or cold >= self._starts[number] + self._runs[number].bytes:
             return None

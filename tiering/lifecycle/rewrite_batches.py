@@ -44,7 +44,7 @@ class RecordSelection(Protocol):
         """Whether a segment may hold any of it, by its entry alone."""
         ...
 
-    def unwanted(self, reader: ArchiveReader, entry: LogEntry) -> UnwantedRecords | None:
+    def unwanted_records(self, reader: ArchiveReader, entry: LogEntry) -> UnwantedRecords | None:
         """Returns what must go from a segment that it concerns; None if nothing need."""
         ...
 
@@ -89,7 +89,7 @@ class RewriteBatch:
         self.reached = outcome.entry.next
 
     def change(self) -> ManifestChange:
-        """The commit that puts the new objects in the place of the old ones."""
+        """Returns the commit that puts the new objects in the place of the old ones."""
         return ManifestChange(
             log=tuple(each.new for each in self.replacements),
             remove=tuple(each.old for each in self.replacements),
@@ -134,7 +134,7 @@ def rewrite(
     Raises the object store's errors; damage of the segment itself is an outcome.
     """
     try:
-        unwanted = selection.unwanted(reader, entry)
+        unwanted = selection.unwanted_records(reader, entry)
         if unwanted is None:
             return RewriteOutcome(entry)
         chosen = choose_records(reader, entry, unwanted.may_hold, unwanted.is_meant)
@@ -190,7 +190,7 @@ class SegmentRewriter:
         self._check_going_on = check_going_on
 
     def batch(self, head: Head, first: int, end: int, selection: RecordSelection) -> RewriteBatch:
-        """The next 64 segments that are concerned, or 8 written again, or what takes 5 s; see
+        """Returns the next 64 segments that are concerned, or 8 written again, or what takes 5 s; see
         :class:`RewriteBatchMaker`.
         """
         manifest = self._manifest

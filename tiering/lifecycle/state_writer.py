@@ -57,7 +57,7 @@ class StateWriter:
         self._is_doubted = True
 
     def with_topics(self, head: Head) -> ObjectRef | None:
-        """A new state object if a topic is not in the last one as it is now."""
+        """Returns a new state object if a topic is not in the last one as it is now."""
         known = self._last(head)
         topics = [_topic_state(topic, ()) for topic in self._hot.topics.all()]
         if topics == [replace(topic, ends=()) for topic in known.topics]:
@@ -65,14 +65,14 @@ class StateWriter:
         return self._store(self._current(known))
 
     def if_due(self, head: Head) -> ObjectRef | None:
-        """A new state object if anything has changed, None otherwise and within a minute of the last look."""
+        """Returns a new state object if anything has changed, None otherwise and within a minute of the last look."""
         if self._clock.monotonic_s() < self._look_at_s:
             return None
         self._look_at_s = self._clock.monotonic_s() + STATE_INTERVAL_S
         return self.if_changed(head)
 
     def if_changed(self, head: Head) -> ObjectRef | None:
-        """A new state object if anything has changed; a store that has nothing to tell needs none."""
+        """Returns a new state object if anything has changed; a store that has nothing to tell needs none."""
         known = self._last(head)
         current = self._current(known)
         is_new = self._is_doubted or not current.tells_as_much(known)
@@ -91,7 +91,7 @@ class StateWriter:
         return self._known[1]
 
     def _current(self, known: StoreState) -> StoreState:
-        """The state now. An end read after a committed offset is never below it."""
+        """Returns the state now. An end read after a committed offset is never below it."""
         store_id = self._manifest.keys.store_id
         groups = tuple(_group_record(name, group, store_id) for name, group in sorted(self._groups.all().items()))
         hot = self._hot
@@ -120,7 +120,7 @@ def _group_record(name: str, group: GroupState, store_id: str) -> GroupRecord:
 
 
 def _topic_state(topic: Topic, ends: tuple[int, ...]) -> TopicState:
-    """Returns what the archive is told.
+    """Returns what the archive learns of a topic.
 
     Of a deletion only once it has the tombstone, so that it hides all or nothing.
     """

@@ -1,4 +1,4 @@
-"""What decides whether messages may go for good: topics with their rules and holds, and who commits under them.
+"""A store as removals see it: topics with the rules and holds that decide what may go, and who commits under them.
 
 A store that is open sees its own topics and log; a job that has only the archive sees the ``state`` object. Both plan
 and commit erasures and expiry by the same code, through this.
@@ -45,7 +45,7 @@ class StoreView(Protocol):
     """One store, as far as keeping its messages is concerned."""
 
     def topics(self) -> Iterable[RetainedTopic]:
-        """Every topic as it is now."""
+        """Returns every topic as it is now."""
         ...
 
     @property

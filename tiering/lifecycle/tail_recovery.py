@@ -75,7 +75,7 @@ def recover_tails(
 
 
 def _fenced_chain(tails: TailObjects, head: Head, randomness: Randomness) -> list[TailHead]:
-    """The chain, ended by a fence: ours, or that of a restore before.
+    """Returns the chain, ended by a fence: ours, or that of a restore before.
 
     The old writer may put tails ahead of us again and again; it stops when it next looks at the head.
     """
@@ -97,7 +97,7 @@ def _fenced_chain(tails: TailObjects, head: Head, randomness: Randomness) -> lis
 
 
 def _assemble(tails: TailObjects, chain: Sequence[TailHead], base: int, fs: FileSystem, folder: Path) -> Segment:
-    """The segment as a file: the tails' bytes, and a blank record behind them unless its own is among them."""
+    """Assembles the segment as a file: the tails' bytes, and a blank record behind them unless one is among them."""
     path, size = folder / base_offset_name(base), chain[0].segment_bytes
     if chain[0].first != base:
         raise TornRecordError(f"the tails of segment {base} begin at {chain[0].first}", path="tail")
@@ -129,7 +129,7 @@ def _raise_if_fenced(manifest: ManifestStore, head: Head, error: TornRecordError
 
 
 def _topics_in(chain: Sequence[TailHead], base: int) -> dict[str, int]:
-    """Queue counts of the topics in one segment's tails; the last one knows best."""
+    """Queue counts of the topics in one segment's tails; the last tail wins."""
     mine = (tail for tail in chain if tail.first - tail.first % tail.segment_bytes == base)
     return {name: queues for tail in mine for name, queues in tail.topics.items()}
 
@@ -148,7 +148,7 @@ def _made_again(state: StoreState, used: dict[str, int], segment: Segment) -> se
 def _publish(
     manifest: ManifestStore, head: Head, segment: Segment, used: dict[str, int], randomness: Randomness
 ) -> Head:
-    """The head that names the segment; planned again where an erasure came in between."""
+    """Returns the head that names the segment; planned again where an erasure came in between."""
     for _ in range(_TRIES):
         state = manifest.state(manifest.reader(), head)
         known = _with_topics(state, used, _made_again(state, used, segment), len(segment.data))
@@ -175,7 +175,7 @@ def _publish(
 def _with_topics(
     state: StoreState, used: dict[str, int], made_again: set[str], segment_bytes: int
 ) -> StoreState:  # fmt: skip
-    """The state with the topics of some tails, their queues counted; what it says of volumes stays."""
+    """Returns the state with the topics of some tails, their queues counted; what it says of volumes stays."""
     known = {topic.name for topic in state.topics}
     new = [name for name in used if name not in known]
     first_id = state.next_topic_id + TOPIC_ID_STEP

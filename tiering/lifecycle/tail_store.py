@@ -76,7 +76,7 @@ class TailObjects:
         return StoredTail(self._checked(TailHead.decode(data, path=key), first), info.modified_ms)
 
     def read(self, first: int) -> Tail | None:
-        """The tail of this name, every byte verified, or None where there is none."""
+        """Returns the tail of this name, every byte verified, or None where there is none."""
         key = self._keys.tail(first)
         try:
             data, _ = self._objects.get(key)

@@ -1,8 +1,8 @@
 """Writes the unarchived tail of a log into the bucket: what an append acknowledged as ``archived`` waits for.
 
 Group commit: all who wait share the tails that cover them. Nothing is written, and nothing asked, unless somebody
-waits. ``docs/formats/tail.md`` has the protocol. This module decides and does one step at a time, in whatever thread
-calls it; who calls when is the service's.
+waits. ``docs/formats/tail.md`` has the protocol. This module decides and does one step at a time, in the calling
+thread; when to call is up to the service.
 
 Killed anywhere: the tails that exist hold bytes that were flushed before, the mark says how far they may reach, and
 the next open goes on behind them (:meth:`TailWriter.begin`).
@@ -125,7 +125,7 @@ class TailWriter:
             self.changed.notify_all()
 
     def give_up(self, error: StoreError) -> None:
-        """Writes no tail any more; who waits, now or later, learns ``error``."""
+        """Writes no tail any more; those who wait, now or later, get ``error``."""
         with self.changed:
             self._fenced = error
             self.changed.notify_all()
@@ -159,7 +159,7 @@ class TailWriter:
             self.changed.notify_all()
 
     def take(self, now_s: float) -> PendingTail | None:
-        """The next tail to be stored, or None if there is nothing to do at ``now_s`` (monotonic)."""
+        """Returns the next tail to be stored, or None if there is nothing to do at ``now_s`` (monotonic)."""
         with self.changed:
             if self._owner is None or self._fenced is not None:
                 return None
@@ -220,7 +220,7 @@ class TailWriter:
             self._chain_end = self._pieces.popleft().head.end
 
     def _adopt(self, piece: PendingTail, found: TailHead) -> None:
-        """A tail of an earlier try or open has the name: the chain goes on at its end, where all is planned again."""
+        """Adopts a tail of an earlier attempt that has this name, and replans from its end."""
         assert self._owner is not None
         try:
             self._check_ours(found, self._owner)
@@ -293,7 +293,7 @@ class TopicSource(Protocol):
         ...
 
     def all(self) -> list[Topic]:
-        """All of them."""
+        """Returns all of them."""
         ...
 
 
@@ -350,7 +350,7 @@ class TailCutter:
         return TailCut(position, end, TailKind.DATA, segment.data[start : found.position], used)
 
     def payload(self, first: int, end: int) -> ByteArray:
-        """The log's bytes of a range as a tail has them: fewer than the range where a segment was closed."""
+        """Returns the log's bytes of a range as a tail has them: fewer than the range where a segment was closed."""
         segment = self._log.segment_of(first)
         data_end = min(end, self._data_end(first)) - segment.base_offset
         return segment.data[first - segment.base_offset : max(data_end, first - segment.base_offset)]
@@ -359,7 +359,7 @@ class TailCutter:
         return self._log.flushed >= self._log.segment_of(position).end
 
     def _data_end(self, position: int) -> int:
-        """The flushed end in a segment; in a closed one where its zeros begin."""
+        """Returns the flushed end in a segment; in a closed one where its zeros begin."""
         segment = self._log.segment_of(position)
         if not self._is_closed(position):
             return max(position, self._log.flushed)

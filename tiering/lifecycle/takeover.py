@@ -56,7 +56,7 @@ def take_over(manifest: ManifestStore, owner: Ownership, fenced_volume: str) -> 
 
 
 def begins_log(manifest: ManifestStore, head: Head, volume_id: str) -> StoreState | None:
-    """The state that the log of a volume begins with, None before :func:`begin_log`."""
+    """Returns the state that the log of a volume begins with, None before :func:`begin_log`."""
     state = manifest.state(manifest.reader(), head)
     return state if state.volume_id == volume_id else None
 
@@ -159,7 +159,7 @@ def _archived_ends(
 
 
 def _merged(before: tuple[QueueGap, ...], added: list[QueueGap]) -> list[QueueGap]:
-    """All gaps; one that begins inside or right after the last of its queue makes that one longer."""
+    """Returns all gaps; one that begins inside or right after the last of its queue makes that one longer."""
     gaps = {(gap.topic_id, gap.queue_id, gap.first_missing): gap for gap in before}
     last = {(gap.topic_id, gap.queue_id): gap for gap in sorted(before)}
     for gap in added:

@@ -1,4 +1,4 @@
-"""What a tombstone hides: messages of a topic that were in the log when they were erased.
+"""Tombstones and the messages that they hide: those of a topic that were in the log when they were erased.
 
 A tombstone names its topic and bounds; of a key, or of many, it holds only BLAKE2b keyed with a salt, 16 bytes, so
 that nobody reads from the manifest whose data went. Erasures that follow each other share a salt, up to so many keys as
@@ -112,7 +112,7 @@ def refuse_too_many(head: Head, more: Tombstone) -> None:
 
 
 def _shared_salt(beside: Iterable[Tombstone], keys: int) -> str | None:
-    """The newest salt that has room for so many more keys; None if a fresh one is to be drawn."""
+    """Returns the newest salt that has room for so many more keys; None if a fresh one is to be drawn."""
     salts = Counter[str]()
     for tombstone in beside:
         if tombstone.key_hash is not None:
@@ -264,7 +264,7 @@ class Erasures:
         return topic in self._by_topic
 
     def end_of(self, topic: str) -> int:
-        """The physical offset from which on nothing of a topic is hidden."""
+        """Returns the physical offset from which on nothing of a topic is hidden."""
         found = self._by_topic.get(topic)
         return 0 if found is None else found.all.end
 
@@ -322,7 +322,7 @@ class KnownErasures:
         self._made: tuple[_Stones, _Stones, _Stones, Erasures] = ((), (), (), NOTHING_ERASED)
 
     @property
-    def saved(self) -> tuple[Tombstone, ...]:
+    def saved_tombstones(self) -> tuple[Tombstone, ...]:
         return self._saved
 
     def to_save(self, head: Head, log_begin: int) -> tuple[Tombstone, ...]:

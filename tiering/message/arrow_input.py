@@ -32,8 +32,8 @@ from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.format.properties import SHARDING_KEY
 from tierlog.tiering.format.record import MAX_PROPERTIES_BYTES
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.batch_layout import OWN_NAMES, OWN_STARTS, join_keys, join_properties, take_values
+from tierlog.tiering.kernels.primitives import address_of
 from tierlog.tiering.message.batch import (
     ANY_QUEUE,
     BORN_END_MS,
@@ -205,7 +205,7 @@ class ArrowMessages(Sequence[Message]):
 
 
 def _canonical(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column in its one type and, unless it is too large for that, in one piece."""
+    """Returns the column in its one type and, unless it is too large for that, in one piece."""
     wanted = _COLUMNS[name][2]
     if column.type != wanted:  # what need not be done takes 20 us for each column, as long as 20 messages
         try:
@@ -230,7 +230,7 @@ def _floored_ms(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _none(count: int) -> BytesColumn:
-    """A column without any bytes."""
+    """Returns a column without any bytes."""
     return BytesColumn(np.zeros(1, np.uint8), np.zeros(count + 1, np.int64))
 
 
@@ -263,7 +263,7 @@ def _address(buffer: pa.Buffer | None) -> int:
 
 
 def _values(array: pa.Array, least: int, most: int, *, is_text: bool) -> BytesColumn | None:
-    """The bytes or texts, null as empty, not copied; None if one is of another length, or no plain text."""
+    """Returns the bytes or texts, null as empty, not copied; None if one is of another length, or no plain text."""
     found, starts = _Texts.of(array), np.empty(len(array) + 1, np.int64)
     is_good = take_values(
         count=len(array), validity=found.validity, bit=found.bit, offsets=address_of(found.offsets),
@@ -273,7 +273,7 @@ def _values(array: pa.Array, least: int, most: int, *, is_text: bool) -> BytesCo
 
 
 def _joined_keys(array: pa.Array | None, count: int) -> BytesColumn | None:
-    """The KEYS property of each message; None if a key cannot be indexed."""
+    """Returns the KEYS property of each message; None if a key cannot be indexed."""
     if array is None:
         return _none(count)
     validity, offsets = array.buffers()[:2]
@@ -290,7 +290,7 @@ def _joined_keys(array: pa.Array | None, count: int) -> BytesColumn | None:
 
 
 def _joined_properties(array: pa.Array | None, count: int) -> BytesColumn | None:
-    """The property text of each message; None if a name or value is refused, or a name is there twice."""
+    """Returns the property text of each message; None if a name or value is refused, or a name is there twice."""
     if array is None:
         return _none(count)
     validity, offsets = array.buffers()[:2]
@@ -317,7 +317,7 @@ def _joined_properties(array: pa.Array | None, count: int) -> BytesColumn | None
 def _numbers(
     array: pa.Array | None, default: int, count: int, kind: type[np.integer[Any]], end: int
 ) -> NDArray[Any] | None:
-    """The numbers, null as ``default``; None if one that is given is not in ``[0, end)``."""
+    """Returns the numbers, null as ``default``; None if one that is given is not in ``[0, end)``."""
     if array is None:
         return np.full(count, default, kind)
     if array.null_count:

@@ -29,12 +29,11 @@ from tierlog.tiering.format.properties import (
     VALUE_END,
     encode_properties,
 )
-from tierlog.tiering.format.record import FIXED_BYTES_V1, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
-from tierlog.tiering.format.record_checksum import CHECKSUM_BYTES
-from tierlog.tiering.kernels.addresses import address_of
+from tierlog.tiering.format.record import CHECKSUM_BYTES, FIXED_BYTES_V1, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES_V1
 from tierlog.tiering.kernels.batch_layout import measure_records, measure_texts
 from tierlog.tiering.kernels.checksum import CRC_TABLES
 from tierlog.tiering.kernels.encode import PROPERTY_NAMES, encode_records
+from tierlog.tiering.kernels.primitives import address_of
 
 #: Leave the choice of a queue to the store.
 ANY_QUEUE = -1
@@ -114,7 +113,7 @@ class ColumnarMessages(Protocol):
     """Messages that came in columns, and are turned into a batch as a whole."""
 
     def to_batch(self, *, now_ms: int, max_body_bytes: int) -> MessageBatch:
-        """The same batch, or error, as :meth:`MessageBatch.of` makes of the messages one by one."""
+        """Returns the same batch, or error, as :meth:`MessageBatch.of` makes of the messages one by one."""
         ...
 
 
@@ -180,7 +179,7 @@ class MessageBatch:
         return sizes
 
     def with_marks(self, marks: Sequence[bytes]) -> MessageBatch:
-        """The batch with a further piece of property text, made by the store, for each message.
+        """Returns the batch with a further piece of property text, made by the store, for each message.
 
         Raises :class:`MessageTooLargeError` if one does not fit.
         """

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tierlog.tiering.format.properties import KEYS, NAME_END, TAGS, VALUE_END
 from tierlog.tiering.format.record import (
+    CHECKSUM_BYTES,
     FIXED_BYTES_V1,
     HEAD_V4,
     MAGIC_V1,
@@ -23,7 +24,6 @@ from tierlog.tiering.format.record import (
     body_crc,
     encode_record,
 )
-from tierlog.tiering.format.record_checksum import CHECKSUM_BYTES
 from tierlog.tiering.message.batch import (
     ANY_QUEUE,
     BORN_END_MS,
@@ -76,7 +76,7 @@ class LoneMessage(NamedTuple):
         queue_offset: int,
         checksum: bool = False,
     ) -> bytes:
-        """The record that :func:`encode_batch` writes of a batch of this message."""
+        """Returns the record that :func:`encode_batch` writes of a batch of this message."""
         topic, body, text = self.topic, self.body, self.property_text
         if len(topic) <= MAX_TOPIC_BYTES_V1 and len(store_host) == len(_NO_HOST) and not checksum:  # as most are
             size = FIXED_BYTES_V1 + len(body) + len(topic) + len(text)
@@ -205,7 +205,7 @@ class PendingMessages:
         return LoneMessage(topic, queue_id, now_ms if born_ms is None else born_ms, body, text.encode())
 
     def take(self, *, now_ms: int) -> MessageBatch:
-        """All of them as a batch, in the order in which they came; nothing is pending then.
+        """Returns all of them as a batch, in the order in which they came; nothing is pending then.
 
         What :meth:`MessageBatch.of` makes of the same messages. Those without a born time are born ``now_ms``.
         """

@@ -17,9 +17,9 @@ from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.types import Tier
 from tierlog.tiering.format.queue_unit import UNIT_DTYPE
 from tierlog.tiering.format.record import FIXED_BYTES_V1
-from tierlog.tiering.kernels.addresses import address_of
 from tierlog.tiering.kernels.checksum import CRC_TABLES
 from tierlog.tiering.kernels.decode import LAYOUT, MOST_TEXTS, take_frame, take_runs, take_units
+from tierlog.tiering.kernels.primitives import address_of
 from tierlog.tiering.message.arrow_schema import MESSAGE_SCHEMA, message_batch
 from tierlog.tiering.message.stored_message import StoredMessage
 
@@ -137,7 +137,7 @@ class RecordColumns:
         return int(taken)
 
     def numbers(self, name: str) -> NDArray[np.signedinteger]:
-        """A column of one number a row."""
+        """Returns a column of one number a row."""
         found: NDArray[np.signedinteger] = self._columns[name][: self.rows]
         return found
 
@@ -147,7 +147,7 @@ class RecordColumns:
         return found
 
     def text(self, name: str) -> ByteArray:
-        """The bytes of a column's texts, with room behind them."""
+        """Returns the bytes of a column's texts, with room behind them."""
         return self._columns[name]
 
 
@@ -242,7 +242,7 @@ class RecordBatchBuilder:
             self._columns.most_rows -= 1
 
     def finish(self) -> pa.RecordBatch:
-        """The messages in the order in which they were added; nothing is to be added afterwards."""
+        """Returns the messages in the order in which they were added; nothing is to be added afterwards."""
         arrays = [self._array(field) for field in self._schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if not self._plain:

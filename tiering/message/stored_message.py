@@ -23,7 +23,7 @@ _OFFSET_DIGITS = 16
 
 
 def offset_in_message_id(message_id: str) -> int:
-    """The physical offset in an offset id; :class:`InvalidRequestError` for anything else.
+    """Returns the physical offset in an offset id; :class:`InvalidRequestError` for anything else.
 
     32 or 56 hex digits: IPv4 or IPv6 address of the store, its port (int32), the physical offset (int64).
     """

@@ -68,7 +68,7 @@ class TagFilter:
 
     @classmethod
     def parse(cls, expression: str | None) -> TagFilter | None:
-        """The filter of an expression; None for one that every message passes: nothing, an empty text or ``*``.
+        """Returns the filter of an expression; None for one that every message passes: nothing, an empty text or ``*``.
 
         Raises :class:`InvalidRequestError` for separators without a tag, and for more than 100 tags.
         """

@@ -97,7 +97,7 @@ class Doctor:
     def examine(
         self, racers: Racers | None, *, rounds: int, samples: int, on_row: Callable[[CheckRow], None] = lambda _: None
     ) -> Diagnosis:
-        """All probes; ``racers`` None leaves the races out.
+        """Runs all probes; ``racers`` None leaves the races out.
 
         Raises the store's own error if it cannot be reached at all; a probe that fails later is a finding.
         """

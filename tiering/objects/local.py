@@ -81,7 +81,7 @@ def sync_folders(lowest: Path, highest: Path) -> None:
 
 
 def names_in_key_order(folder: Path) -> list[str]:
-    """The names in a folder, folders with a slash: so they sort as keys do, ``a-b`` before ``a/b``."""
+    """Returns the names in a folder, folders with a slash: so they sort as keys do, ``a-b`` before ``a/b``."""
     with os.scandir(folder) as entries:
         return sorted(entry.name + "/" * entry.is_dir() for entry in entries)
 
@@ -146,7 +146,7 @@ def describe(fd: int, key: str) -> ObjectInfo:
 
 
 def read_range(fd: int, start: int, end: int) -> bytes:
-    """The bytes of the half-open range; fewer only where the file ends."""
+    """Returns the bytes of the half-open range; fewer only where the file ends."""
     pieces = []
     while start < end:
         piece = os.pread(fd, end - start, start)
@@ -206,7 +206,7 @@ class LocalObjectStore:
         return self._write(key, pieces)
 
     def get(self, key: str) -> tuple[bytes, ObjectInfo]:
-        """The object; ChecksumMismatchError if its bytes are no longer those that were written."""
+        """Returns the object; ChecksumMismatchError if its bytes are no longer those that were written."""
         with self._opened(key) as (fd, status):
             data = read_range(fd, 0, status.st_size)
             info = describe(fd, key)
@@ -288,7 +288,7 @@ class LocalObjectStore:
             raise InvalidRequestError(f"object keys below {_TMP}/ are reserved", path=key)
         return self._root / key
 
-    def _gone(self) -> ObjectStoreUnavailableError:
+    def _missing_directory(self) -> ObjectStoreUnavailableError:
         return ObjectStoreUnavailableError(
             "no archive was ever made in this directory, or its disk is not mounted", path=str(self._root)
         )
@@ -302,7 +302,7 @@ class LocalObjectStore:
                 raise DiskFullError("no room for the object", path=key) from error
             if error.errno in _NOT_THERE:
                 if not self._tmp.is_dir():
-                    raise self._gone() from error
+                    raise self._missing_directory() from error
                 raise ObjectNotFoundError("no such object", path=key) from error
             raise ObjectStoreUnavailableError(f"the object store failed: {error}", path=key) from error
 
@@ -396,7 +396,7 @@ class LocalObjectStore:
         except ObjectNotFoundError:
             names = []  # the folder went away with its last object
         if not folder and f"{_TMP}/" not in names:
-            raise self._gone()
+            raise self._missing_directory()
         for name in names:
             key = folder + name
             if key == f"{_TMP}/":

@@ -104,7 +104,7 @@ class MemoryObjectStore:
             self._objects.pop(key, None)
 
     def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
-        """The uploads running at the time of the call."""
+        """Returns the uploads running at the time of the call."""
         validate_prefix(prefix)
         with self._lock:
             return iter([pending for pending in self._uploads.values() if pending.key.startswith(prefix)])

@@ -1,4 +1,4 @@
-"""Counting what is asked of an object store: requests cost money, bytes cost time."""
+"""Counts what is asked of an object store: requests cost money, bytes cost time."""
 
 from __future__ import annotations
 

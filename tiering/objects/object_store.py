@@ -101,7 +101,7 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, key: str) -> tuple[bytes, ObjectInfo]:
-        """The whole object and what describes exactly these bytes."""
+        """Returns the whole object and what describes exactly these bytes."""
         ...
 
     def get_if_changed(self, key: str, etag: str) -> tuple[bytes, ObjectInfo] | None:
@@ -133,7 +133,7 @@ class ObjectStore(Protocol):
         ...
 
     def now_ms(self) -> int:
-        """The server's clock, the one that ``modified_ms`` is on; one request."""
+        """Returns the server's clock, the one that ``modified_ms`` is on; one request."""
         ...
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class Content:
         self._digest.update(piece)
 
     def info(self, key: str, modified_ms: int) -> ObjectInfo:
-        """The description of an object with the content so far: equal content, equal etag."""
+        """Returns the description of an object with the content so far: equal content, equal etag."""
         return ObjectInfo(key, self.size_bytes, self._digest.hexdigest(), self.crc32, modified_ms)
 
 
@@ -246,5 +246,5 @@ def _validate_text(text: str, what: str) -> str:
 
 
 def usd_of(*, writes: int = 0, reads: int = 0) -> float:
-    """The price of so many requests."""
+    """Returns the price of so many requests."""
     return writes * USD_PER_WRITE + reads * USD_PER_READ

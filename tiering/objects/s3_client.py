@@ -6,7 +6,7 @@ that refuses everything send no more than one request a call. ``adaptive`` paces
 that, and no call is bounded then (``docs/decisions/0008-s3-client.md`` has both measured).
 
 No credential leaves this module. The SDK writes signatures and session tokens to its loggers at DEBUG: those records
-are dropped. An error that may quote a header is told by its class alone.
+are dropped. Of an error that may quote a header only the class is shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The part of the S3 protocol that needs no SDK.
 
-It is descriptions of objects, errors, bodies that end in time, and how S3 is to keep objects: storage class and
-encryption at rest.
+Descriptions of objects, errors, bodies with a time limit, and how S3 is to keep objects: storage class and encryption
+at rest.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Call(Protocol):
     """One operation of the SDK on the bucket; None for the answer with the error code ``tolerated``."""
 
     def __call__(self, operation: str, key: str, tolerated: str = "", **arguments: Any) -> Any:
-        """The answer; raises errors of ``tiering.base.errors``."""
+        """Returns the answer; raises errors of ``tiering.base.errors``."""
         ...
 
 
 def answer_error(status: int, code: str, message: str, key: str | None) -> StoreError:
-    """The error for an answer with this HTTP ``status``, S3 error ``code`` and ``message``.
+    """Returns the error for an answer with this HTTP ``status``, S3 error ``code`` and ``message``.
 
     A 404 without a code is taken as "no such object"; the caller must know that the bucket exists.
     """
@@ -91,13 +91,13 @@ def answer_error(status: int, code: str, message: str, key: str | None) -> Store
 
 
 def object_info(key: str, answer: Any) -> ObjectInfo:
-    """The description in an answer to HEAD or GET."""
+    """Returns the description in an answer to HEAD or GET."""
     modified_ms = to_ms(answer["LastModified"])
     return ObjectInfo(key, answer["ContentLength"], answer["ETag"], full_object_crc32(answer), modified_ms)
 
 
 def full_object_crc32(answer: Any) -> int | None:
-    """The CRC-32 in an answer, unless it is, or may be, one made from the checksums of parts."""
+    """Returns the CRC-32 in an answer, unless it is, or may be, one made from the checksums of parts."""
     text = answer.get("ChecksumCRC32", "")
     kind = answer.get("ChecksumType")
     in_parts = "-" in answer["ETag"]
@@ -108,7 +108,7 @@ def full_object_crc32(answer: Any) -> int | None:
 
 
 def crc32_text(crc32: int) -> str:
-    """A CRC-32 in the form of the protocol."""
+    """Returns a CRC-32 in the form of the protocol."""
     return base64.b64encode(crc32.to_bytes(4, "big")).decode()
 
 
@@ -134,7 +134,7 @@ class TimedBody:
         return len(self._view)
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next piece; TimeoutError when the time is up."""
+        """Returns the next piece; TimeoutError when the time is up."""
         if self._clock.monotonic_s() > self._deadline_s:
             raise TimeoutError("the transfer took too long")
         end = len(self._view) if size is None or size < 0 else self._position + size
@@ -161,7 +161,7 @@ class Stream(Protocol):
         ...
 
     def read(self) -> bytes:
-        """The rest."""
+        """Returns the rest."""
         ...
 
 

@@ -129,18 +129,18 @@ class S3ObjectStore:
             raise
 
     def get(self, key: str) -> tuple[bytes, ObjectInfo]:
-        """The whole object, checked against the server's CRC-32 if it has one for the full object."""
+        """Returns the whole object, checked against the server's CRC-32 if it has one for the full object."""
         return self._whole(key, self._client.call("get_object", key, Key=self._full(key), ChecksumMode="ENABLED"))
 
     def get_if_changed(self, key: str, etag: str) -> tuple[bytes, ObjectInfo] | None:
-        """The object, or None if the server says that it still has this etag."""
+        """Returns the object, or None if the server says that it still has this etag."""
         answer = self._client.call(
             "get_object", key, "304", Key=self._full(key), IfNoneMatch=etag, ChecksumMode="ENABLED"
         )
         return None if answer is None else self._whole(key, answer)
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        """The bytes of the half-open range in one request; HTTP's inclusive form stays inside this method."""
+        """Returns the bytes of the half-open range in one request; HTTP's inclusive form stays inside this method."""
         validate_range(start, end)
         if start == end:  # HTTP has no empty range
             size_bytes = self.head(key).size_bytes
@@ -160,7 +160,7 @@ class S3ObjectStore:
             raise
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        """List in pages of 1000, each asked for when the one before is used up."""
+        """Lists in pages of 1000, each asked for when the one before is used up."""
         return list_objects(self._client.call, self._root, validate_prefix(prefix), validate_after(after))
 
     def delete(self, key: str) -> None:
@@ -177,7 +177,7 @@ class S3ObjectStore:
         MultipartUpload(self._client.call, pending.key, self._full(pending.key), pending.upload_id, False).abort()
 
     def now_ms(self) -> int:
-        """The time that the server states in its answers."""
+        """Returns the time that the server states in its answers."""
         date = self._client.call("head_bucket", "")["ResponseMetadata"]["HTTPHeaders"].get("date")
         if date is None:
             raise ObjectStoreUnavailableError("the object store does not say what time it is")
@@ -207,7 +207,7 @@ class S3ObjectStore:
         return data, info
 
     def _read_body(self, key: str, answer: Any, start: int) -> bytes:
-        """The body of an answer, which begins at ``start`` in the object.
+        """Returns the body of an answer, which begins at ``start`` in the object.
 
         One that breaks off is a failure of the connection, not of the object: the rest is asked for again.
         """
@@ -234,7 +234,7 @@ class S3ObjectStore:
         raise AssertionError
 
     def _rest(self, key: str, start: int, end: int, etag: str) -> Any:
-        """The answer to the range, of the object with this etag."""
+        """Returns the answer to the range, of the object with this etag."""
         try:
             return self._ranged(key, start, end, IfMatch=etag)
         except (PreconditionFailedError, ObjectNotFoundError) as error:
@@ -299,7 +299,7 @@ def _pending(page: Any, root: str, asked: str) -> Iterator[PendingUpload]:
 
 
 def _pages(call: Call, operation: str, prefix: str, arguments: dict[str, str], *markers: str) -> Iterator[Any]:
-    """All pages; ``markers`` name the arguments that ``Next...`` of an answer is for."""
+    """Yields all pages; ``markers`` name the arguments that ``Next...`` of an answer is for."""
     while True:
         page = call(operation, prefix, **arguments)
         yield page
@@ -382,7 +382,7 @@ class MultipartUpload:
 
 
 def _drained(ahead: list[bytearray], parts: Iterator[bytearray]) -> Iterator[bytearray]:
-    """All parts, without keeping the first ones while later ones are made."""
+    """Yields all parts, without keeping the first ones while later ones are made."""
     while ahead:
         yield ahead.pop(0)
     yield from parts

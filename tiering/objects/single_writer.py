@@ -45,7 +45,7 @@ class GuardedObjectStore:
         self._conditional = conditional
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> ObjectInfo:
-        """A plain put passes; a refused combination of conditions is for ``inner`` to refuse."""
+        """Passes a plain put; a refused combination of conditions is for ``inner`` to refuse."""
         if if_absent != (if_match is not None):
             return self._conditional(key, data, if_absent=if_absent, if_match=if_match)
         return self._inner.put(key, data, if_absent=if_absent, if_match=if_match)

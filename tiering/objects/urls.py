@@ -43,7 +43,7 @@ def open_object_store(
     keeping: S3ObjectOptions = DEFAULT_KEEPING,
     make: bool = True,
 ) -> ObjectStore:
-    """The object store at ``url``; a directory is made if it is missing, unless not to ``make`` it, a bucket never.
+    """Opens the object store at ``url``; with ``make`` a missing directory is made, but never a bucket.
 
     ``memory://name`` gives every caller in this process the same store, with the clock of the first one. The
     endpoint, the limits and how objects are kept are for S3 only. Raises InvalidRequestError for a URL of another form.
@@ -64,7 +64,7 @@ def open_object_store(
 
 
 def canonical_url(url: str) -> str:
-    """The one text for all spellings of ``url``, which a store remembers to know its archive again.
+    """Returns the one text for all spellings of ``url``, which a store remembers to know its archive again.
 
     Paths become absolute and lose ``..`` and trailing slashes; symbolic links are kept, as their target may
     move.

@@ -1,4 +1,4 @@
-"""What the archive says of a queue's offsets: the first one, declared gaps, and where an offset or a store time lies.
+"""A queue's offsets in the archive: the first one, declared gaps, and where an offset or a store time lies.
 
 A pull tells the least offset over both tiers although it reads only one. A gap is a range of offsets that a restore
 left out and nobody will ever get.
@@ -52,7 +52,7 @@ class FirstOffsets:
         self._pause = manifest.backoff(first_s=_PAUSE_S, most_s=_LONGEST_PAUSE_S)
 
     def find(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> int:
-        """The least offset of a queue whose first offset at or above ``border`` is ``hot_first``.
+        """Returns the least offset of a queue whose first offset at or above ``border`` is ``hot_first``.
 
         Raises the object store's error if it has to be asked and does not answer.
         """
@@ -72,7 +72,7 @@ class FirstOffsets:
         return found[1]
 
     def find_without_waiting(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> int:
-        """The offset of :meth:`find`; what was known before, or ``hot_first``, until the archive has answered.
+        """Returns the offset of :meth:`find`; what was known before, or ``hot_first``, until the archive has answered.
 
         It is asked beside the caller, who waits a moment only, by one caller at a time, and less and less often while
         it fails: a bucket that does not answer delays nobody and is not stormed by those who read what is hot. An
@@ -103,7 +103,7 @@ class FirstOffsets:
 def first_archived(
     manifest: ManifestStore, head: Head, *, border: int, topic_id: int, topic: str, queue_id: int
 ) -> int | None:
-    """The offset of a queue's first archived message that has not expired, None if there is none."""
+    """Returns the offset of a queue's first archived message that has not expired, None if there is none."""
     present_from_ms = dict(head.expired).get(topic_id)
     if present_from_ms is not None:
         return archived_offset_by_time(
@@ -133,7 +133,7 @@ class DeclaredGaps:
         self._known: tuple[str | None, _ByQueue] = (None, {})
 
     def of(self, head: Head, topic_id: int, queue_id: int) -> list[QueueGap]:
-        """The gaps of one queue, ascending; the object store's error if they have to be read and cannot be."""
+        """Returns the gaps of one queue, ascending; the object store's error if they have to be read and cannot be."""
         key = head.gaps.key if head.gaps else None
         known, by_queue = self._known
         if known != key and self._manifest is not None:
@@ -145,7 +145,7 @@ class DeclaredGaps:
         return by_queue.get((topic_id, queue_id), [])
 
     def end_of_gap(self, head: Head | None, topic_id: int, queue_id: int, offset: int) -> int | None:
-        """The first offset after the gap that ``offset`` lies in, None if it lies in none."""
+        """Returns the first offset after the gap that ``offset`` lies in, None if it lies in none."""
         for gap in self.of(head, topic_id, queue_id) if head else ():
             if gap.first_missing <= offset < gap.next_present:
                 return gap.next_present
@@ -176,7 +176,7 @@ def queue_rows_from(
 ) -> Iterator[QueueRows]:
     """Yields the rows of a queue from the piece on that may hold ``offset``, earlier segments first.
 
-    No piece is empty. What cannot be read from there on is told to ``lost``.
+    No piece is empty. What cannot be read from there on is reported to ``lost``.
     """
     parts = _Parts(catalogue, reader, head)
 
@@ -187,6 +187,7 @@ def queue_rows_from(
         rows = unless_lost(part, lost, partial(catalogue.rows_of, reader, part.rows, topic_id, queue_id))
         return rows if rows is not None and len(rows) else None
 
+    # bisect for the last part that begins at or below the offset; parts without rows of the queue are stepped over
     low, high = 0, len(parts)
     try:
         while high - low > 1:
@@ -201,6 +202,7 @@ def queue_rows_from(
         raise
     except StoreError:
         pass  # what cannot be read is met again on the way from here, if it matters
+    # its rows, and those of all later parts
     for place in range(low, len(parts)):
         found = rows_at(place, lost)
         if found is not None:
@@ -219,7 +221,7 @@ class _Parts:
         return self._leaves + len(self._head.log)
 
     def at(self, place: int, lost: Lost | None) -> LogEntry | PageNode | None:
-        """The part at a place; None where the page that names it cannot be read."""
+        """Returns the part at a place; None where the page that names it cannot be read."""
         if place >= self._leaves:
             return self._head.log[place - self._leaves]
         number = bisect_right(self._ends, place)

@@ -40,7 +40,7 @@ class _Lost:
 
 
 def archived_record(manifest: ManifestStore, head: Head, offset: int) -> Record | None:
-    """The archived record at a physical offset; None if none begins there, or if it has expired."""
+    """Returns the archived record at a physical offset; None if none begins there, or if it has expired."""
     return despite_deletion(manifest, head, lambda newest: _record(manifest, newest, offset))
 
 
@@ -106,13 +106,13 @@ class ColdQueue:
             piece.go_behind(item, offset)
 
     def shown(self, item: Record | Filler, present_from_ms: int) -> StoredMessage | None:
-        """The message, unless it is gone."""
+        """Returns the message, unless it is gone."""
         if isinstance(item, Filler) or self.erased.hides(item) or item.store_ms < present_from_ms:
             return None
         return StoredMessage(item, self.store_id, Tier.COLD)
 
     def present_from_ms(self, head: Head) -> int:
-        """The store time before which everything of the topic has expired."""
+        """Returns the store time before which everything of the topic has expired."""
         return dict(head.expired).get(self.topic_id, EVER.from_ms)
 
     def pieces(self, head: Head, offset: int) -> Generator[QueuePiece]:
@@ -162,7 +162,7 @@ class ColdQueue:
         )  # fmt: skip
 
     def _segments(self, head: Head, offset: int) -> Iterator[LogEntry]:
-        """The segments that hold the queue from an offset on, ascending."""
+        """Yields the segments that hold the queue from an offset on, ascending."""
         reader, lost = self.manifest.reader(), _Lost(self.border)
         next_offset, base = offset, -1
         for rows in queue_rows_from(

@@ -144,7 +144,7 @@ class Fetcher:
         return [(gap.first_missing, gap.next_present) for gap in gaps]
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
-        """The queue offset that belongs to a store time, as if both tiers were one.
+        """Returns the queue offset that belongs to a store time, as if both tiers were one.
 
         ``LOWER``: the first message stored at or after the time; the queue's end if there is none. ``UPPER``: the last
         message stored at or before it; 0 if there is none, as RocketMQ answers, even where the queue begins later.
@@ -191,7 +191,7 @@ class Fetcher:
             return _not_deleted(found, queue.begin, boundary)
 
     def message(self, message_id: str) -> StoredMessage:
-        """The message with an offset id; :class:`InvalidRequestError` if it is none.
+        """Returns the message with an offset id; :class:`InvalidRequestError` if it is none.
 
         Raises :class:`MessageNotFoundError` if no message of a queue has this id (prepared transactions are in none,
         found by key only), the object store's error if it lies in a cold tier that does not answer.
@@ -249,7 +249,7 @@ class Fetcher:
     # the archive below it
 
     def _head_below(self, border: int) -> Head | None:
-        """The head that covers what is no longer hot; None if nothing of it was ever archived."""
+        """Returns the head that covers what is no longer hot; None if nothing of it was ever archived."""
         if self._manifest is None or border == 0:
             return None
         try:
@@ -284,7 +284,7 @@ class Fetcher:
         return archived_record(self._manifest, head, offset)
 
     def _first(self, queue: HotQueue) -> int:
-        """The least offset of both tiers; the object store's error if it cannot be learnt."""
+        """Returns the least offset of both tiers; the object store's error if it cannot be learnt."""
         border = queue.snapshot.border
         if self._manifest is None or self._firsts is None or border == 0 or queue.first == queue.begin:
             return queue.first

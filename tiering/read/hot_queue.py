@@ -52,13 +52,13 @@ class HotQueue:
     def seen(
         cls, topic: Topic, queue_id: int, snapshot: HotSnapshot, shown: SnapshotQueue | None, floor: int
     ) -> HotQueue:  # fmt: skip
-        """The queue as a snapshot shows it; ``floor`` is the queue's from before the snapshot."""
+        """Returns the queue as a snapshot shows it; ``floor`` is the queue's from before the snapshot."""
         begin = topic.begin(queue_id)
         if shown is None:
             first = end = max(floor, begin)
         else:
             first = max(shown.first, begin)
-            # a floor may count units above what is shown: who is sent there has skipped them
+            # a floor may count units above what is shown: a reader sent there would skip them
             end = max(shown.next if shown.ends_early else max(shown.next, floor), begin)
         return cls(
             topic=topic.name,
@@ -97,11 +97,11 @@ class HotQueue:
                 offset += 1
 
     def raw_units(self, start: int, end: int) -> UnitArray:
-        """Units of the offsets ``[start, end)``, as far as there are any, for who compares them with their records."""
+        """Units of the offsets ``[start, end)``, as far as there are any; the caller compares them."""
         return self.shown.raw_units(start, end) if self.shown is not None else np.empty(0, UNIT_DTYPE)
 
     def units(self, start: int, end: int) -> UnitArray:
-        """The units of :meth:`raw_units`, each compared; raises as :meth:`record` does."""
+        """Returns the units of :meth:`raw_units`, each compared; raises as :meth:`record` does."""
         return self.shown.units(start, end) if self.shown is not None else np.empty(0, UNIT_DTYPE)
 
     def offset_in_log(self, offset: int) -> int:
@@ -109,12 +109,12 @@ class HotQueue:
         return offset if self.shown is not None and self.shown.offsets_are_compared else -1
 
     def record(self, offset: int) -> Record:
-        """The record of an offset that there is a unit of."""
+        """Returns the record of an offset that there is a unit of."""
         assert self.shown is not None
         return self.shown.record(offset)
 
     def decided_by_time(self, time_ms: int, boundary: Boundary) -> int | None:
-        """The answer, if the hot messages decide it: a message below them might be nearer otherwise."""
+        """Returns the answer, if the hot messages decide it: a message below them might be nearer otherwise."""
         if self.shown is None or self.first >= self.shown.next:
             return None
         if not self.snapshot.times_rise:
@@ -128,14 +128,14 @@ class HotQueue:
         return self.by_time(time_ms, boundary)
 
     def by_time(self, time_ms: int, boundary: Boundary) -> int:
-        """The offset that belongs to a store time, of the hot messages alone."""
+        """Returns the offset that belongs to a store time, of the hot messages alone."""
         if self.shown is None:
             return self.first if boundary is Boundary.LOWER else 0
         return offset_by_time(self.shown, time_ms, boundary)
 
 
 def hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | None:
-    """The record that begins at a physical offset, if a queue leads to it: a body may hold what looks like one.
+    """Returns the record that begins at a physical offset, if a queue leads to it: a body may hold what looks like one.
 
     Raises :class:`CorruptionError` for a damaged one that a queue leads to.
     """

@@ -147,7 +147,7 @@ class BatchCollector:
 
 
 def _fitting(units: NDArray[np.void]) -> tuple[NDArray[np.void], int]:
-    """The first units whose records fit into a batch, one at least, and their bytes."""
+    """Returns the first units whose records fit into a batch, one at least, and their bytes."""
     ends = np.cumsum(np.clip(units["size"].astype(np.int64), FIXED_BYTES_V1, _MOST_RECORD_BYTES))
     count = max(int(np.searchsorted(ends, BATCH_BYTES, side="right")), 1)
     return units[:count], int(ends[:count][-1]) if len(ends) else 0

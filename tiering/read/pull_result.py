@@ -66,7 +66,7 @@ class Collector(Protocol[T]):
     """Makes the answer of a pull of what the tier has that it goes to."""
 
     def nothing(self, status: PullStatus, next_offset: int, min_offset: int, max_offset: int) -> T:
-        """The answer without messages."""
+        """Returns the answer without messages."""
         ...
 
     def from_hot(self, queue: HotQueue, erased: Erasures, extent: PullExtent) -> T:
@@ -109,7 +109,7 @@ def _until_failure(messages: Messages) -> Messages:
 
 
 def collect(messages: Messages, limit: int, wanted: TagFilter | None, extent: PullExtent) -> PullResult:
-    """The answer of a pull from ``messages``, which are closed.
+    """Returns the answer of a pull from ``messages``, which are closed.
 
     A failure ends the answer before it; the one that meets it first raises it.
     """

@@ -4,8 +4,8 @@ A queue's frames lie side by side in each object, so a stretch of them is one ra
 window is one frame, through the caches, as a point read is. Whoever asks for more is taken to go on: windows double
 up to 8 MiB, and further ones are on their way while one is read, with the directories of the segments that
 follow. What is on its way or waits stays below twice the next window, 16 MiB and the budget that all replays
-share; so who stops early has cost about twice what was read. Frames are decompressed a megabyte at a time, in memory
-of the same budget, or one by one where nothing is left of it.
+share; so a reader that stops early has cost about twice what was read. Frames are decompressed a megabyte at a time,
+in memory of the same budget, or one by one where nothing is left of it.
 
 Nothing is fetched ahead where the budget is 0: each frame is asked for when it is wanted.
 """
@@ -126,7 +126,7 @@ class QueueReplay:
         budget: ReadAheadBudget,
         pool: WorkerPool,
     ) -> None:
-        """``reader`` makes a reader, for a scan if it is told so."""
+        """``reader`` makes a reader, for a scan if its argument says so."""
         self._reader, self._scanner = reader(False), reader(True)
         self._topic, self._queue_id, self._offset = topic, queue_id, offset
         self._segments, self._planning = segments, threading.Lock()

@@ -1,9 +1,13 @@
-"""Where a running service is, and what its client brings: a token, and whom it believes to be the service."""
+"""The address of a running service, and what its client brings: a token, and the certificates that it trusts.
+
+:func:`warn_if_open` is about all files with secrets, those of a service too.
+"""
 
 from __future__ import annotations
 
 import http.client
 import ipaddress
+import logging
 import os
 import ssl
 from collections.abc import Mapping
@@ -12,13 +16,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.base.secret_files import warn_if_open
 
 _HINT = "for example http://127.0.0.1:8080"
 TOKEN, TOKEN_FILE, CA_FILE = "TIERLOG_TOKEN", "TIERLOG_TOKEN_FILE", "TIERLOG_CA_FILE"
 CLIENT_CERTIFICATE, CLIENT_KEY = "TIERLOG_CLIENT_CERTIFICATE", "TIERLOG_CLIENT_KEY"
 TOKEN_OVER_HTTP = "TIERLOG_TOKEN_OVER_HTTP"
 _MAX_TOKEN = 4096
+_LOG = logging.getLogger("tierlog")
+_OTHERS, _GROUP = 0o007, 0o070
+_told: set[Path] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class ServiceAddress:
 
     @classmethod
     def parse(cls, url: str) -> ServiceAddress:
-        """An http or https URL, ``http://`` understood; :class:`InvalidRequestError` for anything else.
+        """Parses an http or https URL, ``http://`` understood; :class:`InvalidRequestError` for anything else.
 
         A user name or password in it is refused: it would end in logs.
         """
@@ -58,7 +64,7 @@ class ServiceAddress:
             return False
 
     def connect(self, timeout_s: float, tls: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
-        """A connection that is not open yet; each of its steps may take so long. ``tls`` checks who answers."""
+        """Returns a connection that is not open yet; each of its steps may take so long. ``tls`` checks who answers."""
         if self.is_tls:
             return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=tls)
         return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
@@ -71,7 +77,7 @@ class ServiceAddress:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """What is sent and checked with every request. It never shows the token, in no error either."""
+    """The credentials and checks of every request. The token is never shown, not even in an error."""
 
     token: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
@@ -158,10 +164,25 @@ def _read(path: Path) -> str:
 
 
 def _checked(token: str | None) -> str | None:
-    """The token without the line end of its file. What is wrong with another is said without repeating it."""
+    """Returns the token without the line end of its file. Errors about a malformed token do not repeat it."""
     if token is None or not token.strip():
         return None
     token = token.strip()
     if len(token) > _MAX_TOKEN or not token.isascii() or not all("!" <= letter <= "~" for letter in token):
         raise InvalidRequestError("the token is not one: it has to be one line of printable ASCII without spaces")
     return token
+
+
+def warn_if_open(path: Path, what: str) -> None:
+    """Warns if anybody may read or write ``path``, or its group may though the file is our own.
+
+    A secret that Kubernetes mounts is root's, and the process reads it by its group.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return  # whoever reads it says why that fails
+    mask = _OTHERS | (_GROUP if found.st_uid == os.geteuid() else 0)
+    if found.st_mode & mask and path not in _told:
+        _told.add(path)
+        _LOG.warning("others on this machine may read %s: chmod 600 %s", what, path)

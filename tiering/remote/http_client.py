@@ -1,7 +1,7 @@
 """Speaks HTTP with running services, blocking: what a command, a job and a node that asks another have in common.
 
-It opens connections, keeps as many of them as it is told, brings the token, checks the certificate, and makes errors of
-refusals again. What is asked, and what is made of a good answer, is for its callers to say.
+It opens connections, keeps up to a given number of them, sends the token, checks the certificate, and turns refusals
+into errors again. What to ask, and what to make of a good answer, is up to its callers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HttpAnswer:
     content: bytes
 
     def document(self) -> dict[str, Any] | None:
-        """The JSON object that it is, None if it is none."""
+        """Returns the JSON object that it is, None if it is none."""
         try:
             document = json.loads(self.content)
         except (ValueError, RecursionError):
@@ -42,7 +42,7 @@ class HttpAnswer:
         return document if isinstance(document, dict) else None
 
     def error(self) -> StoreError | None:
-        """The error that it tells of, None for a good answer. Redirects are errors."""
+        """Returns the error that it tells of, None for a good answer. Redirects are errors."""
         return None if self.status < 300 else refusal(self.status, self.document(), str(self.address))
 
 
@@ -98,6 +98,7 @@ class HttpClient:
         :class:`UnavailableError` if there is no answer, :class:`CorruptionError` for a body that is too long and
         :class:`InvalidRequestError` for a token that would go over a network unencrypted.
         """
+        # what goes with the request
         access = self._access or ServiceAccess.of()
         sent = {
             "Accept": "application/json",
@@ -107,6 +108,7 @@ class HttpClient:
         }
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         try:
+            # over a kept connection if there is one, which the service may have closed meanwhile
             kept = self._take(address, timeout_s)
             if kept is not None:
                 try:
@@ -114,6 +116,7 @@ class HttpClient:
                 except (ConnectionError, ssl.SSLError, http.client.HTTPException):
                     if method != "GET" and not is_repeatable:
                         raise
+            # over a new one
             fresh = self._connect(address, timeout_s, connect_s)
             return self._ask(fresh, address, method, path, body=body, headers=sent)
         except ssl.SSLCertVerificationError as error:
@@ -135,7 +138,7 @@ class HttpClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpAnswer:
-        """A good answer to what may be asked twice; silence and pleas for patience are waited out.
+        """Returns a good answer to a repeatable request; waits while the service is silent or asks for patience.
 
         Raises the error that the service answered with, and what :meth:`ask` raises.
         """

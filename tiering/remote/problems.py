@@ -16,7 +16,7 @@ LATER = {429, 502, 503, 504}
 
 
 def error_classes() -> Iterator[type[StoreError]]:
-    """Every class of the tree that this process has imported, the root first."""
+    """Yields every class of the tree that this process has imported, the root first."""
     waiting: list[type[StoreError]] = [StoreError]
     while waiting:
         found = waiting.pop()
@@ -25,7 +25,7 @@ def error_classes() -> Iterator[type[StoreError]]:
 
 
 def problem_type(kind: type[StoreError]) -> str:
-    """The URI of a class: ``TopicNotFoundError`` is ``urn:tierlog:problem:topic-not-found``."""
+    """Returns the URI of a class: ``TopicNotFoundError`` is ``urn:tierlog:problem:topic-not-found``."""
     words = re.findall("[A-Z][a-z]*", kind.__name__.removesuffix("Error"))
     return _PREFIX + "-".join(words).lower()
 
@@ -36,7 +36,7 @@ def problem_title(kind: type[StoreError]) -> str:
 
 
 def error_class(uri: str) -> type[StoreError] | None:
-    """The class of a problem type, None if it is none of ours."""
+    """Returns the class of a problem type, None if it is none of ours."""
     return next((kind for kind in error_classes() if problem_type(kind) == uri), None)
 
 
@@ -57,7 +57,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def answered_error(status: int, problem: Mapping[str, object]) -> StoreError:
-    """The error that a service answered with; one of a class unknown here is chosen by its status."""
+    """Returns the error that a service answered with; one of a class unknown here is chosen by its status."""
     kind = error_class(str(problem.get("type")))
     if kind is None:
         kind = InvalidRequestError if status in _REFUSED else UnavailableError if status in LATER else StoreError

@@ -50,7 +50,7 @@ def refuse_writing(fs: FileSystem, paths: StorePaths) -> None:
 
 
 def segment_bytes_of(fs: FileSystem, paths: StorePaths) -> int | None:
-    """The size of the broker's segments, None while it has none that is whole."""
+    """Returns the size of the broker's segments, None while it has none that is whole."""
     for name in fs.list_dir(paths.commitlog):
         if parse_base_offset(name) is not None and (size := fs.size(paths.commitlog / name)):
             return size
@@ -116,7 +116,7 @@ def _topics(fs: FileSystem, paths: StorePaths, queues: list[BrokerQueue], begin:
 
 
 def _floor(fs: FileSystem, queue: BrokerQueue, begin: int) -> int:
-    """The offset after the queue's last unit of a message that the log no longer has."""
+    """Returns the offset after the queue's last unit of a message that the log no longer has."""
     floor = 0
     for first, units in queue.files(fs):
         gone = (units["size"] > 0) & (units["physical_offset"] < begin)

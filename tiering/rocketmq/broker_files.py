@@ -135,7 +135,7 @@ def broker_topics(fs: FileSystem, paths: StorePaths) -> list[str]:
 
 
 def broker_queues(fs: FileSystem, paths: StorePaths) -> Iterator[BrokerQueue]:
-    """Every queue with a folder, in the order of topic names and queue ids."""
+    """Yields every queue with a folder, in the order of topic names and queue ids."""
     for topic in broker_topics(fs, paths):
         folders = fs.list_dir(paths.consumequeue / topic) if fs.is_dir(paths.consumequeue / topic) else []
         for queue_id in sorted(int(name) for name in folders if _QUEUE_ID.fullmatch(name) and int(name) < MOST_QUEUES):

@@ -18,7 +18,7 @@ JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | str | int | float | boo
 
 
 def parse_json(data: bytes, *, path: str) -> JsonValue:
-    """The document, keys as text; :class:`CorruptionError` for anything that is no such JSON."""
+    """Returns the document, keys as text; :class:`CorruptionError` for anything that is no such JSON."""
     try:
         text = _STRING_OR_KEY.sub(_quoted, data.decode())
         found: JsonValue = json.loads(text, parse_constant=_no_constant)

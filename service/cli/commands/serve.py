@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise InvalidRequestError(
                 "a querier needs something to read", hint="give --cold URL, or --stores with services and archives"
             )
-        compile_at_first_start(cache.CHOSEN, say)
+        compile_at_first_start(cache.CHOICE, say)
         serve_querier(settings, cold_url=arguments.cold)
         return DONE
     # a node with its store
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.stores is not None:
         raise InvalidRequestError("a node serves its own store alone", hint="--stores goes with --role querier")
-    compile_at_first_start(cache.CHOSEN, say)
+    compile_at_first_start(cache.CHOICE, say)
     serve(
         Path(arguments.root), settings, cold_url=arguments.cold, store_id=arguments.store_id, restore=arguments.restore
     )

@@ -14,9 +14,10 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.oracles.plain_objects import plain_block_and_mask
 from tierlog.index.format.errors import DamagedFilterError
 from tierlog.index.format.key_filter import _TABLE as TABLE
-from tierlog.index.format.key_filter import BLOCK_BYTES, KeyFilter, plain_block_and_mask
+from tierlog.index.format.key_filter import BLOCK_BYTES, KeyFilter
 from tierlog.index.format.layout import TIERLOG
 from tierlog.index.format.object_sections import FILTER, encode_section
 from tierlog.index.objects.builder import KeyCount

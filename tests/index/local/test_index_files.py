@@ -15,7 +15,7 @@ from tests.support.oracles.plain_index import PlainChainedFile
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.format.header import BEGIN_MAGIC, END_MAGIC, HEADER_BYTES, FileHeader, chained_bytes, items_position
 from tierlog.index.format.layout import ROCKETMQ, TIERLOG, IndexItem, ItemLayout, seconds_after
-from tierlog.index.format.trailer import TRAILER_BYTES, Cover, Trailer
+from tierlog.index.format.trailer import TRAILER_BYTES, CoverRecord, Trailer
 from tierlog.index.local.chained_file import ChainedIndexFile
 from tierlog.index.local.compacted_file import CompactedIndexFile
 from tierlog.index.local.compaction import compact
@@ -275,15 +275,15 @@ def test_damaged_slot_of_a_compacted_file_is_refused(fs: LocalFileSystem, tmp_pa
 
 
 def test_newer_version_is_told_apart_from_damage() -> None:
-    cover = Cover(0, 10, 4, 8, TIERLOG.number, version=2)
+    cover = CoverRecord(0, 10, 4, 8, TIERLOG.number, version=2)
     with pytest.raises(UnsupportedFormatError):
-        Cover.decode(cover.encode())
+        CoverRecord.decode(cover.encode())
     with pytest.raises(CorruptIndexError):
-        Cover.decode(Cover(10, 10, 4, 8, TIERLOG.number).encode())
+        CoverRecord.decode(CoverRecord(10, 10, 4, 8, TIERLOG.number).encode())
 
 
 def test_cover_and_trailer_come_back() -> None:
-    trailer = Trailer(Cover(1, 2, 3, 4, 5), TimeBounds(-1, 1, -2, 2), 99)
+    trailer = Trailer(CoverRecord(1, 2, 3, 4, 5), TimeBounds(-1, 1, -2, 2), 99)
     assert len(trailer.encode()) == TRAILER_BYTES
     assert Trailer.decode(trailer.encode()) == trailer
     assert FileHeader.decode(FileHeader(END_MAGIC, 1, 2, 3, 4).encode()) == FileHeader(END_MAGIC, 1, 2, 3, 4)
@@ -306,7 +306,7 @@ def test_maps_outlive_the_file(fs: LocalFileSystem, tmp_path: Path) -> None:
 
 
 def test_tables_in_the_docstrings_are_the_structs() -> None:
-    assert (HEADER_BYTES, Cover(0, 1, 1, 2, 2).encode().__len__(), TRAILER_BYTES) == (28, 32, 80)
+    assert (HEADER_BYTES, CoverRecord(0, 1, 1, 2, 2).encode().__len__(), TRAILER_BYTES) == (28, 32, 80)
     assert (ROCKETMQ.chained_bytes, ROCKETMQ.compacted_bytes) == (32, 28)
     assert (TIERLOG.chained_bytes, TIERLOG.compacted_bytes) == (36, 32)
     assert chained_bytes(ROCKETMQ, 5_000_000, 20_000_000) == 680_000_028

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.index.index_merge import memory_workbench
+from tests.support.index.index_merge import memory_assembly
 from tests.support.index.merge_inputs import STEP, Inputs, Key
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.maintenance import merge_task
@@ -22,7 +22,7 @@ ITEMS_A_PAGE = (PAGE_BYTES - 16) // 32
 
 
 def run(inputs: Inputs, **changes: object) -> tuple[IndexEntry, ...]:
-    return merge_range(inputs.task(**changes), inputs.objects, SeededRandomness(1), memory_workbench()).entries
+    return merge_range(inputs.task(**changes), inputs.objects, SeededRandomness(1), memory_assembly()).entries
 
 
 def hot_files(files: int, hot: int, others: int = 20) -> list[list[Key]]:
@@ -120,9 +120,9 @@ def test_begin_times_that_are_no_whole_seconds_apart_are_refused() -> None:
 
 def test_nothing_half_made_stays_in_the_folder() -> None:
     inputs = Inputs(hot_files(3, 50), 10, page_bytes=PAGE_BYTES)
-    workbench = memory_workbench()
-    merge_range(inputs.task(max_part_bytes=3000), inputs.objects, SeededRandomness(1), workbench)
+    assembly = memory_assembly()
+    merge_range(inputs.task(max_part_bytes=3000), inputs.objects, SeededRandomness(1), assembly)
     inputs.objects.delete(inputs.entries[0].key)
     with pytest.raises(ObjectNotFoundError):
-        merge_range(inputs.task(), inputs.objects, SeededRandomness(1), workbench)
-    assert list(workbench.fs.list_dir(workbench.tmp_dir)) == []
+        merge_range(inputs.task(), inputs.objects, SeededRandomness(1), assembly)
+    assert list(assembly.fs.list_dir(assembly.tmp_dir)) == []

@@ -12,7 +12,7 @@ import pytest
 
 from tests.property.test_object_builder import SEGMENT, mirrored, source_of
 from tierlog.index.objects.builder import IndexMeta, write_index_object
-from tierlog.index.objects.publisher import Workbench
+from tierlog.index.objects.publisher import AssemblyFolder
 from tierlog.tiering.base.errors import ClosedError, UnavailableError
 from tierlog.tiering.base.fs import LocalFileSystem
 
@@ -21,11 +21,11 @@ META = IndexMeta("s", SEGMENT, {})
 
 
 def test_file_holds_the_object_and_is_gone_afterwards(tmp_path: Path) -> None:
-    bench = Workbench(FS, tmp_path / "tmp", contextlib.nullcontext)
+    assembly = AssemblyFolder(FS, tmp_path / "tmp", contextlib.nullcontext)
     source = source_of([(number % 50, number) for number in range(3000)], 40)
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp" / "object").write_bytes(b"left by a process that was killed" * 10_000)
-    with bench.file("object") as draft:
+    with assembly.file("object") as draft:
         written = write_index_object(draft, source, mirrored, META, 1000)
         data = b"".join(draft.pieces(written.size_bytes))
     from_memory = write_index_object(memory := Memory(), source, mirrored, META, 1000)
@@ -45,10 +45,10 @@ class Memory:
 
 
 def test_file_is_gone_when_the_upload_fails(tmp_path: Path) -> None:
-    bench = Workbench(FS, tmp_path / "tmp", contextlib.nullcontext)
+    assembly = AssemblyFolder(FS, tmp_path / "tmp", contextlib.nullcontext)
 
     def upload() -> None:
-        with bench.file("object") as draft:
+        with assembly.file("object") as draft:
             draft.write_at(0, b"some")
             raise UnavailableError("the bucket is down")
 
@@ -66,11 +66,11 @@ def test_nothing_is_written_once_the_store_is_closed(tmp_path: Path) -> None:
             raise ClosedError("the store is closing")
         yield
 
-    bench = Workbench(FS, tmp_path / "tmp", step)
+    assembly = AssemblyFolder(FS, tmp_path / "tmp", step)
 
     def write() -> None:
         nonlocal is_closed
-        with bench.file("object") as draft:
+        with assembly.file("object") as draft:
             draft.write_at(0, b"before")
             is_closed = True
             draft.write_at(6, b"after")
@@ -79,7 +79,7 @@ def test_nothing_is_written_once_the_store_is_closed(tmp_path: Path) -> None:
         write()
     assert (tmp_path / "tmp" / "object").read_bytes() == b"before"
     is_closed = False
-    with bench.file("object") as draft:
+    with assembly.file("object") as draft:
         assert b"".join(draft.pieces(0)) == b""
     assert list((tmp_path / "tmp").iterdir()) == []
 

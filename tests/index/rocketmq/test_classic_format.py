@@ -14,7 +14,6 @@ from tests.support.oracles.plain_classic import PlainClassicFile, plain_items
 from tests.support.stores.hot_stores import NOW_MS, array, record
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.kernels.classic import ITEM_ROW, hash_classic_items
-from tierlog.index.rocketmq.classic_file import ClassicIndexFile, query_files
 from tierlog.index.rocketmq.classic_format import (
     HEADER_BYTES,
     ITEM_BYTES,
@@ -24,6 +23,7 @@ from tierlog.index.rocketmq.classic_format import (
     WrittenFile,
     file_bytes,
 )
+from tierlog.index.rocketmq.classic_index import ClassicIndexFile, query_files
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.fs import ByteArray, LocalFileSystem
 from tierlog.tiering.format.hashing import key_hash

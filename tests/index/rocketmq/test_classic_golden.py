@@ -13,9 +13,8 @@ from tests.support.oracles.plain_classic import PlainClassicFile
 from tests.support.rocketmq.classic import Found, LogReader, log_ranges, open_files, query_message
 from tests.support.rocketmq.golden import STORES, expected, unpack
 from tierlog.index.kernels.classic import ITEM_ROW
-from tierlog.index.rocketmq.classic_file import ClassicIndexFile
 from tierlog.index.rocketmq.classic_format import ClassicHeader
-from tierlog.index.rocketmq.classic_index import ClassicIndex
+from tierlog.index.rocketmq.classic_index import ClassicIndex, ClassicIndexFile
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths

@@ -13,8 +13,7 @@ from tests.support.fs.faulty_fs import FaultyFileSystem
 from tests.support.rocketmq.classic_world import ClassicWorld, items_of, numbered, wanted_files, wanted_items
 from tests.support.stores.hot_stores import append
 from tests.support.stores.scanned_bytes import counting_scans
-from tierlog.index.rocketmq.classic_file import ClassicIndexFile
-from tierlog.index.rocketmq.classic_index import ClassicIndex, file_name
+from tierlog.index.rocketmq.classic_index import ClassicIndex, ClassicIndexFile, file_name
 from tierlog.tiering.base.errors import DiskFailedError, DiskFullError, ReadOnlyError
 from tierlog.tiering.base.fs import ByteArray, LocalFileSystem
 from tierlog.tiering.format.checkpoint import Checkpoint

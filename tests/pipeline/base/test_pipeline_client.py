@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.service.served import served
 from tests.support.stores.engines import tiny_settings
-from tierlog.pipeline.base.client import PulledPage, ServiceClient
+from tierlog.pipeline.base.client import ServedPage, ServiceClient
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import (
@@ -189,7 +189,7 @@ def test_what_a_service_holds_is_read_as_it_was_written(tmp_path: Path) -> None:
             assert topic == client.topic("t")
             assert [(queue.min_offset, queue.max_offset) for queue in topic.queues] == [(0, 0), (0, 2), (0, 0), (0, 0)]
             page = client.pull("t", 1, 0, 10)
-            assert page == PulledPage(PullStatus.FOUND, 2, 0, 2, page.messages)
+            assert page == ServedPage(PullStatus.FOUND, 2, 0, 2, page.messages)
             assert [(one["body"], one["keys"], one["tag"], one["properties"]) for one in page.messages] == [
                 (body, ["k"], "tag", {"p": "v"}) for body in bodies
             ]

@@ -14,7 +14,7 @@ from tests.support.stores.engines import tiny_settings
 from tests.support.stores.hot_stores import record
 from tierlog.index.objects.derivation import IndexSizes
 from tierlog.index.search.query import Query
-from tierlog.pipeline.new_store.broker_log import BrokerLog, LogPlan, survey
+from tierlog.pipeline.new_store.broker_log import BrokerLog, LogPlan, survey_segment
 from tierlog.pipeline.new_store.commit import publish
 from tierlog.pipeline.new_store.part import NewStore
 from tierlog.service.archive.archive import Archive
@@ -30,7 +30,7 @@ SEGMENT = 262_144
 
 def planned(root: Path) -> LogPlan:
     log = BrokerLog.find(root)
-    return LogPlan.of(log, [survey(segment) for segment in log.segments])
+    return LogPlan.of(log, [survey_segment(segment) for segment in log.segments])
 
 
 def archived(root: Path, folder: Path) -> NewStore:

@@ -18,8 +18,7 @@ from tests.support.stores.engines import tiny_settings
 from tierlog.index.search.query import Query
 from tierlog.pipeline.base.archive import ArchiveSnapshot, PinnedStore, open_manifest, open_objects
 from tierlog.pipeline.read.frames import read_frames
-from tierlog.pipeline.read.key_reads import HitsPart
-from tierlog.pipeline.read.partitions import SegmentPart, despite_rewriting
+from tierlog.pipeline.read.partitions import HitsPart, SegmentPart, despite_rewriting
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import ObjectNotFoundError, StoreError

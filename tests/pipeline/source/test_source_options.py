@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from tests.support.stores.engines import tiny_settings
 from tierlog.pipeline.read.views import by_key, message_batch, projected
 from tierlog.pipeline.source import TierlogDataSource
-from tierlog.pipeline.source.options import SourceOptions, Use, View, option_names
+from tierlog.pipeline.source.options import SourceOptions, SourceUse, View, option_names
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import InvalidRequestError
 
@@ -34,7 +34,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "pipeline.md"
 
 
 def parse(**given: str) -> SourceOptions:
-    return SourceOptions.parse(given, Use.READ)
+    return SourceOptions.parse(given, SourceUse.READ)
 
 
 def test_names_count_without_their_case_and_those_of_spark_are_passed_over() -> None:
@@ -75,7 +75,7 @@ def test_a_path_is_the_archive() -> None:
 )
 def test_a_wrong_value_is_named_with_its_option(given: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidRequestError) as raised:
-        SourceOptions.parse(given, Use.READ)
+        SourceOptions.parse(given, SourceUse.READ)
     assert words in str(raised.value)
     assert "secret" not in str(raised.value)
 
@@ -126,4 +126,4 @@ def test_columns_are_not_made_up(schema: StructType) -> None:
 
 def test_the_documentation_has_every_option_of_a_batch_read() -> None:
     section = DOCS.read_text().split("## Reading")[1].split("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(option_names(Use.READ))
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(option_names(SourceUse.READ))

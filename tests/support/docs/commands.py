@@ -78,7 +78,7 @@ def _wait_for_threads() -> None:
 
 
 def _load_kernels() -> None:
-    compile_at_first_start(cache.CHOSEN, lambda line: None)  # or the first service of a page would say how far it is
+    compile_at_first_start(cache.CHOICE, lambda line: None)  # or the first service of a page would say how far it is
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         log, root, cold = f"{folder}/log", f"{folder}/store", f"file://{folder}/cold"
         Path(log).write_text("a line k=1\n")

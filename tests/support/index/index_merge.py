@@ -15,7 +15,7 @@ from tierlog.index.format.key_filter import DEFAULT_BITS_PER_KEY
 from tierlog.index.format.layout import Items
 from tierlog.index.maintenance.merge_job import FailedRange, RangeResult, RunTasks
 from tierlog.index.maintenance.merge_task import MergeTask, merge_range
-from tierlog.index.objects.publisher import Workbench
+from tierlog.index.objects.publisher import AssemblyFolder
 from tierlog.index.objects.reader import IndexObjectReader
 from tierlog.index.objects.writer import DEFAULT_PAGE_BYTES, IndexMeta
 from tierlog.tiering.base.errors import StoreError
@@ -55,9 +55,9 @@ class Shape:
     filter_bits: int = DEFAULT_BITS_PER_KEY
 
 
-def memory_workbench() -> Workbench:
+def memory_assembly() -> AssemblyFolder:
     """A folder for half-made objects that is in memory."""
-    return Workbench(CrashFileSystem(), Path("/merge"), contextlib.nullcontext)
+    return AssemblyFolder(CrashFileSystem(), Path("/merge"), contextlib.nullcontext)
 
 
 def task_of(
@@ -85,7 +85,7 @@ def merge(
     merged: list[IndexEntry] = []
     for slot_from, slot_end in pairwise(cuts):
         task = replace(whole, slot_from=slot_from, slot_end=slot_end)
-        merged += merge_range(task, manifest.objects, randomness, memory_workbench()).entries
+        merged += merge_range(task, manifest.objects, randomness, memory_assembly()).entries
     if commit and merged:
         manifest.commit_other(ManifestChange(index=tuple(merged), remove=tuple(chosen), begun_s=begun_s))
     return merged
@@ -105,7 +105,7 @@ def in_process(objects: ObjectStore, randomness: Randomness) -> RunTasks:
         outcomes: list[RangeResult] = []
         for task in tasks:
             try:
-                outcomes.append(merge_range(task, objects, randomness, memory_workbench()))
+                outcomes.append(merge_range(task, objects, randomness, memory_assembly()))
             except StoreError as error:
                 outcomes.append(FailedRange.of(error))
         return outcomes

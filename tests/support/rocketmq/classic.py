@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tierlog.index.rocketmq.classic_file import ClassicIndexFile, query_files
+from tierlog.index.rocketmq.classic_index import ClassicIndexFile, query_files
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.paths import base_offset_name
 from tierlog.tiering.format.record import decode_record

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from tests.support.oracles.plain_classic import PlainClassicFile
 from tests.support.stores.hot_stores import STORE_HOST, HotWorld
-from tierlog.index.rocketmq.classic_file import ClassicIndexFile
 from tierlog.index.rocketmq.classic_format import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, classic_hashes
-from tierlog.index.rocketmq.classic_index import ClassicIndex
+from tierlog.index.rocketmq.classic_index import ClassicIndex, ClassicIndexFile
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.options import HotOptions
 from tierlog.tiering.base.types import END_OF_TIME_MS

@@ -12,7 +12,7 @@ from tests.support.pipeline.stream_driver import Row, StreamDriver
 from tests.support.service.served import served
 from tests.support.stores.engines import tiny_settings
 from tierlog.pipeline.read.views import MESSAGES_SPARK
-from tierlog.pipeline.source.options import SourceOptions, Use
+from tierlog.pipeline.source.options import SourceOptions, SourceUse
 from tierlog.pipeline.source.stream_reader import TierlogStreamReader
 from tierlog.service.engine.store import Store
 from tierlog.tiering.message.batch import Message
@@ -41,7 +41,9 @@ class StreamedStore:
     def new_query(self, **options: str) -> StreamDriver:
         """A query with a checkpoint of its own; options of the store's query unless told otherwise."""
         given = {**self.options, **options}
-        return StreamDriver(lambda: TierlogStreamReader(SourceOptions.parse(given, Use.READ_STREAM), MESSAGES_SPARK))
+        return StreamDriver(
+            lambda: TierlogStreamReader(SourceOptions.parse(given, SourceUse.READ_STREAM), MESSAGES_SPARK)
+        )
 
     def restore(self) -> None:
         """The volume is lost; another is made from the archive and served where the lost one was."""

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.stores.hold import Hold
 from tierlog.tiering.base.errors import ObjectStoreUnavailableError
+from tierlog.tiering.cold.reading.archive_reader import SingleFlight
 from tierlog.tiering.cold.reading.bill import BudgetSpentError
-from tierlog.tiering.cold.reading.single_flight import SingleFlight
 
 WAITERS = 8
 

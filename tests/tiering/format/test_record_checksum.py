@@ -10,8 +10,15 @@ from tierlog.tiering.base.errors import ChecksumMismatchError, InvalidRequestErr
 from tierlog.tiering.base.types import Durability, Tier
 from tierlog.tiering.checks.invariants import check_store
 from tierlog.tiering.format.properties import encode_properties
-from tierlog.tiering.format.record import MAX_PROPERTIES_BYTES, decode_record, encode_host, encode_record
-from tierlog.tiering.format.record_checksum import CHECKSUM_BYTES, has_checksum, is_intact
+from tierlog.tiering.format.record import (
+    CHECKSUM_BYTES,
+    MAX_PROPERTIES_BYTES,
+    decode_record,
+    encode_host,
+    encode_record,
+    has_checksum,
+    is_intact,
+)
 from tierlog.tiering.kernels.scan import ScanStop, TopicTable, scan
 from tierlog.tiering.message.batch import Message, MessageBatch
 from tierlog.tiering.message.stored_message import StoredMessage

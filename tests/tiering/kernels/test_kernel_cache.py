@@ -39,7 +39,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "prefix"
 
 
-def _choose(prefix: Path, home: Path, **more: str) -> cache.Chosen:
+def _choose(prefix: Path, home: Path, **more: str) -> cache.CacheChoice:
     chosen = cache.choose({"XDG_CACHE_HOME": str(home), **more}, prefix)
     assert chosen is not None
     return chosen

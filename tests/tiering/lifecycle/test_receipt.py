@@ -40,7 +40,7 @@ def test_an_update_is_made_of_what_the_other_has_stored_since() -> None:
 def test_rows_of_a_process_stay_until_they_are_settled_or_its_own_take_their_place() -> None:
     receipt = Receipt(STONE, 5).with_rows((row(0, "a"), row(1, "a")), "a").with_rows((row(2, "b"),), "b")
     assert [each.new for each in receipt.with_rows((row(3, "a"),), "a").rewritten] == ["b2", "a3"]
-    settled = receipt.settled({"a0"}, {"a1"}, 9)
+    settled = receipt.with_settled_rows({"a0"}, {"a1"}, 9)
     assert {each.new: each.at_ms for each in settled.rewritten} == {"a0": 9, "b2": None}
     assert Receipt.decode(settled.encode(), path="receipt") == settled
 

@@ -17,7 +17,7 @@ LIBRARIES = {
 OPTIONAL = {"aiodns", "backports", "brotli", "brotlicffi", "certifi", "h2", "pycares", "socks", "zstandard"}
 LEAVES = {
     "tierlog.tiering", "tierlog.tiering.base", "tierlog.tiering.base.backoff", "tierlog.tiering.base.clock",
-    "tierlog.tiering.base.errors", "tierlog.tiering.base.randomness", "tierlog.tiering.base.secret_files",
+    "tierlog.tiering.base.errors", "tierlog.tiering.base.randomness",
     "tierlog.tiering.base.types", "tierlog.tiering.remote", "tierlog.tiering.remote.endpoint",
     "tierlog.tiering.remote.http_client", "tierlog.tiering.remote.problems",
 }  # fmt: skip

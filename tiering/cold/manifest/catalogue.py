@@ -1,4 +1,4 @@
-"""What an archive holds at one version of its manifest: segments, index objects, queue rows, topics.
+"""The contents of an archive at one version of its manifest: segments, index objects, queue rows, topics.
 
 Everything takes a head, so that one query sees one version, and a reader, which pays for what it fetches. What takes
 ``lost`` tells it what cannot be read and goes on without it; without one it raises.
@@ -36,7 +36,7 @@ from tierlog.tiering.format.store_state import StoreState
 
 T = TypeVar("T")
 
-#: Is told of a part of the manifest (an entry or page reference, with its range and bounds) that cannot be read.
+#: Called with a part of the manifest (an entry or page reference, with its range and bounds) that cannot be read.
 Lost = Callable[[LogEntry | PageNode, StoreError], None]
 #: Queue rows of that size are fetched whole: one request in place of one for the table and one for each page.
 _SMALL_BYTES = 64 << 10
@@ -98,12 +98,12 @@ class ArchiveCatalogue:
                 yield entry
 
     def all_index_entries(self, reader: ArchiveReader, head: Head, lost: Lost | None = None) -> Iterator[IndexEntry]:
-        """Every published index object, in the order of publication or of their merges."""
+        """Yields every published index object, in the order of publication or of their merges."""
         yield from self._entries(reader, head.index_tree, kind="index", lost=lost)
         yield from head.index
 
     def index_entries_over(self, reader: ArchiveReader, head: Head, first: int, end: int) -> Iterator[IndexEntry]:
-        """Every published index object whose range touches the physical range ``[first, end)``."""
+        """Yields every published index object whose range touches the physical range ``[first, end)``."""
 
         def touching(items: Iterable[PageNode | IndexEntry]) -> Iterator[IndexEntry]:
             for item in items:
@@ -117,19 +117,19 @@ class ArchiveCatalogue:
         yield from touching((*head.index_tree, *head.index))
 
     def log_entry(self, reader: ArchiveReader, head: Head, base: int) -> LogEntry | None:
-        """The published segment with this base, or None."""
+        """Returns the published segment with this base, or None."""
         found = self.segment_of(reader, head, base)
         return found if found is not None and found.base == base else None
 
     def entry_of_rows(self, reader: ArchiveReader, head: Head, base: int) -> LogEntry:
-        """The published segment that queue rows name; :class:`CorruptionError` if there is none."""
+        """Returns the published segment that queue rows name; :class:`CorruptionError` if there is none."""
         found = self.log_entry(reader, head, base)
         if found is None:
             raise CorruptionError(f"queue rows name segment {base}, which the manifest lacks")
         return found
 
     def segment_of(self, reader: ArchiveReader, head: Head, offset: int) -> LogEntry | None:
-        """The published segment that holds a physical offset, or None."""
+        """Returns the published segment that holds a physical offset, or None."""
         for entry in head.log:
             if entry.first <= offset < entry.next:
                 return entry
@@ -198,7 +198,7 @@ class ArchiveCatalogue:
         )
 
     def gaps(self, reader: ArchiveReader, head: Head) -> tuple[QueueGap, ...]:
-        """All declared gaps of the store's queues."""
+        """Returns all declared gaps of the store's queues."""
         ref = head.gaps
         if ref is None:
             return ()
@@ -309,7 +309,7 @@ class Totals:
 
 
 class ArchiveTotals:
-    """How much an archive holds, by kind, without listing it: sums of manifest pages, each read once.
+    """The amount that an archive holds, by kind, without listing it: sums of manifest pages, each read once.
 
     Pages are immutable and their names are used once, so a sum that was taken holds as long as the page is named.
     :meth:`of` is thread safe, :meth:`learn` for one thread.
@@ -322,7 +322,7 @@ class ArchiveTotals:
         self._learned: Head | None = None
 
     def of(self, head: Head) -> Totals | None:
-        """The sums of a head, without a request; None while pages of it were not read."""
+        """Returns the sums of a head, without a request; None while pages of it were not read."""
         segments, objects = self._known(head.log_tree), self._known(head.index_tree)
         if segments is None or objects is None:
             return None

@@ -1,4 +1,4 @@
-"""What one commit changes in the manifest, and the head that follows from it."""
+"""The changes that one commit makes in the manifest, and the head that follows from them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ManifestChange:
 
 
 def apply_change(head: Head, change: ManifestChange, edit: TreeEdit) -> Head:
-    """The head after the change, but for its version and commit id; what it names is stored.
+    """Returns the head after the change, but for its version and commit id; what it names is stored.
 
     Raises :class:`ConflictError` if an entry to be removed is gone.
     """

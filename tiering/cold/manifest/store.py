@@ -81,7 +81,7 @@ class ManifestStore(ArchiveCatalogue):
         self._epoch: int | None = None
 
     def reader(self, bill: ReadBill | RequestChain | None = None, *, scan: bool = False) -> ArchiveReader:
-        """A reader of this archive's objects on a bill of its own; ``scan`` for one that reads much once."""
+        """Returns a reader of this archive's objects on a bill of its own; ``scan`` for one that reads much once."""
         return ArchiveReader(self.objects, self.cache, bill, scan=scan)
 
     # the head
@@ -92,7 +92,7 @@ class ManifestStore(ArchiveCatalogue):
         return self._head
 
     def refresh(self, bill: ReadBill | None = None) -> Head:
-        """The newest head; :class:`ObjectNotFoundError` if this store has no archive yet."""
+        """Returns the newest head; :class:`ObjectNotFoundError` if this store has no archive yet."""
         if bill is not None:
             bill.charge((self.keys.head, 0, 0), "head")
         with self._lock:
@@ -119,7 +119,7 @@ class ManifestStore(ArchiveCatalogue):
         return head
 
     def recent(self, max_age_s: float) -> Head | None:
-        """The head last seen, unless it is longer ago that somebody looked for a newer one."""
+        """Returns the last head seen, if it was checked within ``max_age_s``."""
         return self._head if self._clock.monotonic_s() - self._looked_s <= max_age_s else None
 
     def _read_head(self) -> tuple[bytes, ObjectInfo] | None:
@@ -291,7 +291,7 @@ class ManifestStore(ArchiveCatalogue):
     def commit_other(
         self, change: ManifestChange, *, owned: bool = False, refuse: Callable[[Head], None] | None = None
     ) -> Head:
-        """Publishes what replaces or removes named entries (merge, expiry, erasure, repair), by whomever.
+        """Publishes replacements and removals of named entries (merge, expiry, erasure, repair), from any process.
 
         Tried again from any newer head; ``refuse`` sees each of them first, and raises :class:`ConflictError` for one
         that the change was not planned on. So does this if an entry to be removed is gone or the uploads took too long;

@@ -89,7 +89,7 @@ class Sweep:
         orphans = self._unknown(head, long_ago_ms, report)
         if orphans:
             claim()
-            # Who prepared a commit before this one fails, looks at the time again, and names nothing doomed here.
+            # A commit prepared before this one fails, checks the time again, and names nothing about to be deleted.
             head = self._drop_emptied()
         due = [page for page in head.removed if page.at_ms <= long_ago_ms and page.ref.key not in self._emptied]
         if orphans or due:

@@ -74,7 +74,7 @@ class TreeEdit:
         self.left: list[str] = []
 
     def spill(self, head: Head) -> Head:
-        """The head with at most the allowed entries inline, older ones in pages that are already stored.
+        """Returns the head with at most the allowed entries inline, older ones in pages that are already stored.
 
         Half of the allowance is kept, so that a spill happens once in many commits.
         """
@@ -96,7 +96,7 @@ class TreeEdit:
         )
 
     def change(self, kind: Kind, tree: Tree, may_hold: Callable[[PageNode], bool], change: Change) -> Tree:
-        """The tree with ``change`` applied to every entry below the nodes for which ``may_hold`` is true."""
+        """Returns the tree with ``change`` applied to every entry below the nodes for which ``may_hold`` is true."""
 
         def edit_leaf(leaf: PageNode) -> list[Any] | None:
             items = self._load(kind, leaf)
@@ -111,7 +111,7 @@ class TreeEdit:
         return tuple(self._rewrite(kind, 1, tree, may_hold, edit_node))
 
     def mend(self, kind: Kind, tree: Tree, lost: PageNode, entries: Sequence[Entry]) -> Tree:
-        """The tree with ``entries`` in the place of a page that cannot be read; each brings its own queue rows.
+        """Returns the tree with ``entries`` in the place of a page that cannot be read; each brings its own queue rows.
 
         Raises :class:`ConflictError` if the page has left the tree.
         """
@@ -145,7 +145,7 @@ class TreeEdit:
         return ObjectRef(key, len(data), zlib.crc32(data), head_length), info.modified_ms
 
     def read(self, ref: ObjectRef) -> bytes:
-        """A manifest object, checked against its reference."""
+        """Returns a manifest object, checked against its reference."""
         data, _ = self._objects.get(ref.key)
         return ref.check(data)
 
@@ -176,7 +176,7 @@ class TreeEdit:
         may_hold: Callable[[PageNode], bool],
         edit: Callable[[PageNode], list[Any] | None],
     ) -> list[PageNode]:
-        """The nodes after ``edit`` gave some of them new items; small ones join a neighbour, empty ones go."""
+        """Returns the nodes after ``edit`` gave some of them new items; small ones join a neighbour, empty ones go."""
         pages: list[_Page] = []
         for node in nodes:
             items = edit(node) if may_hold(node) else None
@@ -208,7 +208,7 @@ class TreeEdit:
         return _Page(None, self._load(kind, page.node), self._leave(page.node))
 
     def _leave(self, node: PageNode) -> tuple[ObjectRef, ...]:
-        """Notes that nothing will name the node's objects; where rows of its entries are found meanwhile."""
+        """Notes that nothing will name the node's objects, and where the rows of its entries are until then."""
         self.left.append(node.ref.key)
         if node.rows is None:
             return ()

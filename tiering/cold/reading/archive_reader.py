@@ -1,4 +1,4 @@
-"""How archive objects are read: in ranges, on a bill, through the caches, each range fetched once for all who want it.
+"""Reads archive objects: in ranges, on a bill, through the caches, each range fetched once for all who want it.
 
 Objects are immutable and their names used once, so a range of one, once read and found good, is good for ever. Three
 layers keep such ranges: decoded metadata in memory, raw data in memory, both raw on the local disk.
@@ -7,14 +7,15 @@ layers keep such ranges: decoded metadata in memory, raw data in memory, both ra
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any, Protocol, TypeVar
 
 from tierlog.tiering.base.errors import CorruptionError
-from tierlog.tiering.cold.reading.bill import ReadBill, RequestChain
+from tierlog.tiering.cold.reading.bill import ReadBill, RequestChain, UnsharedError
 from tierlog.tiering.cold.reading.disk_cache import DiskCache
 from tierlog.tiering.cold.reading.memory_cache import LayerCounters, MemoryCache, Range, size_of
-from tierlog.tiering.cold.reading.single_flight import SingleFlight
 from tierlog.tiering.objects.object_store import ObjectStore
 
 T = TypeVar("T")
@@ -25,6 +26,60 @@ _DATA_SHARE = 4
 _JOIN_GAP_BYTES = 64 << 10
 """Closer ranges are asked for in one request: the bytes between them cost less than another round trip."""
 _JOIN_BYTES = 8 << 20
+
+
+class SingleFlight:
+    """Runs one piece of work a key at a time; whoever comes while it runs gets its outcome. Thread safe.
+
+    The work runs on the thread of the first, so nobody who waits can end it. An error of the work reaches everybody
+    who waits for it: of a bucket that is dead each learns once, without asking again in turn. What stops only the
+    first, an :class:`UnsharedError` or a signal, is not passed on: the next one who waits does the work.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[Hashable, Future[Any]] = {}
+        self._joined = 0
+
+    @property
+    def joined(self) -> int:
+        """Number of times that somebody waited for what another one was fetching."""
+        return self._joined
+
+    def run(self, key: Hashable, work: Callable[[], T]) -> tuple[T, bool]:
+        """Returns the work's result, and whether it was done here."""
+        while True:
+            with self._lock:
+                flight = self._running.get(key)
+                if flight is None:
+                    mine: Future[T] = Future()
+                    self._running[key] = mine
+                    break
+                self._joined += 1
+            try:
+                result: T = flight.result()
+            except CancelledError:
+                continue
+            return result, False
+        return self._run(key, mine, work), True
+
+    def _run(self, key: Hashable, mine: Future[T], work: Callable[[], T]) -> T:
+        try:
+            result = work()
+        except BaseException as error:
+            self._end(key)
+            if isinstance(error, UnsharedError) or not isinstance(error, Exception):
+                mine.cancel()
+            else:
+                mine.set_exception(error)
+            raise
+        self._end(key)
+        mine.set_result(result)
+        return result
+
+    def _end(self, key: Hashable) -> None:
+        with self._lock:
+            del self._running[key]
 
 
 class _Look(Protocol[T_co]):
@@ -41,7 +96,7 @@ class CacheLayer(Protocol):
         ...
 
     def counters(self) -> LayerCounters:
-        """All numbers at one moment."""
+        """Returns all numbers at one moment."""
         ...
 
     def close(self) -> None:
@@ -133,7 +188,7 @@ class ArchiveReader:
         return lambda start, end: self.fetch(key, start, end, stage)
 
     def metadata(self, key: str, start: int, end: int, stage: str, decode: Decode[T]) -> T:
-        """A decoded piece of metadata, fetched only if it is not kept already.
+        """Returns a decoded piece of metadata, fetched only if it is not kept already.
 
         ``decode`` checks the bytes: nothing that it refuses is kept, and what it refuses of the disk is fetched again.
         """
@@ -152,7 +207,7 @@ class ArchiveReader:
     def data(self, key: str, start: int, end: int, stage: str, decode: Decode[T]) -> T:
         """Returns what ``decode`` makes of a range of data, whose bytes are kept as they are stored.
 
-        Who waits for what another is fetching gets its bytes: the other may make something else of them.
+        A caller who waits for another's fetch gets its bytes: the other may decode them in another way.
         """
         place = key, start, end
         kept = self._cache.data
@@ -319,7 +374,7 @@ class _BlockReader(ArchiveReader):
         self._block: bytes | None = None
 
     def fetch(self, key: str, start: int, end: int, stage: str) -> bytes:
-        """A piece of the range, or one ranged GET for what lies outside it."""
+        """Returns a piece of the range, or one ranged GET for what lies outside it."""
         if key != self._key or start < self._start or end > self._end:
             return super().fetch(key, start, end, stage)
         if self._block is None:

@@ -1,7 +1,7 @@
-"""What one query or pull asks of the object store: requests, bytes, how long its chains of requests are, the price.
+"""The bill of one query or pull at the object store: requests, bytes, the length of its chains of requests, the price.
 
-A chain is requests made one after another, each for what the one before told. A piece of work that another one led to
-goes on from the end of that one's chain. Requests for the manifest (its head, pages, rows and state) count like all
+A chain is a run of requests, each of which needs the answer of the one before. Work that other work led to goes on from
+the end of that work's chain. Requests for the manifest (its head, pages, rows and state) count like all
 others, but stand outside the chains: depth is counted with the manifest loaded.
 """
 
@@ -12,22 +12,25 @@ from collections import Counter
 
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.cold.reading.memory_cache import Range
-from tierlog.tiering.cold.reading.single_flight import PersonalError
 from tierlog.tiering.objects.object_store import usd_of
 
 
-class BudgetSpentError(StoreError, PersonalError):
+class UnsharedError(Exception):
+    """Mixin of errors that concern only the caller who met them: nobody who waits for the same fetch gets one."""
+
+
+class BudgetSpentError(StoreError, UnsharedError):
     """The next request would exceed what the query may ask for."""
 
 
-class AbandonedError(StoreError, PersonalError):
+class AbandonedError(StoreError, UnsharedError):
     """Nobody waits for the answer to this request any more."""
 
 
 class ReadBill:
     """Requests, bytes and chains of one query or pull; what a cache or another reader's request gave is a hit.
 
-    Thread safe. A request counts from the moment it is about to be made, whatever becomes of it and of who wanted it.
+    Thread safe. A request counts from the moment it is about to be made, whatever becomes of it and of its caller.
     """
 
     def __init__(self, max_requests: int | None = None) -> None:
@@ -79,7 +82,7 @@ class ReadBill:
         return self._asked.get(place, 0)
 
     def close(self) -> None:
-        """The answer is given: nothing is asked for any more by those who are still at it."""
+        """Ends the bill: the answer is given, and work that is still under way asks for nothing more."""
         with self._lock:
             self._is_closed = True
 

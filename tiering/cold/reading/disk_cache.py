@@ -36,7 +36,7 @@ from pathlib import Path
 
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.cold.reading.memory_cache import ByteLru, Forgotten, LayerCounters, Range
+from tierlog.tiering.cold.reading.memory_cache import ByteLru, ForgottenKeys, LayerCounters, Range
 
 MAGIC = b"TLCACHE1"
 HEAD = struct.Struct(">8sIH")
@@ -71,7 +71,7 @@ class DiskCache:
         self._pause = self._numbers = 0
         self._hits = self._misses = self._evictions = 0
         self._closed = False
-        self._forgotten = Forgotten()
+        self._forgotten = ForgottenKeys()
         with contextlib.ExitStack() as held:
             for each in (folder, self._ranges, self._tmp):
                 fs.make_dirs(each)
@@ -101,7 +101,7 @@ class DiskCache:
             return not self._closed and _file_name(*place) in self._lru
 
     def get(self, key: str, start: int, end: int) -> bytes | None:
-        """The bytes of a range, or None; whatever is wrong with a file, it is as if it were not there."""
+        """Returns the bytes of a range, or None; whatever is wrong with a file, it is as if it were not there."""
         name = _file_name(key, start, end)
         with self._lock:
             is_listed = not self._closed and self._lru.get(name) is not None
@@ -114,7 +114,7 @@ class DiskCache:
         return data
 
     def kept(self) -> Iterator[tuple[Range, bytes]]:
-        """Every range that is there now, read one after the other; what is wrong is left out."""
+        """Yields every range that is there now, read one after the other; what is wrong is left out."""
         with self._lock:
             names = [] if self._closed else [(name, self._lru.get(name, touch=False)) for name in self._lru]
         for name, size in names:

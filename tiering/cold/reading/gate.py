@@ -1,7 +1,7 @@
-"""How many callers may wait for the archive at once, so that a dead bucket leaves threads for what is hot.
+"""Limits how many callers wait for the archive at once, so that a dead bucket leaves threads for what is hot.
 
-Who runs work for others gives it a gate (:func:`behind`); work passes it (:func:`entering_archive`) on the thread of
-its caller, before the first request to the archive that it waits for. Work without a gate just goes on.
+Whoever runs work for others gives it a gate (:func:`through_gate`); work passes it (:func:`entering_archive`) on the
+thread of its caller, before the first request to the archive that it waits for. Work without a gate just goes on.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GATE: ContextVar[ArchiveGate | None] = ContextVar("tierlog_archive_gate", defau
 
 
 @contextmanager
-def behind(gate: ArchiveGate | None) -> Iterator[None]:
+def through_gate(gate: ArchiveGate | None) -> Iterator[None]:
     """Makes what runs in the context pass ``gate`` on its way to the archive."""
     before = _GATE.set(gate)
     try:
@@ -63,5 +63,5 @@ def entering_archive() -> Iterator[None]:
     if gate is None:
         yield
     else:
-        with gate.passing(), behind(None):
+        with gate.passing(), through_gate(None):
             yield

@@ -71,7 +71,7 @@ class ByteLru(Generic[K, V]):
         return iter(self._kept)
 
     def get(self, key: K, *, touch: bool = True) -> V | None:
-        """The value, which becomes the last to go if ``touch``; None if there is none."""
+        """Returns the value, which becomes the last to go if ``touch``; None if there is none."""
         entry = self._kept.get(key)
         if entry is None:
             return None
@@ -98,7 +98,7 @@ class ByteLru(Generic[K, V]):
         return entry
 
 
-class Forgotten:
+class ForgottenKeys:
     """Keys of objects of which nothing more is kept: a fetch that was on its way brings nothing back.
 
     Names are used once, so a key never leaves for being wanted again; the last 10,000 are remembered.
@@ -126,7 +126,7 @@ class MemoryCache(Generic[V]):
         self._lock = threading.Lock()
         self._main: ByteLru[Range, V] = ByteLru(limit_bytes - limit_bytes // _SCAN_SHARE)
         self._scanned: ByteLru[Range, V] = ByteLru(limit_bytes // _SCAN_SHARE)
-        self._forgotten = Forgotten()
+        self._forgotten = ForgottenKeys()
         self._hits = self._misses = self._evictions = 0
 
     def get(self, place: Range, *, scan: bool = False, again: bool = False) -> V | None:

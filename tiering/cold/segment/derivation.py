@@ -1,4 +1,4 @@
-"""What a sorted segment says of itself: its manifest entry and its queue rows, for a manifest that has lost them."""
+"""Derives the manifest entry and the queue rows of a sorted segment, for a manifest that has lost them."""
 
 from __future__ import annotations
 
@@ -64,15 +64,18 @@ def entry_of_segment(objects: ObjectStore, key: str, added: int) -> LogEntry:
 
     Raises :class:`CorruptionError` for a damaged one.
     """
+    # size and checksum of the whole object
     size = objects.head(key).size_bytes
     stream = ObjectStream(objects, key, size)
     stream.take_rest()
+    # the seek table, from its footer
     frames = int.from_bytes(objects.get_range(key, max(0, size - _FOOTER_BYTES), size)[:4], "little")
     seek_bytes = SKIPPABLE.size + frames * SEEK_ROW.itemsize + _FOOTER_BYTES
     if seek_bytes > size:
         raise TornRecordError("no seek table at the end", path=key)
     table = objects.get_range(key, size - seek_bytes, size)
     seek = decode_seek_table(table, path=key)
+    # the two sections behind the record frames, which follow each other
     offset_map = _section(objects, key, size, int(seek.compressed[-1]) + SKIPPABLE.size)
     directory = _section(objects, key, size, offset_map.position + offset_map.length + SKIPPABLE.size)
     sections = {
@@ -80,6 +83,7 @@ def entry_of_segment(objects: ObjectStore, key: str, added: int) -> LogEntry:
         "directory": directory,
         "seek_table": SectionRef(size - seek_bytes, len(table), len(table), zlib.crc32(table)),
     }
+    # enough of an entry to read the directory, which tells the rest
     entry = LogEntry(
         key=key,
         base=0,

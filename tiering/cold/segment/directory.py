@@ -103,7 +103,7 @@ _EXTREMES = {name: np.min if name.startswith("min") else np.max for name in _TIM
 
 
 def frame_columns(places: Sequence[FramePlace], frames: NDArray[np.int64]) -> dict[str, pa.Array]:
-    """The columns of directory rows that say where the frame of each lies."""
+    """Returns the columns of directory rows that say where the frame of each lies."""
     chosen = np.array([places[frame] for frame in frames.tolist()], np.int64).reshape(-1, 4)
     names = ("frame_position", "frame_length", "frame_bytes", "frame_checksum")
     return {

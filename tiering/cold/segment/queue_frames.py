@@ -79,7 +79,7 @@ class QueuePiece:
             raise
 
     def go_behind(self, item: Record | Filler, offset: int) -> None:
-        """Passes what came next, which matters to who reads from ``offset`` on if it is not below that."""
+        """Passes the next item; a pull goes on behind it unless it lies below ``offset``."""
         if item.queue_offset >= offset:
             self.next_offset = item.queue_offset + 1
         self.position += item.size
@@ -120,7 +120,7 @@ class QueueFrames:
         return int(self._starts[frame]), int(self._stops[end - 1])
 
     def neighbours(self, frame: int, limit_bytes: int) -> int:
-        """The end of a stretch that begins with a frame and is compressed in ``limit_bytes``, or one frame."""
+        """Returns the end of a stretch that begins with a frame and is compressed in ``limit_bytes``, or one frame."""
         cut = int(self._cuts[self._cuts.searchsorted(frame, side="right")])
         limit = self._starts[frame] + limit_bytes
         return frame + max(int(self._stops[frame:cut].searchsorted(limit, side="right")), 1)
@@ -131,7 +131,7 @@ class QueueFrames:
         return max(min(wanted, STRETCH_BYTES), 0) + 1 if end - frame > 1 else 0
 
     def pieces(self, frame: int, end: int, data: bytes, room: NDArray[np.uint8]) -> Iterator[QueuePiece]:
-        """The records of a stretch, whose compressed bytes are ``data``, in order.
+        """Yields the records of a stretch, whose compressed bytes are ``data``, in order.
 
         As many frames as fit into ``room``, less one byte, are decompressed there by one call.
         """
@@ -157,7 +157,7 @@ class QueueFrames:
             frame += 1
 
     def _together(self, frame: int, end: int, data: bytes, start: int, room_bytes: int) -> int:
-        """The end of the frames from one on that fit and look sound."""
+        """Returns the end of the frames from one on that fit and look sound."""
         most = self._begins[frame] + room_bytes
         stop = frame + int(self._begins[frame + 1 : end + 1].searchsorted(most, side="right"))
         return frame + leading_frames(data, start, self._places[frame:stop]) if stop > frame + 1 else frame

@@ -115,7 +115,7 @@ class SegmentReader:
         )
 
     def decode_frame(self, place: FramePlace, data: bytes) -> bytes:
-        """A frame checked and decompressed."""
+        """Returns a frame checked and decompressed."""
         path = self._entry.key
         if not is_frame_of(data, place.checksum):
             raise ChecksumMismatchError("frame differs from its checksum", path=path, position=place.position)
@@ -177,7 +177,7 @@ class SegmentReader:
         return self._reader.metadata(self._entry.key, start, start + page.length, "directory page", decode)
 
     def runs(self) -> Iterator[DirectoryRow]:
-        """Every row of the directory, those of records in no queue included, in the order of the records."""
+        """Yields every row of the directory, those of records in no queue included, in the order of the records."""
         for _, rows in self.directory_pages():
             yield from rows
 
@@ -196,7 +196,7 @@ class SegmentReader:
             yield from _rows(table.filter(pa.array(choose(table))))
 
     def directory_pages(self) -> Iterator[tuple[PageRef, list[DirectoryRow]]]:
-        """The pages of the directory and their rows."""
+        """Yields the pages of the directory and their rows."""
         for page in self._head("directory", MAGIC_DIRECTORY).pages:
             yield page, list(_rows(self._directory_page(page)))
 
@@ -212,14 +212,14 @@ class SegmentReader:
         return self._head("directory", MAGIC_DIRECTORY).table
 
     def items_of(self, rows: Iterable[DirectoryRow]) -> Iterator[Record | Filler]:
-        """The records of directory rows in their order, and the fillers between them, one fetch a frame."""
+        """Yields the records of directory rows in their order, and the fillers between them, one fetch a frame."""
         for place, group in groupby(rows, key=lambda row: row.place):
             frame = self.frame(place)
             for row in group:
                 yield from items_in(frame, row)
 
     def records_of(self, rows: Iterable[DirectoryRow]) -> Iterator[Record]:
-        """The records of directory rows in their order, without those that were removed."""
+        """Returns the records of directory rows in their order, without those that were removed."""
         return (item for item in self.items_of(rows) if not isinstance(item, Filler))
 
     # offset map
@@ -244,7 +244,7 @@ class SegmentReader:
         return self._reader.data(self._entry.key, start, start + page.length, "offset map page", decode)
 
     def cold_offset(self, physical_offset: int) -> int | None:
-        """The cold offset of the record that begins at a physical offset, None if none does; reads one page."""
+        """Returns the cold offset of the record that begins at a physical offset, None if none does; reads one page."""
         head = self._head("offset_map", MAGIC_OFFSET_MAP)
         position = physical_offset - self._entry.base
         pages = [page for page in head.pages if page.info["records"] and page.info["first_physical"] <= position]
@@ -273,7 +273,7 @@ class SegmentReader:
     # the whole
 
     def raw_items(self) -> Iterator[tuple[int, memoryview]]:
-        """Every record and filler as it is stored, in cold order, with its position in the log segment."""
+        """Yields every record and filler as it is stored, in cold order, with its position in the log segment."""
         segment_bytes = self._entry.segment_bytes
         for frame in self.frames(self.seek_table().places()):
             at = 0
@@ -321,12 +321,12 @@ def _rows(table: pa.Table) -> list[DirectoryRow]:
 
 
 def items_in(frame: bytes, row: DirectoryRow) -> Iterator[Record | Filler]:
-    """The records of a directory row, and the fillers between them, from its decompressed frame."""
+    """Returns the records of a directory row, and the fillers between them, from its decompressed frame."""
     return items_between(frame, row.position, row.position + row.bytes)
 
 
 def items_between(frame: bytes, position: int, end: int) -> Iterator[Record | Filler]:
-    """The records and fillers of a part of a decompressed frame."""
+    """Yields the records and fillers of a part of a decompressed frame."""
     while position < end:
         item = item_at(frame, position)
         yield item
@@ -334,7 +334,7 @@ def items_between(frame: bytes, position: int, end: int) -> Iterator[Record | Fi
 
 
 def item_at(frame: bytes, position: int) -> Record | Filler:
-    """The record or filler at a position of a decompressed frame."""
+    """Returns the record or filler at a position of a decompressed frame."""
     return decode_filler(frame, position) if is_filler(frame, position) else decode_record(frame, position)
 
 

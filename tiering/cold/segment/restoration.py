@@ -41,7 +41,7 @@ def restore_segment(
 ) -> RestoredFile:
     """Writes the segment of ``entry`` to ``out``, with every checksum compared, of frames and of records.
 
-    ``progress`` is told bytes done and in all. Memory: a few frames, and the file's pages. Raises
+    ``progress`` is called with the bytes done and in all. Memory: a few frames, and the file's pages. Raises
     :class:`InvalidRequestError` if the file is there and must not be replaced, :class:`CorruptionError` if the object
     is damaged: then there is no file.
     """

@@ -59,7 +59,7 @@ def choose_records(
     may_hold: Callable[[DirectoryRow], bool],
     is_chosen: Callable[[Record], bool],
 ) -> ChosenRecords:
-    """The records that ``is_chosen`` takes; only frames with a run that ``may_hold`` takes are read.
+    """Returns the records that ``is_chosen`` takes; only frames with a run that ``may_hold`` takes are read.
 
     Records that are in no queue are asked about like all others; records that were removed before are not.
     """
@@ -139,7 +139,7 @@ class _Rewriter:
         yield self._written(table)
 
     def _directory(self, data: bytes, places: list[FramePlace]) -> tuple[bytes, SectionRef]:
-        """The skippable frame of a directory whose rows say where the frames lie now."""
+        """Returns the skippable frame of a directory whose rows say where the frames lie now."""
         table, old_pages = whole_section(data, MAGIC_DIRECTORY, VERSION, path=self._entry.key)
         pages: list[Page] = []
         for page, info in zip(old_pages, table.pop("pages"), strict=True):

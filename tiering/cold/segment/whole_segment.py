@@ -1,6 +1,6 @@
 """Reads one sorted segment from its first to its last byte and puts its records together in the order of the log.
 
-Damage does not end the reading: what can be read is read, and every exception is told. Memory: the records of one
+Damage does not end the reading: what can be read is read, and every exception is reported. Memory: the records of one
 segment and a few numbers for each.
 """
 
@@ -50,7 +50,7 @@ class WholeSegment:
         return not self.damaged_frames and bool(((self.items["row"] >= 0) | self.items["filler"]).all())
 
     def cold_offsets(self) -> NDArray[np.int64]:
-        """The cold offset of each row."""
+        """Returns the cold offset of each row."""
         cold = np.empty(len(self.rows), np.int64)
         known = self.items["row"] >= 0
         cold[self.items["row"][known]] = self.items["cold"][known] + self.entry.base
@@ -129,7 +129,7 @@ def _frames(stream: ObjectStream, seek: SeekTable, whole: WholeSegment, find: Fi
 
 
 def _items(frame: bytes, is_named: bool, whole: WholeSegment) -> NDArray[np.void]:
-    """The items of a frame, which are put where they lay in the log."""
+    """Returns the items of a frame, which are put where they lay in the log."""
     if not is_named:
         raise CorruptionError("it is not the one that the seek table names")
     return place_items(frame, whole.entry.base, whole.data)
@@ -150,7 +150,7 @@ def _lost(runs: list[DirectoryRow], frame: int) -> str:
 
 
 def _scan(whole: WholeSegment, find: Find) -> ScanRows:
-    """Every record with its checksums, in the order of the log; the items learn their rows."""
+    """Returns every record with its checksums, in the order of the log; the items learn their rows."""
     items, base = whole.items, whole.entry.base
     order = np.argsort(items["position"], kind="stable")
     position, size = items["position"][order], items["size"][order]

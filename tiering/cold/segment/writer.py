@@ -99,7 +99,7 @@ class SegmentWriter:
         return self._summary
 
     def pieces(self) -> Iterator[bytes]:
-        """The object's bytes in order; :class:`ChecksumMismatchError` if they are not what the scan read."""
+        """Yields the object's bytes in order; :class:`ChecksumMismatchError` if they are not what the scan read."""
         segment = self._segment
         directory = DirectoryBuilder(segment.base_offset, segment.groups, segment.topic_names, self._ids)
         yield from self._frames(directory)
