@@ -128,7 +128,7 @@ class AuditLog:
             left -= files[number]
 
     def _files(self) -> dict[int, int]:
-        """The number and size of every file."""
+        """Returns the number and size of every file."""
         names = (name.removesuffix(_SUFFIX) for name in self._fs.list_dir(self._folder) if name.endswith(_SUFFIX))
         numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
         return {number: max(self._fs.size(self._path(number)), _BLOCK_BYTES) for number in numbers}

@@ -85,7 +85,8 @@ class AccessControl:
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    """Returns what changes with every new file, also behind a link; None while there is none."""
+    """Returns a value that changes whenever the file is replaced, also behind a symlink; None while there is no
+    file."""
     try:
         found = os.stat(path)
     except OSError:

@@ -64,7 +64,7 @@ class Audit:
 
 
 def _rule(request: Request) -> StoreRule | None:
-    """The rule that the route of a request declares for its store."""
+    """Returns the rule that the route of a request declares for its store."""
     found: StoreRule | None = request.scope["route"].traits.store
     return found
 
@@ -118,7 +118,7 @@ async def _stopping(request: Request) -> threading.Event:
 
 
 async def _caller(request: Request) -> Caller:
-    """The caller that the access middleware found; anybody where no tokens are needed."""
+    """Returns the caller that the access middleware found; anybody where no tokens are needed."""
     caller: Caller | None = request.scope.get("tierlog.caller")
     if caller is None:
         if request.app.state.needs_tokens:
@@ -147,7 +147,7 @@ async def _cluster(request: Request) -> ClusterView | None:
 
 
 async def _own_store(request: Request) -> str | None:
-    """The store of this service, also where it is alone; None for one without any."""
+    """Returns the store of this service, also where it is alone; None for one without any."""
     engine: Served | None = getattr(request.app.state, "engine", None)
     return engine.store_id if engine is not None else None
 

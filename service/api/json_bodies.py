@@ -108,23 +108,23 @@ def parsed(model: type[M], text: bytes, *place: str | int) -> M:
 
 
 def refusal(what: str, *place: str | int) -> RequestValidationError:
-    """The error that says that the body is at fault, and where."""
+    """Returns the error that says that the body is at fault, and where."""
     found: list[dict[str, Any]] = [{"loc": ("body", *place), "msg": what, "type": "value_error"}]
     return RequestValidationError(found)
 
 
 def to_topic(scope: Scope) -> Right:
-    """The right to the topic that the path names."""
+    """Returns the right to the topic that the path names."""
     return lambda caller, path: caller.check(scope, path["topic"])
 
 
 def to_some(scope: Scope) -> Right:
-    """The right to any topic: the body names those that are meant, and the route checks them."""
+    """Returns the right to any topic: the body names those that are meant, and the route checks them."""
     return lambda caller, path: caller.check(scope)
 
 
 def to_all(scope: Scope) -> Right:
-    """The right to the store as a whole."""
+    """Returns the right to the store as a whole."""
     return lambda caller, path: caller.check_everywhere(scope)
 
 

@@ -123,7 +123,7 @@ class Lane:
         return self._timeout_s
 
     def too_late(self) -> DeadlineError:
-        """The error of a request that is not done in time."""
+        """Returns the error of a request that is not done in time."""
         return DeadlineError(
             f"not done after {self._timeout_s:g} s; the work may have been done or not",
             hint="serve.request_timeout_ms is the limit",
@@ -178,7 +178,7 @@ class Lanes:
         }
 
     def of(self, choice: LaneChoice, query: bytes) -> Lane:
-        """The lane of a request, whose route declares the choice."""
+        """Returns the lane of a request, whose route declares the choice."""
         if choice is not LaneChoice.AS_ASKED:
             return self._chosen[choice]
         if query.count(b"&") > MOST_ARGUMENTS:  # it will be refused

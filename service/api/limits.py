@@ -66,7 +66,7 @@ class BodyMemory:
         self.used_bytes = 0
 
     def share(self) -> BodyShare:
-        """An empty share, for a context."""
+        """Returns an empty share, for a context."""
         return BodyShare(self)
 
     def give_back(self, share: BodyShare) -> None:
@@ -244,7 +244,7 @@ class Admission:
 
 
 def lane_of(request: Request) -> Lane:
-    """The lane of a request."""
+    """Returns the lane of a request."""
     lane: Lane = request.scope["tierlog.lane"]
     return lane
 
@@ -426,7 +426,7 @@ def _undecodable(error: ValueError) -> _RefusedError:
 
 
 async def _next(scope: Scope, steps: Iterator[bytes], *, is_here: bool) -> bytes | None:
-    """The next decoded piece; it is decoded on a thread, as that takes time."""
+    """Returns the next decoded piece; it is decoded on a thread, as that takes time."""
     if is_here:
         return next(steps, None)
     lane: Lane = scope["tierlog.lane"]

@@ -55,7 +55,7 @@ from tierlog.tiering.remote.endpoint import ServiceAddress
 
 
 def topics_of(document: Json, store_id: str) -> list[TopicInfo]:
-    """The topics of a store's answer to ``GET /v1/topics``."""
+    """Returns the topics of a store's answer to ``GET /v1/topics``."""
     try:
         return [topic_of(topic, store_id) for topic in document["topics"]]
     except (KeyError, TypeError) as error:
@@ -63,7 +63,7 @@ def topics_of(document: Json, store_id: str) -> list[TopicInfo]:
 
 
 def topic_of(document: Json, store_id: str) -> TopicInfo:
-    """One topic as a store tells of it."""
+    """Returns one topic as a store tells of it."""
     try:
         queues = [
             QueueInfo(
@@ -81,7 +81,8 @@ def topic_of(document: Json, store_id: str) -> TopicInfo:
 
 
 def merged(one: TopicInfo | None, other: TopicInfo) -> TopicInfo:
-    """Both as one: the queues of both, and what holds for any part. Its id is the first store's.
+    """Merges two entries of one topic: the queues of both, and every option that either has. The id is the first
+    store's.
 
     Of two retentions the longer is told, of which None, for ever, is the longest.
     """
@@ -114,19 +115,20 @@ class KnownArchives:
         self._failed: dict[str, tuple[float, StoreError]] = {}
 
     def begin(self) -> None:
-        """Looks in the background."""
+        """Starts to list the prefixes in the background."""
         for archive in self.archives:
             self._pool.submit(partial(self._look_first, archive))
 
     def of(self, store_id: str, cold_url: str | None = None) -> ArchivedStore | None:
-        """A store's archive as far as it is known which it is; ``cold_url`` is where the store says that it is."""
+        """Returns the archive of a store if it is known which one that is; ``cold_url`` is the address the store
+        reported."""
         said = [archive for archive in self.archives if archive.url == cold_url]
         for archive in said or [archive for archive in self.archives if store_id in archive.listed]:
             return archive.store(store_id)
         return self.archives[0].store(store_id) if len(self.archives) == 1 else None
 
     def others(self, served: Container[str]) -> list[ArchivedStore]:
-        """Stores but those; of two prefixes that have one of the same id the first is read.
+        """Returns archived stores except ``served``; where two prefixes have the same id, the first wins.
 
         The first time the answer of the object store is waited for; later its listing is renewed in the background.
         """
@@ -155,7 +157,7 @@ class KnownArchives:
         return {archive.url: errors.get(archive.url) for archive in self.archives if archive.url not in self._looked_s}
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Closes all archives."""
         for archive in self.archives:
             archive.close()
 
@@ -193,21 +195,21 @@ class ArchivedReader:
         return self._querier.query(query, page_bytes=page_bytes, store_id=self._store_id)
 
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
-        """Topics as far as they are archived, without those that ``shows`` denies."""
+        """Returns archived topics, without those that ``shows`` denies."""
         return self._querier.only_archived(self._store_id).named_topics(shows)
 
     def topic(self, name: str) -> TopicInfo:
-        """One of them; :class:`TopicNotFoundError`."""
+        """Returns one archived topic; raises :class:`TopicNotFoundError`."""
         for topic in self.topics(name.__eq__):
             return topic
         raise TopicNotFoundError(f"the archive of store {self._store_id!r} has no topic {name!r}")
 
     def files(self) -> list[FileInfo]:
-        """Published segments and index objects."""
+        """Returns published segments and index objects."""
         return self._querier.files(self._store_id)
 
     def stats(self) -> dict[str, object]:
-        """The querier's, with the watermarks of this store alone."""
+        """Returns the querier's statistics, with the watermarks of this store alone."""
         return self._querier.stats(self._store_id)
 
 
@@ -288,7 +290,7 @@ class Querier:
         return view
 
     def start(self) -> None:
-        """Looks at the cluster table from now on; asks nothing else until somebody asks."""
+        """Watches the cluster table from now on; asks nothing else until somebody asks."""
         if self._table is not None:
             self._table.start()
         self._archives.begin()
@@ -322,7 +324,7 @@ class Querier:
         return replace(query, timeout_ms=max(1, query.timeout_ms - spent_ms))
 
     def _searches(self, pages: Sequence[StoreAnswer[HotPage]]) -> list[StoreSearch]:
-        """One for each store, in the order of their ids; those that do not have the topic take no part."""
+        """Returns one search for each store, in the order of their ids, without stores that do not have the topic."""
         found: dict[str, StoreSearch] = {}
         for outcome in pages:
             service, page = outcome.service, outcome.value
@@ -356,7 +358,7 @@ class Querier:
         return ArchiveSearch(archived.store_id, archived.index, max_age_s=self._staleness_s)
 
     def only_archived(self, store_id: str) -> ArchivedStore:
-        """The archive of a store that has no service. May wait for the object store.
+        """Returns the archive of a store that has no service. May wait for the object store.
 
         Raises :class:`NotFoundError` if there is none, :class:`UnavailableError` while it may have a service.
         """
@@ -372,8 +374,8 @@ class Querier:
     # what there is
 
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
-        """Topics of all stores by name that ``shows`` does not deny; the queues of one that several have stand behind
-        each other."""
+        """Returns the topics of all stores that ``shows`` permits; a topic in several stores lists the queues of all of
+        them."""
         found, silent, unserved = self._everywhere("/v1/topics", topics_of)
         listed = [topic for topics in found for topic in topics]
         for store in (*silent.values(), *unserved):
@@ -384,7 +386,7 @@ class Querier:
         return list(by_name.values())
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic with its queues on all stores.
+        """Returns one topic with its queues on all stores.
 
         Raises :class:`TopicNotFoundError` only if every store was asked, else :class:`UnavailableError`.
         """
@@ -416,7 +418,7 @@ class Querier:
         return archived is not None and archived.has_topic(topic, self._staleness_s)
 
     def message(self, message_id: str, store_id: str | None = None) -> Json:
-        """One message by its id in whichever store has it, as an answer shows it.
+        """Returns one message by its id in whichever store has it, as an answer shows it.
 
         Raises :class:`InvalidRequestError` if several have one with this id, :class:`MessageNotFoundError` only if
         every store was asked, else :class:`UnavailableError`.
@@ -497,7 +499,7 @@ class Querier:
         return None if reason is None else Unready(reason, part, hint)
 
     def _unready_reason(self) -> str | None:
-        """An archive, or the table, that has not answered once."""
+        """Returns the name of an archive, or of the table, that has not answered once."""
         if self._table is not None and self._static is None and self._table.age_ms is None:
             return f"the cluster table was not read yet: {self._table.error or 'it is being asked'}"
         for url, error in self._archives.unknown.items():
@@ -506,7 +508,7 @@ class Querier:
         return None
 
     def close(self) -> None:
-        """Stops looking, and give connections back."""
+        """Stops watching the cluster and closes its connections."""
         if self._table is not None:
             self._table.stop()
         self.asker.client.close()
@@ -534,7 +536,8 @@ class Querier:
     def _everywhere(
         self, path: str, read: Callable[[Json, str], list[T]], only: str | None = None
     ) -> tuple[list[list[T]], dict[str, ArchivedStore], list[ArchivedStore]]:
-        """(what the services answered, archives of those that gave none, archives of stores without a service)."""
+        """Returns what the services answered, archives of those that did not answer, and archives of stores without a
+        service."""
         services = self._services()
         if only is not None:  # as long as it is not known where that is, it may be anywhere that is not known
             known = [service for service in services if service.store_id == only]

@@ -419,7 +419,7 @@ class _Run:
         return end
 
     def _start(self, message: StoredMessage) -> int:
-        """The offset in its queue from which on a message may be there already."""
+        """Returns the offset in its queue from which on a message may be there already."""
         queue = _queue_of(message)
         if self._look_everywhere or _marks(message.properties):
             return 0
@@ -427,7 +427,7 @@ class _Run:
         return min(begin, self._unmarked_from(queue)) if self._is_tight(message.record) else begin
 
     def _unmarked_from(self, queue: _Queue) -> int:
-        """The offset in a queue from which on a message without a mark may be a salvaged one."""
+        """Returns the offset in a queue from which on a message without a mark may be a salvaged one."""
         if self._is_copy:
             return self._begins.get(queue, _BEYOND)
         topic, queue_id = queue

@@ -57,7 +57,7 @@ class NodeClient:
         return self._ask(url, target, accept, store_id).content
 
     def close(self) -> None:
-        """Closes connections that nobody uses."""
+        """Closes idle connections."""
         self._client.close()
 
     def _ask(self, url: str, target: str, accept: str, store_id: str | None) -> HttpAnswer:

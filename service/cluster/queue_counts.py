@@ -65,7 +65,7 @@ class _Store:
         return self._failed_s is None
 
     def last_known(self, topic: str) -> tuple[QueueEnds, ...] | None:
-        """The answer last given; None if it was never asked, or never answered."""
+        """Returns the answer last given; None if it was never asked, or never answered."""
         found = self._answers.get(topic)
         return None if found is None else found.queues
 
@@ -76,7 +76,8 @@ class _Store:
         return ticket is None and self._clock.monotonic_s() - found.asked_s >= age_s
 
     def begin(self, topics: Iterable[str], *, is_urgent: bool) -> list[_Ticket]:
-        """Has it asked for these topics, unless it is left alone. An urgent caller hears what is true from now on."""
+        """Schedules a request for these topics, unless the store is left alone. An urgent caller gets counts from after
+        the call."""
         if self._failed_s is not None and self._clock.monotonic_s() - self._failed_s < self._retry_s:
             return []
         tickets = []

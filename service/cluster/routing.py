@@ -144,7 +144,8 @@ def _of_group(asked: RoutedRequest, group: str, cluster: ClusterView, *, tells_h
 
 
 def _without_home(asked: RoutedRequest, cluster: ClusterView) -> str | None:
-    """The store that says that there is no such group: the one asked, or the first one if a querier was asked."""
+    """Returns the store that says that there is no such group: the one asked, or the first one if a querier was
+    asked."""
     if asked.store_id is not None:
         return _other(asked.store_id, cluster)
     if cluster.own_store is not None:
@@ -189,7 +190,7 @@ def _other(store_id: str, cluster: ClusterView) -> str | None:
 
 
 def _any_store(cluster: ClusterView, *, without: str | None) -> str:
-    """The first store other than the one that the call is about, which may be down."""
+    """Returns the first store other than the one that the call is about, which may be down."""
     known = [place.store_id for place in cluster.stores()]
     if not known:
         raise _nobody_known()

@@ -81,7 +81,7 @@ class StoreEntry:
     """What a newer version has written beside."""
 
     def to_json(self) -> Json:
-        """JSON form."""
+        """Returns the JSON form."""
         return {**self.more, "url": self.url, "epoch": self.epoch, "volume_id": self.volume_id}
 
 
@@ -267,13 +267,13 @@ class ClusterTableStore:
         return self._etag is None or self._seen.version < self._newest.version
 
     def refresh(self) -> ClusterTable:
-        """Reads the newest table, one request; that of version 0, without stores, before there is any."""
+        """Reads the newest table with one request; before there is one, returns version 0 without stores."""
         with self._lock:
             self._refresh()
             return self._newest
 
     def change(self, edit: Callable[[ClusterTable], ClusterTable]) -> ClusterTable:
-        """Replaces the table by what ``edit`` makes of the newest, again and again until nobody comes between.
+        """Replaces the table with ``edit`` of the newest version, retrying until no other write intervenes.
 
         ``edit`` has to be a change that may be made twice: it is tried once more after a write that got no answer, and
         where it changes nothing there is nothing to write. What it raises is raised. So is the object store's error if

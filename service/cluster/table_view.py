@@ -126,7 +126,7 @@ class TableView:
         return self.own is not None and entered is not None and self.table.stores.get(self.own.store_id) == entered
 
     def stores(self) -> Sequence[StorePlace]:
-        """Every store that is known, by id; the own one too."""
+        """Returns every store that is known, by id; the own one too."""
         places = self._seen.places
         return [places[store_id] for store_id in sorted(places)]
 

@@ -111,7 +111,7 @@ class AppendedColumns(Sequence[Appended]):
     __hash__ = None  # type: ignore[assignment]  # its columns can change
 
     def message_ids(self) -> pa.StringArray:
-        """The message ids as one Arrow column; no Python object per message."""
+        """Returns the message ids as one Arrow column; no Python object per message."""
         import pyarrow as pa  # most who append never ask
 
         hosts = set(self.store_host)

@@ -184,7 +184,7 @@ class Appends:
         self._shared = SharedAppends(partial(self._append, durability=Durability.FLUSHED), self.pending_messages)
 
     def pending_messages(self) -> PendingMessages:
-        """An empty list of messages that come one by one, for :meth:`append`."""
+        """Returns an empty list of messages that come one by one, for :meth:`append`."""
         return PendingMessages(self._settings.hot.max_body_bytes, self._legal_topics, self._hot.topics.queues_of)
 
     def append(

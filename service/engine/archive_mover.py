@@ -57,7 +57,7 @@ class ArchiveReport:
 
 
 def owner_of(identity: StoreIdentity) -> Ownership:
-    """The identity that an open store has to its manifest."""
+    """Returns the identity that an open store has to its manifest."""
     return Ownership(identity.volume_id, identity.open_id, identity.head_open_ids)
 
 
@@ -151,7 +151,7 @@ class ArchiveMover:
         self.archive()
 
     def publish_topics(self) -> None:
-        """Tells the archive of the topics as they are now, if it does not know; before there is one, does nothing.
+        """Publishes the topics as they are now, if the archive does not have them; before there is one, does nothing.
 
         Beside the other steps: it waits for no more than one commit of a backlog that is being archived.
         """
@@ -199,7 +199,7 @@ class ArchiveMover:
                 self._remove_below(min(due, safe_border(self._hot, self._if_own(head))))
 
     def _publish_state(self, head: Head, wanted: Callable[[Head], ObjectRef | None]) -> Head:
-        """Tells the archive of groups and queue ends, if it is wanted now."""
+        """Publishes the state of groups and queue ends, if that is due."""
         with self._state.publishing:
             begun_s = self._manifest.begin_upload()
             ref = wanted(self._manifest.head or head)
@@ -229,7 +229,7 @@ class ArchiveMover:
             )  # fmt: skip
 
     def claim(self) -> Head:
-        """The head, in which this open is the one that may write."""
+        """Returns the head, in which this open is the one that may write."""
         self.check_not_stopped()
         if not self._claimed:
             with self._claiming:
@@ -242,7 +242,7 @@ class ArchiveMover:
         return head
 
     def own_epoch(self) -> int | None:
-        """The epoch that this open holds in the head, by a look at it; None while another step is under way.
+        """Returns the epoch that this open holds in the head, by a look at it; None while another step is under way.
 
         The head is claimed if it was not yet: from then on no earlier open writes to the archive. Raises as the claim.
         """
@@ -258,11 +258,12 @@ class ArchiveMover:
         return None if head is None else head.epoch
 
     def own_head(self) -> Head | None:
-        """The head last seen; None before the first contact, and once it is another's, of whose log its marks speak."""
+        """Returns the head last seen; None before the first contact, and once it is another's, of whose log its marks
+        speak."""
         return self._if_own(self._manifest.head)
 
     def _if_own(self, head: Head | None) -> Head | None:
-        """The head if this open wrote it.
+        """Returns the head if this open wrote it.
 
         Any reader may be the first to see a head that another volume, or a copy of this one, has written.
         """

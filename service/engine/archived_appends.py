@@ -82,11 +82,11 @@ class ArchivedAppends:
         self.error: str | None = None
 
     def start(self) -> None:
-        """Lets threads of our own do the work; before that every append that waits does it itself."""
+        """Starts threads that do the work; before that, every append that waits does it itself."""
         self._may_have_threads = True
 
     def stop(self) -> None:
-        """Lets go of all who wait; to be called after ``stopping`` is set."""
+        """Releases all waiting appends; to be called after ``stopping`` is set."""
         with self.writer.changed:
             self.writer.changed.notify_all()
 
@@ -129,7 +129,7 @@ class ArchivedAppends:
             self._sweep_at_s = now_s + self._sweep_every_s
 
     def numbers(self) -> TailNumbers:
-        """The numbers of this moment."""
+        """Returns the numbers of this moment."""
         writer = self.writer
         with writer.changed:
             if not writer.has_begun:

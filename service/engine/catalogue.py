@@ -99,7 +99,7 @@ def local_files(hot: HotStore, index: LocalIndex, manifest: ManifestStore | None
 
 
 def classic_files(classic: ClassicIndex) -> list[FileInfo]:
-    """Lists files of RocketMQ's own index; they tell where their last record begins, not where it ends."""
+    """Lists files of RocketMQ's own index, which record where their last record begins, not where it ends."""
     found = []
     for file in classic.files():
         header, state = file.header, "full" if file.is_full else "writing"

@@ -147,7 +147,7 @@ class _Index:
         self.has_high = all("hash_high" in (items.dtype.names or ()) for _, _, items in self._pieces)
 
     def keys(self, start: int, end: int) -> _Keys:
-        """The keys that are there of the records in ``[start, end)``."""
+        """Returns the keys that are there of the records in ``[start, end)``."""
         found = [np.empty(0, _KEY)]
         for least, greatest, items in self._pieces:
             if least < end and start <= greatest:

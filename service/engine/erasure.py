@@ -156,7 +156,7 @@ class Eraser:
                 raise
 
     def _counted(self, receipt: Receipt, query: Query, erased: Erasures) -> Receipt:
-        """The receipt with what readers see of the query below the tombstone's end, as if it were not there."""
+        """Returns the receipt with what readers see of the query below the tombstone's end, as if it were not there."""
         archived_to = self._manifest.head.archived_to if self._manifest.head is not None else 0
         segment_bytes, end = self._hot.log.segment_bytes, receipt.tombstone.end
         counts, bases, complete = {Tier.HOT: 0, Tier.COLD: 0}, set[int](), True
@@ -185,7 +185,7 @@ class Eraser:
 
 
 def _bounds(query: Query) -> tuple[int | None, int | None]:
-    """The store times of the query; a side that was left open has no bound."""
+    """Returns the store times of the query; a side that was left open has no bound."""
     return (query.from_ms or None, None if query.to_ms == END_OF_TIME_MS else query.to_ms)
 
 
@@ -217,7 +217,7 @@ class TopicDeleter:
         self._publish_topics = publish_topics
 
     def plan(self, name: str) -> dict[str, Any]:
-        """The answer that :meth:`delete` would give now; nothing is changed."""
+        """Returns the answer that :meth:`delete` would give now; nothing is changed."""
         topic = self._hot.topics.get(name)
         refuse_held([topic], (name,))
         with self._hot.between_appends() as next_offset:

@@ -57,7 +57,7 @@ from tierlog.tiering.rocketmq.check import BrokerStore
 
 
 def store_host(settings: Settings) -> bytes:
-    """IP and port as a record holds them: 8 bytes with IPv4, 20 with IPv6."""
+    """Returns IP and port as a record holds them: 8 bytes with IPv4, 20 with IPv6."""
     if settings.advertise is not None:
         host, _, port = settings.advertise.rpartition(":")
         return encode_host(ipaddress.ip_address(host.strip("[]")).packed, int(port))
@@ -151,7 +151,7 @@ class StoreParts:
 def open_parts(
     root: Path, around: Components, *, cold_url: str | None, store_id: str | None, read_only: bool
 ) -> StoreParts:
-    """Opens or make the store at ``root`` and recover it; see :meth:`service.engine.store.Store.open`."""
+    """Opens the store at ``root``, or creates it, and recovers it; see :meth:`service.engine.store.Store.open`."""
     for _ in range(_READ_ONLY_TRIES - 1 if read_only else 0):
         with contextlib.suppress(NotFoundError):  # a writer beside this removed a file between list and look
             return _open_once(root, around, cold_url=cold_url, store_id=store_id, read_only=read_only)
@@ -203,7 +203,7 @@ def _open_once(
 def _directory(
     root: Path, around: Components, *, cold_url: str | None, store_id: str | None, read_only: bool
 ) -> StoreDirectory:
-    """The directory as this opening may use it; a broker's is adopted in memory."""
+    """Returns the directory as this opening may use it; a broker's is adopted in memory."""
     fs, paths = around.fs, StorePaths(root)
     if not read_only:
         refuse_writing(fs, paths)
@@ -243,7 +243,7 @@ def _connect(
     meter: Meter,
     resources: contextlib.ExitStack,
 ) -> ArchiveConnection | None:
-    """The store's archive behind its meter and its guard; None if it has none."""
+    """Returns the store's archive behind its meter and its guard; None if it has none."""
     if identity.cold_url is None:
         return None
     fs, paths, may_write = directory.fs, directory.paths, not directory.read_only
@@ -269,13 +269,13 @@ def guard_bucket(
 
 
 def open_manifest(objects: ObjectStore, store_id: str, around: Components) -> ManifestStore:
-    """The manifest of one store of an archive; nothing is asked yet."""
+    """Returns the manifest of one store of an archive; nothing is asked yet."""
     options = around.settings.cold_options()
     return ManifestStore(objects, ColdKeys(store_id), randomness=around.randomness, options=options, clock=around.clock)
 
 
 def open_archive(cold_url: str, settings: Settings, clock: Clock, *, make: bool = True) -> ObjectStore:
-    """The object store behind a cold URL; ``make`` makes a directory that is missing."""
+    """Returns the object store behind a cold URL; ``make`` makes a directory that is missing."""
     cold = settings.cold
     return open_object_store(
         cold_url, clock=clock, endpoint_url=cold.s3_endpoint,
@@ -290,7 +290,7 @@ def open_archive(cold_url: str, settings: Settings, clock: Clock, *, make: bool 
 def _load_hot_tier(
     directory: StoreDirectory, around: Components, *, volume: Volume, seen: LastHead, stopping: threading.Event
 ) -> HotTier:
-    """Log and indexes as they lie on the disk, not recovered yet."""
+    """Loads log and indexes from the disk, not recovered yet."""
     fs, paths, settings, clock = directory.fs, directory.paths, around.settings, around.clock
     identity, manifest = volume.identity, volume.manifest
     archived_to, indexed_to = seen.archived_to, seen.indexed_to
@@ -325,7 +325,8 @@ def _load_hot_tier(
 def _archive_parts(
     directory: StoreDirectory, around: Components, *, volume: Volume, resources: contextlib.ExitStack
 ) -> ArchiveParts | None:
-    """The archive with its caches and its key index; none of them lie on the disk of a store that is only read."""
+    """Returns the archive with its caches and its key index; none of them lie on the disk of a store that is only
+    read."""
     manifest, cold_url, settings = volume.manifest, volume.identity.cold_url, around.settings
     if manifest is None:
         return None

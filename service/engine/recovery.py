@@ -100,7 +100,7 @@ def take_volume(
     connect: Callable[[StoreIdentity], ArchiveConnection | None],
     resources: contextlib.ExitStack,
 ) -> Volume:
-    """Lock the directory and say durably who opens it; ``resources`` gets the lock.
+    """Locks the directory and records durably who opens it; ``resources`` gets the lock.
 
     Raises what :func:`plan_identity` and :func:`look_at_archive` do, :class:`StoreLockedError` if another process has
     the directory; ``store.json`` is as it was then.
@@ -129,7 +129,7 @@ def _look(
     plan: Callable[[], StoreIdentity],
     connect: Callable[[StoreIdentity], ArchiveConnection | None],
 ) -> Volume:
-    """Plan the identity and look at its archive; writes nothing into the directory."""
+    """Plans the identity and looks at its archive; writes nothing into the directory."""
     identity = plan()
     lost = TailRestorer(TailMark(directory.fs, directory.paths), identity.volume_id)
     archive = connect(identity)
@@ -191,7 +191,7 @@ def recover_hot_tier(
     lost: TailRestorer,
     tombstones: Sequence[Tombstone],
 ) -> None:
-    """Recover the log and everything derived from it; index files that are full meanwhile are sealed at once.
+    """Recovers the log and everything derived from it; seals index files that are full on the way.
 
     ``tombstones`` are the erasures that the archive is known to say. Raises what :meth:`HotStore.recover` does.
     """

@@ -218,7 +218,7 @@ class Removal:
         return {**done, "receipt": receipt}
 
     def round(self) -> bool:
-        """Rewrites one batch in the background, if there is any; whether there is more to do at once."""
+        """Rewrites one batch in the background, if there is any; returns whether more can be done at once."""
         if self._eraser is None or self._expirer is None:
             return False
         self._deleter.tell_archive()
@@ -231,11 +231,11 @@ class Removal:
         return None if self._expirer is None else self._expirer.held_at
 
     def receipts(self) -> list[dict[str, Any]]:
-        """The receipts of all erasures, the oldest first."""
+        """Returns the receipts of all erasures, the oldest first."""
         return self._cold().all()
 
     def receipt(self, tombstone_id: str) -> dict[str, Any]:
-        """The receipt of one erasure; raises :class:`NotFoundError` for an unknown one."""
+        """Returns the receipt of one erasure; raises :class:`NotFoundError` for an unknown one."""
         return self._cold().get(tombstone_id)
 
     def configure(self, name: str, **changes: Unpack[TopicChanges]) -> None:

@@ -93,7 +93,7 @@ def _is_done(fs: FileSystem, paths: StorePaths, url: str) -> bool:
 
 
 def _begun(fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
-    """The identity of a restore that was cut off, None for an empty directory."""
+    """Returns the identity of a restore that was cut off, None for an empty directory."""
     identity = StoreIdentity.read(fs, paths)
     if identity is None:
         found = set(fs.list_dir(paths.root)) - _NOTHING

@@ -121,7 +121,7 @@ def stats_of(parts: StoreParts, clock: Clock) -> dict[str, object]:
 
 
 def _archive_lag(parts: StoreParts, clock: Clock) -> tuple[int | None, int | None]:
-    """Bytes of log that no archived segment holds, and ms since the oldest of them was stored."""
+    """Returns the bytes of log that no archived segment holds, and ms since the oldest of them was stored."""
     if parts.archive is None:
         return None, None
     hot, head = parts.hot.store, parts.archive.manifest.head

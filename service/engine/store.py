@@ -116,7 +116,7 @@ class Store:
         objects: ObjectStore | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> Store:
-        """Opens or make the store at ``root`` and recover it.
+        """Opens the store at ``root``, or creates it, and recovers it.
 
         Without ``settings`` they are those of the environment, as on the command line (:meth:`Settings.load`).
         ``read_only`` takes no lock and writes nothing: recovery happens in memory. ``restore`` makes the store from its
@@ -167,7 +167,7 @@ class Store:
         return found
 
     def create_topic(self, name: str, queues: int) -> None:
-        """Makes a topic, or give an existing one more queues; fewer is refused."""
+        """Creates a topic, or adds queues to an existing one; fewer queues are refused."""
         self._check_writable()
         if not 1 <= queues <= MAX_QUEUES:
             raise InvalidRequestError(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
@@ -206,7 +206,7 @@ class Store:
         )
 
     def tiers_round(self) -> None:
-        """One turn of archiving and removal as :meth:`start` runs it, for a caller with a loop of its own."""
+        """Runs one round of archiving and removal as :meth:`start` does, for a caller with a loop of its own."""
         self._check_writable()
         if self._archive_mover is None:
             self._remove_due()
@@ -254,7 +254,7 @@ class Store:
         return self._fetcher.pull_batch(topic, queue_id, offset, limit, columns)
 
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(least, next) offset of a queue; see :meth:`Fetcher.offsets`."""
+        """Returns (least, next) offset of a queue; see :meth:`Fetcher.offsets`."""
         return self._fetcher.offsets(topic, queue_id)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
@@ -262,7 +262,7 @@ class Store:
         return self._fetcher.offset_by_time(topic, queue_id, time_ms, boundary)
 
     def message(self, message_id: str, store_id: str | None = None) -> StoredMessage:
-        """One message by its offset id, whichever tier; see :meth:`Fetcher.message`."""
+        """Returns one message by its offset id, whichever tier; see :meth:`Fetcher.message`."""
         if store_id not in (None, self.store_id):
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
@@ -281,11 +281,12 @@ class Store:
             self._clock.wait(arrived, timeout_s)
 
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
-        """Topics with their queues and offsets, both tiers counted; those that ``shows`` denies cost nothing."""
+        """Returns topics with their queues and offsets, both tiers counted; those that ``shows`` denies cost
+        nothing."""
         return self._described([topic for topic in self._hot.topics.listed() if shows(topic.name)])
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; :class:`TopicNotFoundError`."""
+        """Returns one topic; raises :class:`TopicNotFoundError`."""
         (found,) = self._described([self._hot.topics.get(name)])
         return found
 
@@ -308,14 +309,14 @@ class Store:
         ]
 
     def files(self) -> list[FileInfo]:
-        """Every segment and index file of both tiers; the cold ones only if the archive can be read."""
+        """Returns every segment and index file of both tiers; the cold ones only if the archive can be read."""
         found = self._local_files()
         if self._manifest is not None and self._manifest.head is not None:
             found += cold_files(self._manifest, self._manifest.head)
         return found
 
     def timeline(self, view: TimelineView) -> Timeline:
-        """The store at a glance: the same files as blocks along the log, of a large archive few enough to draw."""
+        """Returns the files as blocks along the log, few enough to draw however large the archive is."""
         return timeline_of(self.store_id, self._hot, self._local_files(), self._manifest, view)
 
     def _local_files(self) -> list[FileInfo]:
@@ -327,7 +328,7 @@ class Store:
         return found
 
     def stats(self) -> dict[str, object]:
-        """Sizes and lags in bytes, times in ms, and what was asked of the archive since the store was opened."""
+        """Returns sizes and lags in bytes, times in ms, and requests to the archive since the store was opened."""
         found = stats_of(self._parts, self._clock)
         found |= {name: getattr(self, name) for name in ("read_only_reason", "cold_error", "index_error")}
         if self._broker is not None:
@@ -335,11 +336,11 @@ class Store:
         return found
 
     def group_lags(self, most: int) -> dict[str, int]:
-        """Messages that each of ``most`` groups has not committed yet; see the function of this name."""
+        """Returns the messages that each of ``most`` groups has not committed yet; see the function of this name."""
         return group_lags(self._parts, most)
 
     def file_counts(self) -> dict[FileState, Total]:
-        """Number and bytes of files by kind, tier and state; of the archive's once the background has read them."""
+        """Returns number and bytes of files by kind, tier and state; of the archive once the background has read it."""
         totals, head = self._totals, self._manifest.head if self._manifest else None
         held = None if totals is None or head is None else totals.of(head)
         return count_files(self._hot, self._index, self._classic, head, held)
@@ -350,7 +351,7 @@ class Store:
         return report.lines() + report.unasked
 
     def check_report(self, *, deep: bool = False, progress: Progress | None = None) -> Findings:
-        """The same with the object that each finding is about, and with notes; ``progress`` counts objects."""
+        """Runs the same checks; names the object of each finding, and adds notes. ``progress`` counts objects."""
         findings = Findings()
         if self._broker is not None:
             return findings.extend(self._broker.check())
@@ -417,7 +418,7 @@ class Store:
         return self._manifest.objects if self._manifest is not None else None
 
     def own_epoch(self) -> int | None:
-        """The epoch of the archive's head as this open has claimed it; see :meth:`ArchiveMover.own_epoch`."""
+        """Returns the epoch of the archive's head as this open has claimed it; see :meth:`ArchiveMover.own_epoch`."""
         if self._archive_mover is None:
             raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
         return self._archive_mover.own_epoch()
@@ -450,7 +451,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Flushes and close within 10 s, whatever the object store does. Idempotent."""
+        """Flushes and closes within 10 s, whatever the object store does. Idempotent."""
         self._background.stop()
         if self._archived is not None:
             self._archived.stop()

@@ -131,7 +131,7 @@ class JsonLines(logging.Formatter):
     """An object a line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``event``, and what else is known."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Formats a line."""
         line: dict[str, Any] = {
             "time": _time_of(record),
             "level": record.levelname.lower(),
@@ -156,7 +156,7 @@ class TextLines(logging.Formatter):
     """Time, level, words, then ``name=value``; a traceback on lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Formats a line."""
         words = _shown(" ".join(record.getMessage().splitlines()))
         facts = "".join(
             f" {name}={_shown(str(value))}" for name, value in _facts_of(record).items() if value is not None

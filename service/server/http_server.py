@@ -193,7 +193,8 @@ class _Patience(_Connection):
             self._watching = None
 
     def _untaken_bytes(self) -> int:
-        """Counts what waits for the client, in the transport and in the socket: a big one hides that somebody reads."""
+        """Counts bytes the client has not taken, in the transport and the socket: a large buffer hides whether it still
+        reads."""
         try:
             queued = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
         except (OSError, ValueError):  # the socket was closed: the system has the rest
@@ -280,7 +281,7 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Ends a request, maybe before anybody has looked at it: who reads it needs not wait then."""
+        """Ends a request, possibly before it is handled; its handler need not wait for the body."""
         self._is_in_message = False
         self.scope["tierlog.is_whole"] = True  # type: ignore[typeddict-unknown-key]  # servers may add their own
         super().on_message_complete()

@@ -47,7 +47,7 @@ class ServerTls:
         )
 
     def shown(self, *_: object) -> ssl.SSLContext:
-        """The context, for a server that would rather make its own."""
+        """Returns the context, for a server that would rather make its own."""
         return self.context
 
     def refresh(self) -> None:

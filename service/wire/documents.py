@@ -28,7 +28,7 @@ PARQUET = "application/vnd.apache.parquet"
 
 
 def message_json(message: StoredMessage) -> Json:
-    """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``.
+    """Returns a message in an answer; ``body`` if it is UTF-8, else ``body_base64``.
 
     A compressed body is inflated; ``body_compressed`` says that this failed and the body is the stored one.
     """
@@ -66,7 +66,7 @@ def body_bytes(message: Json) -> bytes:
 
 
 def answer_json(answer: Answer) -> Json:
-    """A page of a query; ``estimate`` is there only for a dry run."""
+    """Returns a page of a query; ``estimate`` is there only for a dry run."""
     return {"messages": [message_json(message) for message in answer.messages], **beside_answer(answer)}
 
 
@@ -79,7 +79,7 @@ def beside_answer(answer: Answer) -> Json:
 
 
 def pull_json(result: PullResult) -> Json:
-    """An answer of a pull."""
+    """Returns an answer of a pull."""
     return {**beside_pull(result), "messages": [message_json(message) for message in result.messages]}
 
 
@@ -94,7 +94,7 @@ def beside_pull(result: PullResult | PulledBatch) -> Json:
 
 
 def topic_json(topic: TopicInfo) -> Json:
-    """A topic; ``queues`` is their number, as in the request that makes one."""
+    """Returns a topic; ``queues`` is their number, as in the request that makes one."""
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id,
@@ -114,17 +114,17 @@ def _queue_json(queue: QueueInfo) -> Json:
 
 
 def file_json(file: FileInfo) -> Json:
-    """A segment or an index file."""
+    """Returns a segment or an index file."""
     return {**asdict(file), "tier": str(file.tier)}
 
 
 def report_json(report: ArchiveReport) -> Json:
-    """The report of an archiving."""
+    """Returns the report of an archiving."""
     return asdict(report)
 
 
 def produced_json(message: Message) -> Json:
-    """A message as a client sends it."""
+    """Returns a message as a client sends it."""
     found: Json = {"keys": list(message.keys), "tag": message.tag, "properties": dict(message.properties)}
     if message.born_ms is not None:
         found["born_ms"] = message.born_ms

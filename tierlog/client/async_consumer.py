@@ -156,17 +156,17 @@ class AsyncConsumer:
             raise self._failure
 
     def start(self) -> None:
-        """Begin in the background, once."""
+        """Starts in the background, once."""
         if self._running is not None:
             raise ClosedError("a consumer begins once", hint="make another")
         self._running = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Begin to end, and do not wait for it; a handler may call it."""
+        """Begins to stop and does not wait; a handler may call it."""
         self._stopping.set()
 
     async def wait(self) -> None:
-        """Wait until the consumer has ended: it was stopped, or something is wrong, which is raised.
+        """Waits until the consumer has ended: it was stopped, or something failed, which is raised.
 
         :class:`HandlerFailedError` after a failure that ``on_failure`` did not let pass, else what the service
         refused for good.
@@ -177,7 +177,7 @@ class AsyncConsumer:
             raise self._failure
 
     async def close(self) -> None:
-        """Stop handing out, wait ``drain_s`` for handlers at work, commit what is done, and leave the group.
+        """Stops handing out, waits ``drain_s`` for running handlers, commits what is done, and leaves the group.
 
         Handlers that take longer are cancelled, and their messages come again. Idempotent.
         """
@@ -223,7 +223,7 @@ class AsyncConsumer:
         self._stopping.set()
 
     async def _wind_down(self, workers: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
-        """The session goes on until handlers are done, so that what they did can be committed."""
+        """Keeps the session until handlers are done, so that what they did can be committed."""
         for queue in self._queues.values():
             queue.waiting.clear()
         for timer, queue in self._later.values():
@@ -251,7 +251,8 @@ class AsyncConsumer:
                     await self._client.run(self._calls.leave(self._group, self._member_id, ONCE))
 
     async def _commit_at_last(self) -> None:
-        """Members that leave together begin a generation each: of what is still ours, the next one takes the commit."""
+        """Commits for the last time. Members that leave together each begin a generation; a refused commit is repeated
+        in the next one."""
         for _ in range(_LAST_COMMITS):
             self._beat_now.clear()
             await self._commit()
@@ -276,7 +277,7 @@ class AsyncConsumer:
             await _set_within(self._beat_now, wait_s)
 
     async def _beat(self) -> None:
-        """Tell the service that this member is there, and follow what it says."""
+        """Sends a heartbeat and follows the assignment in its answer."""
         self._beat_now.clear()
         begun_s = self._clock.monotonic_s()
         found = await self._membership()
@@ -289,7 +290,7 @@ class AsyncConsumer:
         self._in_session.set()
 
     async def _membership(self) -> Membership:
-        """Of the member that this consumer is, or of one that it becomes."""
+        """Renews the membership of this consumer, or joins if its session is over."""
         settings = self._settings
         if self._member_id is not None:
             within_s = settings.session_timeout_ms / 3000
@@ -303,7 +304,7 @@ class AsyncConsumer:
         return found
 
     def _adopt(self, member: Membership, committed: dict[QueueRef, int]) -> None:
-        """Read what is assigned now, and nothing else."""
+        """Reads the queues that are assigned now, and no others."""
         assigned = set(member.assignment)
         if assigned != set(self._queues):
             self.counts.rebalances += 1
@@ -369,7 +370,7 @@ class AsyncConsumer:
                 pauses.succeeded()
 
     async def _place(self, queue: _Queue) -> None:
-        """Begin a queue in which the group has committed nothing."""
+        """Decides where a queue begins in which the group has committed nothing."""
         ref, start = queue.ref, self._settings.start
         offset = 0
         if isinstance(start, int):
@@ -394,7 +395,7 @@ class AsyncConsumer:
         return min(settings.read_ahead - len(window), max(1, by_size), _MOST_OF_A_PULL)
 
     async def _until_room(self, queue: _Queue) -> None:
-        """For a quarter of what may be read ahead, so that a busy queue is not pulled message by message."""
+        """Waits until a quarter of the read-ahead is free, so that a busy queue is not pulled message by message."""
         settings, window = self._settings, queue.window
         while (room := self._room(queue)) < 1 or queue.waiting:
             is_much = 4 * (settings.read_ahead - len(window)) >= settings.read_ahead
@@ -427,7 +428,7 @@ class AsyncConsumer:
     # handling
 
     def _list(self, queue: _Queue) -> None:
-        """Let a worker look at a queue that has something to hand out."""
+        """Lets a worker look at a queue that has messages to hand out."""
         busy = queue.running and self._settings.is_ordered
         if queue.waiting and not (queue.is_listed or busy or queue.is_dropped):
             queue.is_listed = True
@@ -513,7 +514,7 @@ class AsyncConsumer:
         self._list(queue)
 
     def _rest(self, queue: _Queue) -> None:
-        """A handler has ended, or waits for its next try no more."""
+        """Notes that a handler has ended, or that a message waits for its next try no more."""
         queue.running -= 1
         if not queue.running:
             queue.is_idle.set()
@@ -543,7 +544,7 @@ class AsyncConsumer:
             await self._commit_together(due[begin : begin + _MOST_OF_A_COMMIT])
 
     async def _commit_together(self, queues: list[_Queue]) -> None:
-        """Commit for all of them or none; where one is refused for what it is, each by itself."""
+        """Commits for all of them or none; if one is refused for a reason of its own, each by itself."""
         # while others were committed the queues may have been shared out anew: what was dropped is not ours to commit
         queues = [queue for queue in queues if not queue.is_dropped]
         if not queues:
@@ -578,28 +579,28 @@ class AsyncConsumer:
             self._open(queue.ref, committed.get(queue.ref))
 
     def _say_once(self, about: str, words: str, *values: object) -> None:
-        """Of a fault that lasts, the log has one line."""
+        """Logs one line for a fault that lasts."""
         if about not in self._said:
             self._said.add(about)
             _LOG.warning(words, *values)
 
 
 def _goes_on(queue: _Queue, committed: int | None) -> bool:
-    """Whether a queue that stays goes on with what was read of it."""
+    """Returns whether a queue that stays assigned goes on with what was read of it."""
     if committed is None:
         return not queue.window.committed or queue.must_commit
     return not queue.is_new and queue.window.goes_on_at(committed)
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Until the event is set, or the time is over."""
+    """Waits until the event is set, or the time is over."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
 
 
 async def _called(work: Awaitable[T]) -> T:
-    """Returns what a handler comes to. If what it waits for is cancelled, it has failed, and its worker goes on."""
+    """Returns the result of a handler. If what it waits for is cancelled, it has failed, and its worker goes on."""
     try:
         return await work
     except asyncio.CancelledError as error:
@@ -610,7 +611,7 @@ async def _called(work: Awaitable[T]) -> T:
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they have ended, or show that they do not mean to."""
+    """Cancels tasks, and waits until they have ended, or show that they do not mean to."""
     waiting = list(tasks)
     for task in waiting:
         task.cancel()

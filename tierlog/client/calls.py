@@ -62,7 +62,7 @@ class Calls:
         key: str | None = None,
         retries: RetryPolicy | None = None,
     ) -> Flow[list[Appended]]:
-        """Append messages that :meth:`NewMessage.line` made, in order, all or none; ``key`` is fresh if not given.
+        """Appends messages that :meth:`Message.line` made, in order, all or none; ``key`` is fresh if not given.
 
         All tries go to the same store: another one would not know what the first has done.
         """
@@ -86,7 +86,7 @@ class Calls:
         ]
 
     def home(self, topic: str) -> Flow[str | None]:
-        """The store that takes new messages of a topic, None if the service does not tell its name."""
+        """Returns the store that takes new messages of a topic, None if the service does not tell its name."""
         now_s = self.asking.clock.monotonic_s()
         known = self._homes.get(topic)
         if known is None or now_s - known[1] > _HOME_S:
@@ -95,13 +95,13 @@ class Calls:
         return known[0]
 
     def new_producer(self) -> str:
-        """A name that no other producer has."""
+        """Returns a name that no other producer has."""
         return self.asking.randomness.token_hex(_PRODUCER_BYTES)
 
     # messages out
 
     def query_page(self, query: Query, cursor: str | None, limit: int, max_requests: int | None) -> Flow[Page]:
-        """The page behind ``cursor``, the first one without."""
+        """Returns the page behind ``cursor``, the first one without."""
         path = _path(
             "topics", query.topic, "messages",
             key=query.key, **{"from": query.from_ms}, to=query.to_ms, time=query.time.value, order=query.order.value,
@@ -123,7 +123,7 @@ class Calls:
         store_id: str | None = None,
         retries: RetryPolicy | None = None,
     ) -> Flow[PulledPage]:
-        """Messages of a queue in order from ``offset``; the service may give fewer than ``limit``."""
+        """Reads messages of a queue in order from ``offset``; the service may return fewer than ``limit``."""
         path = _path(
             "topics", topic, "queues", queue_id, "messages",
             offset=offset, limit=limit, wait_ms=wait_ms or None, tag=tag, store_id=store_id,
@@ -142,24 +142,24 @@ class Calls:
         return int(found["offset"])
 
     def message(self, message_id: str, store_id: str | None = None) -> Flow[Message]:
-        """One message by its id."""
+        """Returns one message by its id."""
         found = yield from self.asking.document(Request("GET", _path("messages", message_id, store_id=store_id)))
         return Message.of(found)
 
     # topics
 
     def topics(self) -> Flow[list[TopicInfo]]:
-        """Every topic that the caller may read."""
+        """Returns every topic that the caller may read."""
         found = yield from self.asking.document(Request("GET", _path("topics")))
         return [TopicInfo.of(one) for one in found["topics"]]
 
     def topic(self, name: str) -> Flow[TopicInfo]:
-        """One topic."""
+        """Returns one topic."""
         found = yield from self.asking.document(Request("GET", _path("topics", name)))
         return TopicInfo.of(found)
 
     def make_topic(self, name: str, queues: int | None = None) -> Flow[TopicInfo]:
-        """Make a topic, or give one that is there more queues."""
+        """Creates a topic, or adds queues to an existing one."""
         body = {} if queues is None else {"queues": queues}
         found = yield from self.asking.document(_with_json("PUT", _path("topics", name), body))
         return TopicInfo.of(found)
@@ -169,7 +169,7 @@ class Calls:
     def join(
         self, group: str, topics: str | Iterable[str], session_timeout_ms: int, retries: RetryPolicy | None = None
     ) -> Flow[Membership]:
-        """Become a member. A join whose answer was lost leaves a member behind, whose session ends by itself."""
+        """Joins a group. A join whose answer was lost leaves a member behind, whose session ends by itself."""
         body = {
             "topics": [topics] if isinstance(topics, str) else list(topics),
             "session_timeout_ms": session_timeout_ms,
@@ -180,17 +180,17 @@ class Calls:
     def heartbeat(
         self, group: str, member_id: str, within_s: float | None = None, retries: RetryPolicy | None = None
     ) -> Flow[Membership]:
-        """Stay a member, and learn the assignment of now."""
+        """Keeps the member alive and returns the current assignment."""
         request = Request("PUT", _path("groups", group, "members", member_id), within_s=within_s)
         found = yield from self.asking.document(request, retries)
         return Membership.of(found)
 
     def leave(self, group: str, member_id: str, retries: RetryPolicy | None = None) -> Flow[None]:
-        """Give the queues to the other members at once."""
+        """Gives the queues to the other members at once."""
         yield from self.asking.answer(Request("DELETE", _path("groups", group, "members", member_id)), retries)
 
     def committed(self, group: str, retries: RetryPolicy | None = None) -> Flow[dict[QueueRef, int]]:
-        """Of each queue the next message to consume; a queue without a commit is left out."""
+        """Returns the next offset to consume of each queue; a queue without a commit is left out."""
         found = yield from self.asking.document(Request("GET", _path("groups", group, "offsets")), retries)
         return _offsets(found)
 
@@ -203,7 +203,7 @@ class Calls:
         reset: bool = False,
         retries: RetryPolicy | None = None,
     ) -> Flow[dict[QueueRef, int]]:
-        """Commit, durably and all or nothing; returns all committed offsets of the group."""
+        """Commits, durably and all or nothing; returns all committed offsets of the group."""
         body: Json = {
             "offsets": [
                 {"topic": queue.topic, "store_id": queue.store_id, "queue_id": queue.queue_id, "offset": offset}
@@ -218,12 +218,12 @@ class Calls:
         return _offsets(found)
 
     def group(self, name: str) -> Flow[GroupInfo]:
-        """One group."""
+        """Returns one group."""
         found = yield from self.asking.document(Request("GET", _path("groups", name)))
         return GroupInfo.of(found)
 
     def remove_group(self, name: str) -> Flow[None]:
-        """Forget a group that has no live member, and its offsets."""
+        """Forgets a group that has no live member, and its offsets."""
         yield from self.asking.answer(Request("DELETE", _path("groups", name)))
 
 
@@ -232,7 +232,7 @@ def _offsets(found: Json) -> dict[QueueRef, int]:
 
 
 def _path(*parts: object, **arguments: Any) -> str:
-    """The first part is a path of the API, the others are names from outside."""
+    """Builds a path: the first part is of the API, the others are names from outside."""
     first, *names = parts
     path = "/".join([f"/v1/{first}", *(quote(str(name), safe="") for name in names)])
     given = {name: value for name, value in arguments.items() if value is not None}

@@ -33,7 +33,8 @@ class NewMessage:
     """Messages of one key go to one queue."""
 
     def line(self) -> bytes:
-        """The message as a line of NDJSON, without its end; :class:`InvalidRequestError` for what JSON cannot say."""
+        """Returns the message as a line of NDJSON, without its end; raises :class:`InvalidRequestError` for what JSON
+        cannot say."""
         document: Json = {}
         if isinstance(self.body, str):
             document["body"] = self.body
@@ -62,7 +63,7 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where one message went."""
+    """The place of one message."""
 
     message_id: str
     queue_id: int
@@ -93,7 +94,7 @@ class Message:
 
     @classmethod
     def of(cls, found: Json) -> Message:
-        """From the fields of an answer; those of a newer service that are not known here are left out."""
+        """Reads the fields of an answer; those of a newer service that are not known here are left out."""
         encoded = found.get("body_base64")
         return cls(
             message_id=found["message_id"],
@@ -116,7 +117,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class PulledPage:
-    """What one pull found; go on at ``next_offset``, whatever the status."""
+    """The result of one pull; go on at ``next_offset``, whatever the status."""
 
     status: PullStatus
     next_offset: int
@@ -126,7 +127,7 @@ class PulledPage:
 
     @classmethod
     def of(cls, found: Json) -> PulledPage:
-        """From an answer."""
+        """Reads an answer."""
         return cls(
             PullStatus(found["status"]),
             found["next_offset"],
@@ -148,7 +149,7 @@ class CoveredRange:
 
 @dataclass(frozen=True, slots=True)
 class StoreCoverage:
-    """What was searched of one store; None for a tier of which nothing is claimed."""
+    """The coverage of one store; None for a tier of which nothing is claimed."""
 
     store_id: str
     hot: CoveredRange | None
@@ -158,7 +159,7 @@ class StoreCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What was searched for one page, and what that took."""
+    """The coverage and the cost of one page."""
 
     complete: bool
     """Whether all that ``stores`` claim was searched in full for this page."""
@@ -176,7 +177,7 @@ class Coverage:
 
     @classmethod
     def of(cls, found: Json) -> Coverage:
-        """From an answer."""
+        """Reads an answer."""
         return cls(
             found["complete"],
             found["cut_by"],
@@ -229,7 +230,7 @@ class QueueRef:
 
     @classmethod
     def of(cls, found: Json) -> QueueRef:
-        """From an answer."""
+        """Reads an answer."""
         return cls(found["topic"], found["store_id"], found["queue_id"])
 
 
@@ -258,7 +259,7 @@ class TopicInfo:
 
     @classmethod
     def of(cls, found: Json) -> TopicInfo:
-        """From an answer."""
+        """Reads an answer."""
         return cls(
             found["topic"], tuple(map(_queue, found["offsets"])), found["archive"], found["cold_retention_ms"],
             found["hold"],
@@ -284,7 +285,7 @@ class Membership:
 
     @classmethod
     def of(cls, found: Json) -> Membership:
-        """From an answer."""
+        """Reads an answer."""
         return cls(
             found["member_id"], found["generation"], found["session_timeout_ms"],
             tuple(map(QueueRef.of, found["assignment"])),
@@ -293,7 +294,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group is in one queue; ``lag`` counts messages still to consume, None where nobody knows."""
+    """The progress of a group in one queue; ``lag`` counts messages still to consume, None if unknown."""
 
     queue: QueueRef
     offset: int | None
@@ -316,7 +317,7 @@ class GroupInfo:
 
     @classmethod
     def of(cls, found: Json) -> GroupInfo:
-        """From an answer."""
+        """Reads an answer."""
         return cls(
             found["group"],
             found["generation"],

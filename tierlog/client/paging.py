@@ -22,7 +22,7 @@ _WAIT_MS = 20_000
 
 
 class Paging:
-    """Where a query is. For one thread."""
+    """The position of a query. For one thread."""
 
     def __init__(self, calls: Calls, query: Query, limit: int | None, page_size: int, cursor: str | None) -> None:
         """``limit`` bounds the messages of all pages."""
@@ -41,7 +41,7 @@ class Paging:
         self.is_complete = False
 
     def next_page(self) -> Flow[Page | None]:
-        """The next page, None after the last one."""
+        """Returns the next page, None after the last one."""
         if self._is_over:
             return None
         limit = self._page_size if self._left is None else min(self._left, self._page_size)
@@ -65,7 +65,7 @@ class Paging:
 
 
 class _Read:
-    """What both kinds of pages tell."""
+    """The state that both kinds of pages show."""
 
     def __init__(self, paging: Paging) -> None:
         self._paging = paging
@@ -77,12 +77,12 @@ class _Read:
 
     @property
     def coverage(self) -> Coverage | None:
-        """Of the last page that was read."""
+        """The coverage of the last page that was read."""
         return self._paging.coverage
 
     @property
     def cursor(self) -> str | None:
-        """Behind the last page that was read; None: nothing is left."""
+        """The cursor behind the last page that was read; None if nothing is left."""
         return self._paging.cursor
 
 
@@ -98,7 +98,8 @@ class Pages(_Read):
             yield page
 
     def messages(self) -> Iterator[Message]:
-        """The messages of all pages; :class:`IncompleteAnswerError` after those of a page that is not complete."""
+        """Yields the messages of all pages; raises :class:`IncompleteAnswerError` after those of a page that is not
+        complete."""
         for page in self:
             yield from page.messages
             self._paging.check()
@@ -116,7 +117,8 @@ class AsyncPages(_Read):
             yield page
 
     async def messages(self) -> AsyncIterator[Message]:
-        """The messages of all pages; :class:`IncompleteAnswerError` after those of a page that is not complete."""
+        """Yields the messages of all pages; raises :class:`IncompleteAnswerError` after those of a page that is not
+        complete."""
         async for page in self:
             for message in page.messages:
                 yield message
@@ -124,7 +126,7 @@ class AsyncPages(_Read):
 
 
 class Tailing:
-    """Where a reader of one queue is. For one thread."""
+    """The position of a reader of one queue. For one thread."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class Tailing:
         self.offset = offset
 
     def next_messages(self) -> Flow[tuple[Message, ...] | None]:
-        """At least one message, however long that takes; None at the end of a queue that is not followed."""
+        """Waits for at least one message, however long that takes; None at the end of a queue that is not followed."""
         while True:
             page = yield from self._calls.pull(
                 self._topic, self._queue_id, self.offset, _PULLED, wait_ms=_WAIT_MS if self._follows else 0,

@@ -33,7 +33,7 @@ _BESIDE_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """When messages go out, and how many wait."""
+    """The size and pace of batches, and how many messages may wait."""
 
     max_messages: int = 1_000
     """A batch that has so many goes at once."""
@@ -62,7 +62,8 @@ class Batch(Generic[F]):
 
 
 class Outbox(Generic[F]):
-    """What a producer has to send. For one thread at a time: whoever owns it has a lock or an event loop."""
+    """The messages that a producer has to send. For one thread at a time: whoever owns it has a lock or an event
+    loop."""
 
     def __init__(self, batching: Batching, clock: Clock) -> None:
         self._batching = batching
@@ -75,14 +76,14 @@ class Outbox(Generic[F]):
         self.added = self.answered = 0
 
     def has_room(self, line: bytes) -> bool:
-        """Whether a message may be added; one that is larger than the bound may when it is alone."""
+        """Returns whether a message may be added; one that is larger than the bound may when it is alone."""
         return (
             not self._pending_bytes
             or self._pending_bytes + len(line) + _BESIDE_BYTES <= self._batching.max_pending_bytes
         )
 
     def add(self, line: bytes, future: F) -> None:
-        """Add a message behind the others."""
+        """Adds a message behind the others."""
         if not self._waiting:
             self._oldest_s = self._clock.monotonic_s()
         self._waiting.append((line, future))
@@ -91,12 +92,12 @@ class Outbox(Generic[F]):
         self.added += 1
 
     def hurry(self) -> int:
-        """Lets what waits now linger no longer; returns how many are to be answered for all of it to be."""
+        """Ends the linger of all that waits now; returns the number of answers to wait for."""
         self._urgent_to = self.added
         return self.added
 
     def due_in_s(self) -> float | None:
-        """When a batch may go, 0 for now; None if nothing waits."""
+        """Returns the seconds until a batch may go, 0 for now; None if nothing waits."""
         if not self._waiting:
             return None
         chosen = self._batching
@@ -106,7 +107,7 @@ class Outbox(Generic[F]):
         return max(0.0, self._oldest_s + chosen.linger_ms / 1000 - self._clock.monotonic_s())
 
     def take(self) -> Batch[F]:
-        """The oldest messages, as many as a batch has; something has to wait."""
+        """Returns the oldest messages, as many as a batch has; something has to wait."""
         lines: list[bytes] = []
         futures: list[F] = []
         size = 0
@@ -124,12 +125,12 @@ class Outbox(Generic[F]):
         return batch
 
     def take_all(self) -> Iterator[Batch[F]]:
-        """All that waits."""
+        """Yields batches until nothing waits."""
         while self._waiting:
             yield self.take()
 
     def done(self, batch: Batch[F]) -> None:
-        """Give back the room of a batch that is on its way no more."""
+        """Gives back the room of a batch that was answered."""
         self._pending_bytes -= batch.size
         self.answered += len(batch.lines)
 
@@ -176,7 +177,7 @@ def _abandoned(batch: Batch[F]) -> list[Appended | StoreError]:
 
 
 class _Sending(Generic[F]):
-    """What producers for threads and for event loops have in common: their batches and what became of them."""
+    """The common part of producers for threads and for event loops: their batches and the answers."""
 
     def __init__(self, calls: Calls, topic: str, durability: Durability, batching: Batching) -> None:
         self.outbox: Outbox[F] = Outbox(batching, calls.asking.clock)
@@ -200,14 +201,14 @@ class _Sending(Generic[F]):
         return (yield from _send_batch(self._calls, self._topic, self._name, batch, self._durability))
 
     def done(self, batch: Batch[F], results: Sequence[Appended | StoreError]) -> None:
-        """Give back the room of a batch, and remember the first failure."""
+        """Gives back the room of a batch, and remembers the first failure."""
         self.outbox.done(batch)
         last = results[-1]
         self._silence = last if self.is_closed and isinstance(last, UnavailableError) else None
         self._failure = self._failure or next((one for one in results if isinstance(one, StoreError)), None)
 
     def take_failure(self) -> StoreError | None:
-        """The first failure since it was last asked for."""
+        """Returns the first failure since it was last asked for."""
         failure, self._failure = self._failure, None
         return failure
 
@@ -247,7 +248,7 @@ class Producer:
         queue_id: int | None = None,
         sharding_key: str | None = None,
     ) -> Future[Appended]:
-        """Send a message in the background; the future says where it went, or raises why it did not.
+        """Sends a message in the background; the future gets its place, or the error.
 
         Waits only while ``max_pending_bytes`` are on their way. Raises :class:`InvalidRequestError` for what is no
         message, :class:`ClosedError`. Callbacks of the future run on the thread that sends: they may submit, which
@@ -275,14 +276,14 @@ class Producer:
         queue_id: int | None = None,
         sharding_key: str | None = None,
     ) -> Appended:
-        """Send a message, with those of other threads, and wait until it is as durable as was asked for."""
+        """Sends a message, batched with those of other threads, and waits until it is as durable as asked for."""
         return self.submit(
             body, keys=keys, tag=tag, properties=properties, born_ms=born_ms, queue_id=queue_id,
             sharding_key=sharding_key,
         ).result()  # fmt: skip
 
     def flush(self) -> None:
-        """Wait until all that was sent before is answered.
+        """Waits until all that was sent before is answered.
 
         Raises the first error of a message since the last flush, whether anybody looked at its future or not.
         """
@@ -295,7 +296,7 @@ class Producer:
             raise failure
 
     def close(self) -> None:
-        """Flush, and end; messages left when a whole call had no answer fail with its error. Idempotent."""
+        """Flushes and ends; messages that remain when a whole call had no answer fail with its error. Idempotent."""
         with self._changed:
             self._sending.is_closed = True
             self._changed.notify_all()
@@ -329,7 +330,7 @@ class Producer:
             self._changed.notify_all()
 
     def _give_up(self) -> None:
-        """Nothing waits for a thread that has ended."""
+        """Fails what waits for a thread that has ended."""
         with self._changed:
             self._sending.is_closed = True
             left = list(self._outbox.take_all())
@@ -383,7 +384,7 @@ class AsyncProducer:
         queue_id: int | None = None,
         sharding_key: str | None = None,
     ) -> asyncio.Future[Appended]:
-        """Send a message in the background; the future says where it went, or raises why it did not.
+        """Sends a message in the background; the future gets its place, or the error.
 
         Waits only while ``max_pending_bytes`` are on their way. Raises :class:`InvalidRequestError` for what is no
         message, :class:`ClosedError`.
@@ -411,7 +412,7 @@ class AsyncProducer:
         queue_id: int | None = None,
         sharding_key: str | None = None,
     ) -> Appended:
-        """Send a message, with those of other tasks, and wait until it is as durable as was asked for.
+        """Sends a message, batched with those of other tasks, and waits until it is as durable as asked for.
 
         One that is cancelled may be in the log or not.
         """
@@ -422,7 +423,7 @@ class AsyncProducer:
         return await future
 
     async def flush(self) -> None:
-        """Wait until all that was sent before is answered.
+        """Waits until all that was sent before is answered.
 
         Raises the first error of a message since the last flush, whether anybody looked at its future or not.
         """
@@ -435,7 +436,7 @@ class AsyncProducer:
             raise failure
 
     async def close(self) -> None:
-        """Flush, and end; messages left when a whole call had no answer fail with its error. Idempotent.
+        """Flushes and ends; messages that remain when a whole call had no answer fail with its error. Idempotent.
 
         One that is cancelled leaves the rest to the task that sends.
         """

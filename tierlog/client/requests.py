@@ -51,7 +51,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing is to be asked for so long."""
+    """A time in which nothing is to be asked."""
 
     seconds: float
 
@@ -61,7 +61,7 @@ Flow = Generator[Request | Pause, Answer | None, T]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a call goes on when the service does not answer, or answers that it cannot for now."""
+    """The bounds within which a call is repeated while the service does not answer, or says that it cannot for now."""
 
     within_s: float = 120.0
     """From the first try to the last; 0: one try. A longer pause than is left ends the call at once."""
@@ -75,7 +75,7 @@ ONCE = RetryPolicy(within_s=0.0)
 
 
 class Asking:
-    """Asks until there is an answer that counts. Thread safe."""
+    """Repeats requests until there is an answer that counts. Thread safe."""
 
     def __init__(self, clock: Clock, randomness: Randomness, retries: RetryPolicy) -> None:
         self.clock = clock
@@ -83,12 +83,12 @@ class Asking:
         self.retries = retries
 
     def backoff(self, retries: RetryPolicy | None = None) -> Backoff:
-        """Fresh pauses, as long as those of a call."""
+        """Returns fresh pauses, as long as those of a call."""
         chosen = retries or self.retries
         return Backoff(self.clock, self.randomness, first_s=chosen.first_s, most_s=chosen.most_s)
 
     def answer(self, request: Request, retries: RetryPolicy | None = None) -> Flow[Answer]:
-        """The answer of a success; raises what the service refused with, :class:`NoAnswerError` if nobody answered.
+        """Returns the answer of a success; raises the service's refusal, or :class:`NoAnswerError` if nobody answered.
 
         Every request that goes this way may be repeated.
         """
@@ -116,7 +116,7 @@ class Asking:
             yield Pause(pause_s)
 
     def document(self, request: Request, retries: RetryPolicy | None = None) -> Flow[Json]:
-        """The JSON object of the answer."""
+        """Returns the JSON object of the answer."""
         answer = yield from self.answer(request, retries)
         document = _parsed(answer.body)
         if document is None:

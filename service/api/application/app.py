@@ -177,12 +177,13 @@ def routed_app(*, access: bool) -> FastAPI:
 
 
 def route_table(app: FastAPI) -> RouteTable:
-    """The lane and the store that each route of an application declares."""
+    """Returns the lane and the store that each route of an application declares."""
     return RouteTable((one.path, one.methods or (), one.traits) for one in app.routes if isinstance(one, LaneRoute))
 
 
 def _open_routes(app: FastAPI) -> list[BaseRoute]:
-    """The page with its files, health, and the description of the API: they tell nothing about a store's messages."""
+    """Returns the page with its files, health, and the description of the API: they tell nothing about a store's
+    messages."""
     described = [route for route in app.routes if getattr(route, "path", None) == app.openapi_url]
     return [*described, *health.router.routes, *page.router.routes]
 

@@ -74,7 +74,7 @@ _SET_HERE = frozenset((b"date", b"server", b"x-request-id"))
 
 
 def request_headers(given: Iterable[tuple[bytes, bytes]], more: Mapping[str, str]) -> Pairs:
-    """Headers of a request as it is sent on; those of ``more`` replace others of the same names.
+    """Returns the headers of a forwarded request; those of ``more`` replace others of the same names.
 
     Raises :class:`InvalidRequestError` for a value that is not UTF-8, which the client library would change.
     """
@@ -91,7 +91,7 @@ def request_headers(given: Iterable[tuple[bytes, bytes]], more: Mapping[str, str
 
 
 def answer_headers(given: Iterable[tuple[bytes, bytes]], more: Mapping[str, str]) -> Pairs:
-    """Headers of an answer as it is handed back."""
+    """Returns the headers of an answer as the client gets them."""
     return _passed(given, _SET_HERE, more)
 
 
@@ -189,7 +189,7 @@ class Forwarding:
             await store_error(Request(scope), told)(scope, receive, send)
 
     async def _elsewhere(self, asked: RoutedRequest, scope: Scope, cluster: ClusterView) -> StorePlace | None:
-        """The store that is meant, if it is another node's; raises :class:`_RefusedError`."""
+        """Returns the store that is meant, if it is another node's; raises :class:`_RefusedError`."""
         try:
             store_id = await self._store_meant(asked, scope, cluster)
             if store_id is None:
@@ -215,7 +215,7 @@ class Forwarding:
         return meant.store_id
 
     def _remember(self, asked: RoutedRequest, meant: RouteTarget) -> None:
-        """Remembers the home of a group, which is decided for good; that there is none may change at any time."""
+        """Remembers the home of a group, which never changes; that a group has no home is not remembered."""
         if asked.group is not None and meant.is_home:
             if len(self._homes) >= _REMEMBERED_GROUPS:
                 self._homes.clear()
@@ -224,7 +224,7 @@ class Forwarding:
     async def _check_meant(
         self, asked: RoutedRequest, scope: Scope, cluster: ClusterView | None, headers: Headers, sender: str
     ) -> None:
-        """Refuses what another node sent on and is not meant for this one: nodes that disagree would send it round."""
+        """Rejects a forwarded request that is not for this node; nodes that disagree would otherwise loop."""
         own: str | None = cluster.own_store if cluster is not None else scope["app"].state.engine.store_id
         meant = headers.get(STORE, own)
         try:
@@ -288,7 +288,7 @@ class _Places:
 
     @contextmanager
     def one_of(self, store_id: str) -> Iterator[None]:
-        """Counts a request; raises :class:`_RefusedError` if there are enough."""
+        """Counts a request; raises :class:`_RefusedError` if there are too many."""
         if self._taken[store_id] >= self._most:
             raise _RefusedError(
                 OverloadedError(
@@ -365,7 +365,7 @@ class _Forward:
                 await self._hand_back(answer)
 
     def _checked(self, answer: NodeAnswer) -> Response | None:
-        """A refusal, if another than the store that is meant has answered."""
+        """Returns a refusal if a store answered that is not the one that is meant."""
         found = next((value.decode("latin-1") for name, value in answer.headers if name.lower() == _STORE), None)
         if answer.status == 421 and found is not None:
             self._cluster.refresh_soon()
@@ -423,7 +423,7 @@ class _Forward:
             self._is_gone = (await self._receive())["type"] == "http.disconnect"
 
     def _moved(self) -> None:
-        """Begins the wait anew: something came or went, so the other side lives."""
+        """Restarts the timeout: something was sent or received, so the other side is alive."""
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time() + self._idle_s)
 
@@ -468,7 +468,7 @@ _SILENCE = UnavailableError("the store that is meant cannot be asked now", hint=
 
 
 def _check_token(scope: Scope, address: ServiceAddress) -> None:
-    """Refuses to send a token on readable, however it came here, unless the operator allows it."""
+    """Refuses to forward a token over an unencrypted connection, unless the operator allows it."""
     is_secret = any(name == b"authorization" for name, _ in scope["headers"])
     if is_secret and not address.is_private and not ServiceAccess.of().is_token_for_all:
         raise UnavailableError(
@@ -478,7 +478,7 @@ def _check_token(scope: Scope, address: ServiceAddress) -> None:
 
 
 def _named(send: Send, store_id: str) -> Send:
-    """Adds to answers of this process which store they are of."""
+    """Adds the id of the store to answers of this process."""
     header = (_STORE, store_id.encode())
 
     async def named(message: Message) -> None:

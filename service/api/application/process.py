@@ -80,7 +80,7 @@ def check_membership(settings: Settings, root: Path, cold_url: str | None) -> No
 def join_cluster(
     engine: Store, settings: Settings, clock: Clock | None = None, randomness: Randomness | None = None
 ) -> TableView | None:
-    """The view of a store that is a node, not started; None for a store that is alone."""
+    """Returns the view of a store that is a node, not started; None for a store that is alone."""
     address, objects = settings.cluster.address, engine.archive_objects
     if address is None or objects is None:
         return None
@@ -101,7 +101,7 @@ def serve(
     prepare: Callable[[Store], None] = lambda engine: None,
     ready: Callable[[str], None] = lambda url: print(f"tierlog: serving {url}", file=sys.stderr, flush=True),
 ) -> None:
-    """Serves the store until SIGTERM or SIGINT, then stop accepting, flush, and close. In the main thread only.
+    """Serves the store until SIGTERM or SIGINT, then stops accepting, flushes and closes. Main thread only.
 
     ``restore`` makes the store from its archive first, see :meth:`Store.open`.
     A stop before requests are taken raises KeyboardInterrupt once the store is closed. ``prepare`` runs on
@@ -246,7 +246,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _check_access(listener: socket.socket, control: AccessControl) -> None:
-    """Refuses any address but the loopback without tokens, and tells who starts it that everybody there may come in."""
+    """Refuses to listen beyond the loopback without tokens; otherwise warns that the loopback is open."""
     host = listener.getsockname()[0]
     if control.is_on:
         return
@@ -263,7 +263,7 @@ def _check_access(listener: socket.socket, control: AccessControl) -> None:
 
 
 def _connections(settings: Settings, *, forwards: bool) -> Connections:
-    """Allows as many connections as there are descriptors for; says so where these are fewer than set."""
+    """Returns the number of connections that the descriptors allow; logs if that is fewer than set."""
     most = share_descriptors(settings, forwards=forwards)
     if most < settings.serve.max_connections:
         print(
@@ -372,7 +372,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def _last_resort(stopping: threading.Event) -> None:
-    """Starts the clock at the first stop: whatever hangs, the process ends in time."""
+    """Starts a timer at the first stop: whatever hangs, the process ends in time."""
     if not stopping.is_set():
         stopping.set()
         timer = threading.Timer(_EXIT_S, _give_up)

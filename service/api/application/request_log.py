@@ -123,7 +123,7 @@ _GUARDS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-stor
 
 
 def _headers(scope: Scope) -> tuple[str | None, str | None]:
-    """The id that the client sent, and the trace that the request belongs to."""
+    """Returns the id that the client sent, and the trace that the request belongs to."""
     given = parent = None
     for name, value in reversed(scope["headers"]):  # of several the first
         if name == _ID:

@@ -237,7 +237,7 @@ class MessageIn(_Strict):
         return self
 
     def body_bytes(self) -> bytes:
-        """The body as it is stored."""
+        """Returns the body as it is stored."""
         if self.body_base64 is not None:
             return decode_base64(self.body_base64)
         return (self.body or "").encode()
