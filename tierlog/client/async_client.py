@@ -8,10 +8,19 @@ from pathlib import Path
 from tierlog.client.async_transport import AsyncHttpTransport, AsyncTransport, run
 from tierlog.client.calls import Calls, Query
 from tierlog.client.client import DEFAULT_SESSION_MS, Client
-from tierlog.client.models import Appended, GroupInfo, Membership, Message, NewMessage, PulledPage, QueueRef, TopicInfo
+from tierlog.client.models import (
+    Appended,
+    GroupInfo,
+    Membership,
+    Message,
+    PulledPage,
+    QueueRef,
+    StoredMessage,
+    TopicInfo,
+)
 from tierlog.client.paging import AsyncPages, Paging, Tailing
 from tierlog.client.producers import AsyncProducer, Batching
-from tierlog.client.requests import Asking, Flow, RetryPolicy, T
+from tierlog.client.requests import Flow, RequestAttempts, RetryPolicy, T
 from tierlog.client.transport import Service
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -56,7 +65,7 @@ class AsyncClient:
             url, token=token, token_file=token_file, ca_file=ca_file, certificate=certificate, key=key,
             timeout_s=timeout_s,
         )  # fmt: skip
-        self.calls = Calls(Asking(self.clock, self.randomness, self.retries))
+        self.calls = Calls(RequestAttempts(self.clock, self.randomness, self.retries))
         self._transport = transport or AsyncHttpTransport(self.service)
 
     @classmethod
@@ -87,7 +96,7 @@ class AsyncClient:
     async def append(
         self,
         topic: str,
-        messages: Iterable[NewMessage],
+        messages: Iterable[Message],
         *,
         durability: Durability = Durability.FLUSHED,
         idempotency_key: str | None = None,
@@ -160,7 +169,7 @@ class AsyncClient:
         follow: bool = True,
         tag: str | None = None,
         store_id: str | None = None,
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncIterator[StoredMessage]:
         """Yields the messages of a queue from ``offset`` on, and, unless told not to ``follow``, those that come."""
         tailing = Tailing(self.calls, topic, queue_id, offset, follow=follow, tag=tag, store_id=store_id)
         while (messages := await self.run(tailing.next_messages())) is not None:
@@ -179,7 +188,7 @@ class AsyncClient:
         """Finds the offset of a store time in a queue; ``lower``: of the first message at or after it, or the end."""
         return await self.run(self.calls.offset_by_time(topic, queue_id, time_ms, boundary, store_id))
 
-    async def message(self, message_id: str, *, store_id: str | None = None) -> Message:
+    async def message(self, message_id: str, *, store_id: str | None = None) -> StoredMessage:
         """Returns one message, in whichever tier; raises :class:`MessageNotFoundError`."""
         return await self.run(self.calls.message(message_id, store_id))
 

@@ -26,7 +26,7 @@ from tierlog.client.async_client import AsyncClient
 from tierlog.client.commit_window import Window
 from tierlog.client.consumer_settings import ConsumerCounts, Consuming, ConsumingChanges, Decision, Start
 from tierlog.client.errors import HandlerFailedError
-from tierlog.client.models import Membership, Message, PulledPage, QueueRef
+from tierlog.client.models import Membership, PulledPage, QueueRef, StoredMessage
 from tierlog.client.requests import ONCE, T
 from tierlog.tiering.base.backoff import Backoff
 from tierlog.tiering.base.errors import (
@@ -56,11 +56,11 @@ _BEYOND = (1 << 53) - 1
 #: What ends by itself, or when an operator has done something; a consumer waits for it.
 _LATER = (UnavailableError, CapacityError, ReadOnlyError)
 
-Handler = Callable[[Message], Awaitable[object]]
-OnFailure = Callable[[Message, Exception], Awaitable[Decision]]
+Handler = Callable[[StoredMessage], Awaitable[object]]
+OnFailure = Callable[[StoredMessage, Exception], Awaitable[Decision]]
 
 
-async def stop(message: Message, error: Exception) -> Decision:
+async def stop(message: StoredMessage, error: Exception) -> Decision:
     """Ends the consumer with the error: what happens to a message that cannot be handled, unless told otherwise."""
     return Decision.STOP
 
@@ -69,7 +69,7 @@ async def stop(message: Message, error: Exception) -> Decision:
 class _Delivery:
     """A message that waits for a handler, and what it has behind it."""
 
-    message: Message
+    message: StoredMessage
     tries: int = 0
     pauses: Backoff | None = None
 
@@ -263,7 +263,7 @@ class AsyncConsumer:
     # membership
 
     async def _stay_member(self) -> None:
-        pauses = self._calls.asking.backoff()
+        pauses = self._calls.attempts.backoff()
         while True:
             try:
                 await self._beat()
@@ -346,7 +346,7 @@ class AsyncConsumer:
         if queue.after is not None:
             await _set_within(queue.after.is_idle, self._settings.drain_s)
             queue.after = None
-        pauses = self._calls.asking.backoff()
+        pauses = self._calls.attempts.backoff()
         name = str(queue.ref)
         while True:
             try:
@@ -490,7 +490,7 @@ class AsyncConsumer:
             self._rest(queue)
             return
         if delivery.pauses is None:
-            delivery.pauses = self._calls.asking.backoff(self._settings.pauses)
+            delivery.pauses = self._calls.attempts.backoff(self._settings.pauses)
         delivery.pauses.failed()
         timer = asyncio.get_running_loop().call_later(delivery.pauses.left_s, self._again, queue, delivery)
         self._later[id(delivery)] = (timer, queue)
@@ -502,7 +502,7 @@ class AsyncConsumer:
             queue.waiting.appendleft(delivery)
             self._list(queue)
 
-    def _finish(self, queue: _Queue, message: Message) -> None:
+    def _finish(self, queue: _Queue, message: StoredMessage) -> None:
         self._rest(queue)
         if queue.is_dropped:
             return
@@ -524,7 +524,7 @@ class AsyncConsumer:
     # committing
 
     async def _keep_committing(self) -> None:
-        pauses = self._calls.asking.backoff()
+        pauses = self._calls.attempts.backoff()
         while True:
             await _set_within(self._commit_now, self._settings.commit_interval_s)
             self._commit_now.clear()

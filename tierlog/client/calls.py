@@ -14,13 +14,13 @@ from tierlog.client.models import (
     Coverage,
     GroupInfo,
     Membership,
-    Message,
     Page,
     PulledPage,
     QueueRef,
+    StoredMessage,
     TopicInfo,
 )
-from tierlog.client.requests import Asking, Flow, Json, Request, RetryPolicy
+from tierlog.client.requests import Flow, Json, Request, RequestAttempts, RetryPolicy
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.types import Boundary, Durability, Order, TimeAxis
 
@@ -48,8 +48,8 @@ class Query:
 class Calls:
     """The calls of one client. Thread safe; what they return is worked off by who does input and output."""
 
-    def __init__(self, asking: Asking) -> None:
-        self.asking = asking
+    def __init__(self, attempts: RequestAttempts) -> None:
+        self.attempts = attempts
         self._homes: dict[str, tuple[str | None, float]] = {}
 
     # messages in
@@ -62,7 +62,7 @@ class Calls:
         key: str | None = None,
         retries: RetryPolicy | None = None,
     ) -> Flow[list[Appended]]:
-        """Appends messages that :meth:`Message.line` made, in order, all or none; ``key`` is fresh if not given.
+        """Appends messages that :meth:`StoredMessage.line` made, in order, all or none; ``key`` is fresh if not given.
 
         All tries go to the same store: another one would not know what the first has done.
         """
@@ -74,7 +74,7 @@ class Calls:
         path = _path("topics", topic, "messages", durability=durability.value, store_id=home)
         headers = {"Content-Type": _NDJSON, "Idempotency-Key": key or self.new_producer()}
         try:
-            found = yield from self.asking.document(Request("POST", path, b"\n".join(lines), headers), retries)
+            found = yield from self.attempts.document(Request("POST", path, b"\n".join(lines), headers), retries)
         except InvalidRequestError:
             raise
         except StoreError:
@@ -87,16 +87,16 @@ class Calls:
 
     def home(self, topic: str) -> Flow[str | None]:
         """Returns the store that takes new messages of a topic, None if the service does not tell its name."""
-        now_s = self.asking.clock.monotonic_s()
+        now_s = self.attempts.clock.monotonic_s()
         known = self._homes.get(topic)
         if known is None or now_s - known[1] > _HOME_S:
-            found = yield from self.asking.document(Request("GET", _path("cluster/topics", topic)))
+            found = yield from self.attempts.document(Request("GET", _path("cluster/topics", topic)))
             known = self._homes[topic] = (found["store_id"], now_s)
         return known[0]
 
     def new_producer(self) -> str:
         """Returns a name that no other producer has."""
-        return self.asking.randomness.token_hex(_PRODUCER_BYTES)
+        return self.attempts.randomness.token_hex(_PRODUCER_BYTES)
 
     # messages out
 
@@ -108,8 +108,10 @@ class Calls:
             limit=limit, cursor=cursor, max_requests=max_requests, timeout_ms=query.timeout_ms,
             store_id=query.store_id,
         )  # fmt: skip
-        found = yield from self.asking.document(Request("GET", path, waits_s=(query.timeout_ms or 0) / 1000))
-        return Page(tuple(map(Message.of, found["messages"])), found["next_cursor"], Coverage.of(found["coverage"]))
+        found = yield from self.attempts.document(Request("GET", path, waits_s=(query.timeout_ms or 0) / 1000))
+        return Page(
+            tuple(map(StoredMessage.of, found["messages"])), found["next_cursor"], Coverage.of(found["coverage"])
+        )
 
     def pull(
         self,
@@ -128,7 +130,7 @@ class Calls:
             "topics", topic, "queues", queue_id, "messages",
             offset=offset, limit=limit, wait_ms=wait_ms or None, tag=tag, store_id=store_id,
         )  # fmt: skip
-        found = yield from self.asking.document(Request("GET", path, waits_s=wait_ms / 1000), retries)
+        found = yield from self.attempts.document(Request("GET", path, waits_s=wait_ms / 1000), retries)
         return PulledPage.of(found)
 
     def offset_by_time(
@@ -138,30 +140,30 @@ class Calls:
         path = _path(
             "topics", topic, "queues", queue_id, "offset", time_ms=time_ms, boundary=boundary.value, store_id=store_id
         )
-        found = yield from self.asking.document(Request("GET", path))
+        found = yield from self.attempts.document(Request("GET", path))
         return int(found["offset"])
 
-    def message(self, message_id: str, store_id: str | None = None) -> Flow[Message]:
+    def message(self, message_id: str, store_id: str | None = None) -> Flow[StoredMessage]:
         """Returns one message by its id."""
-        found = yield from self.asking.document(Request("GET", _path("messages", message_id, store_id=store_id)))
-        return Message.of(found)
+        found = yield from self.attempts.document(Request("GET", _path("messages", message_id, store_id=store_id)))
+        return StoredMessage.of(found)
 
     # topics
 
     def topics(self) -> Flow[list[TopicInfo]]:
         """Returns every topic that the caller may read."""
-        found = yield from self.asking.document(Request("GET", _path("topics")))
+        found = yield from self.attempts.document(Request("GET", _path("topics")))
         return [TopicInfo.of(one) for one in found["topics"]]
 
     def topic(self, name: str) -> Flow[TopicInfo]:
         """Returns one topic."""
-        found = yield from self.asking.document(Request("GET", _path("topics", name)))
+        found = yield from self.attempts.document(Request("GET", _path("topics", name)))
         return TopicInfo.of(found)
 
     def make_topic(self, name: str, queues: int | None = None) -> Flow[TopicInfo]:
         """Creates a topic, or adds queues to an existing one."""
         body = {} if queues is None else {"queues": queues}
-        found = yield from self.asking.document(_with_json("PUT", _path("topics", name), body))
+        found = yield from self.attempts.document(_with_json("PUT", _path("topics", name), body))
         return TopicInfo.of(found)
 
     # groups
@@ -174,7 +176,7 @@ class Calls:
             "topics": [topics] if isinstance(topics, str) else list(topics),
             "session_timeout_ms": session_timeout_ms,
         }
-        found = yield from self.asking.document(_with_json("POST", _path("groups", group, "members"), body), retries)
+        found = yield from self.attempts.document(_with_json("POST", _path("groups", group, "members"), body), retries)
         return Membership.of(found)
 
     def heartbeat(
@@ -182,16 +184,16 @@ class Calls:
     ) -> Flow[Membership]:
         """Keeps the member alive and returns the current assignment."""
         request = Request("PUT", _path("groups", group, "members", member_id), within_s=within_s)
-        found = yield from self.asking.document(request, retries)
+        found = yield from self.attempts.document(request, retries)
         return Membership.of(found)
 
     def leave(self, group: str, member_id: str, retries: RetryPolicy | None = None) -> Flow[None]:
         """Gives the queues to the other members at once."""
-        yield from self.asking.answer(Request("DELETE", _path("groups", group, "members", member_id)), retries)
+        yield from self.attempts.answer(Request("DELETE", _path("groups", group, "members", member_id)), retries)
 
     def committed(self, group: str, retries: RetryPolicy | None = None) -> Flow[dict[QueueRef, int]]:
         """Returns the next offset to consume of each queue; a queue without a commit is left out."""
-        found = yield from self.asking.document(Request("GET", _path("groups", group, "offsets")), retries)
+        found = yield from self.attempts.document(Request("GET", _path("groups", group, "offsets")), retries)
         return _offsets(found)
 
     def commit(
@@ -214,17 +216,17 @@ class Calls:
             body |= {"member_id": member.member_id, "generation": member.generation}
         if reset:
             body["reset"] = True
-        found = yield from self.asking.document(_with_json("PUT", _path("groups", group, "offsets"), body), retries)
+        found = yield from self.attempts.document(_with_json("PUT", _path("groups", group, "offsets"), body), retries)
         return _offsets(found)
 
     def group(self, name: str) -> Flow[GroupInfo]:
         """Returns one group."""
-        found = yield from self.asking.document(Request("GET", _path("groups", name)))
+        found = yield from self.attempts.document(Request("GET", _path("groups", name)))
         return GroupInfo.of(found)
 
     def remove_group(self, name: str) -> Flow[None]:
         """Forgets a group that has no live member, and its offsets."""
-        yield from self.asking.answer(Request("DELETE", _path("groups", name)))
+        yield from self.attempts.answer(Request("DELETE", _path("groups", name)))
 
 
 def _offsets(found: Json) -> dict[QueueRef, int]:

@@ -6,10 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tierlog.client.calls import Calls, Query
-from tierlog.client.models import Appended, GroupInfo, Membership, Message, NewMessage, PulledPage, QueueRef, TopicInfo
+from tierlog.client.models import (
+    Appended,
+    GroupInfo,
+    Membership,
+    Message,
+    PulledPage,
+    QueueRef,
+    StoredMessage,
+    TopicInfo,
+)
 from tierlog.client.paging import Pages, Paging, Tailing
 from tierlog.client.producers import Batching, Producer
-from tierlog.client.requests import Asking, Flow, RetryPolicy, T
+from tierlog.client.requests import Flow, RequestAttempts, RetryPolicy, T
 from tierlog.client.transport import HttpTransport, Service, Transport, run
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -56,7 +65,7 @@ class Client:
             url, token=token, token_file=token_file, ca_file=ca_file, certificate=certificate, key=key,
             timeout_s=timeout_s,
         )  # fmt: skip
-        self.calls = Calls(Asking(self.clock, self.randomness, self.retries))
+        self.calls = Calls(RequestAttempts(self.clock, self.randomness, self.retries))
         self._transport = transport or HttpTransport(self.service, self.clock)
 
     def __enter__(self) -> Client:
@@ -78,7 +87,7 @@ class Client:
     def append(
         self,
         topic: str,
-        messages: Iterable[NewMessage],
+        messages: Iterable[Message],
         *,
         durability: Durability = Durability.FLUSHED,
         idempotency_key: str | None = None,
@@ -151,7 +160,7 @@ class Client:
         follow: bool = True,
         tag: str | None = None,
         store_id: str | None = None,
-    ) -> Iterator[Message]:
+    ) -> Iterator[StoredMessage]:
         """Yields the messages of a queue from ``offset`` on, and, unless told not to ``follow``, those that come."""
         tailing = Tailing(self.calls, topic, queue_id, offset, follow=follow, tag=tag, store_id=store_id)
         while (messages := self.run(tailing.next_messages())) is not None:
@@ -169,7 +178,7 @@ class Client:
         """Finds the offset of a store time in a queue; ``lower``: of the first message at or after it, or the end."""
         return self.run(self.calls.offset_by_time(topic, queue_id, time_ms, boundary, store_id))
 
-    def message(self, message_id: str, *, store_id: str | None = None) -> Message:
+    def message(self, message_id: str, *, store_id: str | None = None) -> StoredMessage:
         """Returns one message, in whichever tier; raises :class:`MessageNotFoundError`."""
         return self.run(self.calls.message(message_id, store_id))
 

@@ -18,16 +18,16 @@ from tierlog.client.async_client import AsyncClient
 from tierlog.client.async_consumer import AsyncConsumer
 from tierlog.client.client import Client
 from tierlog.client.consumer_settings import ConsumerCounts, Consuming, ConsumingChanges, Decision
-from tierlog.client.models import Message, QueueRef
+from tierlog.client.models import QueueRef, StoredMessage
 from tierlog.tiering.base.errors import ClosedError
 
 T = TypeVar("T")
 
-Handler = Callable[[Message], object]
-OnFailure = Callable[[Message, Exception], Decision]
+Handler = Callable[[StoredMessage], object]
+OnFailure = Callable[[StoredMessage, Exception], Decision]
 
 
-def stop(message: Message, error: Exception) -> Decision:
+def stop(message: StoredMessage, error: Exception) -> Decision:
     """Ends the consumer with the error: what happens to a message that cannot be handled, unless told otherwise."""
     return Decision.STOP
 
@@ -132,10 +132,10 @@ class Consumer:
     async def _consume(self) -> None:
         hands = _Hands(self._settings.workers, self._group)
 
-        async def handle(message: Message) -> None:
+        async def handle(message: StoredMessage) -> None:
             await hands.call(self._handler, message)
 
-        async def decide(message: Message, error: Exception) -> Decision:
+        async def decide(message: StoredMessage, error: Exception) -> Decision:
             return await hands.call(self._on_failure, message, error)
 
         async with AsyncClient.like(self._client) as client:

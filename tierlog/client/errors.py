@@ -30,7 +30,7 @@ A class is chosen by what the caller does about it; :mod:`tiering.base.errors` i
 
 from __future__ import annotations
 
-from tierlog.client.models import Coverage, Message
+from tierlog.client.models import Coverage, StoredMessage
 from tierlog.tiering.base.errors import (
     AccessError,
     CapacityError,
@@ -96,6 +96,6 @@ class IncompleteAnswerError(UnavailableError):
 class HandlerFailedError(StoreError):
     """A handler failed for ``failed_message``, and ``on_failure`` said to stop; what it raised is the cause."""
 
-    def __init__(self, message: str, failed_message: Message) -> None:
+    def __init__(self, message: str, failed_message: StoredMessage) -> None:
         super().__init__(message)
         self.failed_message = failed_message

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class NewMessage:
+class Message:
     """A message to append. The topic is said where it is sent."""
 
     body: bytes | str
@@ -72,7 +72,7 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StoredMessage:
     """A message that was read."""
 
     message_id: str
@@ -93,7 +93,7 @@ class Message:
     """Whether the body is as it was stored, because it could not be inflated."""
 
     @classmethod
-    def of(cls, found: Json) -> Message:
+    def of(cls, found: Json) -> StoredMessage:
         """Reads the fields of an answer; those of a newer service that are not known here are left out."""
         encoded = found.get("body_base64")
         return cls(
@@ -123,7 +123,7 @@ class PulledPage:
     next_offset: int
     min_offset: int
     max_offset: int
-    messages: tuple[Message, ...]
+    messages: tuple[StoredMessage, ...]
 
     @classmethod
     def of(cls, found: Json) -> PulledPage:
@@ -133,7 +133,7 @@ class PulledPage:
             found["next_offset"],
             found["min_offset"],
             found["max_offset"],
-            tuple(map(Message.of, found["messages"])),
+            tuple(map(StoredMessage.of, found["messages"])),
         )
 
 
@@ -211,7 +211,7 @@ def _range(found: Json | None) -> CoveredRange | None:
 class Page:
     """A page of a query; ``coverage`` says whether it is everything."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[StoredMessage, ...]
     next_cursor: str | None
     """None: there is nothing behind this page."""
     coverage: Coverage

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from tierlog.client.calls import Calls, Query
 from tierlog.client.errors import IncompleteAnswerError
-from tierlog.client.models import Coverage, Message, Page
+from tierlog.client.models import Coverage, Page, StoredMessage
 from tierlog.client.requests import Flow
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.types import PullStatus
@@ -97,7 +97,7 @@ class Pages(_Read):
         while (page := self._run(self._paging.next_page())) is not None:
             yield page
 
-    def messages(self) -> Iterator[Message]:
+    def messages(self) -> Iterator[StoredMessage]:
         """Yields the messages of all pages; raises :class:`IncompleteAnswerError` after those of a page that is not
         complete."""
         for page in self:
@@ -116,7 +116,7 @@ class AsyncPages(_Read):
         while (page := await self._run(self._paging.next_page())) is not None:
             yield page
 
-    async def messages(self) -> AsyncIterator[Message]:
+    async def messages(self) -> AsyncIterator[StoredMessage]:
         """Yields the messages of all pages; raises :class:`IncompleteAnswerError` after those of a page that is not
         complete."""
         async for page in self:
@@ -146,7 +146,7 @@ class Tailing:
         #: Of the next message.
         self.offset = offset
 
-    def next_messages(self) -> Flow[tuple[Message, ...] | None]:
+    def next_messages(self) -> Flow[tuple[StoredMessage, ...] | None]:
         """Waits for at least one message, however long that takes; None at the end of a queue that is not followed."""
         while True:
             page = yield from self._calls.pull(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from tierlog.client.calls import Calls
-from tierlog.client.models import Appended, NewMessage
+from tierlog.client.models import Appended, Message
 from tierlog.client.requests import Flow, T
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import ClosedError, InvalidRequestError, StoreError, UnavailableError
@@ -180,7 +180,7 @@ class _Sending(Generic[F]):
     """The common part of producers for threads and for event loops: their batches and the answers."""
 
     def __init__(self, calls: Calls, topic: str, durability: Durability, batching: Batching) -> None:
-        self.outbox: Outbox[F] = Outbox(batching, calls.asking.clock)
+        self.outbox: Outbox[F] = Outbox(batching, calls.attempts.clock)
         self._calls = calls
         self._topic = topic
         self._durability = durability
@@ -254,7 +254,7 @@ class Producer:
         message, :class:`ClosedError`. Callbacks of the future run on the thread that sends: they may submit, which
         does not wait there, but not wait for other messages.
         """
-        line = NewMessage(body, keys, tag, properties or {}, born_ms, queue_id, sharding_key).line()
+        line = Message(body, keys, tag, properties or {}, born_ms, queue_id, sharding_key).line()
         future: Future[Appended] = Future()
         is_callback = threading.current_thread() is self._thread
         with self._changed:
@@ -389,7 +389,7 @@ class AsyncProducer:
         Waits only while ``max_pending_bytes`` are on their way. Raises :class:`InvalidRequestError` for what is no
         message, :class:`ClosedError`.
         """
-        line = NewMessage(body, keys, tag, properties or {}, born_ms, queue_id, sharding_key).line()
+        line = Message(body, keys, tag, properties or {}, born_ms, queue_id, sharding_key).line()
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         async with self._changed:
             await self._changed.wait_for(lambda: self._sending.is_closed or self._outbox.has_room(line))

@@ -74,8 +74,8 @@ class RetryPolicy:
 ONCE = RetryPolicy(within_s=0.0)
 
 
-class Asking:
-    """Repeats requests until there is an answer that counts. Thread safe."""
+class RequestAttempts:
+    """Attempts of a request, repeated until there is an answer that counts. Thread safe."""
 
     def __init__(self, clock: Clock, randomness: Randomness, retries: RetryPolicy) -> None:
         self.clock = clock
