@@ -238,7 +238,7 @@ class Querier:
         self._clock = clock
         self.tracer = tracer
         #: Asks the stores.
-        self.asker = StoreFanOut(settings.cluster, clock)
+        self.fan_out = StoreFanOut(settings.cluster, clock)
         self._table: TableView | None = None
         if has_table:
             self._table = TableView(
@@ -307,7 +307,7 @@ class Querier:
             query = replace(query, timeout_ms=self._settings.query.timeout_ms)
         with self.tracer.span("query", by="time" if query.key is None else "key", limit=query.limit) as span:
             if store_id is None:
-                stores = self._searches(self.asker.hot_pages(self._services(), query, page_bytes))
+                stores = self._searches(self.fan_out.hot_pages(self._services(), query, page_bytes))
             else:
                 stores = [self._search_archive(self.only_archived(store_id))]
             if not stores:
@@ -403,7 +403,7 @@ class Querier:
     def stores_with_topic(self, topic: str) -> Sequence[str]:
         """Ids of the stores with a service that have a topic, or had one when they answered last."""
         path = f"/v1/topics/{quote(topic, safe='')}"
-        outcomes = self.asker.documents(self._services(), path)
+        outcomes = self.fan_out.documents(self._services(), path)
         found = []
         for outcome in outcomes:
             store_id = outcome.service.store_id
@@ -462,7 +462,7 @@ class Querier:
             "cache": {archive.url: archive.cache_stats() for archive in self._archives.archives},
             "stores": stores,
             "services": [{"url": one.url, "store_id": one.store_id} for one in self._services()],
-            "silent": self.asker.silent,
+            "silent": self.fan_out.silent,
         }
 
     def _archived(self, store_id: str | None) -> list[ArchivedStore]:
@@ -511,7 +511,7 @@ class Querier:
         """Stops watching the cluster and closes its connections."""
         if self._table is not None:
             self._table.stop()
-        self.asker.client.close()
+        self.fan_out.client.close()
         self._archives.close()
 
     # who is asked
@@ -527,9 +527,9 @@ class Querier:
         return [StoreService(place.url, place.store_id) for place in self._table.stores()]
 
     def _learn(self, urls: Sequence[str]) -> dict[str, str]:
-        outcomes = self.asker.each(
+        outcomes = self.fan_out.each(
             [StoreService(url, None) for url in urls],
-            lambda service: str(self.asker.client.get(service.url, "/v1/stats")["store_id"]),
+            lambda service: str(self.fan_out.client.get(service.url, "/v1/stats")["store_id"]),
         )
         return {outcome.service.url: outcome.value for outcome in outcomes if outcome.value is not None}
 
@@ -542,7 +542,7 @@ class Querier:
         if only is not None:  # as long as it is not known where that is, it may be anywhere that is not known
             known = [service for service in services if service.store_id == only]
             services = known or [service for service in services if service.store_id is None]
-        outcomes = self.asker.documents(services, path)
+        outcomes = self.fan_out.documents(services, path)
         found: list[list[T]] = []
         silent: dict[str, ArchivedStore] = {}
         asked: set[str] = set()

@@ -96,7 +96,7 @@ class Served(Readable, Protocol):
         ...
 
     @property
-    def asker(self) -> StoreFanOut | None:
+    def fan_out(self) -> StoreFanOut | None:
         """The fan-out to the services of many stores; None of a store."""
         ...
 

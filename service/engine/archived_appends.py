@@ -117,7 +117,7 @@ class ArchivedAppends:
                     )
                 self.writer.changed.wait(min(left_s, _LOOK_S))
 
-    def sweep_round(self) -> None:
+    def sweep_due(self) -> None:
         """Deletes tails that the archive has passed and that are older than the grace period, every quarter of it."""
         head, now_s = self._manifest.head, self._clock.monotonic_s()
         if head is None or now_s < self._sweep_at_s:

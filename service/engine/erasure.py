@@ -27,7 +27,8 @@ from itertools import count
 from typing import Any
 
 from tierlog.index.search.query import MAX_LIMIT, Answer, Query
-from tierlog.tiering.base.clock import Clock
+from tierlog.service.engine.archive_mover import ArchiveMover
+from tierlog.service.engine.parts import Components
 from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, Tier
@@ -54,32 +55,23 @@ class Eraser:
     def __init__(
         self,
         hot: HotStore,
+        archive_mover: ArchiveMover,
         *,
         manifest: ManifestStore,
         committer: Committer,
         runner: ErasureRunner,
         known: KnownErasures,
-        clock: Clock,
-        randomness: Randomness,
-        check_going_on: Callable[[], None],
-        remember: Callable[[Head], None],
         find: Find,
-        commit: Callable[[ManifestChange], Head],
+        components: Components,
     ) -> None:
-        """``remember`` makes what a head says durable here, so that hot copies stay hidden whatever comes.
-
-        ``committer`` refuses what a hold forbids; ``commit`` commits although there is a hold.
-        """
-        self._commit = commit
+        """``committer`` refuses what a hold forbids; ``archive_mover`` commits although there is a hold."""
+        self._archive_mover = archive_mover
         self._hot = hot
         self._manifest = manifest
         self._committer = committer
         self._runner = runner
         self._known = known
-        self._clock = clock
-        self._randomness = randomness
-        self._check_going_on = check_going_on
-        self._remember = remember
+        self._clock, self._randomness = components.clock, components.randomness
         self._find = find
         self._lock = threading.Lock()
 
@@ -135,7 +127,7 @@ class Eraser:
         head = self._manifest.refresh() if self._manifest.had_head else None
         is_open = head is not None and any(each.tombstone_id == tombstone.tombstone_id for each in head.tombstones)
         if not is_open and not (head is not None and self._runner.was_begun(tombstone)):
-            self._commit(ManifestChange(add_tombstones=(tombstone,)))
+            self._archive_mover.commit_beside(ManifestChange(add_tombstones=(tombstone,)))
         self._runner.receipt_of(tombstone)  # before it is noted here: there is one from then on
         with self._hot.guard.writing("noting that a topic's deletion was told"):
             self._hot.topics.confirm_archived_deletion(topic, tombstone.tombstone_id)
@@ -147,7 +139,7 @@ class Eraser:
             if head is None or not head.tombstones:
                 self._runner.nothing_open()
                 return False
-            self._remember(head)  # one that a job has begun may be closed next, while hot copies remain
+            self._archive_mover.remember(head)  # one that a job has begun may be closed next, while hot copies remain
             tombstones = [tombstone for tombstone in head.tombstones if not self._is_held(tombstone.topic)]
             try:
                 return self._runner.rewrite_batch(head, tombstones, progress) or self._runner.close(head, tombstones)
@@ -175,7 +167,7 @@ class Eraser:
             if number == _MOST_PAGES:
                 complete = False
                 break
-            self._check_going_on()
+            self._archive_mover.check_not_stopped()
         matched = MatchedRecords(counts[Tier.HOT], counts[Tier.COLD], complete)
         return replace(receipt, matched=matched, to_rewrite=tuple(sorted(base for base in bases if base < archived_to)))
 
@@ -247,7 +239,7 @@ class TopicDeleter:
                 self._publish_topics()
         return _answer(topic, deletion, has_receipt=self._eraser is not None)
 
-    def tell_archive(self) -> None:
+    def hand_over_deletions(self) -> None:
         """Hands over the deletions that the archive was not told of when they were made, if there are any."""
         owed = self._deleted.owed()
         if owed and self._eraser is not None:

@@ -34,6 +34,7 @@ from tierlog.index.local.recovery import RecoveringIndex
 from tierlog.index.rocketmq.classic_index import ClassicIndex
 from tierlog.service.engine.archive_mover import owner_of
 from tierlog.service.engine.bucket_guard import BucketGuard
+from tierlog.service.engine.parts import StoreDirectory
 from tierlog.tiering.base.errors import (
     CorruptionError,
     FencedError,
@@ -41,8 +42,6 @@ from tierlog.tiering.base.errors import (
     StoreMismatchError,
     UnavailableError,
 )
-from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.format.tail import TailHead
@@ -51,21 +50,8 @@ from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topic_deletion import leave_hidden
 from tierlog.tiering.lifecycle.tail_recovery import TailRestorer
 from tierlog.tiering.lifecycle.tail_store import TailMark, TailObjects
-from tierlog.tiering.rocketmq.check import BrokerStore
 
 _FIRST_LOOK_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class StoreDirectory:
-    """A store's directory, and what may be done there."""
-
-    fs: FileSystem
-    """What it is reached through; where nothing may be written, an overlay that keeps writes in memory."""
-    paths: StorePaths
-    read_only: bool
-    broker: BrokerStore | None = None
-    """Whose directory it is, if it is not ours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from tierlog.service.engine.background import make_background
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from tierlog.service.engine.checks import check_archive, check_classic, check_index, check_store
 from tierlog.service.engine.groups import every_topic
-from tierlog.service.engine.opening import Components, StoreParts, open_parts
+from tierlog.service.engine.opening import StoreParts, open_parts
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.read_path import answer
 from tierlog.service.engine.removal import remove_due
 from tierlog.service.engine.restore import restore_volume
@@ -68,7 +69,7 @@ class Store:
         self.volume_id = parts.identity.volume_id
         hot, archive, writers = parts.hot, parts.archive, parts.writers
         self._hot, self._index, self._classic = hot.store, hot.index, hot.classic
-        self._keeping, self._local_steps, self._disk = hot.keeping, hot.steps, hot.disk
+        self._index_maintenance, self._local_changes, self._disk = hot.index_maintenance, hot.changes, hot.disk
         self._manifest = archive.manifest if archive else None
         self._totals = archive.totals if archive else None
         self._cold_index = archive.cold_index if archive else None
@@ -126,16 +127,16 @@ class Store:
         of another volume.
         """
         clock, settings = clock or SystemClock(), settings or Settings.load()
-        around = Components(
+        components = Components(
             settings, clock, fs or LocalFileSystem(), randomness or SystemRandomness(), objects, tracer=tracer
         )
         root = Path(root).absolute()
         if restore:
             if read_only:
                 raise InvalidRequestError("a restore writes", hint="leave --read-only out")
-            around = restore_volume(root, around, cold_url=cold_url, store_id=store_id)
-        parts = open_parts(root, around, cold_url=cold_url, store_id=store_id, read_only=read_only)
-        return cls(parts, settings, clock, around.randomness, read_only=read_only, tracer=tracer)
+            components = restore_volume(root, components, cold_url=cold_url, store_id=store_id)
+        parts = open_parts(root, components, cold_url=cold_url, store_id=store_id, read_only=read_only)
+        return cls(parts, settings, clock, components.randomness, read_only=read_only, tracer=tracer)
 
     def start(self) -> None:
         """Runs flushing, dispatching, checkpoints, archiving and removal in the background."""
@@ -205,17 +206,17 @@ class Store:
             until_ms=until_ms, everything=everything, drop_hot=drop_hot, progress=progress
         )
 
-    def tiers_round(self) -> None:
+    def run_tiers(self) -> None:
         """Runs one round of archiving and removal as :meth:`start` does, for a caller with a loop of its own."""
         self._check_writable()
         if self._archive_mover is None:
             self._remove_due()
-            self._keeping.round()
+            self._index_maintenance.run_once()
         else:
-            self._archive_mover.local_round()
-            self._keeping.round()
-            self._archive_mover.archive_round()
-            self.removal.round()
+            self._archive_mover.roll_and_remove()
+            self._index_maintenance.run_once()
+            self._archive_mover.archive_due()
+            self.removal.run_once()
 
     def _remove_due(self) -> None:
         remove_due(self._hot, self._index, self._settings.retention_options(), self._disk, self._clock.now_ms())
@@ -268,11 +269,11 @@ class Store:
         return self._fetcher.message(message_id)
 
     def watch(
-        self, topic: str, queue_id: int, offset: int, tell: Callable[[], object]
+        self, topic: str, queue_id: int, offset: int, notify: Callable[[], object]
     ) -> contextlib.AbstractContextManager[None]:
-        """Inside the context, call ``tell`` once, on another thread, when something may be readable at ``offset``."""
+        """Calls ``notify`` once inside the context, on another thread, when ``offset`` may be readable."""
         found = self._hot.topics.get(topic)
-        return self._background.arrivals.watch(lambda: self._hot.next_offset(found, queue_id) > offset, tell)
+        return self._background.pull_waiters.watch(lambda: self._hot.next_offset(found, queue_id) > offset, notify)
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
         """Returns when something may be readable at ``offset``, or after ``timeout_s``."""
@@ -364,9 +365,7 @@ class Store:
         return findings
 
     def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> RepairReport:
-        """Restores what can be derived in the archive; local files are rebuilt by ``service.engine.local_repair`` and
-        at open.
-        """
+        """Restores what can be derived in the archive; local files are rebuilt by ``repair_local`` and at open."""
         if not dry_run:
             self._check_writable()
         if self._manifest is None:
@@ -406,7 +405,7 @@ class Store:
 
     #: A store knows its own topics alone, and asks no other.
     finder: None = None
-    asker: None = None
+    fan_out: None = None
 
     def reader_of(self, store_id: str) -> Self:
         """Returns the store: a request for another one never comes here."""
@@ -455,7 +454,7 @@ class Store:
         self._background.stop()
         if self._archived is not None:
             self._archived.stop()
-        self._local_steps.stop()
+        self._local_changes.stop()
         try:
             if not self._read_only:
                 self._hot.close()

@@ -61,7 +61,7 @@ class PulledWorld(World):
             lambda: self.engine.archive(everything=True),
             lambda: self.engine.archive(everything=True, drop_hot=True),
             lambda: self.engine.removal.erase(Query("t", self.chance.choice((None, "k1", "k2")), 0, self._moment())),
-            self.engine.tiers_round,
+            self.engine.run_tiers,
         ]  # fmt: skip
         self.chance.choice(steps)()
 

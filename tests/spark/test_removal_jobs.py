@@ -76,7 +76,7 @@ def test_erased_by_executors_and_closed_by_the_store(
         assert bodies(cold, "pays", "k2") == [each for each in bodies(engine, "pays", "k2") if each]
     assert engine._manifest is not None
     engine._manifest.refresh()
-    while engine.removal.round():
+    while engine.removal.run_once():
         pass
     assert engine.removal.receipt(receipt["tombstone_id"])["state"] == "rewritten"
     assert bodies(engine, "orders") == expected("orders", "k1", "k2", "k3")

@@ -113,7 +113,7 @@ class RemovalWorld(World):
         """Archive everything and carry every erasure out."""
         engine.archive(everything=True)
         for _ in range(200):
-            if not engine.removal.round():
+            if not engine.removal.run_once():
                 return
         raise AssertionError("erasing does not end")
 

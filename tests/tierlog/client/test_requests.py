@@ -193,7 +193,7 @@ def test_a_connection_that_was_closed_meanwhile_costs_no_retry() -> None:
     heads: list[bytes] = []
     with raw_server(act) as url, Client(url, retries=RetryPolicy(within_s=0)) as client:
         for _ in range(3):
-            assert client.run(client.calls.asking.document(Request("POST", "/v1/topics", b"{}"))) == {"topics": []}
+            assert client.run(client.calls.attempts.document(Request("POST", "/v1/topics", b"{}"))) == {"topics": []}
     assert len(heads) == 3
 
 
