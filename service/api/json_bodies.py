@@ -45,11 +45,11 @@ def validated(model: type[M], text: bytes, *place: str | int, levels: int = MOST
     ``place`` is where the text stands in the body. Objects below the first ``levels`` levels are maps, which may have
     any number of members. :class:`RequestValidationError` tells a few errors at most, and nothing of the text.
     """
-    Values(text).end_of(0, *place, levels=levels)
+    ValueCounter(text).end_of(0, *place, levels=levels)
     return parsed(model, text, *place)
 
 
-class Values:
+class ValueCounter:
     """A counter of the values in one text, which makes none of them."""
 
     def __init__(self, text: bytes) -> None:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tierlog.service.api.append_answers import PIECE_ROWS, appended_pieces
-from tierlog.service.api.json_bodies import Values, parsed, refusal, validated
+from tierlog.service.api.json_bodies import ValueCounter, parsed, refusal, validated
 from tierlog.service.api.json_messages import (
     lines_of,
     messages_of_document,
@@ -259,7 +259,7 @@ def models_of_document(document: bytes, most: int) -> Iterator[MessageIn]:
 
     Raises :class:`MessageTooLargeError` for more than ``most``, :class:`RequestValidationError`.
     """
-    values = Values(document)
+    values = ValueCounter(document)
     if values.are_few(_FEW_VALUES):  # the model knows all that can be wrong with what stands around messages
         found = validated(MessagesIn, document, levels=_LEVELS).messages
         check_count(len(found), most)

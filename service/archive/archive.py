@@ -11,11 +11,11 @@ from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.index.search.searcher import Searcher
 from tierlog.index.search.store_search import ArchiveSearch
+from tierlog.service.access.caller import every_topic
 from tierlog.service.archive.archived_stores import ArchiveRoot
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.catalogue import FileInfo, TopicInfo
 from tierlog.service.engine.checks import check_archive
-from tierlog.service.engine.groups import every_topic
 from tierlog.service.engine.read_path import answer, make_searcher
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, TopicNotFoundError

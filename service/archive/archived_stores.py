@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tierlog.index.objects.catalogue import ColdIndex
+from tierlog.service.access.caller import every_topic
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
-from tierlog.service.engine.groups import every_topic
 from tierlog.service.engine.opening import open_archive
 from tierlog.service.engine.read_path import cache_stats, open_caches
 from tierlog.tiering.base.clock import Clock

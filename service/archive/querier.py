@@ -18,6 +18,7 @@ from tierlog.index.search.remote_search import LackingSearch, RemoteSearch, Sile
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.index.search.searcher import StoreSearch
 from tierlog.index.search.store_search import ArchiveSearch
+from tierlog.service.access.caller import every_topic
 from tierlog.service.archive.archived_stores import ArchivedStore, ArchiveRoot
 from tierlog.service.cluster.fan_out import StoreAnswer, StoreFanOut, StoreService
 from tierlog.service.cluster.static_view import StaticView
@@ -26,10 +27,9 @@ from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.cluster import ClusterSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
-from tierlog.service.engine.groups import every_topic
 from tierlog.service.engine.opening import open_archive
 from tierlog.service.engine.read_path import answer, make_searcher
-from tierlog.service.engine.stats import Unready
+from tierlog.service.engine.stats import ReadinessProblem
 from tierlog.service.observing.counts import StoreCounts, facts_of
 from tierlog.service.wire.documents import Json, message_json
 from tierlog.tiering.base.clock import Clock, SystemClock
@@ -119,7 +119,7 @@ class KnownArchives:
         for archive in self.archives:
             self._pool.submit(partial(self._look_first, archive))
 
-    def of(self, store_id: str, cold_url: str | None = None) -> ArchivedStore | None:
+    def find(self, store_id: str, cold_url: str | None = None) -> ArchivedStore | None:
         """Returns the archive of a store if it is known which one that is; ``cold_url`` is the address the store
         reported."""
         said = [archive for archive in self.archives if archive.url == cold_url]
@@ -127,7 +127,7 @@ class KnownArchives:
             return archive.store(store_id)
         return self.archives[0].store(store_id) if len(self.archives) == 1 else None
 
-    def others(self, served: Container[str]) -> list[ArchivedStore]:
+    def unserved(self, served: Container[str]) -> list[ArchivedStore]:
         """Returns archived stores except ``served``; where two prefixes have the same id, the first wins.
 
         The first time the answer of the object store is waited for; later its listing is renewed in the background.
@@ -334,7 +334,7 @@ class Querier:
                 store_id, page = service.url, None
                 error = StoreMismatchError(f"{service.url} answers for a store that another service answers for")
             if page is not None:
-                archived = self._archives.of(store_id, page.cold_url)
+                archived = self._archives.find(store_id, page.cold_url)
                 found[store_id] = RemoteSearch(page, service.url, None if archived is None else archived.index)
                 continue
             assert error is not None
@@ -343,11 +343,11 @@ class Querier:
             if isinstance(error, TopicNotFoundError):
                 found[store_id] = LackingSearch(store_id, error)
                 continue
-            archived = self._archives.of(store_id) if service.store_id == store_id else None
+            archived = self._archives.find(store_id) if service.store_id == store_id else None
             found[store_id] = SilentSearch(
                 store_id, service.url, error, None if archived is None else archived.index, max_age_s=self._staleness_s
             )
-        for archived in self._archives.others(found):
+        for archived in self._archives.unserved(found):
             found[archived.store_id] = self._search_archive(archived)
         for url, failed in self._archives.unknown.items():  # where stores are known, new ones are not seen, no more
             if failed is not None:
@@ -365,7 +365,7 @@ class Querier:
         services = self._services()
         if any(service.store_id in (None, store_id) for service in services):
             raise UnavailableError(f"where store {store_id!r} answers is not known yet", hint="try again in a moment")
-        for archived in self._archives.others(()):
+        for archived in self._archives.unserved(()):
             if archived.store_id == store_id:
                 return archived
         self._refuse_if_silent({}, "")
@@ -414,7 +414,7 @@ class Querier:
         return sorted(found)
 
     def _has_archived(self, store_id: str, topic: str) -> bool:
-        archived = self._archives.of(store_id)
+        archived = self._archives.find(store_id)
         return archived is not None and archived.has_topic(topic, self._staleness_s)
 
     def message(self, message_id: str, store_id: str | None = None) -> Json:
@@ -466,7 +466,7 @@ class Querier:
         }
 
     def _archived(self, store_id: str | None) -> list[ArchivedStore]:
-        return self._archives.others(()) if store_id is None else [self.only_archived(store_id)]
+        return self._archives.unserved(()) if store_id is None else [self.only_archived(store_id)]
 
     # how it is
 
@@ -492,11 +492,11 @@ class Querier:
         return ArchivedReader(self, store_id)
 
     @property
-    def unready(self) -> Unready | None:
+    def readiness_problem(self) -> ReadinessProblem | None:
         """Why there is nothing to answer from yet; None if there is."""
         reason = self._unready_reason()
         part, hint = "an archive or the cluster table has not answered yet", "it goes on asking; see to the archive"
-        return None if reason is None else Unready(reason, part, hint)
+        return None if reason is None else ReadinessProblem(reason, part, hint)
 
     def _unready_reason(self) -> str | None:
         """Returns the name of an archive, or of the table, that has not answered once."""
@@ -553,11 +553,11 @@ class Querier:
             if outcome.value is not None and store_id is not None:
                 found.append(read(outcome.value, store_id))
             elif not isinstance(outcome.error, NotFoundError):
-                archived = self._archives.of(store_id) if store_id is not None else None
+                archived = self._archives.find(store_id) if store_id is not None else None
                 if archived is None:
                     raise outcome.error or UnavailableError(f"{outcome.service.url} gave no answer")
                 silent[archived.store_id] = archived
-        return found, silent, self._archives.others(asked)
+        return found, silent, self._archives.unserved(asked)
 
     def _refuse_if_silent(self, silent: dict[str, ArchivedStore], what: str) -> None:
         if silent:

@@ -8,11 +8,11 @@ from typing import Protocol
 from tierlog.index.maintenance.repair import RepairReport
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.results import PAGE_BYTES
+from tierlog.service.access.caller import every_topic
 from tierlog.service.cluster.fan_out import StoreFanOut
 from tierlog.service.cluster.routing import TopicFinder
 from tierlog.service.engine.catalogue import FileInfo, TopicInfo
-from tierlog.service.engine.groups import every_topic
-from tierlog.service.engine.stats import Unready
+from tierlog.service.engine.stats import ReadinessProblem
 from tierlog.service.engine.store import Store
 from tierlog.service.observing.counts import StoreCounts
 from tierlog.service.wire.documents import Json
@@ -116,7 +116,7 @@ class Served(Readable, Protocol):
         ...
 
     @property
-    def unready(self) -> Unready | None:
+    def readiness_problem(self) -> ReadinessProblem | None:
         """Why the process can do nothing of what it is for at the moment; None if it can."""
         ...
 

@@ -46,7 +46,7 @@ class _Answer:
     queues: tuple[QueueEnds, ...]
 
 
-class _Store:
+class _RemoteStore:
     """One other store; everything but :meth:`_run` under the lock of ``changed``."""
 
     def __init__(self, store_id: str, ask: _Ask, clock: Clock, retry_ms: int, changed: threading.Condition) -> None:
@@ -99,11 +99,11 @@ class _Store:
             try:
                 queues = self._ask(self.store_id, ticket.topic)
             except StoreError as error:
-                self._tell(f"does not tell its queues: {error}", is_answer=False)
+                self._log_change(f"does not tell its queues: {error}", is_answer=False)
             except Exception:  # a defect of ours: those who wait are let go all the same
                 _LOG.exception("store %s cannot be asked for its queues", self.store_id)
             else:
-                self._tell("tells its queues again", is_answer=True)
+                self._log_change("tells its queues again", is_answer=True)
             with self._changed:
                 self._end(ticket, asked_s, queues)
 
@@ -117,7 +117,7 @@ class _Store:
                 ticket.is_running = True
             return ticket
 
-    def _tell(self, words: str, *, is_answer: bool) -> None:
+    def _log_change(self, words: str, *, is_answer: bool) -> None:
         if is_answer != self.is_answering:
             _LOG.log(logging.INFO if is_answer else logging.WARNING, "store %s %s", self.store_id, words)
 
@@ -152,7 +152,7 @@ class QueueCounts:
         self._clock = clock
         self._client = NodeClient(view.own_store or "", settings.ask_timeout_ms, access)
         self._changed = threading.Condition()
-        self._stores: dict[str, _Store] = {}
+        self._stores: dict[str, _RemoteStore] = {}
 
     def refresh(self, topics: Collection[str], *, age_ms: int | None = None, wait: bool = True) -> None:
         """See :meth:`RemoteQueues.refresh`."""
@@ -206,19 +206,19 @@ class QueueCounts:
         queues = self._other(store_id).last_known(topic)
         return queues is None or queue_id >= len(queues) or offset > queues[queue_id].max_offset
 
-    def _others(self) -> list[_Store]:
+    def _others(self) -> list[_RemoteStore]:
         own = self._view.own_store
         return [self._store(place.store_id) for place in self._view.stores() if place.store_id != own]
 
-    def _other(self, store_id: str) -> _Store:
+    def _other(self, store_id: str) -> _RemoteStore:
         if all(place.store_id != store_id for place in self._view.stores()):
             raise no_such_store(store_id)
         return self._store(store_id)
 
-    def _store(self, store_id: str) -> _Store:
+    def _store(self, store_id: str) -> _RemoteStore:
         if store_id not in self._stores:
             retry_ms = self._settings.retry_ms
-            self._stores[store_id] = _Store(store_id, self._ask, self._clock, retry_ms, self._changed)
+            self._stores[store_id] = _RemoteStore(store_id, self._ask, self._clock, retry_ms, self._changed)
         return self._stores[store_id]
 
     def _wait(self, tickets: Collection[_Ticket]) -> None:
@@ -246,7 +246,7 @@ class QueueCounts:
             raise UnavailableError(f"{url} did not tell its queues of {topic!r}") from error
 
 
-def _ends_of(store: _Store, queue: Queue) -> QueueEnds:
+def _ends_of(store: _RemoteStore, queue: Queue) -> QueueEnds:
     topic, store_id, queue_id = queue
     queues = store.last_known(topic)
     if queues is None:

@@ -114,28 +114,28 @@ def routed_request(rule: StoreRule, names: Mapping[str, str], query: bytes) -> R
 
 
 def target_store(
-    asked: RoutedRequest, cluster: ClusterView, topics: TopicFinder | None = None, *, tells_homes: bool = True
+    asked: RoutedRequest, cluster: ClusterView, topics: TopicFinder | None = None, *, shows_homes: bool = True
 ) -> RouteTarget:
-    """Finds the store that answers a request. Without ``tells_homes`` no error says where a group is, or that it is.
+    """Finds the store that answers a request. Without ``shows_homes`` no error says where a group is, or that it is.
 
     Waits for a bucket only for the home of a group, and where :func:`needs_remote_lookup` says so. Raises
     :class:`InvalidRequestError` if several stores may be meant, or another than the one that has the group, and
     :class:`UnavailableError` if it cannot be known now.
     """
     if asked.group is not None:
-        return _of_group(asked, asked.group, cluster, tells_homes=tells_homes)
+        return _of_group(asked, asked.group, cluster, shows_homes=shows_homes)
     return RouteTarget(_of_no_group(asked, cluster, topics))
 
 
-def _of_group(asked: RoutedRequest, group: str, cluster: ClusterView, *, tells_homes: bool) -> RouteTarget:
+def _of_group(asked: RoutedRequest, group: str, cluster: ClusterView, *, shows_homes: bool) -> RouteTarget:
     known = cluster.known_home_of_group(group)
     home = cluster.choice_for_group(group) if known is None and asked.rule.is_new else known
     if home is None:
         return RouteTarget(_without_home(asked, cluster))
     if asked.store_id not in (None, home):
-        if not tells_homes and not asked.rule.is_new:
+        if not shows_homes and not asked.rule.is_new:
             raise NotFoundError(f"no such group {group!r}")
-        kept = f"by store {home!r}" if tells_homes else "by another store"
+        kept = f"by store {home!r}" if shows_homes else "by another store"
         raise InvalidRequestError(
             f"group {group!r} is kept {kept}, not by {asked.store_id!r}",
             hint="leave store_id out: every node knows where a group is",

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
 
+from tierlog.service.access.caller import every_topic
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
     ConflictError,
@@ -223,11 +224,6 @@ class _Members:
         self.by_id: dict[str, _Member] = {}
         self.queue_counts: dict[str, dict[str, int]] = {}
         self.assignment: dict[str, list[Queue]] = {}
-
-
-def every_topic(topic: str) -> bool:
-    """Returns True: no topic is hidden."""
-    return True
 
 
 def none_missing(topic: str, queue_id: int, start: int, end: int) -> int:

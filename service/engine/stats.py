@@ -52,7 +52,7 @@ def count_files(
     return dict(found)
 
 
-class Unready(NamedTuple):
+class ReadinessProblem(NamedTuple):
     """Why a process can do nothing of what it is for at the moment."""
 
     reason: str

@@ -15,6 +15,7 @@ from tierlog.index.search.hot_search import HotPage, HotTierSearch, hot_page
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.index.search.store_search import TieredStoreSearch
+from tierlog.service.access.caller import every_topic
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.append_results import AppendedColumns
 from tierlog.service.engine.appends import Appends, IdempotencyKey
@@ -22,13 +23,12 @@ from tierlog.service.engine.archive_mover import ArchiveReport
 from tierlog.service.engine.background import make_background
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from tierlog.service.engine.checks import check_archive, check_classic, check_index, check_store
-from tierlog.service.engine.groups import every_topic
 from tierlog.service.engine.opening import StoreParts, open_parts
 from tierlog.service.engine.parts import Components
 from tierlog.service.engine.read_path import answer
 from tierlog.service.engine.removal import remove_due
 from tierlog.service.engine.restore import restore_volume
-from tierlog.service.engine.stats import FileState, Unready, count_files, group_lags, stats_of
+from tierlog.service.engine.stats import FileState, ReadinessProblem, count_files, group_lags, stats_of
 from tierlog.service.engine.timeline import Timeline, TimelineView, timeline_of
 from tierlog.service.observing.counts import StoreCounts, facts_of
 from tierlog.tiering.base.clock import Clock, SystemClock
@@ -388,14 +388,14 @@ class Store:
         return "opened read-only" if self._read_only else self._hot.guard.read_only_reason
 
     @property
-    def unready(self) -> Unready | None:
+    def readiness_problem(self) -> ReadinessProblem | None:
         """Why nothing can be appended at the moment; None if it can."""
         if (reason := self.read_only_reason) is not None:
-            return Unready(
+            return ReadinessProblem(
                 f"read-only: {reason}", "the store is read-only", "see to what the reason names, then restart"
             )
         if (reason := self.disk_full_reason) is not None:
-            return Unready(reason, "the disk is full", "free space; appends go on by themselves")
+            return ReadinessProblem(reason, "the disk is full", "free space; appends go on by themselves")
         return None
 
     @property

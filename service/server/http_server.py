@@ -26,7 +26,7 @@ def http_config(app: Any, settings: ServeSettings, **others: Any) -> uvicorn.Con
     """Makes the server's configuration, with every bound set by the settings; ``others`` are passed on."""
     return uvicorn.Config(
         app,
-        http=functools.partial(PatientProtocol, limits=settings),  # type: ignore[arg-type]  # called as the class is
+        http=functools.partial(TimedProtocol, limits=settings),  # type: ignore[arg-type]  # called as the class is
         loop="uvloop",
         ws="none",
         timeout_keep_alive=max(1, settings.keep_alive_ms // 1000),
@@ -81,7 +81,7 @@ else:
     _Connection = asyncio.Protocol
 
 
-class _Patience(_Connection):
+class _TimedConnection(_Connection):
     """A connection that is cut off when the client sends no head, or takes too little of an answer, for too long.
 
     What a client has not taken waits in the transport, 64 KiB and a piece at most before the application is made to
@@ -207,7 +207,7 @@ class _Patience(_Connection):
         self._watch()
 
 
-class PatientProtocol(_Patience, HttpToolsProtocol):
+class TimedProtocol(_TimedConnection, HttpToolsProtocol):
     """A connection that httptools reads.
 
     Stricter than httptools alone: a head has a greatest size, however many bytes come at once, one ``Host`` and a
@@ -299,7 +299,7 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
         other.data_received(b"".join(self._kept))
 
 
-class _WithoutUpgrade(_Patience, H11Protocol):  # type: ignore[misc]  # the two parsers' connections are alike
+class _WithoutUpgrade(_TimedConnection, H11Protocol):  # type: ignore[misc]  # the two parsers' connections are alike
     """A connection that h11 reads, which passes over an upgrade that is asked for."""
 
     def data_received(self, data: bytes) -> None:

@@ -67,10 +67,10 @@ def body_bytes(message: Json) -> bytes:
 
 def answer_json(answer: Answer) -> Json:
     """Returns a page of a query; ``estimate`` is there only for a dry run."""
-    return {"messages": [message_json(message) for message in answer.messages], **beside_answer(answer)}
+    return {"messages": [message_json(message) for message in answer.messages], **answer_metadata(answer)}
 
 
-def beside_answer(answer: Answer) -> Json:
+def answer_metadata(answer: Answer) -> Json:
     """Returns what stands beside the messages of a page."""
     found: Json = {"next_cursor": answer.next_cursor, "coverage": answer.coverage.to_json()}
     if answer.estimate is not None:
@@ -80,10 +80,10 @@ def beside_answer(answer: Answer) -> Json:
 
 def pull_json(result: PullResult) -> Json:
     """Returns an answer of a pull."""
-    return {**beside_pull(result), "messages": [message_json(message) for message in result.messages]}
+    return {**pull_metadata(result), "messages": [message_json(message) for message in result.messages]}
 
 
-def beside_pull(result: PullResult | PulledBatch) -> Json:
+def pull_metadata(result: PullResult | PulledBatch) -> Json:
     """Returns what stands beside the messages of a pull."""
     return {
         "status": result.status.value,

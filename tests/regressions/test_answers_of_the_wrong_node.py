@@ -89,7 +89,7 @@ def test_of_two_archives_of_one_id_that_is_read_which_the_store_names(tmp_path: 
     archives = [ArchiveRoot(url, SETTINGS, SystemClock()) for url in urls]
     known = KnownArchives(archives, SETTINGS.cluster, SystemClock())
     with contextlib.closing(known):
-        known.others(())
-        found = known.of("a", urls[1])
+        known.unserved(())
+        found = known.find("a", urls[1])
         assert found is not None
         assert found.manifest.objects is archives[1].objects

@@ -169,7 +169,7 @@ def routed_app(*, access: bool) -> FastAPI:
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # of our own; its logs quote what clients sent
     )
-    app.state.exact = StrictRequests()
+    app.state.strict = StrictRequests()
     describe(app, access=access)
     for router in _ROUTERS:
         app.router.routes.extend(router.routes)  # included as routers, each would be searched twice

@@ -169,7 +169,7 @@ class Forwarding:
                 return
             with self._places.one_of(place.store_id):
                 scope["route"] = _Forwarded()
-                tells = _tells_homes(asked, scope)
+                shows_homes = _may_see_homes(asked, scope)
                 await _Forward(
                     self._session,
                     idle_s=self._idle_s,
@@ -178,13 +178,13 @@ class Forwarding:
                     scope=scope,
                     receive=receive,
                     send=send,
-                    tells=tells,
+                    shows_homes=shows_homes,
                 ).run()
         except _MisdirectedError as error:
             await _misdirected(error)(scope, receive, send)
         except _RefusedError as error:
             told = error.error
-            if isinstance(told, UnavailableError) and asked is not None and not _tells_homes(asked, scope):
+            if isinstance(told, UnavailableError) and asked is not None and not _may_see_homes(asked, scope):
                 told = _SILENCE
             await store_error(Request(scope), told)(scope, receive, send)
 
@@ -209,7 +209,7 @@ class Forwarding:
         if asked.group is not None and asked.store_id is None and asked.group in self._homes:
             return self._homes[asked.group]
         with self._places.one_of(""):
-            work = partial(target_store, asked, cluster, self._topics, tells_homes=_tells_homes(asked, scope))
+            work = partial(target_store, asked, cluster, self._topics, shows_homes=_may_see_homes(asked, scope))
             meant = await asyncio.wrap_future(self._pool.submit(work))
         self._remember(asked, meant)
         return meant.store_id
@@ -255,7 +255,7 @@ def _caller(scope: Scope) -> Caller | None:
     return caller
 
 
-def _tells_homes(asked: RoutedRequest, scope: Scope) -> bool:
+def _may_see_homes(asked: RoutedRequest, scope: Scope) -> bool:
     """Whether the caller may learn where the group or the topic of a request is.
 
     Only the home of a group knows its topics, and answers others as if the group were not there.
@@ -310,10 +310,10 @@ class _Forward:
 
     def __init__(
         self, session: NodeSession, *, idle_s: float, cluster: ClusterView, place: StorePlace,
-        scope: Scope, receive: Receive, send: Send, tells: bool,
+        scope: Scope, receive: Receive, send: Send, shows_homes: bool,
     ) -> None:  # fmt: skip
-        """With ``tells``, a refusal may say which store it is of, and where that is."""
-        self._tells = tells
+        """With ``shows_homes``, a refusal may say which store it is of, and where that is."""
+        self._shows_homes = shows_homes
         self._session, self._idle_s, self._cluster, self._place = session, idle_s, cluster, place
         self._scope, self._receive, self._send = scope, receive, send
         self._is_gone = self._has_begun = False
@@ -387,7 +387,7 @@ class _Forward:
         own = self._cluster.own_store
         named = {STORE: self._place.store_id, ADDRESS: self._place.url}
         headers = answer.headers
-        if not self._tells and answer.status in (401, 403, 404):  # as if this node had it to say
+        if not self._shows_homes and answer.status in (401, 403, 404):  # as if this node had it to say
             headers = [(name, value) for name, value in headers if name.lower() != _STORE]
             named = {} if own is None else {STORE: own}
         self._has_begun = True
@@ -456,7 +456,7 @@ class _Forward:
         return self._unavailable(detail, hint)
 
     def _unavailable(self, detail: str, hint: str, *, retry_s: int | None = None) -> Response:
-        if not self._tells:
+        if not self._shows_homes:
             return store_error(Request(self._scope), UnavailableError(_SILENCE.message, hint=hint))
         return problem(
             503, problem_title(UnavailableError), detail, uri=problem_type(UnavailableError), hint=hint,

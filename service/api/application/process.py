@@ -306,7 +306,7 @@ class _Server(HttpServer):
         super().__init__(config, connections, settings)
         self._tls = tls
         self._stopping = stopping
-        self._tell = started
+        self._announce = started
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         _last_resort(self._stopping)
@@ -320,7 +320,7 @@ class _Server(HttpServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._tell()
+            self._announce()
 
 
 def _answer(

@@ -69,7 +69,7 @@ class RequestObserver:
                 answer.route, scope["method"], answer.status, taken_s,
                 received=answer.received, sent=answer.sent, problem=notes.problem,
             )  # fmt: skip
-            self._tell(scope, answer, notes, taken_s)
+            self._log(scope, answer, notes, taken_s)
             unbind(token)
 
     async def _traced(self, scope: Scope, answer: _Answer, notes: RequestNotes, parent: str | None) -> None:
@@ -94,7 +94,7 @@ class RequestObserver:
             unexpected = problem(500, "internal error", "an unexpected error, see the service's log")
             await unexpected(scope, answer.receive, answer.send)
 
-    def _tell(self, scope: Scope, answer: _Answer, notes: RequestNotes, taken_s: float) -> None:
+    def _log(self, scope: Scope, answer: _Answer, notes: RequestNotes, taken_s: float) -> None:
         level = logging.DEBUG if answer.route in _QUIET else logging.INFO
         if not _LOG.isEnabledFor(level):
             return
