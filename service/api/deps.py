@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from tierlog.service.access.audit import AuditEntry, AuditLog, shortened
 from tierlog.service.access.caller import ANYBODY, Caller, Scope
 from tierlog.service.api.schemas.parameters import StoreId
-from tierlog.service.archive.readable import Readable, Served
+from tierlog.service.archive.readers import MessageReader, Served
 from tierlog.service.cluster.routing import STORE_ID, StoreRule
 from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.settings import Settings
@@ -88,7 +88,7 @@ async def _check_store(request: Request, store_id: StoreId = None) -> None:
     )
 
 
-async def _engine(request: Request) -> Readable:
+async def _engine(request: Request) -> MessageReader:
     """Returns the reader that answers for the store which the route declares.
 
     A request that names a store with a service was sent on to that: a store that is named to a querier here has none,
@@ -165,7 +165,7 @@ TheEngine = Annotated[Store, Depends(_engine)]
 #: For a call that this process answers, whatever store is named.
 TheServed = Annotated[Served, Depends(_engine)]
 #: For a call that only looks: a store, a querier of many, or one archive.
-TheReader = Annotated[Readable, Depends(_engine)]
+TheReader = Annotated[MessageReader, Depends(_engine)]
 
 TheSettings = Annotated[Settings, Depends(_settings)]
 Stopping = Annotated[threading.Event, Depends(_stopping)]

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tierlog.service.archive.readable import Served
+from tierlog.service.archive.readers import Served
 from tierlog.service.cluster.fan_out import StoreFanOut
 from tierlog.service.cluster.table_view import TableView
 from tierlog.service.cluster.view import ClusterView

@@ -20,6 +20,7 @@ from tierlog.index.search.searcher import StoreSearch
 from tierlog.index.search.store_search import ArchiveSearch
 from tierlog.service.access.caller import every_topic
 from tierlog.service.archive.archived_stores import ArchivedStore, ArchiveRoot
+from tierlog.service.archive.readers import MessageReader
 from tierlog.service.cluster.fan_out import StoreAnswer, StoreFanOut, StoreService
 from tierlog.service.cluster.static_view import StaticView
 from tierlog.service.cluster.table_view import TableView
@@ -31,7 +32,7 @@ from tierlog.service.engine.opening import open_archive
 from tierlog.service.engine.read_path import answer, make_searcher
 from tierlog.service.engine.stats import ReadinessProblem
 from tierlog.service.observing.counts import StoreCounts, facts_of
-from tierlog.service.wire.documents import Json, message_json
+from tierlog.service.wire.documents import Json
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import (
     InvalidRequestError,
@@ -46,6 +47,7 @@ from tierlog.tiering.base.errors import (
 from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Histogram, Tracer
 from tierlog.tiering.base.worker_pool import WorkerPool
+from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.metered import Meter, MeteredObjectStore
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.objects.urls import canonical_url
@@ -147,7 +149,7 @@ class KnownArchives:
 
     @property
     def errors(self) -> dict[str, StoreError]:
-        """Why prefixes could not be listed, by URL."""
+        """The errors of prefixes that could not be listed, by URL."""
         return {url: error for url, (_, error) in list(self._failed.items())}
 
     @property
@@ -255,17 +257,18 @@ class Querier:
         cold_url: str | None,
         sources: Sequence[str] = (),
         *,
-        settings: Settings,
+        settings: Settings | None = None,
         clock: Clock | None = None,
         objects: ObjectStore | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> Querier:
-        """``sources`` are services of stores, and archives; without a service those of the cluster table of
-        ``cold_url`` are asked. ``objects`` replaces the object store of every URL.
+        """Opens a querier of ``sources``, which are services of stores, and archives; asks nobody yet.
 
-        Asks nobody yet. Raises :class:`InvalidRequestError` for a URL that is neither, or if there is nothing to read.
+        Without a service, those of the cluster table of ``cold_url`` are asked. Without ``settings`` they are those of
+        the environment, as on the command line (:meth:`Settings.load`). ``objects`` replaces the object store of every
+        URL. Raises :class:`InvalidRequestError` for a URL that is neither, or if there is nothing to read.
         """
-        clock = clock or SystemClock()
+        clock, settings = clock or SystemClock(), settings or Settings.load()
         urls = [source for source in sources if source.lower().startswith(("http://", "https://"))]
         folders = [*([cold_url] if cold_url else []), *(source for source in sources if source not in urls)]
         if not urls and not folders:
@@ -417,8 +420,10 @@ class Querier:
         archived = self._archives.find(store_id)
         return archived is not None and archived.has_topic(topic, self._staleness_s)
 
-    def message(self, message_id: str, store_id: str | None = None) -> Json:
-        """Returns one message by its id in whichever store has it, as an answer shows it.
+    def shown_message(
+        self, message_id: str, show: Callable[[StoredMessage], Json], store_id: str | None = None
+    ) -> Json:
+        """Returns one message by its id: the JSON it got from the store, or what ``show`` makes of an archived one.
 
         Raises :class:`InvalidRequestError` if several have one with this id, :class:`MessageNotFoundError` only if
         every store was asked, else :class:`UnavailableError`.
@@ -430,7 +435,7 @@ class Querier:
             if store_id not in (None, store.store_id):
                 continue
             try:
-                messages.append(message_json(store.fetcher.message(message_id)))
+                messages.append(show(store.fetcher.message(message_id)))
             except MessageNotFoundError:
                 continue
             except InvalidRequestError:
@@ -472,7 +477,7 @@ class Querier:
 
     @property
     def cold_error(self) -> str | None:
-        """Why the archives or the cluster table cannot be read, None if all is well."""
+        """The reason why the archives or the cluster table cannot be read, None if all is well."""
         failed = next(iter(self._archives.errors.values()), None)
         if failed is not None:
             return str(failed)
@@ -487,25 +492,31 @@ class Querier:
         """The finder of the stores of a topic: the querier."""
         return self
 
-    def reader_of(self, store_id: str) -> ArchivedReader:
+    def reader_of(self, store_id: str) -> MessageReader:
         """Returns the reader of a store that has an archive and no service: others are sent what is for them."""
         return ArchivedReader(self, store_id)
 
     @property
     def readiness_problem(self) -> ReadinessProblem | None:
-        """Why there is nothing to answer from yet; None if there is."""
+        """The reason why there is nothing to answer from yet; None if there is."""
         reason = self._unready_reason()
         part, hint = "an archive or the cluster table has not answered yet", "it goes on asking; see to the archive"
         return None if reason is None else ReadinessProblem(reason, part, hint)
 
     def _unready_reason(self) -> str | None:
-        """Returns the name of an archive, or of the table, that has not answered once."""
+        """Returns what the cluster table, or an archive, said instead of a first answer; None if all have answered."""
         if self._table is not None and self._static is None and self._table.age_ms is None:
             return f"the cluster table was not read yet: {self._table.error or 'it is being asked'}"
         for url, error in self._archives.unknown.items():
             self._archives.begin()  # nobody sends queries to a process that is not ready, and so nothing else looks
             return f"{url} has not answered yet: {error or 'it is being asked'}"
         return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Stops watching the cluster and closes its connections."""

@@ -23,7 +23,7 @@ from tierlog.tiering.base.types import Boundary, Durability
 if TYPE_CHECKING:
     from tierlog.index.search.query import Query
     from tierlog.service.archive.archive import Archive
-    from tierlog.service.archive.readable import ReadableStore
+    from tierlog.service.archive.readers import StoreReader
     from tierlog.service.cluster.table import ClusterTable, ClusterTableStore
     from tierlog.service.config.settings import Settings
     from tierlog.service.engine.store import Store
@@ -198,7 +198,7 @@ def open_archives(arguments: argparse.Namespace) -> Iterator[Archive]:
 
 
 @contextmanager
-def open_repairable(arguments: argparse.Namespace, *, read_only: bool) -> Iterator[ReadableStore]:
+def open_repairable(arguments: argparse.Namespace, *, read_only: bool) -> Iterator[StoreReader]:
     """Opens what ``repair`` works on: a store opened here, or an archive alone."""
     if arguments.root is not None:
         with _engine(arguments, make=False, read_only=read_only) as engine:
@@ -303,7 +303,7 @@ def _one_target(arguments: argparse.Namespace, *, writes: bool = False) -> None:
 class LocalReader:
     """An engine in this process."""
 
-    def __init__(self, engine: ReadableStore) -> None:
+    def __init__(self, engine: StoreReader) -> None:
         self._reading = engine
 
     def query(self, query: Query) -> Json:

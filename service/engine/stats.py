@@ -53,7 +53,7 @@ def count_files(
 
 
 class ReadinessProblem(NamedTuple):
-    """Why a process can do nothing of what it is for at the moment."""
+    """The reason why a process cannot do its work at the moment."""
 
     reason: str
     part: str

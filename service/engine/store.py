@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tierlog.index.format.layout import LAYOUTS
 from tierlog.index.maintenance.repair import ArchiveRepair, RepairReport
@@ -268,6 +268,12 @@ class Store:
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
 
+    def shown_message(
+        self, message_id: str, show: Callable[[StoredMessage], dict[str, Any]], store_id: str | None = None
+    ) -> dict[str, Any]:
+        """Returns what ``show`` makes of one message; see :meth:`message`."""
+        return show(self.message(message_id, store_id))
+
     def watch(
         self, topic: str, queue_id: int, offset: int, notify: Callable[[], object]
     ) -> contextlib.AbstractContextManager[None]:
@@ -384,12 +390,12 @@ class Store:
 
     @property
     def read_only_reason(self) -> str | None:
-        """Why nothing can be written, or None."""
+        """The reason why nothing can be written, or None."""
         return "opened read-only" if self._read_only else self._hot.guard.read_only_reason
 
     @property
     def readiness_problem(self) -> ReadinessProblem | None:
-        """Why nothing can be appended at the moment; None if it can."""
+        """The reason why nothing can be appended at the moment; None if it can."""
         if (reason := self.read_only_reason) is not None:
             return ReadinessProblem(
                 f"read-only: {reason}", "the store is read-only", "see to what the reason names, then restart"
@@ -430,7 +436,7 @@ class Store:
 
     @property
     def disk_full_reason(self) -> str | None:
-        """Why appends are refused until there is room on the disk again, or None."""
+        """The reason why appends are refused until there is room on the disk again, or None."""
         return self._disk.full_reason
 
     @property
@@ -440,7 +446,7 @@ class Store:
 
     @property
     def index_error(self) -> str | None:
-        """Why key index and queues do not follow the log, or the index's files cannot be kept; None if all is well."""
+        """The reason why index or queues do not follow the log, or index files cannot be maintained; else None."""
         return self._hot.dispatch_error or self._background.index_error
 
     def __enter__(self) -> Self:

@@ -15,6 +15,7 @@ from tierlog.index.search.query import Query
 from tierlog.pipeline.jobs import erase, expire
 from tierlog.pipeline.jobs.job import FAILED, FINDINGS, WRONG_USE
 from tierlog.service.archive.archive import Archive
+from tierlog.service.archive.readers import StoreReader
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.types import Order
 from tierlog.tiering.message.batch import Message
@@ -43,7 +44,7 @@ def engine(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def bodies(engine: Store | Archive, topic: str, key: str | None = None) -> list[bytes]:
+def bodies(engine: StoreReader, topic: str, key: str | None = None) -> list[bytes]:
     answer = engine.query(Query(topic, key, limit=5000, order=Order.OLDEST))
     assert answer.coverage.complete
     return [message.record.body for message in answer.messages]

@@ -43,7 +43,7 @@ from tierlog.service.api.routes import (
     timeline,
     topics,
 )
-from tierlog.service.archive.readable import Served
+from tierlog.service.archive.readers import Served
 from tierlog.service.cluster.queue_counts import QueueCounts
 from tierlog.service.cluster.view import ClusterView, claim_group
 from tierlog.service.config.settings import Settings

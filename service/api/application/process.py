@@ -24,7 +24,7 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.api.application.app import create_app
 from tierlog.service.archive.querier import Querier
-from tierlog.service.archive.readable import Served
+from tierlog.service.archive.readers import Served
 from tierlog.service.cluster.table_view import OwnNode, TableView
 from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.serve import ServeSettings

@@ -221,8 +221,7 @@ def message(
     if it lies in an archive that cannot be reached. A client's own id (`UNIQ_KEY`) is a key: query the topic by it.
     """
     caller.check(Scope.READ)
-    found = engine.message(message_id, store_id)
-    shown = message_json(found) if isinstance(found, StoredMessage) else found
+    shown = engine.shown_message(message_id, message_json, store_id)
     if not caller.may(Scope.READ, shown["topic"]):
         raise MessageNotFoundError(f"no message has the id {message_id}")
     return JSONResponse(shown)
