@@ -55,8 +55,9 @@ class FoundTraits(NamedTuple):
     names: Mapping[str, str]
 
 
-#: The traits of requests that no route takes, by method and path: they are refused where their store is. The first line
-#: that fits counts.
+#: The traits of requests that no route takes, by method and path: they are refused where their store is, by the node
+#: that would answer if there were such a route. That does not follow from the declarations: routes below one path
+#: declare different stores by their methods, and most of these paths have no route. The first line that fits counts.
 _UNROUTED = tuple(
     (re.compile(pattern, re.DOTALL), refused)
     for pattern, refused in (

@@ -1,4 +1,7 @@
-"""Health: alive means that requests are answered, ready that messages are taken."""
+"""Health: alive means that requests are answered, ready that messages are taken.
+
+Everybody may ask for it, also without a token: every route of this module is open (:mod:`service.api.application.app`).
+"""
 
 from __future__ import annotations
 
