@@ -33,7 +33,7 @@ from tierlog.tiering.base.errors import InvalidRequestError
 
 @dataclass(frozen=True, slots=True)
 class RouteInputs:
-    """What a call may be given, as the document says."""
+    """The arguments and body forms of a call, as the document says."""
 
     arguments: frozenset[str]
     forms: tuple[str, ...]

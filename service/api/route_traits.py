@@ -24,7 +24,7 @@ _ATTRIBUTE = "tierlog_traits"
 
 @dataclass(frozen=True, slots=True)
 class RouteTraits:
-    """What one route declares."""
+    """The declaration of one route."""
 
     lane: LaneChoice
     store: StoreRule | None

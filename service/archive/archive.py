@@ -71,7 +71,7 @@ class Archive:
             except ObjectNotFoundError as error:
                 if next(iter(archive.objects.list(f"{found}/")), None) is None:
                     raise NotFoundError(f"no archive of store {found!r} here", path=archive.url) from error
-                raise  # the head of a store that is there is lost
+                raise  # the store is there, and its head is lost
         return cls(archive, store_ids, make_searcher(settings, clock), settings)
 
     @property

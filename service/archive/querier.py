@@ -53,7 +53,7 @@ from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.objects.urls import canonical_url
 from tierlog.tiering.remote.endpoint import ServiceAddress
 
-# Topics that several stores have, told as one.
+# Topics that several stores have, merged into one.
 
 
 def topics_of(document: Json, store_id: str) -> list[TopicInfo]:
@@ -100,7 +100,7 @@ def merged(one: TopicInfo | None, other: TopicInfo) -> TopicInfo:
     )
 
 
-# Which stores lie below the prefixes that a querier reads; looked for while somebody asks, and no more often.
+# The stores below the prefixes that a querier reads; listed while there are requests, and no more often.
 
 
 class KnownArchives:
@@ -180,7 +180,7 @@ class KnownArchives:
             self._looked_s[archive.url] = self._clock.monotonic_s()
 
 
-# One store that has an archive below the prefixes of a querier and no service: what it answers when it is named.
+# The reader of one store that has an archive below the prefixes of a querier, and no service.
 
 
 class ArchivedReader:
@@ -352,7 +352,7 @@ class Querier:
             )
         for archived in self._archives.unserved(found):
             found[archived.store_id] = self._search_archive(archived)
-        for url, failed in self._archives.unknown.items():  # where stores are known, new ones are not seen, no more
+        for url, failed in self._archives.unknown.items():  # a prefix that was listed before only lacks new stores
             if failed is not None:
                 found[url] = SilentSearch(url, url, failed, None, max_age_s=0)
         return [found[store_id] for store_id in sorted(found)]
@@ -508,7 +508,7 @@ class Querier:
         if self._table is not None and self._static is None and self._table.age_ms is None:
             return f"the cluster table was not read yet: {self._table.error or 'it is being asked'}"
         for url, error in self._archives.unknown.items():
-            self._archives.begin()  # nobody sends queries to a process that is not ready, and so nothing else looks
+            self._archives.begin()  # a process that is not ready gets no queries, so nothing else would look
             return f"{url} has not answered yet: {error or 'it is being asked'}"
         return None
 
@@ -550,7 +550,7 @@ class Querier:
         """Returns what the services answered, archives of those that did not answer, and archives of stores without a
         service."""
         services = self._services()
-        if only is not None:  # as long as it is not known where that is, it may be anywhere that is not known
+        if only is not None:  # until its service is known, it may be behind any URL whose store is not known
             known = [service for service in services if service.store_id == only]
             services = known or [service for service in services if service.store_id is None]
         outcomes = self.fan_out.documents(services, path)

@@ -70,7 +70,7 @@ class StoreFanOut:
         self.client = NodeClient("querier", settings.ask_timeout_ms)
         self._lock = threading.Lock()
         self._silent: dict[str, _Silence] = {}
-        #: How long stores took to answer or to fail, s.
+        #: Seconds that stores took to answer or to fail.
         self.seconds = Histogram()
 
     @property

@@ -23,7 +23,7 @@ from tierlog.tiering.hot.consumer_groups import Queue
 from tierlog.tiering.remote.endpoint import ServiceAccess
 
 _LOG = logging.getLogger("tierlog")
-#: Topics that are remembered of a store; those asked for longest ago go first.
+#: Topics that are remembered for a store; the least recently requested go first.
 _MOST_TOPICS = 20_000
 
 _Ask = Callable[[str, str], tuple[QueueEnds, ...]]
@@ -100,7 +100,7 @@ class _RemoteStore:
                 queues = self._ask(self.store_id, ticket.topic)
             except StoreError as error:
                 self._log_change(f"does not tell its queues: {error}", is_answer=False)
-            except Exception:  # a defect of ours: those who wait are let go all the same
+            except Exception:  # a bug: waiting callers are released all the same
                 _LOG.exception("store %s cannot be asked for its queues", self.store_id)
             else:
                 self._log_change("tells its queues again", is_answer=True)
@@ -125,7 +125,7 @@ class _RemoteStore:
         ended = [ticket]
         if queues is None:
             self._failed_s = self._clock.monotonic_s()
-            ended += self._tickets.values()  # the next question would end no better
+            ended += self._tickets.values()  # the next request would fail as well
         else:
             self._failed_s = None
             ticket.is_answered = True
@@ -229,7 +229,7 @@ class QueueCounts:
     def _ask(self, store_id: str, topic: str) -> tuple[QueueEnds, ...]:
         url = self._view.place_of(store_id).url
         try:
-            # named, so that no other store answers where the address is not its any more
+            # the store is named, so that no other one answers at an address that was reused
             found = self._client.get(url, f"/v1/topics/{quote(topic, safe='')}?store_id={store_id}", store_id=store_id)
         except TopicNotFoundError:
             return ()

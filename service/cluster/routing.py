@@ -26,7 +26,7 @@ from tierlog.tiering.message.batch import validate_topic
 
 STORE_ID = "store_id"
 
-#: Limit of a query, more than any call has: what is over it is refused unread.
+#: Maximum number of arguments, more than any call has; a query string with more is refused unread.
 MOST_ARGUMENTS = 64
 
 
@@ -40,7 +40,7 @@ class TopicFinder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreRule:
-    """How the store of a call is found where ``store_id`` does not name one."""
+    """The rule by which the store of a call is found where ``store_id`` does not name one."""
 
     needs_store: bool = False
     """Only a store can answer: a querier has the caller choose where there are several."""

@@ -78,7 +78,7 @@ class StoreEntry:
     epoch: int
     volume_id: str
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What a newer version has written beside."""
+    """Fields that a newer version has written."""
 
     def to_json(self) -> Json:
         """Returns the JSON form."""
@@ -94,7 +94,7 @@ class ClusterTable:
     topics: Mapping[str, str] = field(default_factory=dict)
     closed: frozenset[str] = frozenset()
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What a newer version has written beside."""
+    """Fields that a newer version has written."""
 
     @property
     def open_stores(self) -> list[str]:

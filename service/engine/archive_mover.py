@@ -29,7 +29,7 @@ from tierlog.tiering.lifecycle.tombstones import KnownErasures
 
 _LOG = logging.getLogger("tierlog")
 _HEAD_WATCH_S = 10.0
-#: A store that was just opened has better things to do.
+#: The first sweep waits: a store that was just opened has more urgent work.
 _FIRST_SWEEP_S = 600.0
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class ArchiveMover:
         self._fs, self._paths = directory.fs, directory.paths
         self._clock = clock = components.clock
         self._retention = components.settings.retention_options()
-        #: Raises if no further step is to be taken.
+        #: Raises if the store is closing or read-only.
         self.check_not_stopped = hot.changes.check
         #: Surrounds a change of local files; none happens after the store was stopped.
         self.local_step = hot.changes.step

@@ -156,7 +156,7 @@ class ArchivedAppends:
                 thread = threading.Thread(target=self._write_tails, name=f"tierlog-tails-{self._threads}", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # there is none to be had now: the next who waits tries again
+                except RuntimeError:  # no thread can be started now: the next append that waits tries again
                     return
                 self._threads += 1
 

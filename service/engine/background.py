@@ -27,7 +27,7 @@ _LOG = logging.getLogger("tierlog")
 _PAUSE_S = 1.0
 _JOIN_S = 3.0
 _WAITERS_JOIN_S = 1.0
-#: A clock that steps back by less is nothing out of the ordinary.
+#: Smaller steps back of a clock are normal.
 CLOCK_ALARM_MS = 60_000
 
 
@@ -102,7 +102,7 @@ class PullWaiters:
         try:
             self._catch_up()
             return {watch for watch in watches if watch.arrived()}
-        except (StoreError, OSError):  # whoever reads now is told the reason
+        except (StoreError, OSError):  # readers are woken, and get the error themselves
             return watches
 
 
@@ -195,7 +195,7 @@ class Background:
     def _look_behind(self) -> None:
         """Wakes the thread that derives if much is to be derived."""
         most = self._settings.hot.flush_dirty_bytes // 4
-        if self._hot.log.visible - self._derived_to >= most:  # it only rises, so what was seen will do for a while
+        if self._hot.log.visible - self._derived_to >= most:  # it only rises, so an old value is a safe bound
             self._derived_to = self._hot.dispatched_to
         if self._hot.log.visible - self._derived_to >= most:
             self._behind.set()
@@ -228,7 +228,7 @@ class Background:
             try:
                 step()
             except ReadOnlyError:
-                return  # it became so meanwhile, as when it is taken over, and said why
+                return  # it became read-only meanwhile, for example by a takeover, and said why
             except (ClosedError, OutOfResourcesError):
                 return  # the next turn tries again
             except (StoreError, OSError):
@@ -306,11 +306,11 @@ def make_background(
         first_s, most_s = cold.retry_interval_ms / 1000, cold.retry_max_ms / 1000
         return RepeatedTask(name, run_once, Backoff(clock, randomness, first_s=first_s, most_s=most_s), error)
 
-    # what every store repeats
+    # the tasks of every store
     index_maintenance = repeated("keeping the key index", parts.hot.index_maintenance.run_once)
     # in a writable store only a lack of file descriptors stops this; it passes as soon as one is freed
     checkpointing = RepeatedTask("checkpoint", checkpoint, Backoff(clock, randomness, first_s=1.0, most_s=5.0))
-    # what goes with an archive, or without one
+    # the tasks of a store with an archive, or of one without
     archive, writers = parts.archive, parts.writers
     first_contact = archive.first_contact if archive else None
     beside: list[RepeatedTask] = []

@@ -24,7 +24,7 @@ class QueueInfo:
     gaps: list[tuple[int, int]] | None
     """Half-open ranges that a restore left out; None while the archive, which knows them, does not answer."""
     store_id: str | None = None
-    """Where it is told of the queues of several stores."""
+    """The queue's store, in an answer about several stores."""
 
 
 @dataclass(frozen=True, slots=True)

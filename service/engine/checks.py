@@ -45,7 +45,7 @@ _KEY = np.dtype([("offset", "<i8"), ("hashes", "<i8")])
 _Keys = NDArray[np.void]
 _Offsets = NDArray[np.int64]
 
-#: What a line of ``check`` about derived files begins with, and what they are called.
+#: Beginnings of the lines of ``check`` about derived files.
 _QUEUE_FINDINGS = ("I2 queue", "I3 queue")
 _INDEX_FINDINGS = ("I3 index",)
 

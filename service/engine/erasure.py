@@ -45,7 +45,7 @@ from tierlog.tiering.lifecycle.tombstones import Erasures, KnownErasures, make_t
 #: Pages of 10,000 messages that are counted at most, so that erasing a large topic is answered in time.
 _MOST_PAGES = 100
 
-#: A query as if the given erasures were all there are.
+#: Runs a query as if there were no erasures but the given ones.
 Find = Callable[[Query, Erasures], Answer]
 
 
@@ -94,7 +94,7 @@ class Eraser:
         """
         with self._lock:
             before = self._known.current()
-            end = self._hot.flush()  # what is not durable may be another record after a crash
+            end = self._hot.flush()  # records that are not durable may be replaced by others after a crash
             from_ms, to_ms = _bounds(query)
             tombstone = make_tombstone(
                 query.topic, query.key, from_ms=from_ms, to_ms=to_ms, end=end, randomness=self._randomness,
@@ -139,7 +139,7 @@ class Eraser:
             if head is None or not head.tombstones:
                 self._runner.nothing_open()
                 return False
-            self._archive_mover.remember(head)  # one that a job has begun may be closed next, while hot copies remain
+            self._archive_mover.remember(head)  # an erasure that a job began may close next, while hot copies remain
             tombstones = [tombstone for tombstone in head.tombstones if not self._is_held(tombstone.topic)]
             try:
                 return self._runner.rewrite_batch(head, tombstones, progress) or self._runner.close(head, tombstones)
@@ -224,7 +224,7 @@ class TopicDeleter:
         store all the same, and the archive is told in the background, or by asking again.
         """
         owed = dict(self._deleted.owed()) if self._eraser is not None else {}
-        if name in owed and self._hot.topics.find(name) is None:  # asked again, as the archive was not told yet
+        if name in owed and self._hot.topics.find(name) is None:  # repeated: the archive lacks the deletion
             topic, deletion, matched = self._hot.topics.of_log(name), owed[name], None
         else:
             matched = None if self._eraser is None else self._eraser.count(Query(name)).matched

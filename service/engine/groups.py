@@ -42,7 +42,7 @@ MAX_TOPICS = 100
 DEFAULT_SESSION_MS = 30_000
 MIN_SESSION_MS = 1_000
 MAX_SESSION_MS = 600_000
-#: The age up to which a look at a group takes what is known of queues elsewhere.
+#: Maximum age of known queue counts of other stores when a group is shown.
 _LOOK_MS = 1_000
 
 # Queues of other stores.
@@ -343,11 +343,11 @@ class ConsumerGroups:
                 foreign = sorted(set(offsets) - set(group.assignment[member_id]))
                 if foreign:
                     raise ConflictError(f"{self._named(foreign[0])} is not assigned to member {member_id}")
-        # the offsets exist, and the commit may be made durable
+        # the offsets exist, so the commit may become durable
         self._check_ends(offsets)
         self._claim_new(name)
         self._flush()  # after a crash an offset must not lie beyond its queue, where other messages come
-        # looked at again with the write: a member that joins meanwhile makes this one stale
+        # checked again under the lock of the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
 
     def committed(self, name: str) -> GroupState:

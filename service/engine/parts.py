@@ -69,9 +69,9 @@ class ArchiveParts:
     """The archive as a reader needs it."""
 
     manifest: ManifestStore
-    #: How much the archive holds; known once the background has read it.
+    #: The archive's size; known once the background has read it.
     totals: ArchiveTotals
     cold_index: ColdIndex
     filters: ResidentFilters
-    #: Why it could not be reached at opening.
+    #: The reason why it could not be reached at opening.
     first_contact: str | None

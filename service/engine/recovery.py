@@ -1,4 +1,4 @@
-"""What happens when a store is opened, in order, whatever stopped it.
+"""The steps of opening a store, in order, however it was stopped.
 
 :func:`take_volume` settles who may use the directory:
 
@@ -60,22 +60,22 @@ class ArchiveConnection:
 
     manifest: ManifestStore
     guard: BucketGuard | None
-    """What its bucket is written through, None where nothing needs guarding."""
+    """The guard of writes to its bucket; None where nothing needs guarding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Who the store is, and what its archive said."""
+    """The identity of the store, and the answer of its archive."""
 
     identity: StoreIdentity
     lost: TailRestorer
     archive: ArchiveConnection | None = None
     first_contact: str | None = None
-    """Why the archive could not be reached."""
+    """The reason why the archive could not be reached."""
 
     @property
     def manifest(self) -> ManifestStore | None:
-        """That of the archive, None for a store that has none."""
+        """The manifest of the archive; None for a store that has none."""
         return None if self.archive is None else self.archive.manifest
 
 

@@ -43,7 +43,7 @@ from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.objects.urls import canonical_url, stores_below
 
 _LOG = logging.getLogger("tierlog")
-#: What a directory may hold and still be empty: what a refused or cut off opening leaves, and a file system's own.
+#: Names that an empty directory may have: leftovers of a refused or cut off opening, and a file system's own.
 _NOTHING = {"lock", "tmp", "tierlog", "lost+found"}
 
 

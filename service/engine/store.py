@@ -76,9 +76,9 @@ class Store:
         self._archive_mover = writers.mover if writers else None
         self._archived = writers.appends if writers else None
         self._known, self._searcher, self._fetcher = parts.known, parts.searcher, parts.fetcher
-        #: What was counted while it was open.
+        #: Counts since it was opened.
         self.counted = StoreCounts(parts.meter, hot.store.log.flush_seconds)
-        #: Follows what is done for single requests.
+        #: Traces single requests.
         self.tracer = tracer
         self._broker = parts.directory.broker
         self._resources = parts.resources
@@ -87,7 +87,7 @@ class Store:
         self._read_only = read_only
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
-        #: Erasures, their receipts, and the options of topics that say what may go.
+        #: Erasures and their receipts, and the retention options of topics.
         self.removal = parts.removal
         self._background = make_background(
             parts,
@@ -172,7 +172,7 @@ class Store:
         self._check_writable()
         if not 1 <= queues <= MAX_QUEUES:
             raise InvalidRequestError(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
-        is_new = self._hot.topics.find(name) is None  # made again after a deletion, it keeps the queues that it had
+        is_new = self._hot.topics.find(name) is None  # a topic that is made again after a deletion keeps its queues
         topic = self._hot.create_topic(name, queues)
         if topic.queues > queues and not is_new:
             raise ConflictError(f"topic {name!r} has {topic.queues} queues already", hint="queues are never taken away")

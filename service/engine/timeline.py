@@ -33,7 +33,7 @@ class Block:
     tier: Tier
     state: str
     level: int | None
-    """How often an index object was merged; None for what is no index object, and for several of unknown levels."""
+    """Number of merges behind an index object; None for other files, and for several of unknown levels."""
     name: str | None
     """None for more than one file."""
     count: int
@@ -86,7 +86,7 @@ class Timeline:
     cold: list[Block] | None
     """None: as at the version that is known."""
     cold_error: str | None
-    """Why archived blocks may be missing."""
+    """The reason why archived blocks may be missing."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the answer of ``GET /v1/timeline``."""

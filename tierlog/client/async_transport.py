@@ -14,7 +14,7 @@ from tierlog.tiering.base.errors import ClosedError, StoreError
 
 
 class AsyncTransport(Protocol):
-    """How requests get there. For one event loop."""
+    """The way of requests to a service. For one event loop."""
 
     async def send(self, request: Request) -> Answer:
         """Returns the answer, whatever its status; raises :class:`NoAnswerError` if there is none, :class:`AccessError`

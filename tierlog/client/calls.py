@@ -32,7 +32,7 @@ _HOME_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a query asks for."""
+    """The arguments of a query."""
 
     topic: str
     key: str | None = None

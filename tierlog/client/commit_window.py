@@ -1,4 +1,4 @@
-"""What a consumer has read of one queue and not committed, and how far it may commit."""
+"""The messages of one queue that a consumer has read and not committed, and the offset that it may commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Window:
     def __init__(self, start: int) -> None:
         """Begins empty, at the offset of the next message to read."""
         self.committed = start
-        #: Of the next message to read.
+        #: Offset of the next message to read.
         self.read_to = start
         #: Bytes of messages that are not finished.
         self.open_bytes = 0

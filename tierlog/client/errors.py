@@ -1,4 +1,4 @@
-"""What the client raises: the errors that the service answered with, and a few of its own.
+"""The errors of the client: those that the service answered with, and a few of its own.
 
 A class is chosen by what the caller does about it; :mod:`tiering.base.errors` is the whole tree.
 

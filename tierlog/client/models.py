@@ -1,4 +1,4 @@
-"""What is sent and what is read: messages, what a query covered, topics, queues and consumer groups."""
+"""Values that are sent and read: messages, the coverage of a query, topics, queues and consumer groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to append. The topic is said where it is sent."""
+    """A message to append. Its topic is an argument of the call."""
 
     body: bytes | str
     """At least one byte; text is sent as UTF-8."""
@@ -26,7 +26,7 @@ class Message:
     tag: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
     born_ms: int | None = None
-    """ms since the epoch; None: when the store takes it."""
+    """ms since the epoch; None: the time when the store takes the message."""
     queue_id: int | None = None
     """None: spread round robin, or by ``sharding_key``."""
     sharding_key: str | None = None
@@ -144,7 +144,7 @@ class CoveredRange:
     from_ms: int
     to_ms: int
     manifest_version: int | None = None
-    """Of an archive's list that was read; None for the hot tier."""
+    """The version of the archive's manifest that was read; None for the hot tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +164,16 @@ class Coverage:
     complete: bool
     """Whether all that ``stores`` claim was searched in full for this page."""
     cut_by: str | None
-    """What ended the page: ``limit``, ``budget``, ``timeout``; None: nothing is left."""
+    """The limit that ended the page: ``limit``, ``budget``, ``timeout``; None: nothing is left."""
     stores: tuple[StoreCoverage, ...]
     failures: tuple[tuple[str, str], ...]
-    """What could not be read, and why."""
+    """Objects that could not be read, each with the reason."""
     requests: int
     """Requests to the object store."""
     bytes: int
     cost_usd: float
     document: Json
-    """The whole of it, as the service said it."""
+    """The whole coverage, as the service sent it."""
 
     @classmethod
     def of(cls, found: Json) -> Coverage:
@@ -244,7 +244,7 @@ class QueueInfo:
     gaps: tuple[tuple[int, int], ...] | None
     """Ranges ``[first, next)`` that a restore left out; None while the archive cannot tell."""
     store_id: str | None
-    """Where a querier answers for several stores."""
+    """The queue's store, where a querier answers for several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ class GroupInfo:
     name: str
     generation: int
     members: Mapping[str, tuple[QueueRef, ...]]
-    """What is assigned to each live member."""
+    """The queues that are assigned to each live member."""
     queues: tuple[QueueProgress, ...]
     lag: int | None
     stores_down: tuple[str, ...]

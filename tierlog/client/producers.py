@@ -27,7 +27,7 @@ from tierlog.tiering.base.types import Durability
 _LOG = logging.getLogger("tierlog.client")
 F = TypeVar("F")
 
-#: What a message takes beside its bytes, about.
+#: Memory that a message takes beside its bytes, about.
 _BESIDE_BYTES = 512
 
 
@@ -36,14 +36,14 @@ class Batching:
     """The size and pace of batches, and how many messages may wait."""
 
     max_messages: int = 1_000
-    """A batch that has so many goes at once."""
+    """A batch with this many is sent at once."""
     max_bytes: int = 1 << 20
-    """So does one of so many bytes; a larger message is a batch of its own."""
+    """So is one of this size; a larger message is a batch of its own."""
     linger_ms: int = 0
-    """How long the first message of a batch that is not full waits for others. The time that the batch before takes
+    """Time that the first message of a batch waits for others if the batch is not full; the time of the batch before it
     counts."""
     max_pending_bytes: int = 16 << 20
-    """What waits and what is on its way, at most; then senders wait."""
+    """Maximum size of all messages without an answer; senders wait beyond it."""
 
     def __post_init__(self) -> None:
         if min(self.max_messages, self.max_bytes, self.max_pending_bytes) < 1 or self.linger_ms < 0:

@@ -35,9 +35,9 @@ class Request:
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     waits_s: float = 0.0
-    """How long the service is asked to wait before it answers."""
+    """Time that the service is asked to wait before it answers."""
     within_s: float | None = None
-    """How long each step may take; None: what the transport was told."""
+    """Time-out of each step; None: that of the transport."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class RetryPolicy:
     """The bounds within which a call is repeated while the service does not answer, or says that it cannot for now."""
 
     within_s: float = 120.0
-    """From the first try to the last; 0: one try. A longer pause than is left ends the call at once."""
+    """Time from the first try to the last; 0: one try. A pause longer than what is left ends the call at once."""
     first_s: float = 0.1
-    """The first pause; each further one is twice as long, and the service's own wish goes before."""
+    """The first pause; each further one is twice as long. A longer ``Retry-After`` wins."""
     most_s: float = 10.0
 
 
-#: One try, for those who have their own way to wait.
+#: One try, for callers that repeat by themselves.
 ONCE = RetryPolicy(within_s=0.0)
 
 

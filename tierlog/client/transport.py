@@ -33,13 +33,13 @@ _KEPT = 32
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How to speak to one service. What is not given is taken from the environment, each time it is needed."""
+    """The address of one service and the access to it. What is not given is read from the environment at each use."""
 
     address: ServiceAddress
     given: Mapping[str, str]
-    """Names of the environment, and what goes before it."""
+    """Values that override variables of the environment, by their names."""
     timeout_s: float
-    """How long an answer, and each further piece of it, may stay away."""
+    """Time-out for an answer, and for each further piece of it."""
 
     @classmethod
     def of(
@@ -110,7 +110,7 @@ class Service:
 
 
 class Transport(Protocol):
-    """How requests get there. Thread safe."""
+    """The way of requests to a service. Thread safe."""
 
     def send(self, request: Request) -> Answer:
         """Returns the answer, whatever its status; raises :class:`NoAnswerError` if there is none, :class:`AccessError`
