@@ -23,7 +23,7 @@ from tierlog.tiering.base.times import parse_time
 
 PREFIX = "tierlog_"
 _RANDOM_BYTES = 32
-#: A longer one is none of ours, and is not hashed.
+#: A longer token cannot be ours, and is not hashed.
 MAX_LENGTH = 512
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -104,7 +104,7 @@ def parsed(model: type[M], text: bytes, *place: str | int) -> M:
                 }
                 for one in found
             ]
-        ) from None  # what the model keeps of the text goes with it
+        ) from None  # frees the text that the model's error keeps
 
 
 def refusal(what: str, *place: str | int) -> RequestValidationError:

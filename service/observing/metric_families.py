@@ -15,11 +15,11 @@ class Family:
 
     name: str
     help: str
-    #: What to do when it is high, or not what it should be; empty where it only explains others.
+    #: Advice for a value that is high or wrong; empty where the metric only explains others.
     advice: str = ""
     labels: tuple[str, ...] = ()
     kind: Literal["gauge", "counter", "histogram"] = "gauge"
-    #: Where ``Store.stats()`` has it, and how many of its units make one of the metric's.
+    #: Its name in ``Store.stats()``, and the number of those units in one of the metric's.
     stat: str | None = None
     divisor: int = 1
 
@@ -311,7 +311,7 @@ SECTIONS: dict[str, tuple[Family, ...]] = {
     "Cluster": _CLUSTER,
     "HTTP and process": _HTTP,
 }
-#: What the client library tells of the process, as Prometheus names it everywhere.
+#: Metrics of the process by the client library, with Prometheus' usual names.
 PROCESS = (
     "process_cpu_seconds_total", "process_max_fds", "process_open_fds", "process_resident_memory_bytes",
     "process_start_time_seconds", "process_virtual_memory_bytes",

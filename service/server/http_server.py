@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 
-#: What waits in a connection before the application is made to wait; a piece of an answer comes on top.
+#: Bytes that wait in a connection before the application has to wait; a piece of an answer comes on top.
 _WAITING_BYTES = 64 << 10
 
 
@@ -33,7 +33,7 @@ def http_config(app: Any, settings: ServeSettings, **others: Any) -> uvicorn.Con
         h11_max_incomplete_event_size=settings.max_header_bytes,
         lifespan="on",
         server_header=False,
-        # who is at the other end is what the socket says: such headers anybody can send
+        # the socket says who the client is: anybody can send such headers
         proxy_headers=False,
         **others,
     )
@@ -97,7 +97,7 @@ class _TimedConnection(_Connection):
         self._untaken = 0
         self._watching: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
-        #: What came of a body after its request was answered.
+        #: Bytes of a body that arrived after its request was answered.
         self._unread_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -197,7 +197,7 @@ class _TimedConnection(_Connection):
         reads."""
         try:
             queued = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-        except (OSError, ValueError):  # the socket was closed: the system has the rest
+        except (OSError, ValueError):  # the socket was closed: the rest is the system's
             queued = bytes(4)
         (in_socket,) = struct.unpack("i", queued)
         return int(in_socket) + self.transport.get_write_buffer_size()

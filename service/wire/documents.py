@@ -33,7 +33,7 @@ def message_json(message: StoredMessage) -> Json:
     A compressed body is inflated; ``body_compressed`` says that this failed and the body is the stored one.
     """
     record = message.record
-    properties = record.properties  # taken apart once: this runs for every message of an answer
+    properties = record.properties  # parsed once: this runs for every message of an answer
     found: Json = {
         "message_id": record.message_id,
         "store_id": message.store_id,
@@ -159,7 +159,7 @@ def merged_coverage(before: Json, page: Json) -> Json:
         return page
     merged = dict(page)
     merged["complete"] = before["complete"] and page["complete"]
-    # the limit of a page that another one followed has cut nothing off
+    # a page's limit cuts nothing off if another page followed
     cuts = [cut for cut in (before["cut_by"], page["cut_by"]) if cut not in (None, "limit")]
     merged["cut_by"] = cuts[0] if cuts else page["cut_by"]
     for name in ("index_files", "segments"):

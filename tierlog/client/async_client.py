@@ -71,7 +71,7 @@ class AsyncClient:
     @classmethod
     def like(cls, client: Client) -> AsyncClient:
         """Makes a client of the same service with the same options."""
-        made = cls.__new__(cls)  # what the environment says by now may be no use, and is not needed
+        made = cls.__new__(cls)  # the environment may have changed, and is not needed again
         made.clock, made.randomness, made.retries = client.clock, client.randomness, client.retries
         made.service, made.calls = client.service, client.calls
         made._transport = AsyncHttpTransport(client.service)

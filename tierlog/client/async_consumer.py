@@ -43,17 +43,17 @@ from tierlog.tiering.base.errors import (
 from tierlog.tiering.base.types import PullStatus
 
 _LOG = logging.getLogger("tierlog.client")
-#: Of one pull; and of the first one, when nothing is known of how large messages are.
+#: Messages of one pull at most; and of the first one, while their size is unknown.
 _MOST_OF_A_PULL, _FIRST_PULL = 1_000, 64
 #: Offsets of one commit, as many as the service takes.
 _MOST_OF_A_COMMIT = 10_000
-#: How long a task that was cancelled is waited for; a handler may hold on to its own.
+#: Time to wait for a cancelled task; a handler may ignore its cancellation.
 _CANCEL_S = 1.0
 #: Tries of the commit before a consumer leaves.
 _LAST_COMMITS = 3
 #: An offset beyond the end of every queue.
 _BEYOND = (1 << 53) - 1
-#: What ends by itself, or when an operator has done something; a consumer waits for it.
+#: Errors that pass, by themselves or by an operator's action; a consumer waits.
 _LATER = (UnavailableError, CapacityError, ReadOnlyError)
 
 Handler = Callable[[StoredMessage], Awaitable[object]]
@@ -80,9 +80,9 @@ class _Queue:
     def __init__(self, ref: QueueRef, committed: int | None, after: _Queue | None) -> None:
         self.ref = ref
         self.window = Window(committed or 0)
-        #: Where the queue begins is not known yet.
+        #: Whether the beginning of the queue is not known yet.
         self.is_new = committed is None
-        #: The beginning is committed before any message is: another member would look for one of its own.
+        #: Whether the beginning must be committed before any message: another member would choose another.
         self.must_commit = False
         #: The same queue as it was read before; its handlers end first.
         self.after = after
@@ -128,7 +128,7 @@ class AsyncConsumer:
         self._settings = replace(settings or Consuming(), **changes)
         self._clock = client.clock
         self._member_id: str | None = None
-        #: As it is followed: a commit says this generation.
+        #: The membership that is followed; commits carry its generation.
         self._member: Membership | None = None
         self._session_until_s = 0.0
         self._in_session = asyncio.Event()
@@ -238,7 +238,8 @@ class AsyncConsumer:
             await _cancel(idle)
         await _cancel(workers)
         await _cancel(others)
-        session_s = self._settings.session_timeout_ms / 1000  # after so long without a word the queues are others'
+        # after this time without a heartbeat, other members have the queues
+        session_s = self._settings.session_timeout_ms / 1000
         try:
             async with asyncio.timeout(session_s):
                 await self._commit_at_last()
@@ -355,7 +356,7 @@ class AsyncConsumer:
                 await self._until_room(queue)
                 page = await self._pull(queue)
             except (UnavailableError, TopicNotFoundError) as error:
-                # its store is down, or the topic was deleted, of which the next heartbeat tells
+                # its store is down, or the topic was deleted, which the next heartbeat shows
                 pauses.failed()
                 self._say_once(name, "queue %s: %s", name, error)
                 await asyncio.sleep(pauses.left_s)
@@ -363,7 +364,7 @@ class AsyncConsumer:
             self._said.discard(name)
             self._took(queue, page)
             if page.status is PullStatus.OFFSET_TOO_LARGE and queue.window.read_to > page.next_offset:
-                # the store lost what was read of it: the next commit is refused for that, and begins the queue anew
+                # the store lost messages that were read: the next commit is refused, and restarts the queue
                 pauses.failed()
                 await asyncio.sleep(pauses.left_s)
             else:
@@ -456,7 +457,7 @@ class AsyncConsumer:
         except Exception as error:
             self.counts.failed += 1
             await self._failed(queue, delivery, error)
-        except BaseException:  # a cancellation, or an exit, which ends the loop: nobody is to wait for this handler
+        except BaseException:  # a cancellation, or an exit, which ends the loop: nobody must wait for this handler
             self._rest(queue)
             raise
         else:
@@ -545,7 +546,7 @@ class AsyncConsumer:
 
     async def _commit_together(self, queues: list[_Queue]) -> None:
         """Commits for all of them or none; if one is refused for a reason of its own, each by itself."""
-        # while others were committed the queues may have been shared out anew: what was dropped is not ours to commit
+        # the queues may have been reassigned meanwhile: dropped ones are not ours to commit
         queues = [queue for queue in queues if not queue.is_dropped]
         if not queues:
             return
@@ -553,7 +554,7 @@ class AsyncConsumer:
         offsets = {queue.ref: queue.window.lowest_unfinished for queue in queues}
         try:
             await self._client.run(self._calls.commit(self._group, offsets, self._member, retries=ONCE))
-        except (ConflictError, MemberNotFoundError):  # the queues were shared out anew: what is ours still goes on
+        except (ConflictError, MemberNotFoundError):  # the queues were reassigned: those that are still ours go on
             self.counts.refused_commits += 1
             self._beat_now.set()
         except (InvalidRequestError, NotFoundError) as error:
@@ -561,7 +562,7 @@ class AsyncConsumer:
                 for queue in queues:
                     await self._commit_together([queue])
                 return
-            # set back by hand, or a volume came back with less than it had
+            # the group was reset by hand, or a volume came back with less than it had
             _LOG.warning("queue %s: begun anew, its offset was refused: %s", queues[0].ref, error)
             await self._reopen(queues[0])
         else:

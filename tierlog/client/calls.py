@@ -26,7 +26,7 @@ from tierlog.tiering.base.types import Boundary, Durability, Order, TimeAxis
 
 _NDJSON, _JSON = "application/x-ndjson", "application/json"
 _PRODUCER_BYTES = 16
-#: A store that was told to take a topic is believed for so long; an append that fails asks anew.
+#: Time for which the home of a topic is remembered; a failed append asks again.
 _HOME_S = 60.0
 
 

@@ -17,7 +17,7 @@ _LOG = logging.getLogger("tierlog.client")
 _MOST_OF_A_PAGE = 10_000
 #: Of one pull.
 _PULLED = 500
-#: How long the service waits for a message; at most, 60 s.
+#: Time that the service waits for a message; the maximum is 60 s.
 _WAIT_MS = 20_000
 
 
@@ -51,9 +51,9 @@ class Paging:
         if self._left is not None:
             self._left -= len(page.messages)
         if self._requests_left is not None:
-            # a page that may ask for nothing still says what is missing, if anything is
+            # a page without a budget still reports what is missing
             self._requests_left = max(0, self._requests_left - page.coverage.requests)
-        # a budget or a time that ran out ends the query: who has more to spend goes on at the cursor
+        # an exhausted budget or time ends the query; a caller can continue at the cursor
         cut = page.coverage.cut_by not in (None, "limit")
         self._is_over = page.next_cursor is None or self._left == 0 or cut
         return page

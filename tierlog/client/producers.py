@@ -72,7 +72,7 @@ class Outbox(Generic[F]):
         self._waiting_bytes = self._pending_bytes = 0
         self._oldest_s = 0.0
         self._next = self._urgent_to = 0
-        #: How many messages were added, and how many of those, the oldest, are answered.
+        #: Numbers of messages that were added, and of the oldest of those that are answered.
         self.added = self.answered = 0
 
     def has_room(self, line: bytes) -> bool:
@@ -146,7 +146,7 @@ def _send_batch(
     results: list[Appended | StoreError] = []
     pieces = [(0, len(batch.lines))]
     try:
-        yield from calls.home(topic)  # what is wrong with the topic is not looked for in the messages
+        yield from calls.home(topic)  # an error of the topic is not an error of a message
         while pieces:
             start, end = pieces.pop()
             key = f"{producer}:{batch.first + start}"
@@ -323,7 +323,7 @@ class Producer:
                     future.set_exception(result)
                 else:
                     future.set_result(result)
-            except BaseException:  # an exit of a callback; the others wait for their answers
+            except BaseException:  # a callback exits; other senders still wait for their answers
                 _LOG.exception("a callback of a message failed")
         with self._changed:
             self._sending.done(batch, results)

@@ -126,7 +126,7 @@ class RequestAttempts:
 
 def _error(answer: Answer) -> StoreError:
     error = refusal(answer.status, _parsed(answer.body), "the service")
-    if isinstance(error, ClosedError):  # the service's store, not this client: it ends, and may begin again
+    if isinstance(error, ClosedError):  # the service's store closed, not this client; the service may come back
         return UnavailableError(f"the service is ending: {error.message}")
     return error
 

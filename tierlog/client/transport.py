@@ -27,7 +27,7 @@ from tierlog.tiering.remote.http_client import HttpClient
 
 _JSON = "application/json"
 _CONNECT_S = 10.0
-#: Connections kept; more are opened where more threads ask at once, and closed afterwards.
+#: Connections kept; further ones are closed after their request.
 _KEPT = 32
 
 

@@ -135,7 +135,7 @@ def _wrap(
     """
     lanes, table = app.state.lanes, route_table(app)
     store = engine.own_store
-    if store is not None and store.tracer is NO_TRACER:  # an append that is followed belongs to one request
+    if store is not None and store.tracer is NO_TRACER:  # a traced append belongs to one request
         app.add_middleware(
             AppendFastPath, engine=store, settings=settings, lanes=lanes, needs_tokens=control is not None
         )
@@ -167,7 +167,11 @@ def routed_app(*, access: bool) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # of our own; its logs quote what clients sent
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+        },  # our own; its logs quote what clients sent
     )
     app.state.strict = StrictRequests()
     describe(app, access=access)

@@ -46,7 +46,7 @@ from tierlog.tiering.remote.endpoint import TOKEN_OVER_HTTP, ServiceAccess, Serv
 from tierlog.tiering.remote.problems import problem_title, problem_type
 
 _LOG = logging.getLogger("tierlog")
-#: The store that a request is for, and who sent it on; in answers the store that answers, and its address.
+#: The store that a request is for, and the node that forwarded it; in answers, the store and its address.
 STORE, SENDER, ADDRESS = "Tierlog-Store", "Tierlog-Forwarded", "Tierlog-Address"
 _STORE, _SENDER = STORE.lower().encode(), SENDER.lower().encode()
 _SAFE = ("GET", "HEAD")
@@ -63,7 +63,7 @@ _OF_A_CONNECTION = frozenset(
         b"trailer", b"transfer-encoding", b"upgrade",
     )
 )  # fmt: skip
-#: Headers of requests that this node has judged for both, or sets itself.
+#: Headers of requests that this node has handled for both, or sets itself.
 _JUDGED_HERE = frozenset(
     (
         b"host", b"expect", b"origin", b"sec-fetch-dest", b"sec-fetch-mode", b"sec-fetch-site", b"sec-fetch-user",
@@ -101,7 +101,7 @@ def _passed(given: Iterable[tuple[bytes, bytes]], left_out: frozenset[bytes], mo
     ours = {name.lower().encode(): value.encode() for name, value in more.items()}
     dropped = {*_OF_A_CONNECTION, *left_out, *named, *ours}
     if any(name == b"transfer-encoding" for name, _ in headers):
-        dropped.add(b"content-length")  # which does not hold for the body
+        dropped.add(b"content-length")  # not true of the forwarded body
     return [*((name, value) for name, value in headers if name not in dropped), *ours.items()]
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 #: Bytes of an answer that are read ahead of its reader.
 _AHEAD_BYTES = 64 << 10
-#: A machine that is gone without a word is noticed after about 30 s, however long an answer may take.
+#: A machine that vanishes is noticed after about 30 s, however long an answer may take.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-#: Headers that the library would add of its own.
+#: Headers that the library would add by itself.
 _NOT_OURS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _MAY_BE_SENT_TWICE = ("GET", "HEAD")
 

@@ -44,9 +44,9 @@ from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import Tracer
 from tierlog.tiering.hot.identity import StoreIdentity
 
-#: Requests that are being answered get this long after the stop.
+#: Time for running requests after the stop.
 _GRACE_S = 2
-#: The whole way out gets this long; then the process ends as it stands, which a store survives like a kill.
+#: Time for the whole stop; then the process ends as it is, which a store survives like a kill.
 _EXIT_S = 9.0
 _BACKLOG = 2048
 _SWITCH_S = 0.0005
@@ -206,7 +206,7 @@ def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: boo
         with _listen(settings.serve.host, settings.serve.port) as listener, tracer_of(settings.tracing) as tracer:
             _check_access(listener, control)
             connections = _connections(settings, forwards=forwards)
-            port = listener.getsockname()[1]  # goes into message ids, so a free port asked for as 0 must be known
+            port = listener.getsockname()[1]  # message ids contain it, so the free port chosen for 0 must be known
             settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": port})})
             run(
                 _Process(
@@ -394,7 +394,7 @@ def _end_if_threads_hang() -> None:
     ]
     for thread in hanging:
         thread.join(0.5)
-    for handler in logging.getLogger().handlers:  # of the last turn of an event loop some lines may wait
+    for handler in logging.getLogger().handlers:  # lines of the last turn of an event loop may still wait
         handler.flush()
     if any(thread.is_alive() for thread in hanging):
         sys.stdout.flush()

@@ -17,9 +17,9 @@ from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
 
 _LOG = logging.getLogger("tierlog.access")
 _ID, _PARENT = b"x-request-id", b"traceparent"
-#: Machines ask for these all the time.
+#: Requested by machines all the time.
 _QUIET = frozenset(("/livez", "/readyz", "/metrics"))
-#: One name for all requests that no route takes: a path that a client makes up is no label.
+#: One label for all requests without a route: clients could invent any number of paths.
 UNMATCHED = "unmatched"
 
 
@@ -118,7 +118,7 @@ class RequestObserver:
         log_request(_LOG, level, "request", facts)
 
 
-#: Headers of every answer that does not set them itself: no guessing of its type, and no cache on the way.
+#: Headers of every answer that does not set them itself: no guessing of its type, and no caching.
 _GUARDS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 

@@ -327,13 +327,13 @@ class _Download(Response):
             try:
                 data = await self._lane.run(self._step)
                 self._share.hold(len(data))
-            except Exception as error:  # the status is out: what can be said is said in the form's own way
+            except Exception as error:  # the status was sent already: the form itself reports the failure
                 if not isinstance(error, StoreError):
                     _LOG.exception("a download failed")
                 last = self._form.failed(self._problem(error))
                 if last is None:
                     _LOG.warning("a download is broken off: %s", error)
-                    return  # without an end, which the server makes the end of the connection
+                    return  # without an end: the server closes the connection
                 await send_pieces(send, last)
                 break
         await send({"type": "http.response.body", "body": b"", "more_body": False})
