@@ -141,7 +141,7 @@ class StoreLockedError(ConflictError):
 
 
 class RequestUnderWayError(ConflictError):
-    """The same request is being worked on: sent again later, it is answered with what became of it."""
+    """The same request is still being handled; sent again later, it gets that request's result."""
 
     retryable = True
 

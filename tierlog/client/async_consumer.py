@@ -26,7 +26,7 @@ from tierlog.client.async_client import AsyncClient
 from tierlog.client.commit_window import Window
 from tierlog.client.consumer_settings import ConsumerCounts, Consuming, ConsumingChanges, Decision, Start
 from tierlog.client.errors import HandlerFailedError
-from tierlog.client.models import Membership, Message, PulledPage, QueueRef
+from tierlog.client.models import Membership, PulledPage, QueueRef, StoredMessage
 from tierlog.client.requests import ONCE, T
 from tierlog.tiering.base.backoff import Backoff
 from tierlog.tiering.base.errors import (
@@ -43,24 +43,24 @@ from tierlog.tiering.base.errors import (
 from tierlog.tiering.base.types import PullStatus
 
 _LOG = logging.getLogger("tierlog.client")
-#: Of one pull; and of the first one, when nothing is known of how large messages are.
+#: Messages of one pull at most; and of the first one, while their size is unknown.
 _MOST_OF_A_PULL, _FIRST_PULL = 1_000, 64
 #: Offsets of one commit, as many as the service takes.
 _MOST_OF_A_COMMIT = 10_000
-#: How long a task that was cancelled is waited for; a handler may hold on to its own.
+#: Time to wait for a cancelled task; a handler may ignore its cancellation.
 _CANCEL_S = 1.0
 #: Tries of the commit before a consumer leaves.
 _LAST_COMMITS = 3
 #: An offset beyond the end of every queue.
 _BEYOND = (1 << 53) - 1
-#: What ends by itself, or when an operator has done something; a consumer waits for it.
+#: Errors that pass, by themselves or by an operator's action; a consumer waits.
 _LATER = (UnavailableError, CapacityError, ReadOnlyError)
 
-Handler = Callable[[Message], Awaitable[object]]
-OnFailure = Callable[[Message, Exception], Awaitable[Decision]]
+Handler = Callable[[StoredMessage], Awaitable[object]]
+OnFailure = Callable[[StoredMessage, Exception], Awaitable[Decision]]
 
 
-async def stop(message: Message, error: Exception) -> Decision:
+async def stop(message: StoredMessage, error: Exception) -> Decision:
     """Ends the consumer with the error: what happens to a message that cannot be handled, unless told otherwise."""
     return Decision.STOP
 
@@ -69,7 +69,7 @@ async def stop(message: Message, error: Exception) -> Decision:
 class _Delivery:
     """A message that waits for a handler, and what it has behind it."""
 
-    message: Message
+    message: StoredMessage
     tries: int = 0
     pauses: Backoff | None = None
 
@@ -80,9 +80,9 @@ class _Queue:
     def __init__(self, ref: QueueRef, committed: int | None, after: _Queue | None) -> None:
         self.ref = ref
         self.window = Window(committed or 0)
-        #: Where the queue begins is not known yet.
+        #: Whether the beginning of the queue is not known yet.
         self.is_new = committed is None
-        #: The beginning is committed before any message is: another member would look for one of its own.
+        #: Whether the beginning must be committed before any message: another member would choose another.
         self.must_commit = False
         #: The same queue as it was read before; its handlers end first.
         self.after = after
@@ -128,7 +128,7 @@ class AsyncConsumer:
         self._settings = replace(settings or Consuming(), **changes)
         self._clock = client.clock
         self._member_id: str | None = None
-        #: As it is followed: a commit says this generation.
+        #: The membership that is followed; commits carry its generation.
         self._member: Membership | None = None
         self._session_until_s = 0.0
         self._in_session = asyncio.Event()
@@ -156,17 +156,17 @@ class AsyncConsumer:
             raise self._failure
 
     def start(self) -> None:
-        """Begin in the background, once."""
+        """Starts in the background, once."""
         if self._running is not None:
             raise ClosedError("a consumer begins once", hint="make another")
         self._running = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Begin to end, and do not wait for it; a handler may call it."""
+        """Begins to stop and does not wait; a handler may call it."""
         self._stopping.set()
 
     async def wait(self) -> None:
-        """Wait until the consumer has ended: it was stopped, or something is wrong, which is raised.
+        """Waits until the consumer has ended: it was stopped, or something failed, which is raised.
 
         :class:`HandlerFailedError` after a failure that ``on_failure`` did not let pass, else what the service
         refused for good.
@@ -177,7 +177,7 @@ class AsyncConsumer:
             raise self._failure
 
     async def close(self) -> None:
-        """Stop handing out, wait ``drain_s`` for handlers at work, commit what is done, and leave the group.
+        """Stops handing out, waits ``drain_s`` for running handlers, commits what is done, and leaves the group.
 
         Handlers that take longer are cancelled, and their messages come again. Idempotent.
         """
@@ -223,7 +223,7 @@ class AsyncConsumer:
         self._stopping.set()
 
     async def _wind_down(self, workers: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
-        """The session goes on until handlers are done, so that what they did can be committed."""
+        """Keeps the session until handlers are done, so that what they did can be committed."""
         for queue in self._queues.values():
             queue.waiting.clear()
         for timer, queue in self._later.values():
@@ -238,7 +238,8 @@ class AsyncConsumer:
             await _cancel(idle)
         await _cancel(workers)
         await _cancel(others)
-        session_s = self._settings.session_timeout_ms / 1000  # after so long without a word the queues are others'
+        # after this time without a heartbeat, other members have the queues
+        session_s = self._settings.session_timeout_ms / 1000
         try:
             async with asyncio.timeout(session_s):
                 await self._commit_at_last()
@@ -251,7 +252,8 @@ class AsyncConsumer:
                     await self._client.run(self._calls.leave(self._group, self._member_id, ONCE))
 
     async def _commit_at_last(self) -> None:
-        """Members that leave together begin a generation each: of what is still ours, the next one takes the commit."""
+        """Commits for the last time. Members that leave together each begin a generation; a refused commit is repeated
+        in the next one."""
         for _ in range(_LAST_COMMITS):
             self._beat_now.clear()
             await self._commit()
@@ -262,7 +264,7 @@ class AsyncConsumer:
     # membership
 
     async def _stay_member(self) -> None:
-        pauses = self._calls.asking.backoff()
+        pauses = self._calls.attempts.backoff()
         while True:
             try:
                 await self._beat()
@@ -276,7 +278,7 @@ class AsyncConsumer:
             await _set_within(self._beat_now, wait_s)
 
     async def _beat(self) -> None:
-        """Tell the service that this member is there, and follow what it says."""
+        """Sends a heartbeat and follows the assignment in its answer."""
         self._beat_now.clear()
         begun_s = self._clock.monotonic_s()
         found = await self._membership()
@@ -289,7 +291,7 @@ class AsyncConsumer:
         self._in_session.set()
 
     async def _membership(self) -> Membership:
-        """Of the member that this consumer is, or of one that it becomes."""
+        """Renews the membership of this consumer, or joins if its session is over."""
         settings = self._settings
         if self._member_id is not None:
             within_s = settings.session_timeout_ms / 3000
@@ -303,7 +305,7 @@ class AsyncConsumer:
         return found
 
     def _adopt(self, member: Membership, committed: dict[QueueRef, int]) -> None:
-        """Read what is assigned now, and nothing else."""
+        """Reads the queues that are assigned now, and no others."""
         assigned = set(member.assignment)
         if assigned != set(self._queues):
             self.counts.rebalances += 1
@@ -345,7 +347,7 @@ class AsyncConsumer:
         if queue.after is not None:
             await _set_within(queue.after.is_idle, self._settings.drain_s)
             queue.after = None
-        pauses = self._calls.asking.backoff()
+        pauses = self._calls.attempts.backoff()
         name = str(queue.ref)
         while True:
             try:
@@ -354,7 +356,7 @@ class AsyncConsumer:
                 await self._until_room(queue)
                 page = await self._pull(queue)
             except (UnavailableError, TopicNotFoundError) as error:
-                # its store is down, or the topic was deleted, of which the next heartbeat tells
+                # its store is down, or the topic was deleted, which the next heartbeat shows
                 pauses.failed()
                 self._say_once(name, "queue %s: %s", name, error)
                 await asyncio.sleep(pauses.left_s)
@@ -362,14 +364,14 @@ class AsyncConsumer:
             self._said.discard(name)
             self._took(queue, page)
             if page.status is PullStatus.OFFSET_TOO_LARGE and queue.window.read_to > page.next_offset:
-                # the store lost what was read of it: the next commit is refused for that, and begins the queue anew
+                # the store lost messages that were read: the next commit is refused, and restarts the queue
                 pauses.failed()
                 await asyncio.sleep(pauses.left_s)
             else:
                 pauses.succeeded()
 
     async def _place(self, queue: _Queue) -> None:
-        """Begin a queue in which the group has committed nothing."""
+        """Decides where a queue begins in which the group has committed nothing."""
         ref, start = queue.ref, self._settings.start
         offset = 0
         if isinstance(start, int):
@@ -394,7 +396,7 @@ class AsyncConsumer:
         return min(settings.read_ahead - len(window), max(1, by_size), _MOST_OF_A_PULL)
 
     async def _until_room(self, queue: _Queue) -> None:
-        """For a quarter of what may be read ahead, so that a busy queue is not pulled message by message."""
+        """Waits until a quarter of the read-ahead is free, so that a busy queue is not pulled message by message."""
         settings, window = self._settings, queue.window
         while (room := self._room(queue)) < 1 or queue.waiting:
             is_much = 4 * (settings.read_ahead - len(window)) >= settings.read_ahead
@@ -427,7 +429,7 @@ class AsyncConsumer:
     # handling
 
     def _list(self, queue: _Queue) -> None:
-        """Let a worker look at a queue that has something to hand out."""
+        """Lets a worker look at a queue that has messages to hand out."""
         busy = queue.running and self._settings.is_ordered
         if queue.waiting and not (queue.is_listed or busy or queue.is_dropped):
             queue.is_listed = True
@@ -455,7 +457,7 @@ class AsyncConsumer:
         except Exception as error:
             self.counts.failed += 1
             await self._failed(queue, delivery, error)
-        except BaseException:  # a cancellation, or an exit, which ends the loop: nobody is to wait for this handler
+        except BaseException:  # a cancellation, or an exit, which ends the loop: nobody must wait for this handler
             self._rest(queue)
             raise
         else:
@@ -489,7 +491,7 @@ class AsyncConsumer:
             self._rest(queue)
             return
         if delivery.pauses is None:
-            delivery.pauses = self._calls.asking.backoff(self._settings.pauses)
+            delivery.pauses = self._calls.attempts.backoff(self._settings.pauses)
         delivery.pauses.failed()
         timer = asyncio.get_running_loop().call_later(delivery.pauses.left_s, self._again, queue, delivery)
         self._later[id(delivery)] = (timer, queue)
@@ -501,7 +503,7 @@ class AsyncConsumer:
             queue.waiting.appendleft(delivery)
             self._list(queue)
 
-    def _finish(self, queue: _Queue, message: Message) -> None:
+    def _finish(self, queue: _Queue, message: StoredMessage) -> None:
         self._rest(queue)
         if queue.is_dropped:
             return
@@ -513,7 +515,7 @@ class AsyncConsumer:
         self._list(queue)
 
     def _rest(self, queue: _Queue) -> None:
-        """A handler has ended, or waits for its next try no more."""
+        """Notes that a handler has ended, or that a message waits for its next try no more."""
         queue.running -= 1
         if not queue.running:
             queue.is_idle.set()
@@ -523,7 +525,7 @@ class AsyncConsumer:
     # committing
 
     async def _keep_committing(self) -> None:
-        pauses = self._calls.asking.backoff()
+        pauses = self._calls.attempts.backoff()
         while True:
             await _set_within(self._commit_now, self._settings.commit_interval_s)
             self._commit_now.clear()
@@ -543,8 +545,8 @@ class AsyncConsumer:
             await self._commit_together(due[begin : begin + _MOST_OF_A_COMMIT])
 
     async def _commit_together(self, queues: list[_Queue]) -> None:
-        """Commit for all of them or none; where one is refused for what it is, each by itself."""
-        # while others were committed the queues may have been shared out anew: what was dropped is not ours to commit
+        """Commits for all of them or none; if one is refused for a reason of its own, each by itself."""
+        # the queues may have been reassigned meanwhile: dropped ones are not ours to commit
         queues = [queue for queue in queues if not queue.is_dropped]
         if not queues:
             return
@@ -552,7 +554,7 @@ class AsyncConsumer:
         offsets = {queue.ref: queue.window.lowest_unfinished for queue in queues}
         try:
             await self._client.run(self._calls.commit(self._group, offsets, self._member, retries=ONCE))
-        except (ConflictError, MemberNotFoundError):  # the queues were shared out anew: what is ours still goes on
+        except (ConflictError, MemberNotFoundError):  # the queues were reassigned: those that are still ours go on
             self.counts.refused_commits += 1
             self._beat_now.set()
         except (InvalidRequestError, NotFoundError) as error:
@@ -560,7 +562,7 @@ class AsyncConsumer:
                 for queue in queues:
                     await self._commit_together([queue])
                 return
-            # set back by hand, or a volume came back with less than it had
+            # the group was reset by hand, or a volume came back with less than it had
             _LOG.warning("queue %s: begun anew, its offset was refused: %s", queues[0].ref, error)
             await self._reopen(queues[0])
         else:
@@ -578,28 +580,28 @@ class AsyncConsumer:
             self._open(queue.ref, committed.get(queue.ref))
 
     def _say_once(self, about: str, words: str, *values: object) -> None:
-        """Of a fault that lasts, the log has one line."""
+        """Logs one line for a fault that lasts."""
         if about not in self._said:
             self._said.add(about)
             _LOG.warning(words, *values)
 
 
 def _goes_on(queue: _Queue, committed: int | None) -> bool:
-    """Whether a queue that stays goes on with what was read of it."""
+    """Returns whether a queue that stays assigned goes on with what was read of it."""
     if committed is None:
         return not queue.window.committed or queue.must_commit
     return not queue.is_new and queue.window.goes_on_at(committed)
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Until the event is set, or the time is over."""
+    """Waits until the event is set, or the time is over."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
 
 
 async def _called(work: Awaitable[T]) -> T:
-    """Returns what a handler comes to. If what it waits for is cancelled, it has failed, and its worker goes on."""
+    """Returns the result of a handler. If what it waits for is cancelled, it has failed, and its worker goes on."""
     try:
         return await work
     except asyncio.CancelledError as error:
@@ -610,7 +612,7 @@ async def _called(work: Awaitable[T]) -> T:
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they have ended, or show that they do not mean to."""
+    """Cancels tasks, and waits until they have ended, or show that they do not mean to."""
     waiting = list(tasks)
     for task in waiting:
         task.cancel()

@@ -14,18 +14,19 @@ from tierlog.tiering.base.errors import ClosedError, StoreError
 
 
 class AsyncTransport(Protocol):
-    """How requests get there. For one event loop."""
+    """The way of requests to a service. For one event loop."""
 
     async def send(self, request: Request) -> Answer:
-        """The answer, whatever it is; :class:`NoAnswerError` if there is none, :class:`AccessError` from a stranger."""
+        """Returns the answer, whatever its status; raises :class:`NoAnswerError` if there is none, :class:`AccessError`
+        if the server is not who it says it is."""
         ...
 
     async def pause(self, seconds: float) -> None:
-        """Wait."""
+        """Waits."""
         ...
 
     async def close(self) -> None:
-        """Close connections. Idempotent."""
+        """Closes connections. Idempotent."""
         ...
 
 
@@ -38,7 +39,7 @@ class AsyncHttpTransport:
         self._is_closed = False
 
     async def send(self, request: Request) -> Answer:
-        """The answer, whatever it is; :class:`NoAnswerError` if there is none, :class:`AccessError` from a stranger."""
+        """See :meth:`AsyncTransport.send`."""
         here = self._service
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=here.connect_s(request), sock_read=here.read_s(request)
@@ -54,18 +55,18 @@ class AsyncHttpTransport:
             raise here.failure(error) from error
 
     async def pause(self, seconds: float) -> None:
-        """Wait."""
+        """Waits."""
         await asyncio.sleep(seconds)
 
     async def close(self) -> None:
-        """Close connections. Idempotent."""
+        """Closes connections. Idempotent."""
         self._is_closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     def _opened(self) -> aiohttp.ClientSession:
-        """Made by the first request: a session belongs to the event loop that it is made on."""
+        """Returns the session, which the first request makes: it belongs to the event loop that it is made on."""
         if self._is_closed:
             raise ClosedError("the client is closed")
         if self._session is None:
@@ -78,7 +79,7 @@ class AsyncHttpTransport:
 
 
 async def run(flow: Flow[T], transport: AsyncTransport) -> T:
-    """Work a flow off, and return what it returns."""
+    """Runs a flow to its end and returns its result."""
     try:
         step = next(flow)
         while True:
