@@ -9,8 +9,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 RUN_ARGS ?=
 BENCH ?=
-# Processes that share the tests; 0 keeps them in the first.
-WORKERS ?= 2
+# Processes that share the tests; 0 keeps them in the first. One more than two cores, as tests also wait for disks and sockets.
+WORKERS ?= 3
 SEED ?=
 # How long `make soak` takes; memory is judged in its second half.
 SOAK_MINUTES ?= 30
