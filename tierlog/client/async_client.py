@@ -75,7 +75,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close connections. Idempotent."""
+        """End pauses and close connections. Idempotent."""
         await self._transport.close()
 
     async def run(self, flow: Flow[T]) -> T:

@@ -80,9 +80,9 @@ class Service:
         """Returns how to check the service; None for one without TLS."""
         return self._access().tls() if self.address.is_tls else None
 
-    def http(self) -> HttpClient:
+    def http(self, clock: Clock) -> HttpClient:
         """A blocking client for :meth:`headers`, which bring the token, with the files of now."""
-        return HttpClient(replace(self._access(), token=None), self.timeout_s, kept=_KEPT)
+        return HttpClient(replace(self._access(), token=None), self.timeout_s, kept=_KEPT, clock=clock)
 
     def read_s(self, request: Request) -> float:
         """Returns for how long the answer of a request may stay away."""
@@ -131,7 +131,7 @@ class HttpTransport:
         self._service = service
         self._clock = clock
         self._closed = threading.Event()
-        self._http = service.http()
+        self._http = service.http(clock)
         self._http.check_certificates(service.address)
 
     def send(self, request: Request) -> Answer:
