@@ -386,8 +386,7 @@ def _archive_writers(
         paths=directory.paths, clock=clock, randomness=randomness, retention=around.settings.retention_options(),
         disk=hot.disk, steps=hot.steps, known=known, state=state, filters=archive.filters,
     )  # fmt: skip
-    if manifest.head is not None:
-        manifest.check_owner(owner_of(identity), log_end=hot.store.log.end)
+    manifest.check_owner_seen(owner_of(identity), log_end=hot.store.log.end)
     appends = archived_appends(
         hot.store, mover, manifest=manifest, mark=TailMark(directory.fs, directory.paths), settings=around.settings,
         clock=clock, randomness=randomness, stopping=stopping,
