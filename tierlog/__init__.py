@@ -37,6 +37,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tierlog import client as client
+    from tierlog import errors
     from tierlog.index.search.query import Answer, Coverage, Query
     from tierlog.service.archive.archive import Archive
     from tierlog.service.archive.querier import Querier
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from tierlog.service.engine.appends import IdempotencyKey
     from tierlog.service.engine.producers import AsyncProducer, Producer
     from tierlog.service.engine.store import Store
-    from tierlog.tiering.base import errors
     from tierlog.tiering.base.types import Boundary, Durability, Order, TimeAxis
     from tierlog.tiering.message.batch import Message
     from tierlog.tiering.message.stored_message import StoredMessage
@@ -98,8 +99,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        found: Any = import_module("tierlog.tiering.base.errors")
+    if name in ("client", "errors"):
+        found: Any = import_module(f"{__name__}.{name}")
     elif name in _HOMES:
         found = getattr(import_module(_HOMES[name]), name)
     else:
