@@ -62,6 +62,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tierlog import client as client
+    from tierlog import errors
     from tierlog.index.maintenance.repair import RepairReport
     from tierlog.index.search.hot_lookup import HotKeys, HotRecord, HotRecords
     from tierlog.index.search.hot_search import HotPage
@@ -87,7 +89,6 @@ if TYPE_CHECKING:
     from tierlog.service.engine.stats import ReadinessProblem
     from tierlog.service.engine.store import Store
     from tierlog.service.engine.timeline import Block, Timeline, TimelineView
-    from tierlog.tiering.base import errors
     from tierlog.tiering.base.types import Boundary, Durability, Order, PullStatus, Tier, TimeAxis, TimeRange
     from tierlog.tiering.checks.findings import Finding, Findings
     from tierlog.tiering.format.record import Record
@@ -202,8 +203,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        found: Any = import_module("tierlog.tiering.base.errors")
+    if name in ("client", "errors"):
+        found: Any = import_module(f"{__name__}.{name}")
     elif name in _HOMES:
         found = getattr(import_module(_HOMES[name]), name)
     else:

@@ -19,9 +19,9 @@ from tierlog.service.engine.checks import check_archive
 from tierlog.service.engine.read_path import answer, make_searcher
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, TopicNotFoundError
-from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.progress_bar import Progress
-from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.types import Boundary
 from tierlog.tiering.checks.findings import Findings
 from tierlog.tiering.cold.manifest.store import ManifestStore
@@ -36,8 +36,18 @@ from tierlog.tiering.read.pull_result import PullResult
 class Archive:
     """The stores of one archive, read only. Thread safe."""
 
-    def __init__(self, archive: ArchiveRoot, store_ids: Sequence[str], searcher: Searcher, settings: Settings) -> None:
+    def __init__(
+        self,
+        archive: ArchiveRoot,
+        store_ids: Sequence[str],
+        searcher: Searcher,
+        settings: Settings,
+        *,
+        fs: FileSystem,
+        randomness: Randomness,
+    ) -> None:
         """Use :meth:`open`."""
+        self._fs, self._randomness = fs, randomness
         self._archive = archive
         self._searcher = searcher
         self._settings = settings
@@ -53,6 +63,8 @@ class Archive:
         settings: Settings | None = None,
         store_id: str | None = None,
         clock: Clock | None = None,
+        fs: FileSystem | None = None,
+        randomness: Randomness | None = None,
         objects: ObjectStore | None = None,
     ) -> Archive:
         """Finds the stores below ``cold_url``, or opens the one named.
@@ -72,7 +84,10 @@ class Archive:
                 if next(iter(archive.objects.list(f"{found}/")), None) is None:
                     raise NotFoundError(f"no archive of store {found!r} here", path=archive.url) from error
                 raise  # the store is there, and its head is lost
-        return cls(archive, store_ids, make_searcher(settings, clock), settings)
+        return cls(
+            archive, store_ids, make_searcher(settings, clock), settings,
+            fs=fs or LocalFileSystem(), randomness=randomness or SystemRandomness(),
+        )  # fmt: skip
 
     @property
     def store_ids(self) -> list[str]:
@@ -143,7 +158,7 @@ class Archive:
         if entry is None:
             raise NotFoundError(f"no segment with offset {offset} is in the archive", path=self.cold_url)
         done = restore_segment(
-            SegmentReader(reader, entry), entry, LocalFileSystem(), out, SystemRandomness().token_hex(4),
+            SegmentReader(reader, entry), entry, self._fs, out, self._randomness.token_hex(4),
             overwrite=overwrite, progress=progress,
         )  # fmt: skip
         return {
@@ -167,7 +182,7 @@ class Archive:
         report = RepairReport()
         for store_id in self.store_ids:
             repair = ArchiveRepair(
-                self._manifests[store_id], None, renew_state=None, fs=LocalFileSystem(), randomness=SystemRandomness()
+                self._manifests[store_id], None, renew_state=None, fs=self._fs, randomness=self._randomness
             )
             found = repair.run(dry_run=dry_run, progress=progress or (lambda done, of: None))
             report.done += found.done

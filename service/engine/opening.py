@@ -345,8 +345,7 @@ def _archive_writers(
     mover = ArchiveMover(
         hot, archive, directory=directory, components=components, identity=identity, known=known, state=state
     )
-    if manifest.head is not None:
-        manifest.check_owner(owner_of(identity), log_end=hot.store.log.end)
+    manifest.check_owner_seen(owner_of(identity), log_end=hot.store.log.end)
     appends = archived_appends(
         hot.store, mover, manifest=manifest, mark=TailMark(directory.fs, directory.paths), settings=components.settings,
         clock=clock, randomness=randomness, stopping=stopping,

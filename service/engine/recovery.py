@@ -8,14 +8,25 @@
 4. The archive is asked whose it is and what its tails hold, for seconds at most.
 5. ``store.json`` is replaced: from now on this open is the one that may write.
 
-Then the log is mapped and the complete files of the index are listed, as :class:`HotStore` and :class:`LocalIndex`
-load them. :func:`recover_hot_tier` makes all of it agree:
+From here on only tails are read from the bucket, and nobody waits for it:
 
-6. The log is scanned from the recovery point, tails give back what it lost, and queues and indexes follow; index files
+6. The head that was seen last is read (``head.json``): what is archived and what is hidden while the bucket is dead.
+7. The log is mapped and the complete files of the index are listed, as :class:`HotStore` and :class:`LocalIndex` load
+   them.
+
+:func:`recover_hot_tier` makes all of it agree:
+
+8. The log is scanned from the recovery point, tails give back what it lost, and queues and indexes follow; index files
    that are full are sealed meanwhile (:mod:`tiering.hot.recovery` has the log's own steps).
-7. What an index has of records that are lost goes.
-8. The log goes on behind everything that tails may hold, and behind everything that is hidden.
-9. What the indexes lack after that is derived: above what they have, then the gaps between their files.
+9. What an index has of records that are lost goes.
+10. The log goes on behind everything that tails may hold, and behind everything that is hidden.
+11. What the indexes lack after that is derived: above what they have, then the gaps between their files.
+
+Last come those who depend on where the log ends:
+
+12. The committed offsets of groups are read (``groups.json``).
+13. A log that ends below what is archived, by the head of step 4, is refused. Whoever has taken the archive over since
+    is found by the first commit, which asks the head as every commit does.
 
 The same steps run after every kind of stop; after a clean one they find little to do. They run in memory when a store
 is only read. Beside each step is what holds if the process is killed there. ``docs/recovery.md`` has the argument for

@@ -84,6 +84,7 @@ class Store:
         self._resources = parts.resources
         self._settings = settings
         self._clock = clock
+        self._randomness = randomness
         self._read_only = read_only
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
@@ -382,8 +383,8 @@ class Store:
             self._manifest,
             self._hot,
             renew_state=renew,
-            fs=LocalFileSystem(),
-            randomness=SystemRandomness(),
+            fs=self._parts.directory.fs,
+            randomness=self._randomness,
             known=self._known,
         )
         return repair.run(dry_run=dry_run, progress=progress or (lambda done, of: None))

@@ -17,6 +17,7 @@ import pytest
 
 import tierlog
 from tests.conftest import ROOT
+from tierlog.tiering.base import errors as base_errors
 
 NAMES = {
     "Answer", "Appended", "AppendedColumns", "Archive", "ArchiveReport", "AsyncProducer", "Block", "Boundary",
@@ -129,13 +130,28 @@ def test_type_checkers_see_the_names_that_are_loaded() -> None:
         for alias in node.names
     }
     homes = {(name, home) for name, home in tierlog._HOMES.items()}
-    assert imported == homes | {("errors", "tierlog.tiering.base")}
+    assert imported == homes | {("errors", "tierlog"), ("client", "tierlog")}
 
 
 def test_a_name_that_is_not_public_is_refused() -> None:
     with pytest.raises(AttributeError, match="module 'tierlog' has no attribute 'Engine'"):
         _ = tierlog.Engine
     assert set(dir(tierlog)) == NAMES | {"client"}
+
+
+def test_what_dir_lists_is_there() -> None:
+    """In a process of its own: what another test has imported is there anyhow."""
+    script = "import json, tierlog; print(json.dumps([getattr(tierlog, name).__name__ for name in dir(tierlog)]))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {name.rpartition(".")[2] for name in json.loads(done.stdout)} == NAMES | {"client"}
+
+
+def test_the_errors_are_a_module_and_all_of_them_are_in_it() -> None:
+    script = "from tierlog.errors import StoreError; import tierlog; assert tierlog.errors.StoreError is StoreError"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+    found = {kind.__name__ for kind in vars(base_errors).values() if isinstance(kind, type)}
+    assert found == set(tierlog.errors.__all__)
+    assert all(getattr(tierlog.errors, name) is getattr(base_errors, name) for name in found)
 
 
 def test_importing_the_package_loads_nothing_of_it() -> None:
@@ -147,7 +163,10 @@ def test_importing_the_package_loads_nothing_of_it() -> None:
 
 def test_the_pages_import_the_public_names_alone() -> None:
     """README and docs show programs what they may import; the page for those who add an object store goes deeper."""
-    allowed = ("tierlog", "tierlog.client", "tierlog.client.errors", "tierlog.pipeline.source", "tierlog.pipeline.jobs")
+    allowed = (
+        "tierlog", "tierlog.errors", "tierlog.client", "tierlog.client.errors", "tierlog.pipeline.source",
+        "tierlog.pipeline.jobs",
+    )  # fmt: skip
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     found = [
         f"{page.name}: {line.strip()}"

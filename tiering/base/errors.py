@@ -50,6 +50,8 @@ class StoreError(Exception):
     """Root of the tree; ``retryable`` says whether the same call may succeed later."""
 
     retryable = False
+    retry_after_s = 0.0
+    """How long another service asked to be left alone, where it is one that answered with this."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ def recover_log(
     # What the disk forgot may be in the bucket. Killed here: the log ends where it did, or further on.
     if put_back is not None and put_back(log, end):
         end = _scan(log, dispatcher)
-    # Only a torn tail may be cut off. Nothing was so far, so a log that is refused is as it was found.
+    # Only a torn tail may be cut off. Nothing was so far, and only a tail's own bytes were added.
     log.check_end(end, point.durable, published_below)
     # The tail becomes zero, and segments behind it go. Killed here: the scan ends at the same place.
     log.start_at(end, tail_is_zero=point.stopped_cleanly and end == point.durable)

@@ -13,13 +13,16 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tierlog.tiering.base.backoff import Retries, TryAgain
+from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.remote.endpoint import ServiceAccess, ServiceAddress
 from tierlog.tiering.remote.problems import LATER, refusal, retry_after_s
 
+#: A connection that nobody used for longer may have ended without a word, at a router or a balancer in between.
+_IDLE_S = 15.0
 #: A service that asks for more patience than this is not waited for.
 _MOST_ASKED_FOR_S = 60.0
 
@@ -49,12 +52,18 @@ class HttpAnswer:
 class HttpClient:
     """Asks services at any address. Thread safe.
 
-    Up to ``kept`` connections to each are kept while nobody uses them; more are opened where more ask at once, and
-    closed afterwards. With none, each request has a connection of its own.
+    Up to ``kept`` connections to each are kept for some seconds while nobody uses them; more are opened where more ask
+    at once, and closed afterwards. With none, each request has a connection of its own.
     """
 
     def __init__(
-        self, access: ServiceAccess | None, timeout_s: float, *, kept: int = 0, most_bytes: int | None = None
+        self,
+        access: ServiceAccess | None,
+        timeout_s: float,
+        *,
+        kept: int = 0,
+        most_bytes: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Connects to nothing yet. ``timeout_s`` bounds each step of a call, ``most_bytes`` the body of an answer.
 
@@ -64,8 +73,9 @@ class HttpClient:
         self._timeout_s = timeout_s
         self._kept = kept
         self._most_bytes = most_bytes
+        self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._idle: dict[ServiceAddress, list[http.client.HTTPConnection]] = {}
+        self._idle: dict[ServiceAddress, list[_Idle]] = {}
         # a thread that nobody waits for may still hand a connection back after close()
         weakref.finalize(self, _close_all, self._idle)
         self._tls: ssl.SSLContext | None = None
@@ -113,6 +123,9 @@ class HttpClient:
             if kept is not None:
                 try:
                     return self._ask(kept, address, method, path, body=body, headers=sent)
+                except TimeoutError:  # the others have most likely died with it, and each would cost as long a wait
+                    self._let_go(address)
+                    raise
                 except (ConnectionError, ssl.SSLError, http.client.HTTPException):
                     if method != "GET" and not is_repeatable:
                         raise
@@ -167,17 +180,21 @@ class HttpClient:
         body: bytes | None,
         headers: Mapping[str, str],
     ) -> HttpAnswer:
-        is_used_up = True
+        is_used_up, is_cut_off = True, False
         try:
-            connection.request(method, address.prefix + path, body, dict(headers))
-            answered = connection.getresponse()
+            try:
+                connection.request(method, address.prefix + path, body, dict(headers))
+            except (BrokenPipeError, ConnectionResetError) as broken:
+                answered, is_cut_off = _early_answer(connection, broken), True
+            else:
+                answered = connection.getresponse()
             most_bytes = self._most_bytes
             content = answered.read() if most_bytes is None else answered.read(most_bytes + 1)
             if most_bytes is not None and len(content) > most_bytes:
                 raise CorruptionError(f"an answer has more than {most_bytes} bytes", path=f"{address}{path}")
             if answered.length:  # which a bounded read does not say by itself
                 raise http.client.IncompleteRead(content, answered.length)
-            is_used_up = connection.sock is None or not answered.isclosed()
+            is_used_up = is_cut_off or connection.sock is None or not answered.isclosed()
         finally:
             if is_used_up or not self._keep(address, connection):
                 connection.close()
@@ -186,18 +203,30 @@ class HttpClient:
 
     def _take(self, address: ServiceAddress, timeout_s: float) -> http.client.HTTPConnection | None:
         with self._lock:
-            idle = self._idle.get(address)
-            connection = idle.pop() if idle else None
+            idle = self._young(address)
+            connection = idle.pop().connection if idle else None
         if connection is not None and connection.sock is not None:
             connection.sock.settimeout(timeout_s)
         return connection
 
+    def _let_go(self, address: ServiceAddress) -> None:
+        with self._lock:
+            _close_all({address: self._idle.pop(address, [])})
+
+    def _young(self, address: ServiceAddress) -> list[_Idle]:
+        """The kept connections to an address that may be used, the newest last; the others are closed."""
+        least_s = self._clock.monotonic_s() - _IDLE_S
+        idle = self._idle.setdefault(address, [])
+        while idle and idle[0].since_s < least_s:
+            idle.pop(0).connection.close()
+        return idle
+
     def _keep(self, address: ServiceAddress, connection: http.client.HTTPConnection) -> bool:
         with self._lock:
-            idle = self._idle.setdefault(address, [])
+            idle = self._young(address)
             if len(idle) >= self._kept:
                 return False
-            idle.append(connection)
+            idle.append(_Idle(connection, self._clock.monotonic_s()))
             return True
 
     def _connect(
@@ -224,8 +253,23 @@ class HttpClient:
             return self._tls
 
 
-def _close_all(idle: dict[ServiceAddress, list[http.client.HTTPConnection]]) -> None:
+class _Idle(NamedTuple):
+    """A connection that nobody uses, and since when."""
+
+    connection: http.client.HTTPConnection
+    since_s: float
+
+
+def _early_answer(connection: http.client.HTTPConnection, broken: OSError) -> http.client.HTTPResponse:
+    """Returns what a service said before it had read a request that it hung up on; raises ``broken`` if nothing."""
+    try:
+        return connection.getresponse()
+    except (OSError, http.client.HTTPException):
+        raise broken from None
+
+
+def _close_all(idle: dict[ServiceAddress, list[_Idle]]) -> None:
     for connections in idle.values():
-        for connection in connections:
-            connection.close()
+        for one in connections:
+            one.connection.close()
     idle.clear()

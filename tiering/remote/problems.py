@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from tierlog.tiering.base.errors import InvalidRequestError, StoreError, UnavailableError
+from tierlog.tiering.base.errors import InvalidRequestError, MessageTooLargeError, StoreError, UnavailableError
 
 _PREFIX = "urn:tierlog:problem:"
 #: Characters of each text that another service answered with: it stands in our own answer and log.
 _MOST_TEXT = 4096
-_REFUSED = {400, 404, 405, 413, 415, 422}
+_REFUSED = {400, 404, 405, 415, 422}
 #: Statuses after which the same request may go well.
 LATER = {429, 502, 503, 504}
 
@@ -36,8 +36,13 @@ def problem_title(kind: type[StoreError]) -> str:
 
 
 def error_class(uri: str) -> type[StoreError] | None:
-    """Returns the class of a problem type, None if it is none of ours."""
-    return next((kind for kind in error_classes() if problem_type(kind) == uri), None)
+    """Returns the class of a problem type, None if no service sends it.
+
+    A class with a constructor of its own belongs to this side alone.
+    """
+    return next(
+        (kind for kind in error_classes() if problem_type(kind) == uri and kind.__init__ is StoreError.__init__), None
+    )
 
 
 def refusal(status: int, document: Mapping[str, object] | None, who: str) -> StoreError:
@@ -59,7 +64,9 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 def answered_error(status: int, problem: Mapping[str, object]) -> StoreError:
     """Returns the error that a service answered with; one of a class unknown here is chosen by its status."""
     kind = error_class(str(problem.get("type")))
-    if kind is None:
+    if kind is None and status == 413:
+        kind = MessageTooLargeError
+    elif kind is None:
         kind = InvalidRequestError if status in _REFUSED else UnavailableError if status in LATER else StoreError
     path, position, hint = problem.get("path"), problem.get("position"), problem.get("hint")
     return kind(

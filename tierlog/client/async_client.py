@@ -84,7 +84,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Closes connections. Idempotent."""
+        """Ends pauses and closes connections. Idempotent."""
         await self._transport.close()
 
     async def run(self, flow: Flow[T]) -> T:

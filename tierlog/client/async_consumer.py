@@ -37,7 +37,8 @@ from tierlog.tiering.base.errors import (
     MemberNotFoundError,
     NotFoundError,
     ReadOnlyError,
-    TopicNotFoundError,
+    StaleGenerationError,
+    StoreError,
     UnavailableError,
 )
 from tierlog.tiering.base.types import PullStatus
@@ -77,9 +78,13 @@ class _Delivery:
 class _Queue:
     """One assigned queue."""
 
-    def __init__(self, ref: QueueRef, committed: int | None, after: _Queue | None) -> None:
+    def __init__(
+        self, ref: QueueRef, committed: int | None, after: _Queue | None, latest_ms: int | None = None
+    ) -> None:
         self.ref = ref
         self.window = Window(committed or 0)
+        #: The time from which its messages count as the latest; None: what it holds when it is placed does not count.
+        self.latest_ms = latest_ms
         #: Whether the beginning of the queue is not known yet.
         self.is_new = committed is None
         #: Whether the beginning must be committed before any message: another member would choose another.
@@ -130,6 +135,15 @@ class AsyncConsumer:
         self._member_id: str | None = None
         #: The membership that is followed; commits carry its generation.
         self._member: Membership | None = None
+        #: When it joined first, as the service tells the time: what is stored later is the latest.
+        self._joined_ms: int | None = None
+        #: Whether all queues of then were opened; those that come later are younger.
+        self._has_begun = False
+        self._beats = 0
+        #: The generation in which a commit was refused by itself, and how many heartbeats there were by then.
+        self._refused_at: tuple[Membership, int] | None = None
+        #: Stores whose offsets cannot be committed, and when each is tried again.
+        self._down: dict[str, Backoff] = {}
         self._session_until_s = 0.0
         self._in_session = asyncio.Event()
         self._queues: dict[QueueRef, _Queue] = {}
@@ -226,9 +240,8 @@ class AsyncConsumer:
         """Keeps the session until handlers are done, so that what they did can be committed."""
         for queue in self._queues.values():
             queue.waiting.clear()
-        for timer, queue in self._later.values():
-            timer.cancel()
-            self._rest(queue)
+        for queue in {queue for _, queue in self._later.values()}:
+            self._cancel_tries(queue)
         fetching = [queue.fetching for queue in self._queues.values() if queue.fetching is not None]
         await _cancel([*fetching, *self._ending])
         running = [queue for queue in [*self._queues.values(), *self._leaving.values()] if queue.running]
@@ -256,8 +269,10 @@ class AsyncConsumer:
         in the next one."""
         for _ in range(_LAST_COMMITS):
             self._beat_now.clear()
-            await self._commit()
+            left = await self._commit(at_once=True)
             if not self._beat_now.is_set():
+                if left is not None:
+                    raise left
                 return
             await self._beat()
 
@@ -271,9 +286,13 @@ class AsyncConsumer:
                 pauses.succeeded()
                 self._said.discard("group")
                 wait_s = self._settings.beat_s
+            except MemberNotFoundError:
+                if self._stopping.is_set():
+                    return
+                raise
             except _LATER as error:
                 pauses.failed()
-                wait_s = min(pauses.left_s, self._settings.beat_s)
+                wait_s = min(_pause_s(pauses, error), self._settings.beat_s)
                 self._say_once("group", "group %s: %s", self._group, error)
             await _set_within(self._beat_now, wait_s)
 
@@ -284,30 +303,47 @@ class AsyncConsumer:
         found = await self._membership()
         known = self._member
         if known is None or (known.member_id, known.generation) != (found.member_id, found.generation):
-            committed = await self._client.run(self._calls.committed(self._group, ONCE))
-            self._member = found
+            for ref in set(self._queues) - set(found.assignment):  # others may be at them already
+                self._drop(self._queues[ref])
+            committed = await self._committed()
             self._adopt(found, committed)
+        self._beats += 1
         self._session_until_s = begun_s + found.session_timeout_ms / 1000
         self._in_session.set()
 
     async def _membership(self) -> Membership:
-        """Renews the membership of this consumer, or joins if its session is over."""
+        """Renews the membership of this consumer, or joins if its session is over and the consumer goes on."""
         settings = self._settings
         if self._member_id is not None:
-            within_s = settings.session_timeout_ms / 3000
             try:
-                return await self._client.run(self._calls.heartbeat(self._group, self._member_id, within_s, ONCE))
+                return await self._client.run(self._calls.heartbeat(self._group, self._member_id, self._call_s, ONCE))
             except MemberNotFoundError:
                 _LOG.info("group %s: the session is over", self._group)
-        found = await self._client.run(self._calls.join(self._group, self._topics, settings.session_timeout_ms, ONCE))
-        self._member_id = found.member_id
+                self._member_id = None
+        if self._stopping.is_set():
+            raise MemberNotFoundError("the session is over")
+        joined, now_ms = await self._client.run(
+            self._calls.join_at(self._group, self._topics, settings.session_timeout_ms, self._call_s, ONCE)
+        )
+        self._member_id = joined.member_id
+        if self._joined_ms is None:
+            self._joined_ms = now_ms
         self.counts.joins += 1
-        return found
+        return joined
+
+    @property
+    def _call_s(self) -> float:
+        """How long each step of a call may take that heartbeats wait for: three of them are in a session."""
+        return self._settings.session_timeout_ms / 3000
+
+    async def _committed(self) -> dict[QueueRef, int]:
+        return await self._client.run(self._calls.committed(self._group, ONCE, self._call_s))
 
     def _adopt(self, member: Membership, committed: dict[QueueRef, int]) -> None:
         """Reads the queues that are assigned now, and no others."""
         assigned = set(member.assignment)
-        if assigned != set(self._queues):
+        before, self._member = self._member, member
+        if assigned != set(() if before is None else before.assignment):
             self.counts.rebalances += 1
             _LOG.info("group %s: %d queues in generation %d", self._group, len(assigned), member.generation)
         for ref, queue in list(self._queues.items()):
@@ -321,19 +357,22 @@ class AsyncConsumer:
                 known = None
             if known is None:
                 if not self._stopping.is_set():
-                    self._open(ref, offset)
+                    self._open(ref, offset, self._joined_ms if self._has_begun else None)
             elif offset is not None:
                 known.window.committed_to(offset)
                 known.moved.set()
+        self._has_begun = True
 
-    def _open(self, ref: QueueRef, committed: int | None) -> None:
-        queue = self._queues[ref] = _Queue(ref, committed, self._leaving.get(ref))
+    def _open(self, ref: QueueRef, committed: int | None, latest_ms: int | None) -> _Queue:
+        queue = self._queues[ref] = _Queue(ref, committed, self._leaving.get(ref), latest_ms)
         queue.fetching = self._begin(self._fetch(queue))
+        return queue
 
     def _drop(self, queue: _Queue) -> None:
         del self._queues[queue.ref]
         queue.is_dropped = True
         queue.waiting.clear()
+        self._cancel_tries(queue)
         if queue.fetching is not None:
             queue.fetching.cancel()
             self._ending.add(queue.fetching)
@@ -353,29 +392,52 @@ class AsyncConsumer:
             try:
                 if queue.is_new:
                     await self._place(queue)
+                if queue.window.is_beyond_end:
+                    await self._set_back(queue)
                 await self._until_room(queue)
                 page = await self._pull(queue)
-            except (UnavailableError, TopicNotFoundError) as error:
-                # its store is down, or the topic was deleted, which the next heartbeat shows
+            except (UnavailableError, NotFoundError) as error:
+                # its store is down or was taken out, or the topic was deleted, of which a heartbeat tells
+                if queue.latest_ms is None:  # what comes until it can be placed is not to be left out
+                    queue.latest_ms = self._joined_ms
                 pauses.failed()
                 self._say_once(name, "queue %s: %s", name, error)
-                await asyncio.sleep(pauses.left_s)
+                await asyncio.sleep(_pause_s(pauses, error))
                 continue
             self._said.discard(name)
+            pauses.succeeded()
+            if page.status is PullStatus.OFFSET_TOO_LARGE and len(queue.window):
+                self._begin_lower(queue, page.next_offset)
+                return
             self._took(queue, page)
-            if page.status is PullStatus.OFFSET_TOO_LARGE and queue.window.read_to > page.next_offset:
-                # the store lost messages that were read: the next commit is refused, and restarts the queue
-                pauses.failed()
-                await asyncio.sleep(pauses.left_s)
-            else:
-                pauses.succeeded()
+
+    def _begin_lower(self, queue: _Queue, end: int) -> None:
+        """Restarts a queue whose store lost messages that were read: other messages will have their offsets."""
+        _LOG.warning("queue %s: begun anew, it ends at %d and was read to %d", queue.ref, end, queue.window.read_to)
+        committed = queue.window.committed
+        self._drop(queue)
+        anew = self._open(queue.ref, committed, queue.latest_ms)
+        anew.window.took([], min(committed, end))
+
+    async def _set_back(self, queue: _Queue) -> None:
+        """Commits the end of a queue that was committed beyond it: a disk or a volume came back with less.
+
+        Without that nothing would be committed until the queue is as long again, and what comes until then would be
+        skipped by whoever begins at the old commit later.
+        """
+        end = queue.window.read_to
+        if not await self._try_commit({queue.ref: end}, reset=True):
+            raise UnavailableError("the queues were reassigned meanwhile")
+        _LOG.warning("queue %s: ends at %d, and %d was committed: set back", queue.ref, end, queue.window.committed)
+        queue.window.committed_to(end)
 
     async def _place(self, queue: _Queue) -> None:
         """Decides where a queue begins in which the group has committed nothing."""
         ref, start = queue.ref, self._settings.start
         offset = 0
-        if isinstance(start, int):
-            flow = self._calls.offset_by_time(ref.topic, ref.queue_id, start, store_id=ref.store_id)
+        since_ms = queue.latest_ms if start is Start.LATEST else start if isinstance(start, int) else None
+        if since_ms is not None:
+            flow = self._calls.offset_by_time(ref.topic, ref.queue_id, since_ms, store_id=ref.store_id, retries=ONCE)
             offset = await self._client.run(flow)
         elif start is Start.LATEST:
             pull = self._calls.pull(ref.topic, ref.queue_id, _BEYOND, 1, store_id=ref.store_id, retries=ONCE)
@@ -469,7 +531,7 @@ class AsyncConsumer:
         delivery.tries += 1
         if delivery.tries >= self._settings.tries:
             try:
-                decision = await _called(self._on_failure(message, error))
+                decision = Decision(await _called(self._on_failure(message, error)))
             except Exception as worse:
                 decision, error = Decision.STOP, worse
             except BaseException:
@@ -487,7 +549,7 @@ class AsyncConsumer:
                 self._finish(queue, message)
                 return
             delivery.tries = 0
-        if self._stopping.is_set():
+        if self._stopping.is_set() or queue.is_dropped:
             self._rest(queue)
             return
         if delivery.pauses is None:
@@ -502,6 +564,14 @@ class AsyncConsumer:
         if not (queue.is_dropped or self._stopping.is_set()):
             queue.waiting.appendleft(delivery)
             self._list(queue)
+
+    def _cancel_tries(self, queue: _Queue) -> None:
+        """Cancels the next tries of messages of a queue."""
+        for key, (timer, waiting) in list(self._later.items()):
+            if waiting is queue:
+                del self._later[key]
+                timer.cancel()
+                self._rest(queue)
 
     def _finish(self, queue: _Queue, message: StoredMessage) -> None:
         self._rest(queue)
@@ -535,28 +605,52 @@ class AsyncConsumer:
             except _LATER as error:
                 pauses.failed()
                 self._say_once("commit", "group %s: not committed: %s", self._group, error)
-                await asyncio.sleep(pauses.left_s)
+                await asyncio.sleep(_pause_s(pauses, error))
             else:
                 self._said.discard("commit")
 
-    async def _commit(self) -> None:
+    async def _commit(self, *, at_once: bool = False) -> UnavailableError | None:
+        """Commits what is due; returns why the offsets of some stores were not committed.
+
+        The other stores do not wait for them. A store that is down is tried again after a pause, or ``at_once``.
+        """
         due = [queue for queue in self._queues.values() if queue.must_commit or queue.window.is_due]
-        for begin in range(0, len(due), _MOST_OF_A_COMMIT):
-            await self._commit_together(due[begin : begin + _MOST_OF_A_COMMIT])
+        sound = [queue for queue in due if queue.ref.store_id not in self._down]
+        for begin in range(0, len(sound), _MOST_OF_A_COMMIT):
+            await self._commit_together(sound[begin : begin + _MOST_OF_A_COMMIT])
+        failure: UnavailableError | None = None
+        for store_id, queues in _by_store(queue for queue in due if queue.ref.store_id in self._down).items():
+            if at_once or self._down[store_id].is_over:
+                failure = await self._commit_of_store(store_id, queues) or failure
+        return failure
+
+    async def _commit_of_store(self, store_id: str, queues: list[_Queue]) -> UnavailableError | None:
+        """Commits for the queues of one store; returns why it could not."""
+        pauses = self._down.get(store_id) or self._calls.attempts.backoff()
+        try:
+            for begin in range(0, len(queues), _MOST_OF_A_COMMIT):
+                await self._commit_together(queues[begin : begin + _MOST_OF_A_COMMIT])
+        except UnavailableError as error:
+            pauses.failed()
+            self._down[store_id] = pauses
+            self._say_once(store_id, "group %s: nothing of store %s is committed: %s", self._group, store_id, error)
+            return error
+        self._down.pop(store_id, None)
+        self._said.discard(store_id)
+        return None
 
     async def _commit_together(self, queues: list[_Queue]) -> None:
-        """Commits for all of them or none; if one is refused for a reason of its own, each by itself."""
+        """Commits for all of them or none; if one is refused for a reason of its own, each by itself.
+
+        A store that is down fails a commit for all: then each store is committed by itself.
+        """
         # the queues may have been reassigned meanwhile: dropped ones are not ours to commit
         queues = [queue for queue in queues if not queue.is_dropped]
         if not queues:
             return
-        assert self._member is not None, "who has queues is a member"
         offsets = {queue.ref: queue.window.lowest_unfinished for queue in queues}
         try:
-            await self._client.run(self._calls.commit(self._group, offsets, self._member, retries=ONCE))
-        except (ConflictError, MemberNotFoundError):  # the queues were reassigned: those that are still ours go on
-            self.counts.refused_commits += 1
-            self._beat_now.set()
+            is_done = await self._try_commit(offsets)
         except (InvalidRequestError, NotFoundError) as error:
             if len(queues) > 1:
                 for queue in queues:
@@ -565,19 +659,59 @@ class AsyncConsumer:
             # the group was reset by hand, or a volume came back with less than it had
             _LOG.warning("queue %s: begun anew, its offset was refused: %s", queues[0].ref, error)
             await self._reopen(queues[0])
+        except UnavailableError:
+            by_store = _by_store(queues)
+            if len(by_store) == 1:
+                raise
+            failures = [await self._commit_of_store(store_id, each) for store_id, each in by_store.items()]
+            if all(failures):  # no store is to blame
+                for store_id in by_store:
+                    self._down.pop(store_id, None)
+                    self._said.discard(store_id)
+                raise
         else:
-            self.counts.commits += 1
-            for queue in queues:
+            for queue in queues if is_done else ():
                 queue.must_commit = False
                 if offsets[queue.ref] > queue.window.committed:
                     queue.window.committed_to(offsets[queue.ref])
                 queue.moved.set()
 
+    async def _try_commit(self, offsets: dict[QueueRef, int], *, reset: bool = False) -> bool:
+        """Commits; returns False if another generation has begun, which the next heartbeat shows.
+
+        Raises a refusal that no heartbeat mends.
+        """
+        member = self._member
+        assert member is not None, "who has queues is a member"
+        try:
+            await self._client.run(
+                self._calls.commit(self._group, offsets, member, reset=reset, retries=ONCE, within_s=self._call_s)
+            )
+        except (
+            StaleGenerationError,
+            MemberNotFoundError,
+        ):  # the queues were reassigned: those that are still ours go on
+            pass
+        except ConflictError as error:
+            self._say_once("refused", "group %s: a commit was refused: %s", self._group, error)
+            if self._refused_at is None or self._refused_at[0] != member:
+                self._refused_at = (member, self._beats)
+            elif self._refused_at[1] < self._beats:
+                raise
+        else:
+            self._refused_at = None
+            self._said.discard("refused")
+            self.counts.commits += 1
+            return True
+        self.counts.refused_commits += 1
+        self._beat_now.set()
+        return False
+
     async def _reopen(self, queue: _Queue) -> None:
-        committed = await self._client.run(self._calls.committed(self._group, ONCE))
+        committed = await self._committed()
         if not (queue.is_dropped or self._stopping.is_set()):
             self._drop(queue)
-            self._open(queue.ref, committed.get(queue.ref))
+            self._open(queue.ref, committed.get(queue.ref), queue.latest_ms)
 
     def _say_once(self, about: str, words: str, *values: object) -> None:
         """Logs one line for a fault that lasts."""
@@ -591,6 +725,18 @@ def _goes_on(queue: _Queue, committed: int | None) -> bool:
     if committed is None:
         return not queue.window.committed or queue.must_commit
     return not queue.is_new and queue.window.goes_on_at(committed)
+
+
+def _by_store(queues: Iterable[_Queue]) -> dict[str, list[_Queue]]:
+    found: dict[str, list[_Queue]] = {}
+    for queue in queues:
+        found.setdefault(queue.ref.store_id, []).append(queue)
+    return found
+
+
+def _pause_s(pauses: Backoff, error: StoreError) -> float:
+    """How long to wait after an error: for as long as the service asked, if that is longer."""
+    return max(pauses.left_s, error.retry_after_s)
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:

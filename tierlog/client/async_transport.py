@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import aiohttp
@@ -11,6 +13,9 @@ from yarl import URL
 from tierlog.client.requests import Answer, Flow, Pause, Request, T
 from tierlog.client.transport import Service
 from tierlog.tiering.base.errors import ClosedError, StoreError
+
+#: A larger body is sent in pieces of so many bytes.
+_PIECE_BYTES = 64 << 10
 
 
 class AsyncTransport(Protocol):
@@ -22,11 +27,11 @@ class AsyncTransport(Protocol):
         ...
 
     async def pause(self, seconds: float) -> None:
-        """Waits."""
+        """Waits; raises :class:`ClosedError` once the transport is closed."""
         ...
 
     async def close(self) -> None:
-        """Closes connections. Idempotent."""
+        """Ends pauses and closes connections. Idempotent."""
         ...
 
 
@@ -36,7 +41,7 @@ class AsyncHttpTransport:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._session: aiohttp.ClientSession | None = None
-        self._is_closed = False
+        self._closed = asyncio.Event()
 
     async def send(self, request: Request) -> Answer:
         """See :meth:`AsyncTransport.send`."""
@@ -44,30 +49,42 @@ class AsyncHttpTransport:
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=here.connect_s(request), sock_read=here.read_s(request)
         )
+        headers, sent = here.headers(request), request.body
+        data: bytes | _Pieces | None = sent
+        if sent is not None and len(sent) > _PIECE_BYTES:
+            headers["Content-Length"], data = str(len(sent)), _Pieces(sent)
         try:
-            async with self._opened().request(
-                request.method, URL(here.url(request), encoded=True), data=request.body, headers=here.headers(request),
-                timeout=timeout, allow_redirects=False,
-            ) as answer:  # fmt: skip
+            sending = self._opened().request(
+                request.method, URL(here.url(request), encoded=True), data=data, headers=headers, timeout=timeout,
+                allow_redirects=False,
+            )  # fmt: skip
+            async with contextlib.AsyncExitStack() as answers:
+                # sock_read does not count while the body is sent
+                async with asyncio.timeout(here.connect_s(request) + here.read_s(request)):
+                    answer = await answers.enter_async_context(sending)
                 body = await answer.read()
                 return Answer(answer.status, {name.lower(): value for name, value in answer.headers.items()}, body)
         except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:  # UnicodeError: no machine's name
             raise here.failure(error) from error
 
     async def pause(self, seconds: float) -> None:
-        """Waits."""
-        await asyncio.sleep(seconds)
+        """Waits; raises :class:`ClosedError` once the transport is closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+        if self._closed.is_set():
+            raise ClosedError("the client is closed")
 
     async def close(self) -> None:
-        """Closes connections. Idempotent."""
-        self._is_closed = True
+        """Ends pauses and closes connections. Idempotent."""
+        self._closed.set()
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     def _opened(self) -> aiohttp.ClientSession:
         """Returns the session, which the first request makes: it belongs to the event loop that it is made on."""
-        if self._is_closed:
+        if self._closed.is_set():
             raise ClosedError("the client is closed")
         if self._session is None:
             tls = self._service.tls()
@@ -76,6 +93,18 @@ class AsyncHttpTransport:
                 connector=connector, headers={"User-Agent": "tierlog"}, cookie_jar=aiohttp.DummyCookieJar()
             )
         return self._session
+
+
+class _Pieces:
+    """A body in pieces. Between them the event loop has its turn: an answer that comes before the end is read."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for begin in range(0, len(self._body), _PIECE_BYTES):
+            yield self._body[begin : begin + _PIECE_BYTES]
+            await asyncio.sleep(0)
 
 
 async def run(flow: Flow[T], transport: AsyncTransport) -> T:

@@ -20,8 +20,8 @@ from tierlog.client.models import (
     StoredMessage,
     TopicInfo,
 )
-from tierlog.client.requests import Flow, Json, Request, RequestAttempts, RetryPolicy
-from tierlog.tiering.base.errors import InvalidRequestError, StoreError
+from tierlog.client.requests import Flow, Json, Request, RequestAttempts, RetryPolicy, Tries, document_of, told_ms
+from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreError
 from tierlog.tiering.base.types import Boundary, Durability, Order, TimeAxis
 
 _NDJSON, _JSON = "application/x-ndjson", "application/json"
@@ -64,26 +64,37 @@ class Calls:
     ) -> Flow[list[Appended]]:
         """Appends messages that :meth:`StoredMessage.line` made, in order, all or none; ``key`` is fresh if not given.
 
-        All tries go to the same store: another one would not know what the first has done.
+        All tries go to the same store, because another one would not know what the first has done. Only a store that
+        says at the first try that it is not in the cluster is asked for anew, once.
         """
         if not lines:
             return []
         if key is not None and not (key.isascii() and key.isprintable()):
             raise InvalidRequestError("an idempotency key is printable ASCII: `producer` or `producer:number`")
-        home = yield from self.home(topic)
-        path = _path("topics", topic, "messages", durability=durability.value, store_id=home)
         headers = {"Content-Type": _NDJSON, "Idempotency-Key": key or self.new_producer()}
-        try:
-            found = yield from self.attempts.document(Request("POST", path, b"\n".join(lines), headers), retries)
-        except InvalidRequestError:
-            raise
-        except StoreError:
-            self._homes.pop(topic, None)
-            raise
-        return [
+        body = b"\n".join(lines)
+        is_known = topic in self._homes
+        while True:
+            home = yield from self.home(topic)
+            path = _path("topics", topic, "messages", durability=durability.value, store_id=home)
+            tries = Tries()
+            try:
+                found = yield from self.attempts.document(Request("POST", path, body, headers), retries, tries)
+                break
+            except InvalidRequestError:
+                raise
+            except StoreError as error:
+                self._homes.pop(topic, None)
+                if not isinstance(error, NotFoundError) or tries.may_be_done or not is_known:
+                    raise
+                is_known = False
+        results = [
             Appended(one["message_id"], one["queue_id"], one["queue_offset"], one["store_ms"])
             for one in found["results"]
         ]
+        if len(results) != len(lines):
+            raise StoreError(f"{len(lines)} messages were answered with {len(results)} results")
+        return results
 
     def home(self, topic: str) -> Flow[str | None]:
         """Returns the store that takes new messages of a topic, None if the service does not tell its name."""
@@ -134,13 +145,20 @@ class Calls:
         return PulledPage.of(found)
 
     def offset_by_time(
-        self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER, store_id: str | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        time_ms: int,
+        boundary: Boundary = Boundary.LOWER,
+        store_id: str | None = None,
+        *,
+        retries: RetryPolicy | None = None,
     ) -> Flow[int]:
         """Finds the offset of a store time in a queue."""
         path = _path(
             "topics", topic, "queues", queue_id, "offset", time_ms=time_ms, boundary=boundary.value, store_id=store_id
         )
-        found = yield from self.attempts.document(Request("GET", path))
+        found = yield from self.attempts.document(Request("GET", path), retries)
         return int(found["offset"])
 
     def message(self, message_id: str, store_id: str | None = None) -> Flow[StoredMessage]:
@@ -172,12 +190,27 @@ class Calls:
         self, group: str, topics: str | Iterable[str], session_timeout_ms: int, retries: RetryPolicy | None = None
     ) -> Flow[Membership]:
         """Joins a group. A join whose answer was lost leaves a member behind, whose session ends by itself."""
+        joined, _ = yield from self.join_at(group, topics, session_timeout_ms, None, retries)
+        return joined
+
+    def join_at(
+        self,
+        group: str,
+        topics: str | Iterable[str],
+        session_timeout_ms: int,
+        within_s: float | None,
+        retries: RetryPolicy | None,
+    ) -> Flow[tuple[Membership, int]]:
+        """Joins, and returns the time of that in ms: by the clock of the service, to the second, or by ours if it tells
+        none."""
         body = {
             "topics": [topics] if isinstance(topics, str) else list(topics),
             "session_timeout_ms": session_timeout_ms,
         }
-        found = yield from self.attempts.document(_with_json("POST", _path("groups", group, "members"), body), retries)
-        return Membership.of(found)
+        request = _with_json("POST", _path("groups", group, "members"), body, within_s)
+        answer = yield from self.attempts.answer(request, retries)
+        now_ms = told_ms(answer)
+        return Membership.of(document_of(answer)), self.attempts.clock.now_ms() if now_ms is None else now_ms
 
     def heartbeat(
         self, group: str, member_id: str, within_s: float | None = None, retries: RetryPolicy | None = None
@@ -191,9 +224,12 @@ class Calls:
         """Gives the queues to the other members at once."""
         yield from self.attempts.answer(Request("DELETE", _path("groups", group, "members", member_id)), retries)
 
-    def committed(self, group: str, retries: RetryPolicy | None = None) -> Flow[dict[QueueRef, int]]:
+    def committed(
+        self, group: str, retries: RetryPolicy | None = None, within_s: float | None = None
+    ) -> Flow[dict[QueueRef, int]]:
         """Returns the next offset to consume of each queue; a queue without a commit is left out."""
-        found = yield from self.attempts.document(Request("GET", _path("groups", group, "offsets")), retries)
+        request = Request("GET", _path("groups", group, "offsets"), within_s=within_s)
+        found = yield from self.attempts.document(request, retries)
         return _offsets(found)
 
     def commit(
@@ -204,6 +240,7 @@ class Calls:
         *,
         reset: bool = False,
         retries: RetryPolicy | None = None,
+        within_s: float | None = None,
     ) -> Flow[dict[QueueRef, int]]:
         """Commits, durably and all or nothing; returns all committed offsets of the group."""
         body: Json = {
@@ -216,7 +253,8 @@ class Calls:
             body |= {"member_id": member.member_id, "generation": member.generation}
         if reset:
             body["reset"] = True
-        found = yield from self.attempts.document(_with_json("PUT", _path("groups", group, "offsets"), body), retries)
+        request = _with_json("PUT", _path("groups", group, "offsets"), body, within_s)
+        found = yield from self.attempts.document(request, retries)
         return _offsets(found)
 
     def group(self, name: str) -> Flow[GroupInfo]:
@@ -226,7 +264,12 @@ class Calls:
 
     def remove_group(self, name: str) -> Flow[None]:
         """Forgets a group that has no live member, and its offsets."""
-        yield from self.attempts.answer(Request("DELETE", _path("groups", name)))
+        tries = Tries()
+        try:
+            yield from self.attempts.answer(Request("DELETE", _path("groups", name)), tries=tries)
+        except NotFoundError:
+            if not tries.may_be_done:  # else one whose answer was lost has removed it
+                raise
 
 
 def _offsets(found: Json) -> dict[QueueRef, int]:
@@ -241,5 +284,5 @@ def _path(*parts: object, **arguments: Any) -> str:
     return f"{path}?{urlencode(given, quote_via=quote)}" if given else path
 
 
-def _with_json(method: str, path: str, body: Json) -> Request:
-    return Request(method, path, orjson.dumps(body), {"Content-Type": _JSON})
+def _with_json(method: str, path: str, body: Json, within_s: float | None = None) -> Request:
+    return Request(method, path, orjson.dumps(body), {"Content-Type": _JSON}, within_s=within_s)

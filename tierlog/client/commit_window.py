@@ -52,6 +52,11 @@ class Window:
         """Whether there is something to commit."""
         return self.lowest_unfinished > self.committed
 
+    @property
+    def is_beyond_end(self) -> bool:
+        """Whether the queue ends below what was committed, and is read on from its end."""
+        return not len(self) and self.read_to < self.committed
+
     def took(self, messages: Iterable[tuple[int, int]], next_offset: int) -> None:
         """Adds what was read: offset and size of each message, in order, and where reading goes on."""
         for offset, size in messages:
@@ -84,4 +89,6 @@ class Window:
 
         Otherwise another member was further in the meantime, or somebody set the group back.
         """
+        if self.is_beyond_end:
+            return committed == self.committed
         return self.committed <= committed <= self.lowest_unfinished

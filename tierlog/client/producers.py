@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,13 @@ from tierlog.client.calls import Calls
 from tierlog.client.models import Appended, Message
 from tierlog.client.requests import Flow, T
 from tierlog.tiering.base.clock import Clock
-from tierlog.tiering.base.errors import ClosedError, InvalidRequestError, StoreError, UnavailableError
+from tierlog.tiering.base.errors import (
+    ClosedError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    StoreError,
+    UnavailableError,
+)
 from tierlog.tiering.base.types import Durability
 
 _LOG = logging.getLogger("tierlog.client")
@@ -29,6 +36,8 @@ F = TypeVar("F")
 
 #: Memory that a message takes beside its bytes, about.
 _BESIDE_BYTES = 512
+#: How the refusal of a body that cannot be read names a message.
+_LINE = re.compile(r"\bline \d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +150,12 @@ def _send_batch(
     """Returns what became of each message of a batch.
 
     The service refuses a batch with a message that is wrong as a whole. So it is halved until the wrong ones are
-    alone; the others are appended, in their order. Any other error is that of all that is left.
+    alone; the others are appended, in their order. A refusal that is not about messages, as of a durability that the
+    store does not have, and any other error is that of all that is left.
     """
     results: list[Appended | StoreError] = []
     pieces = [(0, len(batch.lines))]
+    whole: InvalidRequestError | None = None
     try:
         yield from calls.home(topic)  # an error of the topic is not an error of a message
         while pieces:
@@ -153,7 +164,10 @@ def _send_batch(
             try:
                 results += yield from calls.append(topic, batch.lines[start:end], durability, key)
             except InvalidRequestError as error:
+                whole = whole or error
                 if end - start == 1:
+                    if len(results) == 1 and _is_of_all(whole, results[0], error):
+                        raise
                     results.append(error)
                 else:
                     middle = (start + end) // 2
@@ -161,6 +175,20 @@ def _send_batch(
     except StoreError as error:
         results += [error] * (len(batch.lines) - len(results))
     return results
+
+
+def _is_of_all(whole: InvalidRequestError, first: Appended | StoreError, second: InvalidRequestError) -> bool:
+    """Whether a refusal is that of every message: of the batch, and of the first two alone in the same words.
+
+    What is wrong with a message is told with its place: a position, or a line of the body in the words.
+    """
+    return (
+        not isinstance(whole, MessageTooLargeError)
+        and isinstance(first, InvalidRequestError)
+        and whole.position is first.position is second.position is None
+        and whole.message == first.message == second.message
+        and _LINE.search(whole.message) is None
+    )
 
 
 def _not_sent(batch: Batch[F], error: BaseException) -> list[Appended | StoreError]:
@@ -198,7 +226,10 @@ class _Sending(Generic[F]):
         """
         if self.is_closed and self._silence is not None:
             return [self._silence] * len(batch.lines)
-        return (yield from _send_batch(self._calls, self._topic, self._name, batch, self._durability))
+        results = yield from _send_batch(self._calls, self._topic, self._name, batch, self._durability)
+        if len(results) != len(batch.lines):  # each message has to get its own
+            raise StoreError(f"{len(batch.lines)} messages came to {len(results)} results")
+        return results
 
     def done(self, batch: Batch[F], results: Sequence[Appended | StoreError]) -> None:
         """Gives back the room of a batch, and remembers the first failure."""
@@ -458,11 +489,10 @@ class AsyncProducer:
                 except Exception as error:
                     results = _not_sent(batch, error)
                 await self._settle(batch, results)
-        except asyncio.CancelledError:  # the event loop ends: nothing waits for a task that has ended
+        finally:  # nothing waits for a task that has ended
             self._sending.is_closed = True
             for batch in list(self._outbox.take_all()):
                 await self._settle(batch, _abandoned(batch))
-            raise
 
     async def _settle(self, batch: Batch[asyncio.Future[Appended]], results: Sequence[Appended | StoreError]) -> None:
         for future, result in zip(batch.futures, results, strict=True):

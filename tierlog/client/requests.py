@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import orjson
@@ -18,7 +19,7 @@ import orjson
 from tierlog.client.errors import NoAnswerError
 from tierlog.tiering.base.backoff import Backoff
 from tierlog.tiering.base.clock import Clock
-from tierlog.tiering.base.errors import ClosedError, StoreError, UnavailableError
+from tierlog.tiering.base.errors import ClosedError, OverloadedError, StoreError, UnavailableError
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.remote.problems import LATER, refusal, retry_after_s
 
@@ -70,6 +71,14 @@ class RetryPolicy:
     most_s: float = 10.0
 
 
+@dataclass(slots=True)
+class Tries:
+    """What is known of the failed tries of one request."""
+
+    may_be_done: bool = False
+    """Whether one of them may have been carried out: no answer said that it was not."""
+
+
 #: One try, for callers that repeat by themselves.
 ONCE = RetryPolicy(within_s=0.0)
 
@@ -87,10 +96,10 @@ class RequestAttempts:
         chosen = retries or self.retries
         return Backoff(self.clock, self.randomness, first_s=chosen.first_s, most_s=chosen.most_s)
 
-    def answer(self, request: Request, retries: RetryPolicy | None = None) -> Flow[Answer]:
+    def answer(self, request: Request, retries: RetryPolicy | None = None, tries: Tries | None = None) -> Flow[Answer]:
         """Returns the answer of a success; raises the service's refusal, or :class:`NoAnswerError` if nobody answered.
 
-        Every request that goes this way may be repeated.
+        Every request that goes this way may be repeated; ``tries`` is told what came of it before.
         """
         chosen = retries or self.retries
         backoff = self.backoff(chosen)
@@ -107,21 +116,37 @@ class RequestAttempts:
                 if answer.status < 300:
                     return answer
                 error, asked_for_s = _error(answer), retry_after_s(answer.headers) or 0.0
+                error.retry_after_s = asked_for_s
                 if not (error.retryable or answer.status in LATER):
                     raise error
+            if tries is not None and not isinstance(error, OverloadedError):
+                tries.may_be_done = True
             backoff.failed()
             pause_s = max(backoff.left_s, asked_for_s)
             if self.clock.monotonic_s() + pause_s - begun_s > chosen.within_s:
                 raise error
             yield Pause(pause_s)
 
-    def document(self, request: Request, retries: RetryPolicy | None = None) -> Flow[Json]:
+    def document(self, request: Request, retries: RetryPolicy | None = None, tries: Tries | None = None) -> Flow[Json]:
         """Returns the JSON object of the answer."""
-        answer = yield from self.answer(request, retries)
-        document = _parsed(answer.body)
-        if document is None:
-            raise StoreError(f"an answer ({answer.status}) without JSON", hint="is it tierlog that answers there?")
-        return document
+        return document_of((yield from self.answer(request, retries, tries)))
+
+
+def document_of(answer: Answer) -> Json:
+    """Returns the JSON object of a good answer."""
+    document = _parsed(answer.body)
+    if document is None:
+        raise StoreError(f"an answer ({answer.status}) without JSON", hint="is it tierlog that answers there?")
+    return document
+
+
+def told_ms(answer: Answer) -> int | None:
+    """Returns the time of the service in ms, to the second; None if the answer does not tell it."""
+    try:
+        told = parsedate_to_datetime(answer.headers.get("date", ""))
+    except ValueError:
+        return None
+    return int(told.timestamp()) * 1000
 
 
 def _error(answer: Answer) -> StoreError:

@@ -81,9 +81,9 @@ class Service:
         """Returns the TLS context of the service; None for one without TLS."""
         return self._access().tls() if self.address.is_tls else None
 
-    def http(self) -> HttpClient:
+    def http(self, clock: Clock) -> HttpClient:
         """Returns a blocking client with the certificate files of now; tokens come with :meth:`headers`."""
-        return HttpClient(replace(self._access(), token=None), self.timeout_s, kept=_KEPT)
+        return HttpClient(replace(self._access(), token=None), self.timeout_s, kept=_KEPT, clock=clock)
 
     def read_s(self, request: Request) -> float:
         """Returns the time-out for the answer to a request."""
@@ -133,7 +133,7 @@ class HttpTransport:
         self._service = service
         self._clock = clock
         self._closed = threading.Event()
-        self._http = service.http()
+        self._http = service.http(clock)
         self._http.check_certificates(service.address)
 
     def send(self, request: Request) -> Answer:

@@ -19,10 +19,12 @@ def good(document: Json) -> Answer:
     return Answer(200, {"content-type": "application/json"}, json.dumps(document).encode())
 
 
-def problem(status: int, kind: str, *, retry_after_s: int | None = None) -> Answer:
-    """A refusal; ``kind`` is the end of its type."""
+def problem(status: int, kind: str, *, retry_after_s: int | None = None, position: int | None = None) -> Answer:
+    """A refusal; ``kind`` is the end of its type, ``position`` the place of the message that is at fault."""
     headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
-    body = {"type": f"urn:tierlog:problem:{kind}", "title": kind, "status": status, "detail": f"about {kind}"}
+    body: Json = {"type": f"urn:tierlog:problem:{kind}", "title": kind, "status": status, "detail": f"about {kind}"}
+    if position is not None:
+        body["position"] = position
     return Answer(status, headers, json.dumps(body).encode())
 
 

@@ -26,7 +26,7 @@ class FakeLog:
         bodies = [orjson.loads(line)["body"] for line in request.body.split(b"\n")]
         self.sizes.append(len(bodies))
         if self._refused.intersection(bodies):
-            return problem(400, "invalid-request")
+            return problem(400, "invalid-request", position=[one in self._refused for one in bodies].index(True))
         producer, _, first = request.headers["Idempotency-Key"].partition(":")
         results = []
         for place, body in enumerate(bodies):

@@ -9,7 +9,14 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.service.raw_server import Connection, raw_server
-from tierlog.tiering.base.errors import CorruptionError, InvalidRequestError, TopicNotFoundError, UnavailableError
+from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.errors import (
+    CorruptionError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    TopicNotFoundError,
+    UnavailableError,
+)
 from tierlog.tiering.remote.endpoint import ServiceAccess, ServiceAddress
 from tierlog.tiering.remote.http_client import HttpClient
 
@@ -141,3 +148,69 @@ def test_connecting_may_have_less_time_than_an_answer() -> None:
         assert client().ask(address, "GET", "/", timeout_s=30, connect_s=0.2).status == 200
         with pytest.raises(UnavailableError, match="timed out"):
             client().ask(address, "GET", "/", timeout_s=0.1, connect_s=30)
+
+
+def test_an_answer_that_comes_before_the_body_was_sent_is_read() -> None:
+    def act(connection: Connection) -> None:
+        connection.head()
+        connection.send(answer("413 Too Large", b'{"detail": "over the limit"}'))
+
+    with raw_server(act) as url:
+        asking = client(kept=1)
+        found = asking.ask(ServiceAddress.parse(url), "POST", "/", b"x" * 64_000_000, is_repeatable=True)
+        assert found.status == 413
+        assert isinstance(found.error(), MessageTooLargeError)
+        asking.close()
+
+
+class Deaf:
+    """Answers on each connection until it is deaf to those that it has; new ones it hears."""
+
+    def __init__(self, together: int) -> None:
+        self.swallowed = self.connections = 0
+        self.is_deaf = False
+        self.over = threading.Event()
+        self._barrier = threading.Barrier(together)
+
+    def act(self, connection: Connection) -> None:
+        self.connections += 1
+        is_old = not self.is_deaf
+        while True:
+            connection.head()
+            if is_old and self.is_deaf:
+                self.swallowed += 1
+                self.over.wait(60)
+                return
+            if is_old:
+                self._barrier.wait(60)
+            connection.send(answer("200 OK"))
+
+
+def test_connections_that_died_in_silence_cost_one_wait() -> None:
+    deaf, clock = Deaf(3), ManualClock()
+    with raw_server(deaf.act) as url:
+        address = ServiceAddress.parse(url)
+        asking = HttpClient(ServiceAccess(), 60, kept=4, clock=clock)
+        threads = [threading.Thread(target=asking.ask, args=(address, "GET", "/")) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        deaf.is_deaf = True
+        with pytest.raises(UnavailableError, match="timed out"):
+            asking.ask(address, "GET", "/", timeout_s=0.2)
+        assert asking.ask(address, "GET", "/").status == 200
+        assert (deaf.swallowed, deaf.connections) == (1, 4)
+        asking.close()
+        deaf.over.set()
+
+
+def test_a_connection_that_nobody_used_for_long_is_not_trusted() -> None:
+    clock = ManualClock()
+    with serving(2, 1) as (server, address):
+        asking = HttpClient(ServiceAccess(), 10, kept=4, clock=clock)
+        for wait_s in (0, 14, 16):
+            clock.advance(wait_s * 1000)
+            assert asking.ask(address, "GET", "/").status == 200
+        asking.close()
+    assert server.connections == 2

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.client.scripted import Said
+from tests.support.client.scripted import Said, good
 from tests.support.client.scripted_log import FakeLog
 from tierlog.client import AsyncClient, Batching, RetryPolicy
-from tierlog.client.errors import ClosedError, InvalidRequestError, NoAnswerError
+from tierlog.client.errors import ClosedError, InvalidRequestError, NoAnswerError, StoreError
 from tierlog.client.requests import Answer, Request
 from tierlog.tiering.base.clock import ManualClock
 
@@ -160,3 +160,24 @@ def test_nobody_waits_for_a_task_that_the_end_of_the_loop_has_cancelled() -> Non
             await producer.close()
 
     asyncio.run(work())
+
+
+def test_an_answer_of_another_length_fails_its_batch_and_no_more() -> None:
+    def short(request: Request) -> Said:
+        if request.method == "GET":
+            return log(request)
+        return good({"results": [{"message_id": "A", "queue_id": 0, "queue_offset": 0, "store_ms": 5}]})
+
+    log = FakeLog()
+
+    async def work() -> None:
+        producer = client_of(SlowLog(short)).producer("t", batching=Batching(linger_ms=3_600_000))
+        futures = [await producer.submit(f"{at}") for at in range(2)]
+        with pytest.raises(StoreError, match="2 messages were answered with 1 results"):
+            await producer.flush()
+        assert all(isinstance(future.exception(), StoreError) for future in futures)
+        alone = await producer.submit("alone")
+        await producer.close()
+        assert alone.result().queue_offset == 0
+
+    asyncio.run(asyncio.wait_for(work(), 60))

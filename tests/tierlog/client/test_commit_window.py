@@ -95,3 +95,13 @@ def test_what_was_read_is_not_read_again() -> None:
     window.took([(3, 1)], 4)
     with pytest.raises(ValueError, match="read before"):
         window.took([(3, 1)], 4)
+
+
+def test_an_end_below_what_was_committed_is_known_until_it_is_committed() -> None:
+    window = Window(100)
+    assert not window.is_beyond_end
+    window.took([], 40)
+    assert window.is_beyond_end
+    assert (window.goes_on_at(100), window.goes_on_at(40)) == (True, False)
+    window.committed_to(40)
+    assert (window.is_beyond_end, window.goes_on_at(40)) == (False, True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
+from tests.support.client.scripted import problem
 from tests.support.client.scripted_group import GroupInMemory
 from tierlog.client import AsyncClient, AsyncConsumer, Consuming, Decision, Start, StoredMessage
-from tierlog.client.errors import HandlerFailedError, InvalidRequestError
+from tierlog.client.errors import ConflictError, HandlerFailedError, InvalidRequestError
+from tierlog.client.requests import Answer
 from tierlog.tiering.base.clock import ManualClock
 
 #: Fast, and with a clock that stands still: no session ends by itself.
@@ -20,13 +23,13 @@ SETTINGS = Consuming(commit_interval_s=0.01, heartbeat_s=0.01, drain_s=30, first
 Place = tuple[int, int]
 
 
-def played(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run a test on an event loop, with an end if it hangs."""
 
-    def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 60))
+    @functools.wraps(test)
+    def run(*fixtures: Any, **named: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*fixtures, **named), 60))
 
-    run.__name__ = test.__name__
     return run
 
 
@@ -462,3 +465,226 @@ async def test_a_body_counts_as_it_is_in_memory() -> None:
         assert queue.window.open_bytes == 64_000
         handled.let_go()
         await until(lambda: len(handled.places) == 200)
+
+
+@played
+async def test_latest_reads_a_queue_that_is_added_later_from_its_first_message() -> None:
+    group, handled, began_ms = GroupInMemory({0: 100, 1: 0}), Handled(), 1_790_000_000_000
+    group.assigned = {0}
+    group.now_ms = began_ms + 300  # which no clock of the consumer says
+    async with consumer_of(group, handled, start=Start.LATEST):
+        await until(lambda: group.committed == {0: 100})
+        group.now_ms += 60_000
+        group.times[1] = [began_ms - 5_000, began_ms + 1_000, began_ms + 50_000]
+        group.ends[1] = 3
+        group.share_out(0, 1)
+        await until(lambda: group.committed == {0: 100, 1: 3})
+    assert handled.places == [(1, 1), (1, 2)]
+
+
+@played
+async def test_latest_of_a_store_that_is_away_is_when_the_consumer_began() -> None:
+    group, handled = GroupInMemory({0: 2}), Handled()
+    group.now_ms, group.gone = 10_000, {"store-a"}
+    group.times[0] = [9_000, 9_500, 11_000]
+    async with consumer_of(group, handled, start=Start.LATEST):
+        await until(lambda: [one.path for one in group.requests if "/queues/0/" in one.path] != [])
+        group.ends[0] = 3
+        group.gone.clear()
+        await until(lambda: group.committed == {0: 3})
+    assert handled.places == [(0, 2)]
+
+
+@played
+async def test_a_queue_that_ends_below_its_commit_goes_on() -> None:
+    group, handled = GroupInMemory({0: 40}), Handled()
+    group.committed[0] = 100
+    async with consumer_of(group, handled, read_ahead=20):
+        await until(lambda: group.resets == [{0: 40}])
+        group.ends[0] = 95
+        group.came()
+        await until(lambda: group.committed == {0: 95})
+    assert handled.places == [(0, offset) for offset in range(40, 95)]
+
+
+@played
+async def test_nothing_is_skipped_when_it_grows_past_the_old_commit() -> None:
+    group, handled = GroupInMemory({0: 40}), Handled()
+    group.committed[0] = 100
+    for end in (40, 60, 120):
+        group.ends[0] = end
+        async with consumer_of(group, handled):
+            await until(lambda end=end: group.committed == {0: end})  # type: ignore[misc]  # of a loop
+    assert handled.places == [(0, offset) for offset in range(40, 120)]
+
+
+@played
+async def test_a_queue_that_ends_below_what_was_read_of_it_is_begun_at_its_end() -> None:
+    group, handled = GroupInMemory({0: 50}), Handled()
+    handled.hold((0, 20))
+    async with consumer_of(group, handled, read_ahead=50):
+        await until(lambda: group.committed == {0: 20})
+        group.ends[0] = 5
+        group.came()
+        handled.let_go()
+        await until(lambda: group.resets == [{0: 5}])
+        group.ends[0] = 30
+        group.came()
+        await until(lambda: group.committed == {0: 30})
+    assert {(0, offset) for offset in range(5, 30)} <= set(handled.places)
+
+
+@played
+async def test_what_one_store_keeps_back_the_others_commit() -> None:
+    group, handled, clock = GroupInMemory({0: 50, 1: 400}), Handled(), ManualClock()
+    group.stores, group.down = {0: "store-b"}, {"store-b"}
+    async with consumer_of(group, handled, clock, read_ahead=100) as consumer:
+        await until(lambda: group.committed == {1: 400})
+        assert consumer.counts.handled == 450
+        group.down.clear()
+        clock.advance(10_000)
+        await until(lambda: group.committed == {0: 50, 1: 400})
+
+
+@played
+async def test_the_last_commit_of_one_store_waits_for_no_other() -> None:
+    group, handled = GroupInMemory({0: 10, 1: 10}), Handled()
+    group.stores, group.down = {0: "store-b"}, {"store-b"}
+    async with consumer_of(group, handled, commit_interval_s=99):
+        await until(lambda: len(handled.places) == 20)
+    assert group.committed == {1: 10}
+
+
+@played
+async def test_a_store_that_leaves_the_cluster_takes_its_queues_along_and_ends_no_consumer() -> None:
+    group, handled = GroupInMemory({0: 10, 1: 10}), Handled()
+    group.stores = {1: "store-b"}
+    async with consumer_of(group, handled) as consumer:
+        await until(lambda: group.committed == {0: 10, 1: 10})
+        group.gone = {"store-b"}
+        group.came()
+        await asyncio.sleep(0.05)
+        group.share_out(0)
+        await until(lambda: [one.queue_id for one in consumer.assignment] == [0])
+        group.ends[0] = 20
+        group.came()
+        await until(lambda: group.committed[0] == 20)
+
+
+@played
+async def test_a_hung_read_of_offsets_costs_no_session() -> None:
+    group, handled = GroupInMemory({0: 10, 1: 10}, session_timeout_ms=1_000), Handled()
+    async with consumer_of(group, handled, session_timeout_ms=1_000):
+        await until(lambda: group.committed == {0: 10, 1: 10})
+        group.hung.add("GET /v1/groups/g/offsets")
+        group.share_out(0)
+        group.requests.clear()
+        await asyncio.sleep(1.5)
+        group.hung.clear()
+    beats = [one for one in group.requests if one.method == "PUT" and "/members/" in one.path]
+    assert len(beats) >= 3
+    calls = [one for one in group.requests if "/groups/" in one.path and one.method != "DELETE"]
+    assert {one.within_s for one in calls} == {1 / 3}
+
+
+@played
+async def test_a_lost_queue_is_dropped_before_offsets_are_read() -> None:
+    group, handled = GroupInMemory({0: 10, 1: 10}), Handled()
+    async with consumer_of(group, handled) as consumer:
+        await until(lambda: group.committed == {0: 10, 1: 10})
+        group.hung.add("GET /v1/groups/g/offsets")
+        group.share_out(0)
+        await until(lambda: [one.queue_id for one in consumer.assignment] == [0])
+        group.hung.clear()
+
+
+@played
+async def test_a_hook_that_decides_nothing_ends_the_consumer() -> None:
+    group, handled, asked = GroupInMemory({0: 10}), Handled(), []
+    handled.failing[0, 3] = 99
+
+    async def decide(message: StoredMessage, error: Exception) -> Decision:
+        asked.append(message.queue_offset)
+        return None  # type: ignore[return-value]  # what is tested
+
+    consumer = consumer_of(group, handled, on_failure=decide)
+    consumer.start()
+    with pytest.raises(HandlerFailedError) as raised:
+        await consumer.wait()
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert (asked, group.committed) == ([3], {0: 3})
+
+
+@played
+async def test_a_hook_may_decide_by_the_word() -> None:
+    group, handled = GroupInMemory({0: 10}), Handled()
+    handled.failing[0, 3] = 99
+
+    async def decide(message: StoredMessage, error: Exception) -> Decision:
+        return "skip"  # type: ignore[return-value]  # what is tested
+
+    async with consumer_of(group, handled, on_failure=decide) as consumer:
+        await until(lambda: group.committed == {0: 10})
+    assert consumer.counts.skipped == 1
+
+
+@played
+async def test_a_commit_that_no_rebalance_mends_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    group, handled = GroupInMemory({0: 10}), Handled()
+    group.refusal = problem(409, "conflict")
+    consumer = consumer_of(group, handled)
+    consumer.start()
+    with pytest.raises(ConflictError, match="about conflict"):
+        await consumer.wait()
+    assert [one.message for one in caplog.records if "a commit was refused" in one.message] == [
+        "group g: a commit was refused: about conflict"
+    ]
+
+
+@played
+async def test_a_commit_that_is_refused_for_its_generation_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    group, handled = GroupInMemory({0: 10}), Handled()
+    group.refusal = problem(409, "stale-generation")
+    async with consumer_of(group, handled) as consumer:
+        await until(lambda: consumer.counts.refused_commits >= 3)
+        group.refusal = None
+        await until(lambda: group.committed == {0: 10})
+    assert caplog.records == []
+
+
+@played
+async def test_a_consumer_leaves_a_service_alone_for_as_long_as_it_asks() -> None:
+    group, handled = GroupInMemory({0: 10}), Handled()
+    pulls: list[dict[str, str]] = []
+
+    async def busy(queue: int, asked: dict[str, str]) -> Answer:
+        pulls.append(asked)
+        return problem(429, "overloaded", retry_after_s=3_600)
+
+    group._pull = busy  # type: ignore[method-assign]  # of the test
+    async with consumer_of(group, handled):
+        await until(lambda: bool(pulls))
+        await asyncio.sleep(0.4)  # its own pauses begin with 0.1 s
+    assert len(pulls) == 1
+
+
+@played
+async def test_a_pause_of_a_dropped_queue_holds_up_nobody() -> None:
+    group, handled = GroupInMemory({0: 10}), Handled()
+    handled.failing[0, 0] = 1
+    async with consumer_of(group, handled, first_pause_s=3_600, most_pause_s=3_600) as consumer:
+        await until(lambda: consumer.counts.failed == 1)
+        group.share_out()
+        await until(lambda: consumer.assignment == ())
+        group.share_out(0)
+        await until(lambda: group.committed == {0: 10})
+
+
+@played
+async def test_a_consumer_that_ends_joins_no_more() -> None:
+    group, handled = GroupInMemory({0: 10}), Handled()
+    async with consumer_of(group, handled, commit_interval_s=99, heartbeat_s=99) as consumer:
+        await until(lambda: len(handled.places) == 10)
+        group.forget()
+    assert (consumer.counts.joins, group.generation, group.left) == (1, 1, [])
+    assert group.committed == {}

@@ -8,10 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.client.scripted import Said, Scripted
+from tests.support.client.scripted import Said, Scripted, good, problem
 from tests.support.client.scripted_log import FakeLog
-from tierlog.client import Batching, Client, RetryPolicy
-from tierlog.client.errors import AccessError, ClosedError, InvalidRequestError, NoAnswerError, UnavailableError
+from tierlog.client import Batching, Client, Durability, RetryPolicy
+from tierlog.client.errors import (
+    AccessError,
+    ClosedError,
+    InvalidRequestError,
+    NoAnswerError,
+    StoreError,
+    UnavailableError,
+)
 from tierlog.client.producers import Outbox
 from tierlog.client.requests import Request
 from tierlog.tiering.base.clock import ManualClock
@@ -208,3 +215,37 @@ def test_closing_takes_no_call_for_each_batch_where_nobody_answers() -> None:
     closing.join()
     assert all(isinstance(future.exception(), NoAnswerError) for future in futures)
     assert sum(transport.pauses) <= 120
+
+
+def _short(request: Request) -> Said:
+    if request.method == "GET":
+        return FakeLog()(request)
+    return good({"results": [{"message_id": "A", "queue_id": 0, "queue_offset": 0, "store_ms": 5}]})
+
+
+def test_an_answer_of_another_length_fails_its_batch_and_no_more() -> None:
+    clock = ManualClock()
+    client = Client("http://127.0.0.1:1", clock=clock, transport=Scripted(_short, clock))
+    producer = client.producer("t", batching=Batching(linger_ms=3_600_000))
+    futures = [producer.submit(f"{number}") for number in range(2)]
+    with pytest.raises(StoreError, match="2 messages were answered with 1 results"):
+        producer.flush()
+    assert all(isinstance(future.exception(), StoreError) for future in futures)
+    alone = producer.submit("alone")
+    producer.close()
+    assert alone.result().queue_offset == 0
+
+
+def test_a_refusal_of_the_durability_is_not_looked_for_in_messages() -> None:
+    def answer(request: Request) -> Said:
+        return log(request) if request.method == "GET" else problem(400, "invalid-request")
+
+    log, clock = FakeLog(), ManualClock()
+    transport = Scripted(answer, clock)
+    client = Client("http://127.0.0.1:1", clock=clock, transport=transport)
+    producer = client.producer("t", durability=Durability.ARCHIVED, batching=Batching(linger_ms=3_600_000))
+    futures = [producer.submit(f"{number}") for number in range(1_000)]
+    with pytest.raises(InvalidRequestError):
+        producer.close()
+    assert all(isinstance(future.exception(), InvalidRequestError) for future in futures)
+    assert len([one for one in transport.requests if one.method == "POST"]) <= 12

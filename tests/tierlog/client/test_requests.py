@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -14,9 +17,12 @@ from tierlog.client import AsyncClient, Client, Message, RetryPolicy
 from tierlog.client.async_transport import run as run_async
 from tierlog.client.errors import (
     CapacityError,
+    ClosedError,
     ForbiddenError,
     InvalidRequestError,
+    MessageTooLargeError,
     NoAnswerError,
+    NotFoundError,
     OverloadedError,
     StaleGenerationError,
     StoreError,
@@ -228,3 +234,119 @@ def test_one_topic_is_not_taken_for_a_topic_a_letter() -> None:
     client, scripted = client_of(good(membership))
     client.join("audit", "orders")
     assert json.loads(scripted.requests[-1].body or b"")["topics"] == ["orders"]
+
+
+OTHER_HOME: Said = good({"topic": "orders", "store_id": "store-b", "url": None, "is_routed": False})
+
+
+def test_a_home_that_was_taken_out_is_asked_for_again() -> None:
+    client, transport = client_of(HOME, APPENDED, problem(404, "not-found"), OTHER_HOME, APPENDED)
+    client.append("orders", [Message("a")])
+    client.append("orders", [Message("b")])
+    *_, refused, _, again = transport.requests
+    assert (refused.path[-7:], again.path[-7:]) == ("store-a", "store-b")
+    assert (refused.headers, refused.body) == (again.headers, again.body)
+
+
+def test_a_home_that_may_have_taken_the_messages_is_not_left_for_another() -> None:
+    client, transport = client_of(HOME, APPENDED, NoAnswerError("cut off"), problem(404, "not-found"))
+    client.append("orders", [Message("a")])
+    with pytest.raises(NotFoundError):
+        client.append("orders", [Message("b")])
+    assert len(transport.requests) == 4
+
+
+def test_a_home_that_is_not_there_is_asked_for_again_once() -> None:
+    away: Said = problem(404, "not-found")
+    client, transport = client_of(HOME, APPENDED, away, HOME, away)
+    client.append("orders", [Message("a")])
+    with pytest.raises(NotFoundError):
+        client.append("orders", [Message("b")])
+    assert len(transport.requests) == 5
+
+
+def test_an_answer_of_another_length_is_none() -> None:
+    client, _ = client_of(HOME, APPENDED)
+    with pytest.raises(StoreError, match="2 messages were answered with 1 results"):
+        client.append("orders", [Message("a"), Message("b")])
+
+
+def test_a_group_that_is_removed_twice_is_removed() -> None:
+    client, _ = client_of(NoAnswerError("cut off"), problem(404, "not-found"))
+    client.remove_group("audit")
+    for answers in ([problem(404, "not-found")], [problem(429, "overloaded"), problem(404, "not-found")]):
+        client, _ = client_of(*answers)
+        with pytest.raises(NotFoundError):
+            client.remove_group("audit")
+
+
+def test_an_error_says_for_how_long_a_service_asked_to_be_left_alone() -> None:
+    client, _ = client_of(problem(429, "overloaded", retry_after_s=7), within_s=0)
+    with pytest.raises(OverloadedError) as raised:
+        client.topics()
+    assert raised.value.retry_after_s == 7
+
+
+def test_a_closed_async_client_ends_its_pauses() -> None:
+    async def work() -> None:
+        client = AsyncClient("http://127.0.0.1:9", retries=RetryPolicy(within_s=3_600, first_s=600, most_s=600))
+        listing = asyncio.create_task(client.topics())
+        await asyncio.sleep(0.1)
+        await client.close()
+        with pytest.raises(ClosedError):
+            await listing
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def _both(
+    url: str, call: Callable[[Client], object], over: threading.Event, **settings: Any
+) -> Iterator[Callable[[], None]]:
+    """One call of each client; ``over`` is set when both have ended."""
+
+    def wait() -> None:
+        with Client(url, **settings) as client:
+            call(client)
+
+    async def work() -> None:
+        async with AsyncClient(url, **settings) as client:
+            try:
+                await cast("Awaitable[object]", call(cast("Client", client)))
+            finally:
+                over.set()
+                await asyncio.sleep(0.5)  # for connections that end by themselves
+
+    yield wait
+    yield lambda: asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_a_service_that_takes_no_more_of_a_body_is_silence_for_both_clients() -> None:
+    def act(connection: Connection) -> None:
+        connection.head()
+        over.wait(60)
+
+    def send(client: Client) -> object:
+        return client.run(client.calls.attempts.answer(Request("POST", "/v1/topics", b"x" * 64_000_000, within_s=0.3)))
+
+    over = threading.Event()
+    with raw_server(act) as url:
+        for ask in _both(url, send, over, retries=RetryPolicy(within_s=0)):
+            with pytest.raises(NoAnswerError):
+                ask()
+
+
+def test_a_request_that_is_too_large_is_that_for_both_clients() -> None:
+    body = b'{"type": "about:blank", "title": "request too large", "status": 413, "detail": "over the limit"}'
+
+    def act(connection: Connection) -> None:
+        connection.head()
+        connection.send(b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        threading.Event().wait(0.2)  # a reset that comes in the same moment may be seen before the answer
+
+    def send(client: Client) -> object:
+        return client.run(client.calls.attempts.answer(Request("POST", "/v1/topics", b"x" * 64_000_000)))
+
+    with raw_server(act) as url:
+        for ask in _both(url, send, threading.Event(), retries=RetryPolicy(within_s=0)):
+            with pytest.raises(MessageTooLargeError, match="over the limit"):
+                ask()

@@ -195,6 +195,12 @@ class ManifestStore(ArchiveCatalogue):
                 return
             self._check_owner(head, owner, log_end)
 
+    def check_owner_seen(self, owner: Ownership, *, log_end: int) -> None:
+        """The same by the head that was seen last, without asking; nothing if none was."""
+        with self._lock:
+            if self._head is not None:
+                self._check_owner(self._head, owner, log_end)
+
     def _check_owner(self, head: Head, owner: Ownership, log_end: int | None) -> None:
         if head.volume_id != owner.volume_id:
             if self._epoch is not None or len(owner.head_open_ids) > 1:
