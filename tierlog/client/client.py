@@ -94,9 +94,10 @@ class Client:
     ) -> list[Appended]:
         """Appends messages in order, all of them or, if one is wrong, none; returns the place of each.
 
-        However often the request is sent until it is answered, each message is in the log once. With an
-        ``idempotency_key`` (``producer`` or ``producer:number``) of one's own that holds for further calls with the
-        same key and messages too.
+        However often the request is sent until it is answered, each message is in the log once, as long as the store
+        remembers the request (``produce.window_ms`` and ``produce.window_requests``). With an ``idempotency_key``
+        (``producer`` or ``producer:number``) of one's own that holds for further calls with the same key and messages
+        too.
         """
         lines = [message.line() for message in messages]
         return self.run(self.calls.append(topic, lines, durability, idempotency_key))
