@@ -1,4 +1,11 @@
-"""A store of small files on a disk, a bucket and a clock of its own: what most tests of whole stores begin with."""
+"""A store of small files on a disk, a bucket and a clock of its own: what most tests of whole stores begin with.
+
+A world is what outlives a store's process. ``PowerWorld``, ``IndexWorld``, ``RemovalWorld`` and ``LookUpStore`` in
+``tests/support/stores`` derive from :class:`World`, as do worlds of single tests; ``SharedBucket`` is several of them
+around one bucket, and ``ArchivedHistory`` and ``SalvagedHistory`` are random runs on one. ``page_world`` serves one.
+``HotWorld``, ``ClassicWorld`` and ``GroupWorld`` are worlds of a part alone, below the engine. A simulation has its own
+scheduler, server and disks, and is no world.
+"""
 
 from __future__ import annotations
 
