@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.stores.archived_world import ArchivedWorld
+from tests.support.stores.archived_history import ArchivedHistory
 
 _GROUPS = 20
 _SEEDS = 5
@@ -17,9 +17,9 @@ _QUICK = 3
 )
 def test_every_message_acknowledged_as_archived_is_there_once_after_the_volume_is_lost(group: int) -> None:
     for seed in range(group * _SEEDS, (group + 1) * _SEEDS):
-        world = ArchivedWorld(seed)
+        history = ArchivedHistory(seed)
         try:
-            world.run(25)
+            history.run(25)
         except BaseException as error:
-            error.add_note(f"seed {seed}, steps {world.steps}")
+            error.add_note(f"seed {seed}, steps {history.steps}")
             raise

@@ -15,20 +15,20 @@ pytest.importorskip("pyspark")
 from tests.support.oracles.plain_search import Held
 from tests.support.pipeline.archive_copies import put_on_disk
 from tests.support.pipeline.batch_reads import Row, place, rows_of
-from tests.support.stores.look_up_world import ABSENT, DAY_MS, KEYS, TOPICS, LookUpWorld, Sending
+from tests.support.stores.look_up_stores import ABSENT, DAY_MS, KEYS, TOPICS, Sending, SharedBucket
 from tierlog.index.search.query import Query
 
 SEEDS = (0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow))
 
 
-def made(seed: int) -> LookUpWorld:
+def made(seed: int) -> SharedBucket:
     """Two stores that have seen erasure, expiry, merges and restarts; some of each is not indexed yet."""
     chance = random.Random(seed)
-    world = LookUpWorld(store_ids=("one", "two"))
+    shared = SharedBucket(store_ids=("one", "two"))
     for turn in range(8):
-        for store in world.stores:
+        for store in shared.stores:
             for _ in range(12):
-                world.clock.advance(chance.choice((0, 1, 300, 700, 4000)))
+                shared.clock.advance(chance.choice((0, 1, 300, 700, 4000)))
                 keys = tuple(chance.sample(KEYS, chance.choice((0, 1, 1, 2, 3))))
                 skew_ms = chance.choice((0, 0, -DAY_MS, 999, 1))
                 store.append([Sending(chance.choice(TOPICS), keys, skew_ms, chance.choice((20, 200, 900)))])
@@ -39,25 +39,25 @@ def made(seed: int) -> LookUpWorld:
                 store.erase(Query(TOPICS[1], None, 0, store.sent[20].store_ms))
                 store.merge(0, 0, 5)
         if turn == 5:
-            world.stores[0].rewrite()
-            world.stores[0].retain(TOPICS[2], 3 * DAY_MS)
-            world.clock.advance(3 * DAY_MS)
-            world.stores[0].round()
-    for store in world.stores:
+            shared.stores[0].rewrite()
+            shared.stores[0].retain(TOPICS[2], 3 * DAY_MS)
+            shared.clock.advance(3 * DAY_MS)
+            shared.stores[0].round()
+    for store in shared.stores:
         store.archive_everything()
         head = store.manifest().refresh()
-        assert head.tombstones or store is world.stores[0]
-    return world
+        assert head.tombstones or store is shared.stores[0]
+    return shared
 
 
 @pytest.fixture(scope="module", params=SEEDS)
-def archive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LookUpWorld, str]:
-    world = made(request.param)
-    return world, put_on_disk(world.objects, tmp_path_factory.mktemp("archive"))
+def archive(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SharedBucket, str]:
+    shared = made(request.param)
+    return shared, put_on_disk(shared.objects, tmp_path_factory.mktemp("archive"))
 
 
 @pytest.fixture(scope="module")
-def everything(archive: tuple[LookUpWorld, str]) -> dict[str, list[Row]]:
+def everything(archive: tuple[SharedBucket, str]) -> dict[str, list[Row]]:
     return {view: rows_of({"cold": archive[1], "view": view}) for view in ("messages", "keys")}
 
 
@@ -71,7 +71,7 @@ def sent(held: Held) -> tuple[object, ...]:
 
 
 def test_a_read_of_everything_is_what_the_stores_hold(
-    archive: tuple[LookUpWorld, str], everything: dict[str, list[Row]]
+    archive: tuple[SharedBucket, str], everything: dict[str, list[Row]]
 ) -> None:
     held = [each for store in archive[0].stores for each in store.archived()]
     assert sorted(map(seen, everything["messages"])) == sorted(map(sent, held))
@@ -124,7 +124,7 @@ def drawn_options(draw: st.DrawFn, rows: list[Row], view: str) -> dict[str, str]
     size=st.sampled_from(("2000", "9000", "1000000")),
 )
 def test_options_leave_exactly_the_rows_that_fit(
-    archive: tuple[LookUpWorld, str], everything: dict[str, list[Row]], data: st.DataObject, view: str, size: str
+    archive: tuple[SharedBucket, str], everything: dict[str, list[Row]], data: st.DataObject, view: str, size: str
 ) -> None:
     options = data.draw(drawn_options(everything[view], view))
     found = rows_of({"cold": archive[1], "partition_bytes": size, **options})
@@ -134,7 +134,7 @@ def test_options_leave_exactly_the_rows_that_fit(
 
 @pytest.mark.parametrize("names", [("body",), ("key", "topic", "queue_offset"), ("keys", "properties", "store_time")])
 def test_columns_are_those_that_were_asked_for(
-    archive: tuple[LookUpWorld, str], everything: dict[str, list[Row]], names: tuple[str, ...]
+    archive: tuple[SharedBucket, str], everything: dict[str, list[Row]], names: tuple[str, ...]
 ) -> None:
     found = rows_of({"cold": archive[1], "view": "keys", "columns": ", ".join(names)})
     assert [tuple(row) for row in found] == [names] * len(found)
@@ -143,7 +143,7 @@ def test_columns_are_those_that_were_asked_for(
 
 def test_expired_messages_and_erased_ones_were_among_them(tmp_path: Path) -> None:
     """The archives above do hold what has to be hidden."""
-    world = made(0)
-    gone = [len(store.sent) - len(store.archived()) for store in world.stores]
+    shared = made(0)
+    gone = [len(store.sent) - len(store.archived()) for store in shared.stores]
     assert min(gone) > 5
-    assert world.stores[0].manifest().refresh().expired
+    assert shared.stores[0].manifest().refresh().expired

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.index.index_edits import changed_object, edit_head, items_of, with_filter
 from tests.support.objects.damage import Damage, bytes_of, changed, cut, flipped, overwrite, remove
-from tests.support.stores.archives import Named, build
+from tests.support.stores.archives import Named
 from tests.support.world import World
 from tierlog.index.format.key_filter import KeyFilter
 from tierlog.index.format.layout import Items
@@ -25,16 +25,6 @@ from tierlog.tiering.format.store_state import StoreState
 from tierlog.tiering.objects.object_store import PendingUpload
 
 DAY_MS = 24 * 3_600_000
-
-
-@pytest.fixture(scope="module")
-def good() -> World:
-    return build()
-
-
-@pytest.fixture
-def world(good: World) -> World:
-    return good.copy()
 
 
 def findings(world: World) -> list[str]:

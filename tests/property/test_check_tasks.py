@@ -11,7 +11,7 @@ import pytest
 from tests.property.test_check_names_damage import DAMAGES, EDITS, KINDS
 from tests.support.index.index_merge import Shape, merge, mergeable
 from tests.support.objects.damage import changed, flipped
-from tests.support.stores.archives import Named, build
+from tests.support.stores.archives import Named
 from tests.support.world import World
 from tierlog.index.maintenance.check import ObjectRead, check_archive_deep
 from tierlog.index.maintenance.check_tasks import CheckCounts, ObjectTask, SegmentRead, SegmentTask, check_in_tasks
@@ -21,16 +21,6 @@ from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import IndexEntry
 
 T = TypeVar("T")
-
-
-@pytest.fixture(scope="module")
-def good() -> World:
-    return build()
-
-
-@pytest.fixture
-def world(good: World) -> World:
-    return good.copy()
 
 
 def travelled(value: T) -> T:

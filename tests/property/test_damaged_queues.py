@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.support.stores.engines import tiny_settings
+from tests.support.world import World
 from tierlog.index.search.query import Query
 from tierlog.service.engine.store import Store
-from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import CorruptionError, StoreError
 from tierlog.tiering.base.types import Boundary, Order, TimeAxis
 from tierlog.tiering.format.queue_unit import UNIT_BYTES
 from tierlog.tiering.message.batch import Message
 from tierlog.tiering.message.stored_message import StoredMessage
-from tierlog.tiering.objects.memory import MemoryObjectStore
 
 TOPICS = ("orders", "secret")
 QUEUES = 2
@@ -33,21 +31,16 @@ Damage = Callable[[random.Random, bytearray, list[bytes]], None]
 Queue = tuple[str, int]
 
 
-@dataclass
-class World:
+class QueuesWorld(World):
     """Messages in four queues, and what was sent: per queue by offset."""
 
-    root: Path
-    clock: ManualClock = field(default_factory=ManualClock)
-    objects: MemoryObjectStore = field(default_factory=lambda: MemoryObjectStore(ManualClock()))
-    sent: dict[Queue, list[StoredMessage]] = field(default_factory=dict)
-
-    def open(self) -> Store:
+    def __init__(self, root: Path) -> None:
         settings = tiny_settings(
             hot__segment_bytes=SEGMENT_BYTES, hot__queue_file_units=UNITS, hot__default_queues=QUEUES,
             hot__record_checksum=True,
         )  # fmt: skip
-        return Store.open(self.root, settings=settings, clock=self.clock, cold_url="memory://a", objects=self.objects)
+        super().__init__(root, settings=settings)
+        self.sent: dict[Queue, list[StoredMessage]] = {}
 
     def fill(self, chance: random.Random, count: int = 150) -> None:
         engine = self.open()
@@ -65,7 +58,7 @@ class World:
         assert sum(map(len, self.sent.values())) == count
         engine.close()
 
-    def files(self, kind: str) -> list[Path]:
+    def files_of(self, kind: str) -> list[Path]:
         return sorted(path for path in (self.root / kind).rglob("*") if path.is_file())
 
 
@@ -110,8 +103,8 @@ def cut(chance: random.Random, data: bytearray, others: list[bytes]) -> None:
 IN_PLACE: list[Damage] = [flip, zero_units, zero_all, noise, units_of_another, swap]
 
 
-def damage(world: World, kind: str, how: Damage, chance: random.Random, times: int = 1) -> None:
-    files = world.files(kind)
+def damage(world: QueuesWorld, kind: str, how: Damage, chance: random.Random, times: int = 1) -> None:
+    files = world.files_of(kind)
     for _ in range(times):
         path = chance.choice(files)
         data = bytearray(path.read_bytes())
@@ -139,7 +132,7 @@ def same(found: list[StoredMessage], wanted: list[StoredMessage]) -> bool:
     return [each.record for each in found] == [each.record for each in wanted]
 
 
-def pull_all(world: World, engine: Store, failures: Failures) -> None:
+def pull_all(world: QueuesWorld, engine: Store, failures: Failures) -> None:
     for (topic, queue_id), sent in world.sent.items():
         for tag in (None, "a", "b || c"):
             at = 0
@@ -170,7 +163,7 @@ def pull_all(world: World, engine: Store, failures: Failures) -> None:
             at = batch.next_offset
 
 
-def query_all(world: World, engine: Store, failures: Failures, chance: random.Random) -> None:
+def query_all(world: QueuesWorld, engine: Store, failures: Failures, chance: random.Random) -> None:
     everything = [each for sent in world.sent.values() for each in sent]
     times = sorted(each.record.store_ms for each in everything)
     for axis in TimeAxis:
@@ -196,7 +189,7 @@ def query_all(world: World, engine: Store, failures: Failures, chance: random.Ra
                         failures.count += 1
 
 
-def ask_by_time_and_id(world: World, engine: Store, failures: Failures) -> None:
+def ask_by_time_and_id(world: QueuesWorld, engine: Store, failures: Failures) -> None:
     for (topic, queue_id), sent in world.sent.items():
         times = [each.record.store_ms for each in sent]
         for time_ms in (times[0], times[len(times) // 2], times[-1], times[-1] + 1):
@@ -215,7 +208,7 @@ def ask_by_time_and_id(world: World, engine: Store, failures: Failures) -> None:
                 failures.note(error)
 
 
-def ask_everything(world: World, engine: Store, chance: random.Random) -> Failures:
+def ask_everything(world: QueuesWorld, engine: Store, chance: random.Random) -> Failures:
     failures = Failures()
     asked: list[Callable[[], None]] = [
         lambda: pull_all(world, engine, failures),
@@ -229,8 +222,8 @@ def ask_everything(world: World, engine: Store, chance: random.Random) -> Failur
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> QueuesWorld:
+    return QueuesWorld(tmp_path)
 
 
 def seeds(count: int, *, quick: int) -> pytest.MarkDecorator:
@@ -241,7 +234,7 @@ def seeds(count: int, *, quick: int) -> pytest.MarkDecorator:
 
 @seeds(3, quick=1)
 @pytest.mark.parametrize("how", [*IN_PLACE, cut], ids=lambda how: how.__name__)
-def test_damaged_queue_files_are_mended_from_the_log(how: Damage, seed: int, world: World) -> None:
+def test_damaged_queue_files_are_mended_from_the_log(how: Damage, seed: int, world: QueuesWorld) -> None:
     chance = random.Random(f"{how.__name__} {seed}")
     world.fill(chance)
     damage(world, "consumequeue", how, chance, times=1 + 2 * seed)
@@ -257,7 +250,7 @@ def test_damaged_queue_files_are_mended_from_the_log(how: Damage, seed: int, wor
 
 
 @pytest.mark.parametrize("how", IN_PLACE, ids=lambda how: how.__name__)
-def test_queue_files_that_are_damaged_under_an_open_store_are_mended(how: Damage, world: World) -> None:
+def test_queue_files_that_are_damaged_under_an_open_store_are_mended(how: Damage, world: QueuesWorld) -> None:
     chance = random.Random(f"{how.__name__} open")
     world.fill(chance)
     engine = world.open()
@@ -271,7 +264,7 @@ def test_queue_files_that_are_damaged_under_an_open_store_are_mended(how: Damage
 
 @seeds(4, quick=2)
 @pytest.mark.parametrize("how", [flip, noise, zero_units], ids=lambda how: how.__name__)
-def test_a_damaged_segment_hides_nothing_in_silence(how: Damage, seed: int, world: World) -> None:
+def test_a_damaged_segment_hides_nothing_in_silence(how: Damage, seed: int, world: QueuesWorld) -> None:
     chance = random.Random(f"{how.__name__} log {seed}")
     world.fill(chance)
     engine = world.open()
@@ -291,7 +284,7 @@ def test_a_damaged_segment_hides_nothing_in_silence(how: Damage, seed: int, worl
 
 @seeds(2, quick=1)
 @pytest.mark.parametrize("how", [flip, zero_units, zero_all, cut], ids=lambda how: how.__name__)
-def test_damaged_queue_files_above_a_border_are_mended(how: Damage, seed: int, world: World) -> None:
+def test_damaged_queue_files_above_a_border_are_mended(how: Damage, seed: int, world: QueuesWorld) -> None:
     chance = random.Random(f"{how.__name__} border {seed}")
     world.fill(chance)
     engine = world.open()

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from tests.support.index.index_merge import Shape
 from tests.support.oracles.plain_search import Tally
-from tests.support.stores.look_up_world import ABSENT, DAY_MS, KEYS, TOPICS, LookUpStore, LookUpWorld, Sending, Sizes
+from tests.support.stores.look_up_stores import ABSENT, DAY_MS, KEYS, TOPICS, LookUpStore, Sending, SharedBucket, Sizes
 from tierlog.index.search.query import Query
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis
 
@@ -52,7 +52,7 @@ class LookUpMachine(RuleBasedStateMachine):
     tally = Tally()
     #: At the end one in so many of all topics and keys is asked for.
     one_in = 1
-    world: LookUpWorld
+    shared: SharedBucket
 
     @initialize(
         stores=st.sampled_from([("one",), ("one", "two-1")]),
@@ -69,7 +69,7 @@ class LookUpMachine(RuleBasedStateMachine):
         before: list[str],
     ) -> None:  # fmt: skip
         sizes = Sizes(segment_bytes, items=items, cold_retention_ms=retention_ms, cache_bytes=cache_bytes)
-        self.world = LookUpWorld(sizes, store_ids=stores, tally=self.tally)
+        self.shared = SharedBucket(sizes, store_ids=stores, tally=self.tally)
         self.tally.count("examples")
         for number, step in enumerate(before):  # most of what can go wrong needs some files of each kind
             for store in range(len(stores)):
@@ -78,7 +78,7 @@ class LookUpMachine(RuleBasedStateMachine):
 
     def store(self, number: int) -> LookUpStore:
         self.tally.count("steps")
-        return self.world.stores[number % len(self.world.stores)]
+        return self.shared.stores[number % len(self.shared.stores)]
 
     # ---- messages and time
 
@@ -91,18 +91,18 @@ class LookUpMachine(RuleBasedStateMachine):
     def append_many(self, store: int, topic: str, count: int, step_ms: int) -> None:
         chosen = self.store(store)
         for number in range(0, count, 10):
-            self.world.clock.advance(step_ms)
+            self.shared.clock.advance(step_ms)
             keys = [("often",), ("often", KEYS[number // 10 % len(KEYS)])]
             chosen.append([Sending(topic, keys[each % 2], 100 * each - 500, 150) for each in range(10)])
         self.tally.count("appended", count)
 
     @rule(step_ms=st.sampled_from([1, 999, 1000, 60_000, 3_600_000, DAY_MS]))
     def time_passes(self, step_ms: int) -> None:
-        self.world.clock.advance(step_ms)
+        self.shared.clock.advance(step_ms)
 
     @rule(step_ms=st.integers(-5000, 5000))
     def clock_steps(self, step_ms: int) -> None:
-        self.world.clock.step(step_ms)
+        self.shared.clock.step(step_ms)
 
     # ---- files and tiers
 
@@ -133,7 +133,7 @@ class LookUpMachine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        self.world.sweep()
+        self.shared.sweep()
 
     # ---- removal
 
@@ -142,7 +142,7 @@ class LookUpMachine(RuleBasedStateMachine):
         is_whole=st.booleans(),
     )  # fmt: skip
     def erase(self, store: int, topic: str, key: str | None, first: float, last: float, is_whole: bool) -> None:
-        bounds = (0, END_OF_TIME_MS) if is_whole else self.world.window("inside", first, last, TimeAxis.STORE)
+        bounds = (0, END_OF_TIME_MS) if is_whole else self.shared.window("inside", first, last, TimeAxis.STORE)
         self.store(store).erase(Query(topic, key, *bounds))
         self.tally.count("erasures")
 
@@ -162,15 +162,15 @@ class LookUpMachine(RuleBasedStateMachine):
         self, topic: str, key: str | None, kind: str, first: float, last: float, limit: int, axis: TimeAxis,
         order: Order,
     ) -> None:  # fmt: skip
-        from_ms, to_ms = self.world.window(kind, first, last, axis)
-        self.world.ask(Query(topic, key, from_ms, to_ms, limit, axis, order))
+        from_ms, to_ms = self.shared.window(kind, first, last, axis)
+        self.shared.ask(Query(topic, key, from_ms, to_ms, limit, axis, order))
 
     def teardown(self) -> None:
-        if hasattr(self, "world"):
-            self.world.ask_everything(one_in=self.one_in)
-            self.world.sweep()  # what killed attempts left for longer than a day is a finding
-            found = [line for store in self.world.stores for line in store.engine.check(deep=True)]
-            found += self.world.cold.check(deep=True)
+        if hasattr(self, "shared"):
+            self.shared.ask_everything(one_in=self.one_in)
+            self.shared.sweep()  # what killed attempts left for longer than a day is a finding
+            found = [line for store in self.shared.stores for line in store.engine.check(deep=True)]
+            found += self.shared.cold.check(deep=True)
             assert found == [], found
 
 

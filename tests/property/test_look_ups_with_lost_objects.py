@@ -13,20 +13,20 @@ import pytest
 from tests.support.index.index_merge import Shape
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.oracles.plain_search import Held, check_all_pages, check_incomplete, check_page
-from tests.support.stores.look_up_world import DAY_MS, KEYS, TOPICS, LookUpWorld, Sending, Sizes
+from tests.support.stores.look_up_stores import DAY_MS, KEYS, TOPICS, Sending, SharedBucket, Sizes
 from tierlog.index.search.query import Answer, Query
 from tierlog.tiering.base.errors import ObjectStoreUnavailableError, StoreError
 from tierlog.tiering.base.types import Order, TimeAxis
 
 
 @cache
-def made() -> LookUpWorld:
+def made() -> SharedBucket:
     """Segments in pages of the manifest, objects of two levels with parts, an end that is not indexed, a hot rest."""
-    world = LookUpWorld(Sizes(items=60, cache_bytes=1))
-    store = world.stores[0]
+    shared = SharedBucket(Sizes(items=60, cache_bytes=1))
+    store = shared.stores[0]
     for number in range(7):
         for batch in range(8):
-            world.clock.advance(700)
+            shared.clock.advance(700)
             store.append(
                 [
                     Sending(TOPICS[each % 2], ("often", KEYS[(batch + each) % 8]), (each - 5) * DAY_MS // 3, 150)
@@ -38,15 +38,15 @@ def made() -> LookUpWorld:
             assert store.merge(0, 0, 4, Shape(2, 300))
     store.drop_archived()
     for _ in range(12):
-        world.clock.advance(700)
+        shared.clock.advance(700)
         store.append([Sending(TOPICS[0], ("often",), 0, 150)] * 10)
     store.roll()
     store.archive_rolled()  # its index file is not sealed: the end of the archive is searched record by record
-    return world
+    return shared
 
 
-def queries(world: LookUpWorld) -> list[Query]:
-    middle = sorted(kept.store_ms for kept in world.stores[0].sent)[300]
+def queries(shared: SharedBucket) -> list[Query]:
+    middle = sorted(kept.store_ms for kept in shared.stores[0].sent)[300]
     found = [
         Query(TOPICS[0], key, limit=limit, axis=axis, order=order)
         for key in ("often", KEYS[2], "absent", None)
@@ -58,12 +58,12 @@ def queries(world: LookUpWorld) -> list[Query]:
 
 
 def ask_with_lost(
-    world: LookUpWorld, query: Query, lose: Callable[[FaultyObjectStore], None], *, cold: bool
+    shared: SharedBucket, query: Query, lose: Callable[[FaultyObjectStore], None], *, cold: bool
 ) -> tuple[Answer, list[Held], set[str]]:
     """The answer, what should be found, and the objects that failed."""
-    store = world.stores[0]
-    faulty = FaultyObjectStore(world.objects)
-    reader = world.cold_engine(faulty) if cold else store.engine
+    store = shared.stores[0]
+    faulty = FaultyObjectStore(shared.objects)
+    reader = shared.cold_engine(faulty) if cold else store.engine
     lose(faulty)
     failed: set[str] = set()
     begin = faulty._begin
@@ -76,11 +76,11 @@ def ask_with_lost(
             raise ObjectStoreUnavailableError(error.message, path=key) from error  # as every real one says
 
     faulty._begin = watched  # type: ignore[method-assign]
-    store.objects.inner = faulty
+    store.watched.inner = faulty
     try:
         return reader.query(query), store.archived() if cold else store.held(), failed
     finally:
-        store.objects.inner = world.objects
+        store.watched.inner = shared.objects
 
 
 def assert_right(answer: Answer, query: Query, held: list[Held], failed: set[str]) -> None:
@@ -95,8 +95,8 @@ def assert_right(answer: Answer, query: Query, held: list[Held], failed: set[str
     assert told <= failed, f"{told - failed} did not fail"
 
 
-def every_kth(world: LookUpWorld, steps: range, queries: list[Query], *, cold: bool) -> tuple[int, int]:
-    keys = sorted(world.objects._objects)
+def every_kth(shared: SharedBucket, steps: range, queries: list[Query], *, cold: bool) -> tuple[int, int]:
+    keys = sorted(shared.objects._objects)
     incomplete = asked = 0
     for k in steps:
         for first in sorted({0, k // 2, k - 1}):
@@ -107,7 +107,7 @@ def every_kth(world: LookUpWorld, steps: range, queries: list[Query], *, cold: b
                     faulty.fail_before("*", key, times=None)
 
             for query in queries:
-                answer, held, failed = ask_with_lost(world, query, lose, cold=cold)
+                answer, held, failed = ask_with_lost(shared, query, lose, cold=cold)
                 asked += 1
                 incomplete += not answer.coverage.complete
                 assert_right(answer, query, held, failed)
@@ -118,19 +118,21 @@ def every_kth(world: LookUpWorld, steps: range, queries: list[Query], *, cold: b
     "cold", [pytest.param(True, id="archive", marks=pytest.mark.slow), pytest.param(False, id="both tiers")]
 )
 def test_every_kth_object_is_unreachable(cold: bool) -> None:
-    world = made()
-    for query in queries(world)[1:3]:
-        held = world.stores[0].archived() if cold else world.stores[0].held()
-        check_all_pages(world.cold.query if cold else world.stores[0].engine.query, query, held, world.tally)
-    asked, incomplete = every_kth(world, range(5, 6), queries(world)[::11], cold=cold)
+    shared = made()
+    for query in queries(shared)[1:3]:
+        held = shared.stores[0].archived() if cold else shared.stores[0].held()
+        check_all_pages(shared.cold.query if cold else shared.stores[0].engine.query, query, held, shared.tally)
+    asked, incomplete = every_kth(shared, range(5, 6), queries(shared)[::11], cold=cold)
     assert incomplete > asked // 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cold", [True, False], ids=["archive", "both tiers"])
 def test_every_kth_object_is_unreachable_for_many_ks(cold: bool) -> None:
-    world = made()
-    asked, incomplete = every_kth(world, range(1, len(world.objects._objects) + 1, 5), queries(world)[::2], cold=cold)
+    shared = made()
+    asked, incomplete = every_kth(
+        shared, range(1, len(shared.objects._objects) + 1, 5), queries(shared)[::2], cold=cold
+    )
     print(f"\n{asked} queries with lost objects, {incomplete} incomplete")
     assert incomplete > asked // 10
 
@@ -139,9 +141,9 @@ def test_every_kth_object_is_unreachable_for_many_ks(cold: bool) -> None:
 @pytest.mark.parametrize("cold", [True, False], ids=["archive", "both tiers"])
 def test_every_kth_request_fails(cold: bool) -> None:
     """Sections of one object fail apart from each other: a directory may be read and its pages not."""
-    world = made()
+    shared = made()
     incomplete = asked = 0
-    for query in queries(world):
+    for query in queries(shared):
         for k in (2, 3, 5, 9, 17):
             for first in range(min(k, 4)):
 
@@ -155,7 +157,7 @@ def test_every_kth_request_fails(cold: bool) -> None:
 
                     faulty._begin = every  # type: ignore[method-assign]
 
-                answer, held, failed = ask_with_lost(world, query, lose, cold=cold)
+                answer, held, failed = ask_with_lost(shared, query, lose, cold=cold)
                 asked += 1
                 incomplete += not answer.coverage.complete
                 assert_right(answer, query, held, failed)
@@ -164,14 +166,14 @@ def test_every_kth_request_fails(cold: bool) -> None:
 
 
 def test_lost_segment_pages_of_the_manifest_are_named_and_not_the_index_objects_that_point_into_them() -> None:
-    world = made()
-    assert world.stores[0].manifest().refresh().log == ()
+    shared = made()
+    assert shared.stores[0].manifest().refresh().log == ()
 
     def lose(faulty: FaultyObjectStore) -> None:
         faulty.fail_before("*", "*/manifest/log*", times=None)
 
     query = Query(TOPICS[0], "often", limit=1000)
-    answer, held, failed = ask_with_lost(world, query, lose, cold=False)
+    answer, held, failed = ask_with_lost(shared, query, lose, cold=False)
     assert_right(answer, query, held, failed)
     assert {failure.object for failure in answer.coverage.failures} <= failed
     assert not any("/index/" in failure.object for failure in answer.coverage.failures)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.index.index_merge import Shape
 from tests.support.oracles.plain_search import Kept, as_kept, is_behind, matching
-from tests.support.stores.look_up_world import DAY_MS, TOPICS, LookUpWorld, Sending, Sizes
+from tests.support.stores.look_up_stores import DAY_MS, TOPICS, Sending, SharedBucket, Sizes
 from tierlog.index.search.query import Query
 from tierlog.tiering.base.types import Order, TimeAxis
 
@@ -19,13 +19,13 @@ _QUICK = 1
 _RUNS = 24
 
 
-class MovingWorld:
+class MovingStore:
     """One store, and a random step between any two pages."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.world = LookUpWorld(Sizes(items=self.chance.choice([5, 20, 60])))
-        self.store = self.world.stores[0]
+        self.shared = SharedBucket(Sizes(items=self.chance.choice([5, 20, 60])))
+        self.store = self.shared.stores[0]
         for _ in range(3):
             self.append(60)
             self.store.archive_everything()
@@ -35,13 +35,13 @@ class MovingWorld:
             (4, lambda: self.append(20)), (2, self.store.archive_everything), (2, self.store.drop_hot),
             (1, self.store.roll), (1, self.store.seal), (4, self.merge), (2, self.erase), (2, self.store.rewrite),
             (1, self.expire), (1, self.store.round), (1, self.store.reopen), (1, self.store.kill),
-            (1, self.world.sweep),
+            (1, self.shared.sweep),
         ]  # fmt: skip
 
     def append(self, count: int) -> None:
         """Messages of two topics, most with the key that is asked for; some are born days before others."""
         for start in range(0, count, 5):
-            self.world.clock.advance(self.chance.choice([0, 1, 1000, 60_000]))
+            self.shared.clock.advance(self.chance.choice([0, 1, 1000, 60_000]))
             self.store.append(
                 [
                     Sending(TOPICS[(start + number) % 2], ("often",) if number % 4 else ("Aa",), self.skew_ms(), 150)
@@ -57,12 +57,12 @@ class MovingWorld:
         self.store.merge(0, self.chance.randrange(9), self.chance.randrange(2, 9), shape)
 
     def erase(self) -> None:
-        window = self.world.window("inside", self.chance.random(), self.chance.random(), TimeAxis.STORE)
+        window = self.shared.window("inside", self.chance.random(), self.chance.random(), TimeAxis.STORE)
         self.store.erase(Query("Aa", self.chance.choice([None, "often", "Aa"]), window[0], window[0] + 30_000))
 
     def expire(self) -> None:
         self.store.retain("Aa", self.chance.choice([600_000, DAY_MS]))
-        self.world.clock.advance(61_000)
+        self.shared.clock.advance(61_000)
         self.store.rewrite()
 
     def step(self) -> None:
@@ -74,7 +74,7 @@ class MovingWorld:
         always = {each.kept for each in matching(query, held())}
         ever, found, pages = set(always), list[Kept](), 0
         while True:
-            answer = (self.world.cold.query if cold else self.store.engine.query)(query)
+            answer = (self.shared.cold.query if cold else self.store.engine.query)(query)
             assert answer.coverage.complete, answer.coverage
             assert answer.coverage.failures == []
             pages += 1
@@ -98,7 +98,7 @@ class MovingWorld:
 
 
 def run(seed: int) -> None:
-    moving = MovingWorld(seed)
+    moving = MovingStore(seed)
     pages = 0
     for number in range(5):
         query = Query(

@@ -12,7 +12,7 @@ import pytest
 from tests.support.index.index_edits import edit_head
 from tests.support.index.index_merge import Shape, merge, mergeable
 from tests.support.index.item_layouts import NARROW, THIRD
-from tests.support.stores.archives import KEYS, TOPICS, build
+from tests.support.stores.archives import KEYS, TOPICS
 from tests.support.world import World
 from tierlog.index.format.layout import LAYOUTS, TIERLOG, ItemLayout
 from tierlog.index.maintenance.check import check_archive_deep
@@ -40,16 +40,6 @@ from tierlog.tiering.message.stored_message import StoredMessage
 _SEEDS = itertools.count()
 SHAPE = IndexShape(25, 40, TIERLOG)
 EVER = ((0, 1 << 62),)
-
-
-@pytest.fixture(scope="module")
-def good() -> World:
-    return build()
-
-
-@pytest.fixture
-def world(good: World) -> World:
-    return good.copy()
 
 
 Answers = list[tuple[list[StoredMessage], bool]]

@@ -14,7 +14,7 @@ from tests.property.test_check_names_damage import drop_an_item, drop_index, edi
 from tests.support.index.index_edits import edit_head
 from tests.support.objects.damage import Damage, bytes_of, changed, flipped, remove
 from tests.support.objects.faulty_store import FaultyObjectStore
-from tests.support.stores.archives import KEYS, TOPICS, Named, build
+from tests.support.stores.archives import KEYS, TOPICS, Named
 from tests.support.world import ROOT, World
 from tierlog.index.format.object_sections import FILTER
 from tierlog.index.maintenance.repair import RepairReport
@@ -26,16 +26,6 @@ from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
 
 Wanted = list[list[StoredMessage]]
-
-
-@pytest.fixture(scope="module")
-def good() -> World:
-    return build()
-
-
-@pytest.fixture
-def world(good: World) -> World:
-    return good.copy()
 
 
 @pytest.fixture(scope="module")

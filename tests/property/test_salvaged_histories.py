@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.stores.salvaged_world import LAST, SalvagedWorld
+from tests.support.stores.salvaged_history import LAST, SalvagedHistory
 
 _SEEDS = 12
 #: Seeds of each kind in `make test`.
@@ -17,9 +17,9 @@ def test_every_acknowledged_message_of_lost_disks_is_there_once_whatever_their_l
     last: str, seeds: range
 ) -> None:
     for seed in seeds:
-        world = SalvagedWorld(seed * 100 + list(LAST).index(last))
+        history = SalvagedHistory(seed * 100 + list(LAST).index(last))
         try:
-            world.run(last)
+            history.run(last)
         except BaseException as error:
-            error.add_note(f"seed {seed}, steps {world.steps}")
+            error.add_note(f"seed {seed}, steps {history.steps}")
             raise

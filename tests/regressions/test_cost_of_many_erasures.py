@@ -9,36 +9,26 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.stores.engines import tiny_settings
+from tests.support.world import World
 from tierlog.index.search.query import Query
-from tierlog.service.engine.store import Store
-from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.format.record import decode_record
 from tierlog.tiering.lifecycle import archiver, tombstones
 from tierlog.tiering.message.batch import Message
-from tierlog.tiering.objects.memory import MemoryObjectStore
 
 COUNT = 200
 
 
-class StoreWorld:
-    """An engine with ``COUNT`` messages, each with a key of its own, in one queue."""
+class ErasedWorld(World):
+    """A store with ``COUNT`` messages, each with a key of its own, in one queue."""
 
-    def __init__(self, root: Path) -> None:
-        self.clock = ManualClock()
-        self.root, self.bucket = root, MemoryObjectStore(self.clock)
+    def __init__(self) -> None:
+        super().__init__()
         self.open()
         self.append(COUNT)
-
-    def open(self) -> None:
-        self.engine = Store.open(
-            self.root, settings=tiny_settings(), clock=self.clock, cold_url="memory://c", objects=self.bucket
-        )
 
     def append(self, count: int) -> None:
         self.engine.append([Message("t", b"%d" % number, [f"k{number}"], queue_id=0) for number in range(count)])
@@ -57,13 +47,13 @@ class StoreWorld:
         return len(head.tombstones) if head else 0
 
     def known(self) -> list[Any]:
-        found: list[Any] = json.loads((self.root / "tierlog" / "head.json").read_text())["tombstones"]
+        found: list[Any] = json.loads(self.fs.read(self.root / "tierlog" / "head.json"))["tombstones"]
         return found
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreWorld]:
-    found = StoreWorld(tmp_path / "store")
+def store() -> Iterator[ErasedWorld]:
+    found = ErasedWorld()
     yield found
     found.engine.close()
 
@@ -91,13 +81,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return calls
 
 
-def shown(store: StoreWorld) -> set[bytes]:
+def shown(store: ErasedWorld) -> set[bytes]:
     answer = store.engine.query(Query("t", limit=1000))
     assert answer.coverage.complete
     return {message.record.body for message in answer.messages}
 
 
-def test_a_record_is_hashed_as_often_however_many_erasures_are_open(store: StoreWorld, counted: Counter[str]) -> None:
+def test_a_record_is_hashed_as_often_however_many_erasures_are_open(store: ErasedWorld, counted: Counter[str]) -> None:
     costs = []
     for keys in (range(1), range(1, 30)):
         store.erase(keys)
@@ -110,19 +100,18 @@ def test_a_record_is_hashed_as_often_however_many_erasures_are_open(store: Store
     assert costs == [2 * COUNT, 2 * COUNT], "once a record in the query, once in the pull"
 
 
-def test_closed_erasures_of_which_hot_copies_remain_cost_no_more(store: StoreWorld, counted: Counter[str]) -> None:
+def test_closed_erasures_of_which_hot_copies_remain_cost_no_more(store: ErasedWorld, counted: Counter[str]) -> None:
     store.erase(range(20))
     store.engine.archive(everything=True)
     store.carry_out()
     assert (store.open_erasures, len(store.known())) == (0, 20)
-    store.engine.close()
-    store.open()
+    store.reopen()
     counted.clear()
     assert len(shown(store)) == COUNT - 20
     assert counted["hashed"] == COUNT
 
 
-def test_records_on_their_way_to_the_archive_are_decoded_once(store: StoreWorld, counted: Counter[str]) -> None:
+def test_records_on_their_way_to_the_archive_are_decoded_once(store: ErasedWorld, counted: Counter[str]) -> None:
     store.erase(range(40))
     counted.clear()
     store.engine.archive(everything=True, drop_hot=True)
@@ -131,7 +120,7 @@ def test_records_on_their_way_to_the_archive_are_decoded_once(store: StoreWorld,
     assert len(shown(store)) == COUNT - 40
 
 
-def test_what_came_after_all_erasures_costs_nothing(store: StoreWorld, counted: Counter[str]) -> None:
+def test_what_came_after_all_erasures_costs_nothing(store: ErasedWorld, counted: Counter[str]) -> None:
     store.erase(range(COUNT))
     store.append(COUNT)
     counted.clear()
@@ -139,7 +128,7 @@ def test_what_came_after_all_erasures_costs_nothing(store: StoreWorld, counted: 
     assert counted["hashed"] == COUNT, "only the records below the end of the erasures"
 
 
-def test_a_closed_erasure_is_forgotten_with_its_last_hot_copy(store: StoreWorld) -> None:
+def test_a_closed_erasure_is_forgotten_with_its_last_hot_copy(store: ErasedWorld) -> None:
     store.erase(range(5))
     store.engine.archive(everything=True)
     store.carry_out()
@@ -147,13 +136,12 @@ def test_a_closed_erasure_is_forgotten_with_its_last_hot_copy(store: StoreWorld)
     store.engine.archive(drop_hot=True)
     assert store.known() == []
     assert len(shown(store)) == COUNT - 5
-    store.engine.close()
-    store.open()
+    store.reopen()
     assert len(shown(store)) == COUNT - 5
 
 
 def test_erasures_that_follow_each_other_share_a_salt_for_so_many_keys(
-    store: StoreWorld, monkeypatch: pytest.MonkeyPatch
+    store: ErasedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tombstones, "MAX_KEYS", 10)
     head = store.engine._manifest

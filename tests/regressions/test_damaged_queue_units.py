@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores.engines import tiny_settings
+from tests.support.world import World
 from tierlog.index.search.query import Query
-from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import CorruptionError
 from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.format.queue_unit import UNIT_BYTES, QueueUnit
@@ -20,23 +20,20 @@ from tierlog.tiering.message.batch import Message
 COUNT = 40
 
 
-class StoreWorld:
+class DamagedWorld(World):
     """40 messages in the queue of each of two topics; tag b on every tenth."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self.engine = self.open()
+        super().__init__(root, settings=tiny_settings(hot__default_queues=1), url=None)
+        self.open()
         for number in range(COUNT):
             for topic in ("secret", "orders"):
                 body = f"{topic} {number}".encode()
                 self.engine.append([Message(topic, body, queue_id=0, tag="a" if number % 10 else "b")])
         assert self.bodies() == WHOLE
 
-    def open(self, *, read_only: bool = False) -> Store:
-        return Store.open(self._root, settings=tiny_settings(hot__default_queues=1), read_only=read_only)
-
     def path(self, topic: str) -> Path:
-        return self._root / "consumequeue" / topic / "0" / f"{0:020}"
+        return self.root / "consumequeue" / topic / "0" / f"{0:020}"
 
     def unit(self, topic: str, number: int) -> QueueUnit:
         return QueueUnit.decode(self.path(topic).read_bytes(), UNIT_BYTES * number)
@@ -46,10 +43,6 @@ class StoreWorld:
             file.seek(UNIT_BYTES * number)
             file.write(data)
 
-    def reopen(self, *, read_only: bool = False) -> None:
-        self.engine.close()
-        self.engine = self.open(read_only=read_only)
-
     def bodies(self, first: int = 0, tag: str | None = None) -> list[bytes]:
         return [each.record.body for each in self.engine.pull("orders", 0, first, 1000, tag).messages]
 
@@ -58,15 +51,15 @@ WHOLE = [f"orders {number}".encode() for number in range(COUNT)]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreWorld]:
-    store = StoreWorld(tmp_path)
+def store(tmp_path: Path) -> Iterator[DamagedWorld]:
+    store = DamagedWorld(tmp_path)
     yield store
     store.engine.close()
 
 
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize("at", [0, 7, COUNT - 3])
-def test_zeroed_units_are_derived_again(store: StoreWorld, at: int, reopened: bool) -> None:
+def test_zeroed_units_are_derived_again(store: DamagedWorld, at: int, reopened: bool) -> None:
     before = store.path("orders").read_bytes()
     store.put(at, bytes(3 * UNIT_BYTES))
     if reopened:
@@ -80,21 +73,21 @@ def test_zeroed_units_are_derived_again(store: StoreWorld, at: int, reopened: bo
     assert store.engine.topic("orders").queues[0].max_offset == COUNT
 
 
-def test_units_of_another_topics_queue_lead_nobody_there(store: StoreWorld) -> None:
+def test_units_of_another_topics_queue_lead_nobody_there(store: DamagedWorld) -> None:
     store.put(0, store.path("secret").read_bytes()[: 10 * UNIT_BYTES])
     assert store.engine.pull_batch("orders", 0, 0, 1000).messages.column("body").to_pylist() == WHOLE
     assert store.bodies() == WHOLE
 
 
 @pytest.mark.parametrize("tag", ["a", "b"])
-def test_a_damaged_tag_hash_hides_and_shows_nothing(store: StoreWorld, tag: str) -> None:
+def test_a_damaged_tag_hash_hides_and_shows_nothing(store: DamagedWorld, tag: str) -> None:
     for number in (10, 11):
         unit, other = store.unit("orders", number), store.unit("orders", 21 - number)
         store.put(number, QueueUnit(unit.physical_offset, unit.size, other.tag_hash).encode())
     assert store.bodies(tag=tag) == [body for at, body in enumerate(WHOLE) if (tag == "b") == (at % 10 == 0)]
 
 
-def test_what_a_tag_rules_out_is_not_decoded(store: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_tag_rules_out_is_not_decoded(store: DamagedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
     record = HotSnapshot.record
 
@@ -106,17 +99,18 @@ def test_what_a_tag_rules_out_is_not_decoded(store: StoreWorld, monkeypatch: pyt
     assert len(store.bodies(tag="b")) == len(decoded) == COUNT // 10
 
 
-def test_a_read_only_reader_is_answered_too_and_the_file_stays_as_it_is(store: StoreWorld) -> None:
+def test_a_read_only_reader_is_answered_too_and_the_file_stays_as_it_is(store: DamagedWorld) -> None:
     store.put(5, bytes(3 * UNIT_BYTES))
-    store.reopen(read_only=True)
+    store.engine.close()
+    store.open(read_only=True)
     damaged = store.path("orders").read_bytes()
     assert store.bodies() == WHOLE
     assert store.path("orders").read_bytes() == damaged
 
 
-def test_what_neither_unit_nor_log_tells_is_an_error_that_names_its_place(store: StoreWorld) -> None:
+def test_what_neither_unit_nor_log_tells_is_an_error_that_names_its_place(store: DamagedWorld) -> None:
     unit = store.unit("orders", 7)
-    segment = store._root / "commitlog" / f"{0:020}"
+    segment = store.root / "commitlog" / f"{0:020}"
     with segment.open("r+b") as file:
         file.seek(unit.physical_offset + 4)
         file.write(bytes(4))

@@ -11,7 +11,7 @@ from tests.support.stores.deleted_topics import has_topic
 from tests.support.stores.dumps import column, dumped
 from tests.support.stores.hot_stores import append
 from tests.support.stores.removal_world import RemovalWorld
-from tests.support.stores.tails import TailWorld, take_over
+from tests.support.stores.tails import TailedStore, take_over
 from tests.support.world import ROOT, URL
 from tierlog.service.engine.appends import IdempotencyKey
 from tierlog.service.engine.store import Store
@@ -157,20 +157,20 @@ def test_a_hold_keeps_nothing_hot_that_was_deleted_before() -> None:
 
 def recovered(*, made_again: bool) -> TopicState:
     """What the state says of a deleted topic, whose last records are in one tail with later ones of another."""
-    world = TailWorld()
-    append(world.hot, Message("gone", b"old", queue_id=0))
-    below = world.hot.flush()
-    append(world.hot, Message("orders", b"later", queue_id=0))
+    tailed = TailedStore()
+    append(tailed.hot, Message("gone", b"old", queue_id=0))
+    below = tailed.hot.flush()
+    append(tailed.hot, Message("orders", b"later", queue_id=0))
     if made_again:
-        append(world.hot, Message("gone", b"new", queue_id=0))
-    world.writer.want(world.hot.log.flushed)
-    world.run()
+        append(tailed.hot, Message("gone", b"new", queue_id=0))
+    tailed.writer.want(tailed.hot.log.flushed)
+    tailed.run()
     told = StoreState((TopicState(1, "gone", 4, deleted=True, deleted_below=below, begins=(1, 0, 0, 0)),)).encode()
-    key = world.manifest.keys.state("0123456789abcdef")
-    ref = ObjectRef(key, len(told), put_verified(world.manifest.objects, key, told), len(told))
-    world.manifest.commit(ManifestChange(state=ref), world.head)
-    manifest, head = take_over(world)
-    found = recover_tails(manifest, head, world.hot_world.fs, Path("/restore"), SeededRandomness(5))
+    key = tailed.manifest.keys.state("0123456789abcdef")
+    ref = ObjectRef(key, len(told), put_verified(tailed.manifest.objects, key, told), len(told))
+    tailed.manifest.commit(ManifestChange(state=ref), tailed.head)
+    manifest, head = take_over(tailed)
+    found = recover_tails(manifest, head, tailed.hot_world.fs, Path("/restore"), SeededRandomness(5))
     return manifest.state(manifest.reader(), found.head).topics[0]
 
 

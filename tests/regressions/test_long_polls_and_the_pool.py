@@ -25,7 +25,9 @@ Polls = list[asyncio.Task[httpx.Response]]
 Client = httpx.AsyncClient
 
 
-class World:
+class PolledService:
+    """A store on the real clock, its background running, and the application before it."""
+
     def __init__(self, folder: Path) -> None:
         settings = tiny_settings()
         self.stopping = threading.Event()
@@ -50,8 +52,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def service(tmp_path: Path) -> Iterator[PolledService]:
+    made = PolledService(tmp_path)
     yield made
     made.engine.close()
 
@@ -71,44 +73,44 @@ async def all_wait(http: Client, polls: Polls) -> None:
     assert not any(poll.done() for poll in polls)
 
 
-def test_waiting_takes_no_thread_and_a_message_ends_it(world: World) -> None:
+def test_waiting_takes_no_thread_and_a_message_ends_it(service: PolledService) -> None:
     async def scenario(http: Client, polls: Polls) -> None:
         await all_wait(http, polls)
         await produce(http, "polled")
 
-    pages = world.run(scenario)
+    pages = service.run(scenario)
     assert [page["messages"][0]["body"] for page in pages] == ["second"] * _POLLS
 
 
-def test_a_stop_ends_all_of_them(world: World) -> None:
+def test_a_stop_ends_all_of_them(service: PolledService) -> None:
     async def scenario(http: Client, polls: Polls) -> None:
         await all_wait(http, polls)
-        world.stopping.set()
+        service.stopping.set()
 
-    assert {page["status"] for page in world.run(scenario)} == {"NO_NEW_MESSAGE"}
+    assert {page["status"] for page in service.run(scenario)} == {"NO_NEW_MESSAGE"}
 
 
-def test_closing_the_store_ends_a_wait(world: World) -> None:
-    waiting = threading.Thread(target=world.engine.wait_for_message, args=("polled", 0, 1, 60.0))
+def test_closing_the_store_ends_a_wait(service: PolledService) -> None:
+    waiting = threading.Thread(target=service.engine.wait_for_message, args=("polled", 0, 1, 60.0))
     waiting.start()
-    world.engine.close()
+    service.engine.close()
     waiting.join(10)
     assert not waiting.is_alive()
 
 
-def test_waiting_longer_looks_no_more_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.engine.close()
-    world.engine = Store.open(world.engine._hot._paths.root, settings=tiny_settings())  # whose threads do not run
-    app = create_app(world.engine, tiny_settings(), world.stopping)
-    dispatch, looks = world.engine._hot.dispatch, 0
+def test_waiting_longer_looks_no_more_often(service: PolledService, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.engine.close()
+    service.engine = Store.open(service.engine._hot._paths.root, settings=tiny_settings())  # whose threads do not run
+    app = create_app(service.engine, tiny_settings(), service.stopping)
+    dispatch, looks = service.engine._hot.dispatch, 0
 
     def counted() -> int:
         nonlocal looks
         looks += 1
         return dispatch()
 
-    monkeypatch.setattr(world.engine._hot, "dispatch", counted)
-    monkeypatch.setattr(world.engine._background.pull_waiters, "_catch_up", counted)
+    monkeypatch.setattr(service.engine._hot, "dispatch", counted)
+    monkeypatch.setattr(service.engine._background.pull_waiters, "_catch_up", counted)
 
     def looks_of(wait_ms: int) -> int:
         before = looks

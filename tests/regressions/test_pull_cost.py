@@ -18,7 +18,7 @@ _EACH = 50
 _COUNT = _SEGMENTS * _EACH
 
 
-class StoreWorld(World):
+class QueueWorld(World):
     """Twenty archived segments and 20 hot messages, all of one queue; tag b on every fifth."""
 
     def __init__(self, root: Path) -> None:
@@ -40,21 +40,21 @@ class StoreWorld(World):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreWorld]:
-    store = StoreWorld(tmp_path)
+def store(tmp_path: Path) -> Iterator[QueueWorld]:
+    store = QueueWorld(tmp_path)
     yield store
     store.bucket.heal()
     store.engine.close()
 
 
 @pytest.fixture(scope="module")
-def only_read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreWorld]:
-    store = StoreWorld(tmp_path_factory.mktemp("only-read"))
+def only_read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueWorld]:
+    store = QueueWorld(tmp_path_factory.mktemp("only-read"))
     yield store
     store.engine.close()
 
 
-def test_a_hot_pull_asks_for_the_first_offset_once(store: StoreWorld) -> None:
+def test_a_hot_pull_asks_for_the_first_offset_once(store: QueueWorld) -> None:
     before = store.requests()
     found = store.engine.pull("t", 0, _COUNT, 5)
     assert (found.min_offset, found.max_offset, len(found.messages)) == (0, _COUNT + 20, 5)
@@ -69,7 +69,7 @@ def test_a_hot_pull_asks_for_the_first_offset_once(store: StoreWorld) -> None:
     assert store.requests() == before
 
 
-def test_a_hot_pull_does_not_wait_for_a_bucket_that_hangs(store: StoreWorld) -> None:
+def test_a_hot_pull_does_not_wait_for_a_bucket_that_hangs(store: QueueWorld) -> None:
     store.bucket.hold("get_range", times=None)
     started = time.monotonic()
     for offset in range(_COUNT, _COUNT + 20):
@@ -83,7 +83,7 @@ def test_a_hot_pull_does_not_wait_for_a_bucket_that_hangs(store: StoreWorld) -> 
     assert store.engine.pull("t", 0, _COUNT, 1).min_offset == 0
 
 
-def test_a_queue_of_which_nothing_is_archived_is_asked_about_once(store: StoreWorld) -> None:
+def test_a_queue_of_which_nothing_is_archived_is_asked_about_once(store: QueueWorld) -> None:
     store.engine.append([Message("t", b"x", queue_id=1)])
     assert store.engine.pull("t", 1, 0, 1).min_offset == 0
     before = store.requests()
@@ -94,7 +94,7 @@ def test_a_queue_of_which_nothing_is_archived_is_asked_about_once(store: StoreWo
 @pytest.mark.parametrize("limit_name", ["_MAX_MESSAGES", "_MAX_READ_BYTES"])
 @pytest.mark.parametrize("start", [0, _COUNT])
 def test_a_rare_tag_ends_a_pull_where_it_has_looked_at_enough(
-    only_read: StoreWorld, monkeypatch: pytest.MonkeyPatch, limit_name: str, start: int
+    only_read: QueueWorld, monkeypatch: pytest.MonkeyPatch, limit_name: str, start: int
 ) -> None:
     monkeypatch.setattr(pull_result, limit_name, {"_MAX_MESSAGES": 3, "_MAX_READ_BYTES": 500}[limit_name])
     looked_at = []

@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
-from tests.support.stores.engines import tiny_settings
+from tests.support.world import World
 from tierlog.index.search.query import Query
 from tierlog.service.engine.append_results import Appended
 from tierlog.service.engine.appends import IdempotencyKey
-from tierlog.service.engine.store import Store
-from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import ConflictError
 from tierlog.tiering.message.batch import Message
 
 COUNT = 10
 
 
-class StoreWorld:
-    """An engine whose producer ``p`` has sent ten messages, numbers 0 to 9, in one request."""
+class ResentWorld(World):
+    """A store whose producer ``p`` has sent ten messages, numbers 0 to 9, in one request."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.clock = folder, ManualClock()
+    def __init__(self) -> None:
+        super().__init__()
         self.open()
         self.first = self.send(0, COUNT)
-
-    def open(self) -> None:
-        url = f"file://{self.folder}/cold"
-        self.engine = Store.open(self.folder / "s", settings=tiny_settings(), cold_url=url, clock=self.clock)
 
     def send(self, first: int, end: int) -> Sequence[Appended]:
         messages = [Message("t", b"body %d" % number * (number + 1), [f"k{number}"]) for number in range(first, end)]
         return self.engine.append(messages, key=IdempotencyKey("p", first))
 
-    def reopen(self) -> None:
-        self.engine.close()
-        self.open()
-
     def archive_what_is_erased(self) -> None:
         """As fillers: they were erased before."""
-        self.engine.archive(everything=True, drop_hot=True)
+        self.archive()
 
     @property
     def count(self) -> int:
@@ -50,15 +39,15 @@ class StoreWorld:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreWorld]:
-    found = StoreWorld(tmp_path)
+def store() -> Iterator[ResentWorld]:
+    found = ResentWorld()
     yield found
     found.engine.close()
 
 
-@pytest.mark.parametrize("then", [lambda store: None, StoreWorld.reopen, StoreWorld.archive_what_is_erased])
+@pytest.mark.parametrize("then", [lambda store: None, ResentWorld.reopen, ResentWorld.archive_what_is_erased])
 def test_messages_that_were_not_erased_are_answered_again(
-    store: StoreWorld, then: Callable[[StoreWorld], None]
+    store: ResentWorld, then: Callable[[ResentWorld], object]
 ) -> None:
     store.engine.removal.erase(Query("t", key="k3"))
     then(store)
@@ -70,8 +59,10 @@ def test_messages_that_were_not_erased_are_answered_again(
     assert store.count == COUNT + 2
 
 
-@pytest.mark.parametrize("then", [lambda store: None, StoreWorld.reopen, StoreWorld.archive_what_is_erased])
-def test_the_erased_message_itself_is_not_appended_again(store: StoreWorld, then: Callable[[StoreWorld], None]) -> None:
+@pytest.mark.parametrize("then", [lambda store: None, ResentWorld.reopen, ResentWorld.archive_what_is_erased])
+def test_the_erased_message_itself_is_not_appended_again(
+    store: ResentWorld, then: Callable[[ResentWorld], object]
+) -> None:
     store.engine.removal.erase(Query("t", key="k3"))
     then(store)
     for first, end, place in ((3, 10, 0), (0, 4, 3), (2, 12, 1)):
@@ -80,7 +71,7 @@ def test_the_erased_message_itself_is_not_appended_again(store: StoreWorld, then
     assert store.count == COUNT
 
 
-def test_an_archived_segment_that_was_written_again_answers_too(store: StoreWorld) -> None:
+def test_an_archived_segment_that_was_written_again_answers_too(store: ResentWorld) -> None:
     store.engine.archive(everything=True, drop_hot=True)
     store.engine.removal.erase(Query("t", key="k3"))
     while store.engine.removal.run_once():
@@ -91,7 +82,7 @@ def test_an_archived_segment_that_was_written_again_answers_too(store: StoreWorl
         store.send(3, 5)
 
 
-def test_all_of_a_topic_that_was_erased_is_refused(store: StoreWorld) -> None:
+def test_all_of_a_topic_that_was_erased_is_refused(store: ResentWorld) -> None:
     store.engine.archive(everything=True, drop_hot=True)
     store.engine.removal.erase(Query("t"))
     while store.engine.removal.run_once():

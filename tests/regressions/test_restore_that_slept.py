@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.objects.faulty_store import FaultyObjectStore
-from tests.support.stores.tails import KEYS, TailWorld, archived_bodies, take_over
+from tests.support.stores.tails import KEYS, TailedStore, archived_bodies, take_over
 from tierlog.tiering.base.errors import FencedError
 from tierlog.tiering.base.options import ColdOptions
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -34,22 +34,22 @@ class SleepyStore(FaultyObjectStore):
 
 
 def test_a_restore_whose_tails_were_swept_meanwhile_learns_that_it_was_fenced() -> None:
-    world = TailWorld()
-    world.append(12)
-    world.run()
+    tailed = TailedStore()
+    tailed.append(12)
+    tailed.run()
 
     def another_takes_over() -> None:
-        manifest, head = take_over(world, "third")
-        recover_tails(manifest, head, world.hot_world.fs, Path("/third"), SeededRandomness(6))
-        for info in list(world.objects.inner.list(KEYS.tails)):
-            world.objects.inner.delete(info.key)
+        manifest, head = take_over(tailed, "third")
+        recover_tails(manifest, head, tailed.hot_world.fs, Path("/third"), SeededRandomness(6))
+        for info in list(tailed.objects.inner.list(KEYS.tails)):
+            tailed.objects.inner.delete(info.key)
 
-    store = SleepyStore(world.objects.inner)
+    store = SleepyStore(tailed.objects.inner)
     store.meanwhile = another_takes_over  # type: ignore[method-assign]  # one thing that happens
-    manifest = ManifestStore(store, KEYS, randomness=SeededRandomness(4), options=ColdOptions(), clock=world.clock)
+    manifest = ManifestStore(store, KEYS, randomness=SeededRandomness(4), options=ColdOptions(), clock=tailed.clock)
     owner = Ownership("other", "open of other", ("open of other",))
     head = manifest.take_over(owner, ManifestChange(), manifest.refresh())
     with pytest.raises(FencedError, match="taken this store over"):
-        recover_tails(manifest, head, world.hot_world.fs, Path("/restore"), SeededRandomness(5))
+        recover_tails(manifest, head, tailed.hot_world.fs, Path("/restore"), SeededRandomness(5))
     assert store.has_slept
-    assert len(archived_bodies(world.manifest)) == 12
+    assert len(archived_bodies(tailed.manifest)) == 12

@@ -1,4 +1,11 @@
-"""A store of small files on a disk, a bucket and a clock of its own: what most tests of whole stores begin with."""
+"""A store of small files on a disk, a bucket and a clock of its own: what most tests of whole stores begin with.
+
+A world is what outlives a store's process. ``PowerWorld``, ``IndexWorld``, ``RemovalWorld`` and ``LookUpStore`` in
+``tests/support/stores`` derive from :class:`World`, as do worlds of single tests; ``SharedBucket`` is several of them
+around one bucket, and ``ArchivedHistory`` and ``SalvagedHistory`` are random runs on one. ``page_world`` serves one.
+``HotWorld``, ``ClassicWorld`` and ``GroupWorld`` are worlds of a part alone, below the engine. A simulation has its own
+scheduler, server and disks, and is no world.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +48,8 @@ class World:
 
     engine: Store
     """What was opened last."""
+    randomness: SeededRandomness
+    """Draws the names of objects that other processes than the store write."""
 
     def __init__(
         self, root: Path | None = None, *, settings: Settings | None = None, clock: ManualClock | None = None,
@@ -55,6 +64,7 @@ class World:
         self.objects = objects or MemoryObjectStore(self.clock)
         self.bucket = FaultyObjectStore(self.objects)
         self.url, self.store_id, self.seed = url, store_id, seed
+        self.randomness = SeededRandomness(99 + seed)
         self._opens = 0
 
     @property
@@ -67,6 +77,10 @@ class World:
         """The directory of a volume beside the first."""
         return self.root.parent / volume
 
+    def gateway(self) -> object:
+        """Returns what the next store reaches its objects through."""
+        return self.bucket
+
     def open(
         self, volume: str | None = None, *, restore: bool = False, read_only: bool = False, store_id: str | None = "",
         objects: object = None, settings: Settings | None = None, fs: FileSystem | None = None,
@@ -77,7 +91,7 @@ class World:
         if volume is None:
             self.fs.kill()
         if self.url is not None:
-            objects = objects or self.bucket
+            objects = objects or self.gateway()
         self.engine = Store.open(
             self.root if volume is None else self.place(volume), settings=settings or self.settings, cold_url=self.url,
             store_id=self.store_id if store_id == "" else store_id, clock=self.clock, fs=fs or self.files or self.fs,
@@ -111,7 +125,7 @@ class World:
         """The archive's manifest as another process sees it, nothing of it in memory yet."""
         assert self.store_id is not None
         return ManifestStore(
-            objects or self.objects, ColdKeys(self.store_id), randomness=SeededRandomness(99 + self._opens),
+            objects or self.objects, ColdKeys(self.store_id), randomness=self.randomness,
             options=self.settings.cold_options(), clock=self.clock,
         )  # fmt: skip
 
@@ -137,6 +151,7 @@ class World:
         )  # fmt: skip
         copied.objects._objects = dict(self.objects._objects)
         copied._opens = self._opens + 100
+        copied.randomness = SeededRandomness(99 + copied._opens)
         return copied
 
     def copy_volume(self, volume: str, other: str) -> None:

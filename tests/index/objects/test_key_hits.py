@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.index.index_merge import Shape, merge, mergeable
 from tests.support.stores.archives import KEYS, TOPICS, Named, build
-from tests.support.stores.look_up_world import KEYS as ODD_KEYS
-from tests.support.stores.look_up_world import TOPICS as ODD_TOPICS
-from tests.support.stores.look_up_world import LookUpWorld, Sending
+from tests.support.stores.look_up_stores import KEYS as ODD_KEYS
+from tests.support.stores.look_up_stores import TOPICS as ODD_TOPICS
+from tests.support.stores.look_up_stores import Sending, SharedBucket
 from tests.support.world import World
 from tierlog.index.objects.catalogue import ColdIndex
 from tierlog.index.objects.lookup import SegmentHits, key_hits
@@ -115,10 +115,10 @@ def test_a_range_of_times_keeps_all_that_lie_in_it(world: World) -> None:
 
 
 def test_colliding_keys_and_topics_are_hit_together_and_told_apart() -> None:
-    world = LookUpWorld()
-    (store,) = world.stores
+    shared = SharedBucket()
+    (store,) = shared.stores
     for number, (topic, key) in enumerate([*product(ODD_TOPICS, ODD_KEYS)] * 4):
-        world.clock.advance(100)
+        shared.clock.advance(100)
         store.append([Sending(topic, (key, ODD_KEYS[number % 4]))])
     store.archive_everything()
     manifest = store.manifest()

@@ -37,7 +37,7 @@ def hashes(number: int) -> tuple[int, int]:
 ABSENT = hashes(999_999)
 
 
-class World:
+class FilteredObjects:
     """Objects with filters in a bucket; what is to be done later is done when the test says so."""
 
     def __init__(self, count: int = 5, limit_bytes: int = LIMIT, *, keys: int = 100) -> None:
@@ -87,314 +87,314 @@ class World:
         return sum(call.operation == "get_range" for call in self.bucket.calls)
 
 
-def cost_of(world: World) -> int:
+def cost_of(objects: FilteredObjects) -> int:
     """What one filter takes of the limit."""
-    world.bring(world.entries[0])
-    return world.filters.counters().bytes
+    objects.bring(objects.entries[0])
+    return objects.filters.counters().bytes
 
 
 def test_a_filter_is_fetched_beside_the_query_once_enough_look_ups_were_in_vain() -> None:
-    world = World()
-    entry = world.entries[0]
-    assert world.miss(entry, uses_that_pay(0) - 1) == uses_that_pay(0) - 1
-    assert not [work for work in world.later if world.fetches()]
-    world.run_later()
-    assert world.fetches() == 0
-    assert world.miss(entry) == 1
-    assert world.fetches() == 0  # not on this thread
-    world.run_later()
-    assert world.fetches() == 1
-    assert world.miss(entry, 10) == 0
-    counters = world.filters.counters()
+    objects = FilteredObjects()
+    entry = objects.entries[0]
+    assert objects.miss(entry, uses_that_pay(0) - 1) == uses_that_pay(0) - 1
+    assert not [work for work in objects.later if objects.fetches()]
+    objects.run_later()
+    assert objects.fetches() == 0
+    assert objects.miss(entry) == 1
+    assert objects.fetches() == 0  # not on this thread
+    objects.run_later()
+    assert objects.fetches() == 1
+    assert objects.miss(entry, 10) == 0
+    counters = objects.filters.counters()
     assert (counters.hits, counters.misses, counters.fetched, counters.entries) == (10, uses_that_pay(0), 1, 1)
     assert counters.fetched_bytes == entry.sections[FILTER].length
 
 
 def test_keys_that_an_object_holds_are_never_ruled_out() -> None:
-    world = World()
-    world.bring(*world.entries)
-    for number, entry in enumerate(world.entries):
-        assert not any(world.filters.rules_out(entry, *hashes(number * 1000 + each)) for each in range(100))
+    objects = FilteredObjects()
+    objects.bring(*objects.entries)
+    for number, entry in enumerate(objects.entries):
+        assert not any(objects.filters.rules_out(entry, *hashes(number * 1000 + each)) for each in range(100))
 
 
 def test_look_ups_that_find_something_bring_no_filter() -> None:
-    world = World()
+    objects = FilteredObjects()
     for _ in range(100):
-        world.filters.looked_up(world.entries[0], found=True)
-    world.run_later()
-    assert world.fetches() == 0
+        objects.filters.looked_up(objects.entries[0], found=True)
+    objects.run_later()
+    assert objects.fetches() == 0
 
 
 def test_objects_without_a_filter_or_of_an_unknown_layout_are_asked_themselves() -> None:
-    world = World()
-    bare = replace(world.entries[0], sections={FILTER: SectionRef(5, 0, 0, 0)})
-    strange = replace(world.entries[1], layout="of another system")
+    objects = FilteredObjects()
+    bare = replace(objects.entries[0], sections={FILTER: SectionRef(5, 0, 0, 0)})
+    strange = replace(objects.entries[1], layout="of another system")
     for entry in (bare, strange, replace(bare, sections={})):
-        assert world.miss(entry, 50) == 50
-    world.run_later()
-    assert world.fetches() == 0
+        assert objects.miss(entry, 50) == 50
+    objects.run_later()
+    assert objects.fetches() == 0
 
 
 def test_the_limit_holds_to_the_byte() -> None:
-    cost = cost_of(World())
+    cost = cost_of(FilteredObjects())
     for room in (0, cost - 1, cost, 3 * cost - 1, 3 * cost, 5 * cost):
-        world = World(limit_bytes=room)
-        world.bring(*world.entries)
-        counters = world.filters.counters()
+        objects = FilteredObjects(limit_bytes=room)
+        objects.bring(*objects.entries)
+        counters = objects.filters.counters()
         assert counters.entries == min(room // cost, 5)
         assert counters.bytes == counters.entries * cost <= counters.limit_bytes == room
 
 
 def test_the_limit_holds_while_filters_are_on_their_way() -> None:
-    cost = cost_of(World())
-    world = World(limit_bytes=2 * cost)
+    cost = cost_of(FilteredObjects())
+    objects = FilteredObjects(limit_bytes=2 * cost)
     seen: list[int] = []
-    inner = world.bucket.inner.get_range
+    inner = objects.bucket.inner.get_range
 
     def get_range(key: str, start: int, end: int) -> bytes:
-        seen.append(world.filters.counters().bytes)
+        seen.append(objects.filters.counters().bytes)
         return inner(key, start, end)
 
-    world.bucket.inner.get_range = get_range  # type: ignore[method-assign]
+    objects.bucket.inner.get_range = get_range  # type: ignore[method-assign]
     for uses in (2, 2, 5, 9, 30):
-        for entry in world.entries:
-            world.miss(entry, uses)
-        world.run_later()
+        for entry in objects.entries:
+            objects.miss(entry, uses)
+        objects.run_later()
     assert seen
     assert max(seen) == 2 * cost
 
 
 def test_one_that_is_used_more_takes_the_place_of_one_used_less() -> None:
-    cost = cost_of(World())
-    world = World(limit_bytes=2 * cost)
-    world.bring(*world.entries[:2])
-    world.miss(world.entries[1], 5)
-    world.miss(world.entries[2], 4)
-    world.run_later()
-    assert [world.miss(entry) for entry in world.entries[:3]] == [1, 0, 0]
-    assert world.filters.counters().evictions == 1
+    cost = cost_of(FilteredObjects())
+    objects = FilteredObjects(limit_bytes=2 * cost)
+    objects.bring(*objects.entries[:2])
+    objects.miss(objects.entries[1], 5)
+    objects.miss(objects.entries[2], 4)
+    objects.run_later()
+    assert [objects.miss(entry) for entry in objects.entries[:3]] == [1, 0, 0]
+    assert objects.filters.counters().evictions == 1
 
 
 def test_no_query_makes_more_than_a_bounded_number_of_filters_wait() -> None:
-    world = World(count=100)
-    for entry in world.entries:
-        world.miss(entry, 4)
-    assert len(world.later) == 64
+    objects = FilteredObjects(count=100)
+    for entry in objects.entries:
+        objects.miss(entry, 4)
+    assert len(objects.later) == 64
 
 
 def test_a_publisher_hands_its_filter_over_without_a_request() -> None:
-    world = World()
-    entry = world.entries[0]
+    objects = FilteredObjects()
+    entry = objects.entries[0]
     ref = entry.sections[FILTER]
-    data = world.bucket.inner.get_range(entry.key, ref.position, ref.position + ref.length)
-    world.filters.offer(entry.key, ref, lambda: data)
-    assert world.miss(entry, 3) == 0
-    assert world.fetches() == 0
+    data = objects.bucket.inner.get_range(entry.key, ref.position, ref.position + ref.length)
+    objects.filters.offer(entry.key, ref, lambda: data)
+    assert objects.miss(entry, 3) == 0
+    assert objects.fetches() == 0
 
 
 def test_a_publisher_pushes_nothing_out() -> None:
-    cost = cost_of(World())
-    world = World(limit_bytes=cost)
-    world.bring(world.entries[0])
-    ref = world.entries[1].sections[FILTER]
-    data = world.bucket.inner.get_range(world.entries[1].key, ref.position, ref.position + ref.length)
-    world.filters.offer(world.entries[1].key, ref, lambda: data)
-    assert [world.miss(entry) for entry in world.entries[:2]] == [0, 1]
+    cost = cost_of(FilteredObjects())
+    objects = FilteredObjects(limit_bytes=cost)
+    objects.bring(objects.entries[0])
+    ref = objects.entries[1].sections[FILTER]
+    data = objects.bucket.inner.get_range(objects.entries[1].key, ref.position, ref.position + ref.length)
+    objects.filters.offer(objects.entries[1].key, ref, lambda: data)
+    assert [objects.miss(entry) for entry in objects.entries[:2]] == [0, 1]
 
 
 @pytest.mark.parametrize("at", [0, 30, 80, -1])
 def test_a_damaged_filter_is_as_if_there_were_none_and_is_told(at: int, caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-    entry = world.entries[0]
-    whole = bytearray(world.bucket.inner.get(entry.key)[0])
+    objects = FilteredObjects()
+    entry = objects.entries[0]
+    whole = bytearray(objects.bucket.inner.get(entry.key)[0])
     whole[at if at < 0 else len(BEFORE) + at] ^= 1
-    world.bucket.inner.delete(entry.key)
-    world.bucket.inner.put(entry.key, bytes(whole))
+    objects.bucket.inner.delete(entry.key)
+    objects.bucket.inner.put(entry.key, bytes(whole))
     with caplog.at_level(logging.WARNING):
-        world.bring(entry)
-    assert not any(world.filters.rules_out(entry, *hashes(each)) for each in range(100))
-    assert world.filters.counters().failures == 1
-    assert world.filters.counters().bytes == 0
+        objects.bring(entry)
+    assert not any(objects.filters.rules_out(entry, *hashes(each)) for each in range(100))
+    assert objects.filters.counters().failures == 1
+    assert objects.filters.counters().bytes == 0
     assert entry.key in caplog.text
 
 
 def test_a_damaged_filter_is_asked_for_again_at_most_now_and_then() -> None:
-    world = World()
-    world.bucket.short_read("get_range", times=None)
+    objects = FilteredObjects()
+    objects.bucket.short_read("get_range", times=None)
     for _ in range(50):
-        world.bring(world.entries[0])
-    assert world.fetches() == 1
-    world.bring(world.entries[1])
-    assert world.fetches() == 2
-    world.bucket.heal()
-    world.clock.advance(3_600_001)
-    world.bring(world.entries[0])
-    assert world.fetches() == 3
-    assert world.miss(world.entries[0]) == 0
+        objects.bring(objects.entries[0])
+    assert objects.fetches() == 1
+    objects.bring(objects.entries[1])
+    assert objects.fetches() == 2
+    objects.bucket.heal()
+    objects.clock.advance(3_600_001)
+    objects.bring(objects.entries[0])
+    assert objects.fetches() == 3
+    assert objects.miss(objects.entries[0]) == 0
 
 
 def test_a_dead_bucket_is_left_alone_longer_and_longer() -> None:
-    world = World(count=50)
-    world.bucket.die()
+    objects = FilteredObjects(count=50)
+    objects.bucket.die()
     for _ in range(24 * 60):
-        for entry in world.entries:
-            world.miss(entry)
-        world.run_later()
-        world.clock.advance(60_000)
-    assert world.fetches() < 100
-    assert world.filters.counters().bytes == 0
-    world.bucket.revive()
-    world.clock.advance(3_600_001)
-    world.bring(*world.entries)
-    assert sum(world.miss(entry) for entry in world.entries) == 0
+        for entry in objects.entries:
+            objects.miss(entry)
+        objects.run_later()
+        objects.clock.advance(60_000)
+    assert objects.fetches() < 100
+    assert objects.filters.counters().bytes == 0
+    objects.bucket.revive()
+    objects.clock.advance(3_600_001)
+    objects.bring(*objects.entries)
+    assert sum(objects.miss(entry) for entry in objects.entries) == 0
 
 
 def test_a_restart_finds_on_disk_what_was_in_memory() -> None:
-    world = World()
-    world.with_disk()
-    world.bring(*world.entries[:3])
-    assert world.fetches() == 3
-    world.with_disk()
-    world.filters.warm()
-    world.run_later()
-    assert [world.miss(entry) for entry in world.entries[:3]] == [0, 0, 0]
-    assert world.fetches() == 3
-    world.miss(world.entries[3], 4)
-    world.run_later()
-    assert world.fetches() == 4
+    objects = FilteredObjects()
+    objects.with_disk()
+    objects.bring(*objects.entries[:3])
+    assert objects.fetches() == 3
+    objects.with_disk()
+    objects.filters.warm()
+    objects.run_later()
+    assert [objects.miss(entry) for entry in objects.entries[:3]] == [0, 0, 0]
+    assert objects.fetches() == 3
+    objects.miss(objects.entries[3], 4)
+    objects.run_later()
+    assert objects.fetches() == 4
 
 
 def test_what_lost_its_place_in_memory_leaves_the_disk() -> None:
-    world = World(limit_bytes=cost_of(World()))
-    world.with_disk()
-    world.bring(world.entries[0])
-    world.miss(world.entries[1], 8)
-    world.run_later()
-    assert len(world.fs.list_dir(FOLDER / "ranges")) == 1
-    world.with_disk()
-    assert world.miss(world.entries[1]) == 1  # the first look-up begins to load
-    world.run_later()
-    assert [world.miss(entry) for entry in world.entries[:2]] == [1, 0]
+    objects = FilteredObjects(limit_bytes=cost_of(FilteredObjects()))
+    objects.with_disk()
+    objects.bring(objects.entries[0])
+    objects.miss(objects.entries[1], 8)
+    objects.run_later()
+    assert len(objects.fs.list_dir(FOLDER / "ranges")) == 1
+    objects.with_disk()
+    assert objects.miss(objects.entries[1]) == 1  # the first look-up begins to load
+    objects.run_later()
+    assert [objects.miss(entry) for entry in objects.entries[:2]] == [1, 0]
 
 
 def test_a_smaller_limit_takes_hold_after_a_restart_in_memory_and_on_disk() -> None:
-    world = World()
-    world.with_disk()
-    world.bring(*world.entries)
-    world.limit_bytes = 2 * (world.filters.counters().bytes // 5)
-    world.with_disk().warm()
-    world.run_later()
-    assert world.filters.counters().bytes == world.limit_bytes
-    assert len(world.fs.list_dir(FOLDER / "ranges")) == 2
+    objects = FilteredObjects()
+    objects.with_disk()
+    objects.bring(*objects.entries)
+    objects.limit_bytes = 2 * (objects.filters.counters().bytes // 5)
+    objects.with_disk().warm()
+    objects.run_later()
+    assert objects.filters.counters().bytes == objects.limit_bytes
+    assert len(objects.fs.list_dir(FOLDER / "ranges")) == 2
 
 
 def test_a_filter_that_was_damaged_on_disk_is_fetched_again() -> None:
-    world = World()
-    world.with_disk()
-    world.bring(world.entries[0])
-    (name,) = world.fs.list_dir(FOLDER / "ranges")
-    damaged = bytearray(world.fs.read(FOLDER / "ranges" / name))
+    objects = FilteredObjects()
+    objects.with_disk()
+    objects.bring(objects.entries[0])
+    (name,) = objects.fs.list_dir(FOLDER / "ranges")
+    damaged = bytearray(objects.fs.read(FOLDER / "ranges" / name))
     damaged[-1] ^= 1
-    file = world.fs.open(FOLDER / "ranges" / name)
+    file = objects.fs.open(FOLDER / "ranges" / name)
     file.write_at(0, bytes(damaged))
     file.close()
-    world.with_disk()
-    assert world.miss(world.entries[0], 2) == 2
-    world.run_later()
-    assert world.fetches() == 2
-    assert world.miss(world.entries[0]) == 0
+    objects.with_disk()
+    assert objects.miss(objects.entries[0], 2) == 2
+    objects.run_later()
+    assert objects.fetches() == 2
+    assert objects.miss(objects.entries[0]) == 0
 
 
 def test_a_copy_on_disk_of_another_filter_is_not_believed() -> None:
-    world = World()
-    world.with_disk()
-    mine, other = world.entries[:2]
+    objects = FilteredObjects()
+    objects.with_disk()
+    mine, other = objects.entries[:2]
     ref = other.sections[FILTER]
-    section = world.bucket.inner.get_range(other.key, ref.position, ref.position + ref.length)
+    section = objects.bucket.inner.get_range(other.key, ref.position, ref.position + ref.length)
     assert ref.length == mine.sections[FILTER].length
-    disk = DiskCache(world.fs, Path("/elsewhere"), LIMIT)
-    world.filters = ResidentFilters(world.bucket, LIMIT, world.clock, disk=disk, submit=world.later.append)
+    disk = DiskCache(objects.fs, Path("/elsewhere"), LIMIT)
+    objects.filters = ResidentFilters(objects.bucket, LIMIT, objects.clock, disk=disk, submit=objects.later.append)
     disk.put(mine.key, ref.position, ref.position + ref.length, section)
-    world.filters.warm()
-    world.run_later()
-    assert not any(world.filters.rules_out(mine, *hashes(each)) for each in range(100))
-    assert world.filters.counters().failures == 1
-    world.bring(mine)
-    assert world.miss(mine) == 0
+    objects.filters.warm()
+    objects.run_later()
+    assert not any(objects.filters.rules_out(mine, *hashes(each)) for each in range(100))
+    assert objects.filters.counters().failures == 1
+    objects.bring(mine)
+    assert objects.miss(mine) == 0
 
 
 def test_a_disk_that_is_full_costs_the_copy_only() -> None:
-    world = World()
-    world.with_disk()
-    world.fs.refuse("open", f"{FOLDER}/writing/*", error=DiskFullError("no room"))
-    world.bring(world.entries[0])
-    assert world.miss(world.entries[0]) == 0
-    assert world.fs.list_dir(FOLDER / "ranges") == []
+    objects = FilteredObjects()
+    objects.with_disk()
+    objects.fs.refuse("open", f"{FOLDER}/writing/*", error=DiskFullError("no room"))
+    objects.bring(objects.entries[0])
+    assert objects.miss(objects.entries[0]) == 0
+    assert objects.fs.list_dir(FOLDER / "ranges") == []
 
 
 def test_forgetting_an_object_drops_its_filter_everywhere_and_for_good() -> None:
-    world = World()
-    world.with_disk()
-    world.bring(*world.entries[:2])
-    world.filters.forget(world.entries[0].key)
-    assert len(world.fs.list_dir(FOLDER / "ranges")) == 1
-    assert [world.miss(entry, 10) for entry in world.entries[:2]] == [10, 0]
-    world.run_later()
-    assert world.fetches() == 2
+    objects = FilteredObjects()
+    objects.with_disk()
+    objects.bring(*objects.entries[:2])
+    objects.filters.forget(objects.entries[0].key)
+    assert len(objects.fs.list_dir(FOLDER / "ranges")) == 1
+    assert [objects.miss(entry, 10) for entry in objects.entries[:2]] == [10, 0]
+    objects.run_later()
+    assert objects.fetches() == 2
 
 
 def test_an_object_that_is_forgotten_while_its_filter_is_fetched_is_not_kept() -> None:
-    world = World()
-    entry = world.entries[0]
-    inner = world.bucket.inner.get_range
+    objects = FilteredObjects()
+    entry = objects.entries[0]
+    inner = objects.bucket.inner.get_range
 
     def get_range(key: str, start: int, end: int) -> bytes:
-        world.filters.forget(entry.key)
+        objects.filters.forget(entry.key)
         return inner(key, start, end)
 
-    world.with_disk()
-    world.bucket.inner.get_range = get_range  # type: ignore[method-assign]
-    world.bring(entry)
-    assert world.filters.counters().bytes == 0
-    assert world.fs.list_dir(FOLDER / "ranges") == []
+    objects.with_disk()
+    objects.bucket.inner.get_range = get_range  # type: ignore[method-assign]
+    objects.bring(entry)
+    assert objects.filters.counters().bytes == 0
+    assert objects.fs.list_dir(FOLDER / "ranges") == []
 
 
 def test_forgetting_tells_that_a_copy_stays_on_disk() -> None:
-    world = World()
-    world.with_disk()
-    world.bring(world.entries[0])
-    world.fs.refuse("unlink", f"{FOLDER}/ranges/*", error=DiskFailedError("input/output error"))
+    objects = FilteredObjects()
+    objects.with_disk()
+    objects.bring(objects.entries[0])
+    objects.fs.refuse("unlink", f"{FOLDER}/ranges/*", error=DiskFailedError("input/output error"))
     with pytest.raises(DiskFailedError):
-        world.filters.forget(world.entries[0].key)
-    assert world.miss(world.entries[0]) == 1
+        objects.filters.forget(objects.entries[0].key)
+    assert objects.miss(objects.entries[0]) == 1
 
 
 def test_nothing_is_brought_after_closing() -> None:
-    world = World()
-    world.with_disk()
-    for entry in world.entries:
-        world.miss(entry, 3)
-    world.filters.close()
-    world.run_later()
-    assert world.fetches() == 0
-    assert world.fs.list_dir(FOLDER / "ranges") == []
+    objects = FilteredObjects()
+    objects.with_disk()
+    for entry in objects.entries:
+        objects.miss(entry, 3)
+    objects.filters.close()
+    objects.run_later()
+    assert objects.fetches() == 0
+    assert objects.fs.list_dir(FOLDER / "ranges") == []
 
 
 def test_closing_while_filters_are_taken_from_disk_leaves_them_there() -> None:
-    world = World()
-    world.with_disk()
-    world.bring(*world.entries)
-    world.with_disk().warm()
-    world.filters.close()
-    world.run_later()
-    assert len(world.fs.list_dir(FOLDER / "ranges")) == 5
+    objects = FilteredObjects()
+    objects.with_disk()
+    objects.bring(*objects.entries)
+    objects.with_disk().warm()
+    objects.filters.close()
+    objects.run_later()
+    assert len(objects.fs.list_dir(FOLDER / "ranges")) == 5
 
 
 def test_a_process_that_can_start_no_thread_answers_without_filters() -> None:
-    world = World()
+    objects = FilteredObjects()
 
     def refuse(_: Callable[[], None]) -> None:
         raise RuntimeError("can't start new thread")
 
-    world.filters = ResidentFilters(world.bucket, LIMIT, world.clock, submit=refuse)
-    assert world.miss(world.entries[0], 20) == 20
+    objects.filters = ResidentFilters(objects.bucket, LIMIT, objects.clock, submit=refuse)
+    assert objects.miss(objects.entries[0], 20) == 20

@@ -50,7 +50,7 @@ SHAPE = Shape(
 
 
 @dataclass
-class World:
+class TwoDays:
     """An archive of two days, an hour a file: the first day merged into one index object."""
 
     objects: MemoryObjectStore
@@ -77,16 +77,16 @@ class World:
     @staticmethod
     def make_resident(manifest: ManifestStore) -> None:
         """Page directories and seek tables, but neither pages nor frames."""
-        for entry in World.index(manifest):
+        for entry in TwoDays.index(manifest):
             KeyRun(manifest.reader(), entry, 1, 1).pages()
         for log in manifest.log_entries(manifest.reader(), manifest.refresh()):
             SegmentReader(manifest.reader(), log).seek_table()
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def days() -> TwoDays:
     objects = MemoryObjectStore(ManualClock())
-    return World(objects, SyntheticArchive(SHAPE, objects))
+    return TwoDays(objects, SyntheticArchive(SHAPE, objects))
 
 
 def ask(manifest: ManifestStore, query: Query, concurrency: int = 32, clock: ManualClock | None = None) -> Answer:
@@ -116,19 +116,19 @@ QUESTIONS = [
 ]
 
 
-def test_the_answer_does_not_depend_on_how_threads_follow_each_other(world: World, seed: int) -> None:
+def test_the_answer_does_not_depend_on_how_threads_follow_each_other(days: TwoDays, seed: int) -> None:
     for number, query in enumerate(random.Random(seed).sample(QUESTIONS, 8)):
-        alone = shown(ask(world.manifest(), query, 1))
-        assert shown(ask(world.manifest(SlowStore(world.objects, seed + number)), query)) == alone, query
+        alone = shown(ask(days.manifest(), query, 1))
+        assert shown(ask(days.manifest(SlowStore(days.objects, seed + number)), query)) == alone, query
 
 
-def test_a_piece_that_fails_and_was_not_needed_is_not_told(world: World, seed: int) -> None:
+def test_a_piece_that_fails_and_was_not_needed_is_not_told(days: TwoDays, seed: int) -> None:
     """Of the objects that a busy key has, all but the newest fail; the page needs the newest alone."""
-    newest = max(world.index(world.manifest()), key=lambda entry: entry.first)
-    others = [entry.key for entry in world.index(world.manifest()) if entry is not newest and entry.key != newest.key]
+    newest = max(days.index(days.manifest()), key=lambda entry: entry.first)
+    others = [entry.key for entry in days.index(days.manifest()) if entry is not newest and entry.key != newest.key]
     for number in range(5):
-        faulty = FaultyObjectStore(SlowStore(world.objects, seed + number))
-        manifest = world.manifest(faulty)
+        faulty = FaultyObjectStore(SlowStore(days.objects, seed + number))
+        manifest = days.manifest(faulty)
         for key in others:
             faulty.fail_before("get_range", key, times=None)
         answer = ask(manifest, Query(TOPIC, HOT, limit=7))
@@ -136,11 +136,11 @@ def test_a_piece_that_fails_and_was_not_needed_is_not_told(world: World, seed: i
         assert answer.coverage.index_searched >= 1
 
 
-def test_a_piece_under_way_that_matters_no_more_is_not_waited_for(world: World) -> None:
+def test_a_piece_under_way_that_matters_no_more_is_not_waited_for(days: TwoDays) -> None:
     """The object of the first day hangs; the newest hour gives the page."""
-    faulty = FaultyObjectStore(world.objects)
-    manifest = world.manifest(faulty)
-    day = next(entry for entry in world.index(manifest) if entry.level)
+    faulty = FaultyObjectStore(days.objects)
+    manifest = days.manifest(faulty)
+    day = next(entry for entry in days.index(manifest) if entry.level)
     hold = faulty.hold("get_range", day.key, times=None)
     late = faulty.hold("get_range", "*/index/*", times=None)
     answers: list[Answer] = []
@@ -157,13 +157,13 @@ def test_a_piece_under_way_that_matters_no_more_is_not_waited_for(world: World) 
 
 
 @pytest.mark.parametrize("broken", [0, 7, 20])
-def test_one_object_that_fails_makes_the_answer_incomplete_and_the_rest_right(world: World, broken: int) -> None:
-    entries = sorted(world.index(world.manifest()), key=lambda entry: entry.first)
+def test_one_object_that_fails_makes_the_answer_incomplete_and_the_rest_right(days: TwoDays, broken: int) -> None:
+    entries = sorted(days.index(days.manifest()), key=lambda entry: entry.first)
     entry = entries[broken]
-    faulty = FaultyObjectStore(world.objects)
-    manifest = world.manifest(faulty)
+    faulty = FaultyObjectStore(days.objects)
+    manifest = days.manifest(faulty)
     faulty.fail_before("get_range", entry.key, times=None)
-    whole = ask(world.manifest(), Query(TOPIC, HOT, limit=10_000))
+    whole = ask(days.manifest(), Query(TOPIC, HOT, limit=10_000))
     answer = ask(manifest, Query(TOPIC, HOT, limit=10_000))
     coverage = answer.coverage
     assert (coverage.complete, coverage.index_unreachable) == (False, 1)
@@ -177,11 +177,11 @@ def test_one_object_that_fails_makes_the_answer_incomplete_and_the_rest_right(wo
     assert covered.cold is None or covered.cold.from_ms > entry.bounds.max_store_ms
 
 
-def test_every_overlapping_object_has_one_fate(world: World) -> None:
+def test_every_overlapping_object_has_one_fate(days: TwoDays) -> None:
     for query in QUESTIONS:
         if query.key is None:
             continue
-        manifest = world.manifest()
+        manifest = days.manifest()
         coverage = ask(manifest, query).coverage
         overlapping = list(manifest.index_entries(manifest.reader(), manifest.refresh(), query.axis, query.time_range))
         assert coverage.index_considered == len(overlapping)
@@ -189,13 +189,13 @@ def test_every_overlapping_object_has_one_fate(world: World) -> None:
         assert fates + coverage.index_unreachable + coverage.index_skipped == len(overlapping)
 
 
-def test_two_round_trips_with_directories_resident_and_four_from_an_empty_cache(world: World) -> None:
+def test_two_round_trips_with_directories_resident_and_four_from_an_empty_cache(days: TwoDays) -> None:
     query = Query(TOPIC, RARE)
-    manifest = world.manifest()
+    manifest = days.manifest()
     cold = ask(manifest, query).coverage
     assert (cold.round_trips, cold.manifest_requests) == (4, 1)
-    manifest = world.manifest()
-    world.make_resident(manifest)
+    manifest = days.manifest()
+    days.make_resident(manifest)
     answer = ask(manifest, query)
     coverage = answer.coverage
     assert (len(answer.messages), coverage.round_trips, coverage.waves) == (len(RARE_FILES), 2, 2)
@@ -206,33 +206,33 @@ def test_two_round_trips_with_directories_resident_and_four_from_an_empty_cache(
     assert (again.round_trips, again.waves, again.requests) == (0, 0, 1), "all but the head is in memory"
 
 
-def test_depth_is_the_same_one_after_another_and_rounds_are_not(world: World) -> None:
+def test_depth_is_the_same_one_after_another_and_rounds_are_not(days: TwoDays) -> None:
     query = Query(TOPIC, RARE)
     for concurrency in (1, 2, 5):
-        manifest = world.manifest()
-        world.make_resident(manifest)
+        manifest = days.manifest()
+        days.make_resident(manifest)
         coverage = ask(manifest, query, concurrency).coverage
         pages, frames = coverage.index_searched, len(RARE_FILES)
         assert coverage.round_trips == 2
         assert coverage.waves == -(-pages // concurrency) + -(-frames // concurrency)
 
 
-def test_no_more_requests_at_once_than_the_concurrency(world: World, seed: int) -> None:
+def test_no_more_requests_at_once_than_the_concurrency(days: TwoDays, seed: int) -> None:
     for concurrency in (1, 3):
-        slow = SlowStore(world.objects, seed)
-        manifest = world.manifest(slow)
+        slow = SlowStore(days.objects, seed)
+        manifest = days.manifest(slow)
         slow.most_at_once = 0
         ask(manifest, Query(TOPIC, RARE), concurrency)
         assert slow.most_at_once == concurrency
 
 
 @pytest.mark.parametrize("order", Order)
-def test_a_long_run_is_read_page_by_page_until_the_limit_is_certain(world: World, order: Order) -> None:
+def test_a_long_run_is_read_page_by_page_until_the_limit_is_certain(days: TwoDays, order: Order) -> None:
     """The object of the first day has a run of 1,440 items of the busy key, 30 in a page."""
     query = Query(TOPIC, HOT, START_MS, START_MS + 24 * HOUR_MS, limit=5, order=order)
-    manifest = world.manifest()
-    world.make_resident(manifest)
-    day = next(entry for entry in world.index(manifest) if entry.level)
+    manifest = days.manifest()
+    days.make_resident(manifest)
+    day = next(entry for entry in days.index(manifest) if entry.level)
     run = KeyRun(manifest.reader(), day, key_hash(TOPIC, HOT), key_hash_high(TOPIC, HOT)).pages()
     answer = ask(manifest, query, 1)
     assert len(answer.messages) == 5
@@ -247,11 +247,11 @@ def test_a_long_run_is_read_page_by_page_until_the_limit_is_certain(world: World
 @pytest.mark.parametrize("axis", TimeAxis)
 @pytest.mark.parametrize("key", [RARE, None])
 def test_queue_rows_are_read_of_what_is_not_indexed_or_asked_for_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch, key: str | None, axis: TimeAxis
+    days: TwoDays, monkeypatch: pytest.MonkeyPatch, key: str | None, axis: TimeAxis
 ) -> None:
     """The newest hour is archived and not indexed yet; the rows of each of 48 hours are an object of their own."""
     manifest = ManifestStore(
-        world.objects, ColdKeys(STORE), randomness=SeededRandomness(1), options=ColdOptions(), clock=ManualClock()
+        days.objects, ColdKeys(STORE), randomness=SeededRandomness(1), options=ColdOptions(), clock=ManualClock()
     )
     whole = manifest.refresh()
     last = whole.log[-1].base
@@ -259,7 +259,7 @@ def test_queue_rows_are_read_of_what_is_not_indexed_or_asked_for_alone(
     monkeypatch.setattr(manifest, "refresh", lambda bill=None: head)
     query = Query(TOPIC, key, START_MS + 46 * HOUR_MS, limit=10_000, axis=axis)
     answer = ask(manifest, query)
-    expected = [message.place(axis) for message in ask(world.manifest(), query).messages]
+    expected = [message.place(axis) for message in ask(days.manifest(), query).messages]
     assert ([message.place(axis) for message in answer.messages], answer.coverage.complete) == (expected, True)
     assert expected
     rows = answer.coverage.manifest_requests - 1  # the topics
@@ -270,10 +270,10 @@ def test_queue_rows_are_read_of_what_is_not_indexed_or_asked_for_alone(
 
 
 def test_no_piece_of_a_long_run_is_longer_than_memory_has_room_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    days: TwoDays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = Query(TOPIC, HOT, START_MS, START_MS + 24 * HOUR_MS, limit=200)
-    whole = shown(ask(world.manifest(), query, 1))
+    whole = shown(ask(days.manifest(), query, 1))
     read, items = [], KeyRun.items
 
     def counted(run: KeyRun, pages: range) -> Items:
@@ -283,20 +283,20 @@ def test_no_piece_of_a_long_run_is_longer_than_memory_has_room_for(
     monkeypatch.setattr(KeyRun, "items", counted)
     monkeypatch.setattr("tierlog.index.search.cold_search._MOST_PAGES", 3)
     late = replace(query, limit=1, to_ms=START_MS + HOUR_MS)
-    assert len(ask(world.manifest(), late, 1).messages) == 1
+    assert len(ask(days.manifest(), late, 1).messages) == 1
     assert max(read) == 3
-    assert shown(ask(world.manifest(), query, 1)) == whole
+    assert shown(ask(days.manifest(), query, 1)) == whole
 
 
-def test_a_key_below_the_slots_of_an_object_has_no_pages_and_no_items(world: World) -> None:
-    manifest = world.manifest()
-    (entry, *_) = world.index(manifest)
+def test_a_key_below_the_slots_of_an_object_has_no_pages_and_no_items(days: TwoDays) -> None:
+    manifest = days.manifest()
+    (entry, *_) = days.index(manifest)
     assert len(KeyRun(manifest.reader(), entry, 1, 1).items(range(0))) == 0
 
 
-def test_hits_in_one_frame_cost_one_request_and_neighbours_share_one(world: World) -> None:
-    manifest = world.manifest()
-    world.make_resident(manifest)
+def test_hits_in_one_frame_cost_one_request_and_neighbours_share_one(days: TwoDays) -> None:
+    manifest = days.manifest()
+    days.make_resident(manifest)
     hour = START_MS + 30 * HOUR_MS
     answer = ask(manifest, Query(TOPIC, HOT, hour, hour + HOUR_MS, limit=1000))
     assert len(answer.messages) == EACH
@@ -314,14 +314,14 @@ def manifest_pages(manifest: ManifestStore, hour_ms: int) -> int:
 
 
 @pytest.mark.parametrize("budget", [0, 1, 5, 9, 17, 30, 60])
-def test_threads_that_race_never_exceed_the_budget(world: World, budget: int, seed: int) -> None:
-    slow = SlowStore(world.objects, seed)
-    manifest = world.manifest(slow)
+def test_threads_that_race_never_exceed_the_budget(days: TwoDays, budget: int, seed: int) -> None:
+    slow = SlowStore(days.objects, seed)
+    manifest = days.manifest(slow)
     slow.requests.clear()
     answer = ask(manifest, Query(TOPIC, HOT, limit=10_000, max_requests=budget))
     assert slow.requests.total() == answer.coverage.requests <= budget
     assert (answer.coverage.complete, answer.coverage.cut_by) == (False, "budget")
-    whole = ask(world.manifest(), Query(TOPIC, HOT, limit=10_000))
+    whole = ask(days.manifest(), Query(TOPIC, HOT, limit=10_000))
     (covered,) = answer.coverage.stores
     found = {message.record.physical_offset for message in answer.messages}
     if covered.cold is not None:
@@ -330,9 +330,9 @@ def test_threads_that_race_never_exceed_the_budget(world: World, budget: int, se
             assert not claimed or message.record.physical_offset in found
 
 
-def test_the_newest_of_a_topic_ask_for_little_more_than_they_need(world: World) -> None:
+def test_the_newest_of_a_topic_ask_for_little_more_than_they_need(days: TwoDays) -> None:
     """Older segments could be asked at once, but what is under way is expected to suffice."""
-    coverage = ask(world.manifest(), Query(TOPIC, None, limit=7)).coverage
+    coverage = ask(days.manifest(), Query(TOPIC, None, limit=7)).coverage
     assert coverage.requests - coverage.manifest_requests <= 8
 
 
@@ -352,10 +352,10 @@ def ask_beside(manifest: ManifestStore, query: Query, clock: ManualClock) -> tup
 
 
 @pytest.mark.parametrize("pattern", ["*/head", "*/index/*", "*/log/*"])
-def test_requests_that_hang_for_ever_end_with_the_time_of_the_query(world: World, pattern: str) -> None:
+def test_requests_that_hang_for_ever_end_with_the_time_of_the_query(days: TwoDays, pattern: str) -> None:
     clock = ManualClock()
-    faulty = FaultyObjectStore(world.objects)
-    manifest = world.manifest(faulty)
+    faulty = FaultyObjectStore(days.objects)
+    manifest = days.manifest(faulty)
     hold = faulty.hold("get_if_changed" if pattern == "*/head" else "get_range", pattern, times=None)
     thread, answers = ask_beside(manifest, Query(TOPIC, HOT, limit=100, timeout_ms=5_000), clock)
     hold.wait_until_reached()
@@ -367,7 +367,7 @@ def test_requests_that_hang_for_ever_end_with_the_time_of_the_query(world: World
     (covered,) = coverage.stores
     assert (answer.messages, coverage.complete, coverage.cut_by) == ([], False, "timeout")
     if covered.cold is not None:  # behind the newest hit, whose frame hangs
-        newest = ask(world.manifest(), Query(TOPIC, HOT, limit=1)).messages[0].record.store_ms
+        newest = ask(days.manifest(), Query(TOPIC, HOT, limit=1)).messages[0].record.store_ms
         assert pattern == "*/log/*"
         assert covered.cold.from_ms > newest
     before = coverage.to_json(), len(faulty.calls)
@@ -375,12 +375,12 @@ def test_requests_that_hang_for_ever_end_with_the_time_of_the_query(world: World
     assert (coverage.to_json(), len(faulty.calls)) == before, "what was abandoned asks for nothing more"
 
 
-def test_what_is_certain_when_time_is_over_is_in_the_answer(world: World) -> None:
+def test_what_is_certain_when_time_is_over_is_in_the_answer(days: TwoDays) -> None:
     """One object in the middle hangs: the newer ones are there and claimed."""
     clock = ManualClock()
-    faulty = FaultyObjectStore(world.objects)
-    manifest = world.manifest(faulty)
-    entries = sorted(world.index(manifest), key=lambda entry: -entry.first)
+    faulty = FaultyObjectStore(days.objects)
+    manifest = days.manifest(faulty)
+    entries = sorted(days.index(manifest), key=lambda entry: -entry.first)
     stuck = entries[9]
     hold = faulty.hold("get_range", stuck.key, times=None)
     thread, answers = ask_beside(manifest, Query(TOPIC, RARE, timeout_ms=5_000), clock)
@@ -399,12 +399,12 @@ def test_what_is_certain_when_time_is_over_is_in_the_answer(world: World) -> Non
     assert answer.coverage.index_skipped == 1
 
 
-def test_a_query_that_hangs_takes_no_thread_from_others(world: World) -> None:
+def test_a_query_that_hangs_takes_no_thread_from_others(days: TwoDays) -> None:
     clock = ManualClock()
-    faulty = FaultyObjectStore(world.objects)
-    manifest = world.manifest(faulty)
+    faulty = FaultyObjectStore(days.objects)
+    manifest = days.manifest(faulty)
     pool = WorkerPool(4, "test-query")
-    entries = list(world.index(manifest))
+    entries = list(days.index(manifest))
     hold = faulty.hold("get_range", entries[-1].key, times=1)
     stores = [ArchiveSearch(STORE, ColdIndex(manifest, SeededRandomness(2)))]
     first: list[Answer] = []
@@ -414,7 +414,7 @@ def test_a_query_that_hangs_takes_no_thread_from_others(world: World) -> None:
     thread.start()
     hold.wait_until_reached()
     other = Searcher(pool, 32, clock).search(
-        [ArchiveSearch(STORE, ColdIndex(world.manifest(), SeededRandomness(2)))], Query(TOPIC, RARE)
+        [ArchiveSearch(STORE, ColdIndex(days.manifest(), SeededRandomness(2)))], Query(TOPIC, RARE)
     )
     assert len(other.messages) == len(RARE_FILES)
     hold.release()
@@ -444,10 +444,10 @@ def test_an_archive_is_not_asked_where_the_hot_tier_has_the_page(tmp_path: Path,
 
 @pytest.mark.parametrize(("key", "axis", "order"), list(product((HOT, None), TimeAxis, Order)))
 def test_pages_follow_each_other_without_a_gap_or_a_double(
-    world: World, key: str | None, axis: TimeAxis, order: Order
+    days: TwoDays, key: str | None, axis: TimeAxis, order: Order
 ) -> None:
     span = START_MS + 22 * HOUR_MS, START_MS + 26 * HOUR_MS
-    manifest = world.manifest()
+    manifest = days.manifest()
     query = Query(TOPIC, key, *span, limit=10_000, axis=axis, order=order)
     whole = [message.place(axis) for message in ask(manifest, query).messages]
     found = []

@@ -35,7 +35,7 @@ MOST_ERRORS = 0.5
 ABSENT = [f"nobody-{number}" for number in range(40)]
 
 
-class World:
+class PricedMonth:
     """An archive behind a store that counts."""
 
     def __init__(self) -> None:
@@ -62,28 +62,28 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
-    made = World()
+def month() -> PricedMonth:
+    made = PricedMonth()
     assert len(made.look_ups().objects) == FILES
     return made
 
 
 @pytest.fixture(scope="module")
-def warm(world: World) -> LookUps:
-    return world.warm()
+def warm(month: PricedMonth) -> LookUps:
+    return month.warm()
 
 
 class Asked:
     """An answer and what the store counted while it was made."""
 
-    def __init__(self, world: World, look_ups: LookUps, query: Query) -> None:
-        before, read = Counter(world.priced.requests), world.priced.bytes_read
+    def __init__(self, month: PricedMonth, look_ups: LookUps, query: Query) -> None:
+        before, read = Counter(month.priced.requests), month.priced.bytes_read
         self.answer: Answer = look_ups.ask(query)
-        counted = world.priced.requests - before
+        counted = month.priced.requests - before
         self.coverage = self.answer.coverage
         assert self.coverage.requests == counted.total()
         assert self.coverage.manifest_requests == counted["get_if_changed"] == 1, "the head is looked at once"
-        assert self.coverage.bytes == world.priced.bytes_read - read
+        assert self.coverage.bytes == month.priced.bytes_read - read
         assert self.coverage.cost_usd == pytest.approx(counted.total() * 0.4e-6)
         assert counted.keys() <= {"get_range", "get_if_changed"}
         assert (
@@ -98,26 +98,26 @@ def query(key: str, limit: int = 10_000, from_ms: int = 0, to_ms: int = END_OF_T
     return Query(TOPIC, key, from_ms=from_ms, to_ms=to_ms, limit=limit)
 
 
-def hits(world: World) -> Iterator[tuple[str, int]]:
+def hits(month: PricedMonth) -> Iterator[tuple[str, int]]:
     """Keys, and how many objects hold them."""
     for file, message in ((0, 5), (1_300, 15), (FILES - 1, 9)):
-        yield world.archive.key_of(file, message), 1
+        yield month.archive.key_of(file, message), 1
     yield "thrice", 3
     yield "ten", 10
 
 
-def holders_by_filter(world: World, key: str) -> int:
+def holders_by_filter(month: PricedMonth, key: str) -> int:
     """Objects whose filter does not rule a key out, by the filters as they are stored."""
     low, high = key_hash(TOPIC, key), key_hash_high(TOPIC, key)
-    return sum(found.may_contain(low, high) for found in world.filters)
+    return sum(found.may_contain(low, high) for found in month.filters)
 
 
 # misses
 
 
-def test_miss_with_filters_in_memory_asks_for_nothing_or_one_page(world: World, warm: LookUps) -> None:
-    asked = [Asked(world, warm, query(key)) for key in ABSENT]
-    assert [each.requests for each in asked] == [holders_by_filter(world, key) for key in ABSENT]
+def test_miss_with_filters_in_memory_asks_for_nothing_or_one_page(month: PricedMonth, warm: LookUps) -> None:
+    asked = [Asked(month, warm, query(key)) for key in ABSENT]
+    assert [each.requests for each in asked] == [holders_by_filter(month, key) for key in ABSENT]
     assert sum(each.requests <= 1 for each in asked) >= 0.9 * len(asked)
     for each in asked:
         assert each.found == 0
@@ -127,40 +127,40 @@ def test_miss_with_filters_in_memory_asks_for_nothing_or_one_page(world: World, 
         assert each.coverage.round_trips == min(1, each.requests)
 
 
-def test_miss_without_filters_asks_every_object_once(world: World) -> None:
-    bare = world.look_ups()
+def test_miss_without_filters_asks_every_object_once(month: PricedMonth) -> None:
+    bare = month.look_ups()
     bare.load_directories()
-    asked = Asked(world, bare, query("nobody"))
+    asked = Asked(month, bare, query("nobody"))
     assert (asked.requests, asked.coverage.round_trips, asked.coverage.index_filtered) == (FILES, 1, 0)
 
 
-def test_miss_from_an_empty_cache_asks_for_directory_and_page(world: World) -> None:
-    asked = Asked(world, world.look_ups(), query("nobody"))
+def test_miss_from_an_empty_cache_asks_for_directory_and_page(month: PricedMonth) -> None:
+    asked = Asked(month, month.look_ups(), query("nobody"))
     assert (asked.requests, asked.coverage.round_trips) == (2 * FILES, 2)
 
 
 @pytest.mark.parametrize("every", [pytest.param(2, marks=pytest.mark.slow), 30])
-def test_miss_asks_at_most_the_objects_whose_filter_is_not_in_memory(world: World, every: int) -> None:
-    some = world.look_ups()
+def test_miss_asks_at_most_the_objects_whose_filter_is_not_in_memory(month: PricedMonth, every: int) -> None:
+    some = month.look_ups()
     without = some.objects[::every]
     names = {entry.key for entry in without}
-    some.load_filters(world.plain, [entry for entry in some.objects if entry.key not in names])
+    some.load_filters(month.plain, [entry for entry in some.objects if entry.key not in names])
     some.load_directories()
-    key = next(key for key in ABSENT if holders_by_filter(world, key) == 0)
-    asked = Asked(world, some, query(key))
+    key = next(key for key in ABSENT if holders_by_filter(month, key) == 0)
+    asked = Asked(month, some, query(key))
     assert asked.requests == len(without)
     assert asked.coverage.index_searched == len(without)
 
 
-def test_filters_err_as_seldom_as_their_size_promises(world: World) -> None:
+def test_filters_err_as_seldom_as_their_size_promises(month: PricedMonth) -> None:
     """Measured on all filters of the month with keys that nobody has, against the share of bits that are set."""
     keys = [f"else-{number}" for number in range(400)]
     low = np.array([key_hash(TOPIC, key) for key in keys])
     high = np.array([key_hash_high(TOPIC, key) for key in keys])
-    wrong = sum(int(found.may_contain_each(low, high).sum()) for found in world.filters)
+    wrong = sum(int(found.may_contain_each(low, high).sum()) for found in month.filters)
     a_miss = wrong / len(keys)
-    expected = sum(found.false_positive_rate() for found in world.filters)
-    bits = sum(found.bits_per_key for found in world.filters) / FILES
+    expected = sum(found.false_positive_rate() for found in month.filters)
+    bits = sum(found.bits_per_key for found in month.filters) / FILES
     print(f"{bits:.1f} bits a key: {a_miss:.2f} of {FILES} filters err for a key, expected {expected:.2f}")
     assert expected / 1.5 < a_miss < 1.5 * expected
     assert a_miss < MOST_ERRORS
@@ -170,11 +170,11 @@ def test_filters_err_as_seldom_as_their_size_promises(world: World) -> None:
 
 
 def test_hit_asks_one_page_of_each_object_that_has_the_key_and_one_frame_of_each_message(
-    world: World, warm: LookUps
+    month: PricedMonth, warm: LookUps
 ) -> None:
-    for key, holders in hits(world):
-        asked = Asked(world, warm, query(key))
-        errors = holders_by_filter(world, key) - holders
+    for key, holders in hits(month):
+        asked = Asked(month, warm, query(key))
+        errors = holders_by_filter(month, key) - holders
         assert (asked.found, asked.requests) == (holders, 2 * holders + errors)
         assert errors <= 2
         assert asked.coverage.round_trips == 2
@@ -182,43 +182,45 @@ def test_hit_asks_one_page_of_each_object_that_has_the_key_and_one_frame_of_each
         assert asked.coverage.complete
 
 
-def test_hit_from_an_empty_cache_takes_four_round_trips(world: World) -> None:
-    cold = world.look_ups()
-    cold.load_filters(world.plain)
-    for key, holders in hits(world):
+def test_hit_from_an_empty_cache_takes_four_round_trips(month: PricedMonth) -> None:
+    cold = month.look_ups()
+    cold.load_filters(month.plain)
+    for key, holders in hits(month):
         cold.forget_all_but_the_manifest()
-        asked = Asked(world, cold, query(key))
-        errors = holders_by_filter(world, key) - holders
+        asked = Asked(month, cold, query(key))
+        errors = holders_by_filter(month, key) - holders
         assert (asked.found, asked.requests) == (holders, 4 * holders + 2 * errors)
         assert asked.coverage.round_trips == 4
 
 
 @pytest.mark.slow
-def test_hit_from_an_empty_cache_without_filters_takes_four_round_trips(world: World) -> None:
-    asked = Asked(world, world.look_ups(), query("thrice"))
+def test_hit_from_an_empty_cache_without_filters_takes_four_round_trips(month: PricedMonth) -> None:
+    asked = Asked(month, month.look_ups(), query("thrice"))
     assert (asked.found, asked.requests, asked.coverage.round_trips) == (3, 2 * FILES + 2 * 3, 4)
 
 
 @pytest.mark.slow
-def test_key_that_every_object_has_costs_a_page_of_each_and_every_frame_once(world: World) -> None:
-    kept = LookUps(world.priced, concurrency=8, data_bytes=256 << 20)
+def test_key_that_every_object_has_costs_a_page_of_each_and_every_frame_once(month: PricedMonth) -> None:
+    kept = LookUps(month.priced, concurrency=8, data_bytes=256 << 20)
     kept.load_directories()
     kept.load_seek_tables()
     low, frames = key_hash(TOPIC, "everywhere"), set()
-    for file in world.archive.files:
+    for file in month.archive.files:
         cold = int(file.cold[file.items["hash"] == low][0])
-        segment = kept.segments[cold // world.archive.segment_bytes]
+        segment = kept.segments[cold // month.archive.segment_bytes]
         table = SegmentReader(kept.manifest.reader(), segment).seek_table()
         frames.add((segment.base, table.frame_of(cold - segment.base)))
-    asked = Asked(world, kept, query("everywhere"))
+    asked = Asked(month, kept, query("everywhere"))
     assert (asked.found, asked.requests) == (FILES, FILES + len(frames))
     assert FILES > len(frames) > FILES // 5, "messages share frames"
     assert asked.coverage.round_trips == 2
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_newest_of_a_key_that_every_object_has_cost_a_few_requests(world: World, warm: LookUps, limit: int) -> None:
-    asked = Asked(world, warm, query("everywhere", limit))
+def test_newest_of_a_key_that_every_object_has_cost_a_few_requests(
+    month: PricedMonth, warm: LookUps, limit: int
+) -> None:
+    asked = Asked(month, warm, query("everywhere", limit))
     newest = [message.record.store_ms for message in asked.answer.messages]
     assert len(newest) == limit
     assert newest == sorted(newest, reverse=True)
@@ -228,8 +230,8 @@ def test_newest_of_a_key_that_every_object_has_cost_a_few_requests(world: World,
     assert asked.coverage.cut_by == "limit"
 
 
-def test_oldest_first_costs_as_little(world: World, warm: LookUps) -> None:
-    asked = Asked(world, warm, Query(TOPIC, "everywhere", limit=1, order=Order.OLDEST))
+def test_oldest_first_costs_as_little(month: PricedMonth, warm: LookUps) -> None:
+    asked = Asked(month, warm, Query(TOPIC, "everywhere", limit=1, order=Order.OLDEST))
     assert asked.answer.messages[0].record.store_ms < SHAPE.begin_of(1)
     assert asked.requests <= 64
 
@@ -238,19 +240,19 @@ def test_oldest_first_costs_as_little(world: World, warm: LookUps) -> None:
 
 
 @pytest.mark.parametrize("axis", list(TimeAxis))
-def test_window_of_a_few_objects_asks_only_those(world: World, axis: TimeAxis) -> None:
-    bare = world.look_ups()
+def test_window_of_a_few_objects_asks_only_those(month: PricedMonth, axis: TimeAxis) -> None:
+    bare = month.look_ups()
     bare.load_directories()
     first, end = SHAPE.begin_of(1_000) + 5_000, SHAPE.begin_of(1_003) - 5_000
-    asked = Asked(world, bare, Query(TOPIC, "nobody", from_ms=first, to_ms=end, axis=axis))
+    asked = Asked(month, bare, Query(TOPIC, "nobody", from_ms=first, to_ms=end, axis=axis))
     assert asked.requests == asked.coverage.index_considered == 3
-    everywhere = Asked(world, bare, Query(TOPIC, "everywhere", from_ms=first, to_ms=end, axis=axis))
+    everywhere = Asked(month, bare, Query(TOPIC, "everywhere", from_ms=first, to_ms=end, axis=axis))
     assert everywhere.coverage.index_considered == 3
     assert everywhere.requests <= 3 + 2 * 3
 
 
-def test_one_millisecond_asks_one_object(world: World, warm: LookUps) -> None:
-    (message,) = Asked(world, warm, query(world.archive.key_of(777, 3))).answer.messages
+def test_one_millisecond_asks_one_object(month: PricedMonth, warm: LookUps) -> None:
+    (message,) = Asked(month, warm, query(month.archive.key_of(777, 3))).answer.messages
     at = message.record.store_ms
-    asked = Asked(world, warm, query(world.archive.key_of(777, 3), from_ms=at, to_ms=at + 1))
+    asked = Asked(month, warm, query(month.archive.key_of(777, 3), from_ms=at, to_ms=at + 1))
     assert (asked.found, asked.requests, asked.coverage.index_considered) == (1, 2, 1)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.service.served import served
+from tests.support.world import World
 from tierlog.service.cli.line_loader import LineRules, LoadReport, TimestampParser, batches_of_lines
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.sample import BORN_FORMAT, BORN_PATTERN, KEY_PATTERNS, TAG_PATTERN, sample_log
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.message.batch import Message
-from tierlog.tiering.objects.memory import MemoryObjectStore
 
 SIZES: dict[str, object] = {
     "hot.segment_bytes": 128 << 10,
@@ -89,16 +89,15 @@ class PageWorld:
 @contextlib.contextmanager
 def page_world(folder: Path, *, port: int = 0, **sizes: object) -> Iterator[PageWorld]:
     """An empty store; what to put into it is the caller's."""
-    clock = ManualClock(END_MS - HISTORY_MS)
-    objects = FaultyObjectStore(MemoryObjectStore(clock))
     settings = Settings.load(None, {**SIZES, **sizes})
-    engine = Store.open(folder / "store", settings=settings, cold_url="memory://page", clock=clock, objects=objects)
+    world = World(folder / "store", settings=settings, clock=ManualClock(END_MS - HISTORY_MS), store_id=None)
+    engine = world.open()
     try:
         with served(engine, settings, port=port) as url:
             lines = iter(b"".join(sample_log(20_000)).splitlines(keepends=True))
-            yield PageWorld(engine, settings, clock, objects, url, lines)
+            yield PageWorld(engine, settings, world.clock, world.bucket, url, lines)
     finally:
-        objects.heal()
+        world.bucket.heal()
         engine.close()
 
 

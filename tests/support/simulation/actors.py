@@ -12,7 +12,7 @@ import numpy as np
 from tests.support.simulation.ledger import Intent, Ledger, rows_of
 from tests.support.simulation.scheduler import Process, Scheduler, SimClock, SimLock
 from tests.support.simulation.server import GRACE_MS, HOUR_MS, MINUTE_MS, Client, Server, Weather
-from tests.support.simulation.world import World
+from tests.support.simulation.simulation import Simulation
 from tierlog.tiering.base.errors import (
     ConflictError,
     FencedError,
@@ -49,13 +49,13 @@ class Volume:
 class SimManifest(ManifestStore):
     """A manifest whose calls say what they mean, and are held to what they report."""
 
-    def __init__(self, world: ArchiveWorld, client: Client, clock: SimClock) -> None:
-        randomness = SeededRandomness(world.chance.getrandbits(60))
+    def __init__(self, simulation: ArchiveSimulation, client: Client, clock: SimClock) -> None:
+        randomness = SeededRandomness(simulation.chance.getrandbits(60))
         super().__init__(client, KEYS, randomness=randomness, options=OPTIONS, clock=clock)
         self.randomness = randomness
         self._client = client
-        self._scheduler = world.scheduler
-        self._lock = SimLock(world.scheduler)  # type: ignore[assignment]
+        self._scheduler = simulation.scheduler
+        self._lock = SimLock(simulation.scheduler)  # type: ignore[assignment]
 
     def claimed(self, epoch: int) -> None:
         """Another manifest of this process has claimed the store."""
@@ -99,7 +99,7 @@ class SimManifest(ManifestStore):
         assert intent.landed or intent.kind == "claim", f"a {intent.kind} was reported and did not land"
 
 
-class ArchiveWorld(World):
+class ArchiveSimulation(Simulation):
     """One simulated archive, and a ledger of what must be true of it."""
 
     def __init__(self, scheduler: Scheduler, server: Server, ledger: Ledger, weather: Weather) -> None:
@@ -107,28 +107,28 @@ class ArchiveWorld(World):
         self.ledger = ledger
 
 
-def open_store(world: ArchiveWorld, volume: Volume, *, takes_over: bool = False, after_ms: int = 0) -> None:
+def open_store(simulation: ArchiveSimulation, volume: Volume, *, takes_over: bool = False, after_ms: int = 0) -> None:
     """Begin a process that writes with a volume; when killed it is opened again."""
-    process = world.process("store")
-    store = StoreProcess(world, volume, process, takes_over=takes_over)
-    world.scheduler.spawn(process.name, process, store.run, after_ms=after_ms)
-    world.when_killed(process, lambda: open_store(world, store.volume), after_ms=after_ms)
+    process = simulation.process("store")
+    store = StoreProcess(simulation, volume, process, takes_over=takes_over)
+    simulation.scheduler.spawn(process.name, process, store.run, after_ms=after_ms)
+    simulation.when_killed(process, lambda: open_store(simulation, store.volume), after_ms=after_ms)
 
 
-def start_job(world: ArchiveWorld, kind: str, body: Callable[[ArchiveWorld, Process], None]) -> None:
+def start_job(simulation: ArchiveSimulation, kind: str, body: Callable[[ArchiveSimulation, Process], None]) -> None:
     """Begin a process that writes with no volume, or not at all; when killed it is begun again."""
-    process = world.process(kind)
-    world.scheduler.spawn(process.name, process, lambda: body(world, process))
-    world.when_killed(process, lambda: start_job(world, kind, body))
+    process = simulation.process(kind)
+    simulation.scheduler.spawn(process.name, process, lambda: body(simulation, process))
+    simulation.when_killed(process, lambda: start_job(simulation, kind, body))
 
 
 class StoreProcess:
     """A store's way to its archive: claim, archive, index, expire, erase; and its sweep beside it."""
 
-    def __init__(self, world: ArchiveWorld, volume: Volume, process: Process, *, takes_over: bool) -> None:
-        self._world, self._process, self._takes_over = world, process, takes_over
-        self._clock = world.clock()
-        self._chance = world.chance
+    def __init__(self, simulation: ArchiveSimulation, volume: Volume, process: Process, *, takes_over: bool) -> None:
+        self._simulation, self._process, self._takes_over = simulation, process, takes_over
+        self._clock = simulation.clock()
+        self._chance = simulation.chance
         self.volume = volume
 
     def run(self) -> None:
@@ -136,23 +136,23 @@ class StoreProcess:
         self.volume = replace(self.volume, opens=self.volume.opens + 1)
         open_id = f"{self.volume.volume_id}-{self._process.name}"
         self.volume = replace(self.volume, head_open_ids=(*self.volume.head_open_ids, open_id))
-        self._manifest = SimManifest(self._world, self._world.client(self._process), self._clock)
+        self._manifest = SimManifest(self._simulation, self._simulation.client(self._process), self._clock)
         owner = Ownership(self.volume.volume_id, open_id, self.volume.head_open_ids)
         try:
             if self._takes_over:
                 self._until_answered(lambda: self._take_over(owner))
-                self._world.count("took over")
+                self._simulation.count("took over")
             else:
                 self._until_answered(lambda: self._manifest.claim(owner, log_begin=0, log_end=1 << 60))
             self.volume = replace(self.volume, head_open_ids=(open_id,))
             name = f"{self._process.name}.sweep"
-            self._world.scheduler.spawn(name, self._process, self._sweep)
+            self._simulation.scheduler.spawn(name, self._process, self._sweep)
             while True:
                 self._until_answered(self._work)
                 is_idle = self._chance.random() < 0.03
-                self._world.sleep(2 * GRACE_MS if is_idle else 30 * MINUTE_MS)
+                self._simulation.sleep(2 * GRACE_MS if is_idle else 30 * MINUTE_MS)
         except (FencedError, StoreMismatchError):
-            self._world.count("fenced")
+            self._simulation.count("fenced")
 
     def _until_answered(self, step: Callable[[], object]) -> None:
         while True:
@@ -161,7 +161,7 @@ class StoreProcess:
             except StoreMismatchError:
                 raise
             except (UnavailableError, ConflictError, ObjectNotFoundError):
-                self._world.sleep(MINUTE_MS)
+                self._simulation.sleep(MINUTE_MS)
             else:
                 return
 
@@ -177,7 +177,7 @@ class StoreProcess:
         entry = upload_segment(self._manifest, head.archived_to)
         change = ManifestChange(log=(entry,), archived_to=entry.next, begun_s=begun_s)
         self._manifest.commit(change, head)
-        self._world.count("archived")
+        self._simulation.count("archived")
 
     def _index(self, head: Head) -> None:
         if head.indexed_to >= head.archived_to:
@@ -189,13 +189,13 @@ class StoreProcess:
             entry = upload_index(self._manifest, 0, head.indexed_to, following)
             change = replace(change, index=(entry,), begun_s=begun_s)
         self._manifest.commit(change, head)
-        self._world.count("indexed")
+        self._simulation.count("indexed")
 
     def _expire(self, head: Head) -> None:
         first = head.cold_min + SEGMENT * self._chance.randrange(1, 4)
         if first <= head.indexed_to - 6 * SEGMENT:
             self._manifest.commit_other(ManifestChange(cold_min=first), owned=True)
-            self._world.count("expired")
+            self._simulation.count("expired")
 
     def _erase(self, head: Head) -> None:
         reader = self._manifest.reader()
@@ -211,7 +211,7 @@ class StoreProcess:
             log=(new,), remove=(old,), close_tombstones=(stone.tombstone_id,), begun_s=begun_s
         )  # fmt: skip
         self._manifest.commit_other(change, owned=True)
-        self._world.count("erased")
+        self._simulation.count("erased")
 
     def _state(self, head: Head) -> None:
         begun_s = self._manifest.begin_upload()
@@ -237,11 +237,11 @@ class StoreProcess:
 
     def _sweep(self) -> None:
         # a manifest of its own: readers of one wait for each other's fetches, which is no place where others go on here
-        manifest = SimManifest(self._world, self._world.client(self._process), self._clock)
+        manifest = SimManifest(self._simulation, self._simulation.client(self._process), self._clock)
         manifest.claimed(self._manifest.epoch)
         sweep = Sweep(manifest, self._clock, lambda: None)
         while True:
-            self._world.sleep(GRACE_MS // 4)
+            self._simulation.sleep(GRACE_MS // 4)
             try:
                 report = sweep.run(lambda: None)
             except FencedError:
@@ -250,7 +250,7 @@ class StoreProcess:
                 continue
             assert not report.kept, report.kept
             if report.removed or report.orphans:
-                self._world.count("swept")
+                self._simulation.count("swept")
 
 
 def upload_segment(manifest: SimManifest, base: int, *, with_rows: bool = True) -> LogEntry:
@@ -288,52 +288,52 @@ def bounds_of(offset: int) -> TimeBounds:
     return TimeBounds(number * 1000, number * 1000 + 999, number * 1000, number * 1000 + 999)
 
 
-def run_merges(world: ArchiveWorld, process: Process) -> None:
+def run_merges(simulation: ArchiveSimulation, process: Process) -> None:
     """A job of its own: several neighbouring index objects become one."""
-    manifest = SimManifest(world, world.client(process), world.clock())
+    manifest = SimManifest(simulation, simulation.client(process), simulation.clock())
     while True:
-        world.sleep(2 * HOUR_MS)
+        simulation.sleep(2 * HOUR_MS)
         try:
             head = manifest.refresh()
             entries = sorted(manifest.all_index_entries(manifest.reader(), head), key=lambda entry: entry.first)
             if len(entries) < 3:
                 continue
-            start = world.chance.randrange(len(entries) - 1)
-            inputs = tuple(entries[start : start + world.chance.randrange(2, 5)])
+            start = simulation.chance.randrange(len(entries) - 1)
+            inputs = tuple(entries[start : start + simulation.chance.randrange(2, 5)])
             begun_s = manifest.begin_upload()
             merged = upload_index(manifest, 1, inputs[0].first, inputs[-1].next)
             manifest.commit_other(ManifestChange(index=(merged,), remove=inputs, begun_s=begun_s))
-            world.count("merged")
+            simulation.count("merged")
         except (UnavailableError, ConflictError, ObjectNotFoundError):
-            world.count("merge refused")
+            simulation.count("merge refused")
 
 
-def run_reader(world: ArchiveWorld, process: Process) -> None:
+def run_reader(simulation: ArchiveSimulation, process: Process) -> None:
     """Reads everything below one head over hours, and what it holds within the grace period must be there."""
     while True:
-        world.sleep(2 * HOUR_MS)
-        manifest = SimManifest(world, world.client(process), world.clock())
+        simulation.sleep(2 * HOUR_MS)
+        manifest = SimManifest(simulation, simulation.client(process), simulation.clock())
         reader = manifest.reader()
-        read_at_ms, had_head = world.scheduler.now_ms, world.ledger.head is not None
+        read_at_ms, had_head = simulation.scheduler.now_ms, simulation.ledger.head is not None
         key = KEYS.head
         try:
             head = manifest.refresh()
             for page in manifest.pages(reader, head):
                 key = page.key
                 manifest.objects.head(key)
-                if world.chance.random() < 0.1:
-                    world.sleep(GRACE_MS // 3)
+                if simulation.chance.random() < 0.1:
+                    simulation.sleep(GRACE_MS // 3)
             for segment in manifest.log_entries(reader, head):
                 key = segment.key
                 manifest.objects.get_range(key, 0, 5)
             for items in manifest.all_index_entries(reader, head):
                 key = items.key
                 manifest.objects.get_range(key, 0, 5)
-            world.count("read")
+            simulation.count("read")
         except ObjectNotFoundError as error:
             missing = error.path or key
             if missing != KEYS.head or had_head:  # the first one may come while the answer is on its way
-                world.ledger.judge_missing(missing, read_at_ms)
-            world.count("read too late")
+                simulation.ledger.judge_missing(missing, read_at_ms)
+            simulation.count("read too late")
         except UnavailableError:
-            world.count("read given up")
+            simulation.count("read given up")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from tests.support.simulation.actors import (
     KEYS,
     SEGMENT,
-    ArchiveWorld,
+    ArchiveSimulation,
     Volume,
     open_store,
     run_merges,
@@ -22,7 +22,7 @@ from tests.support.simulation.ledger import BrokenPromiseError, Ledger
 from tests.support.simulation.run_tails import simulate_tails
 from tests.support.simulation.scheduler import START_MS, Scheduler
 from tests.support.simulation.server import CALM, GRACE_MS, HOUR_MS, Server, Trace, Weather
-from tests.support.simulation.world import Outcome
+from tests.support.simulation.simulation import Outcome
 
 _STORMY_MS = 20 * HOUR_MS
 _CALM_MS = 7 * GRACE_MS // 2
@@ -36,34 +36,34 @@ def simulate(seed: int, *, show: Callable[[str], object] | None = None) -> Outco
     trace = Trace(scheduler, show)
     server = Server(scheduler, trace)
     ledger = Ledger(server, KEYS, GRACE_MS, SEGMENT)
-    world = ArchiveWorld(scheduler, server, ledger, chance.choice(_WEATHERS))
+    simulation = ArchiveSimulation(scheduler, server, ledger, chance.choice(_WEATHERS))
     try:
         first = Volume("volume-1")
-        open_store(world, first)
+        open_store(simulation, first)
         if chance.random() < 0.7:  # the same volume, attached elsewhere while the first goes on
-            scheduler.later(chance.randrange(_STORMY_MS), lambda: _open_again(world, first))
+            scheduler.later(chance.randrange(_STORMY_MS), lambda: _open_again(simulation, first))
         if chance.random() < 0.5:  # a restore onto another volume while the first goes on
-            open_store(world, Volume("volume-2"), takes_over=True, after_ms=chance.randrange(HOUR_MS, _STORMY_MS))
+            open_store(simulation, Volume("volume-2"), takes_over=True, after_ms=chance.randrange(HOUR_MS, _STORMY_MS))
         for kind, body in (
             ("merge", run_merges),
             ("merge", run_merges),
             ("reader", run_reader),
             ("reader", run_reader),
         ):
-            start_job(world, kind, body)
+            start_job(simulation, kind, body)
         scheduler.run(START_MS + _STORMY_MS)
-        world.calm_down(CALM)
+        simulation.calm_down(CALM)
         scheduler.run(START_MS + _STORMY_MS + _CALM_MS)
         _check_leaks(server, ledger)
-        return Outcome(seed, trace.digest, scheduler.steps, ledger.heads, dict(world.counts))
+        return Outcome(seed, trace.digest, scheduler.steps, ledger.heads, dict(simulation.counts))
     finally:
         scheduler.end()
 
 
-def _open_again(world: ArchiveWorld, volume: Volume) -> None:
-    head = world.ledger.head
+def _open_again(simulation: ArchiveSimulation, volume: Volume) -> None:
+    head = simulation.ledger.head
     if head is not None and head.volume_id == volume.volume_id:
-        open_store(world, Volume(volume.volume_id, (head.open_id,)))
+        open_store(simulation, Volume(volume.volume_id, (head.open_id,)))
 
 
 def _check_leaks(server: Server, ledger: Ledger) -> None:

@@ -14,10 +14,10 @@ from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.simulation.ledger import BrokenPromiseError
 from tests.support.simulation.scheduler import START_MS, Scheduler
 from tests.support.simulation.server import CALM, GRACE_MS, HOUR_MS, Server, Trace, Weather
+from tests.support.simulation.simulation import Outcome
 from tests.support.simulation.tail_ledger import TailLedger, number_of
 from tests.support.simulation.threads import simulated
-from tests.support.simulation.volumes import COLD_URL, KEYS, ROOT, SETTINGS, STORE_ID, TailWorld, open_volume
-from tests.support.simulation.world import Outcome
+from tests.support.simulation.volumes import COLD_URL, KEYS, ROOT, SETTINGS, STORE_ID, TailSimulation, open_volume
 from tests.support.world import read_all
 from tierlog.service.cli.salvager import salvage
 from tierlog.service.cli.targets import LocalWriter
@@ -45,25 +45,25 @@ def simulate_tails(seed: int, *, show: Callable[[str], object] | None = None) ->
     trace = Trace(scheduler, show)
     server = Server(scheduler, trace)
     ledger = TailLedger(server, KEYS, GRACE_MS)
-    world = TailWorld(scheduler, server, ledger, chance.choice(_WEATHERS))
+    simulation = TailSimulation(scheduler, server, ledger, chance.choice(_WEATHERS))
     with simulated(scheduler, *_MODULES):
         try:
-            open_volume(world)
+            open_volume(simulation)
             for _ in range(chance.choice((1, 1, 2, 3))):
-                open_volume(world, restore=True, after_ms=chance.randrange(HOUR_MS, _STORMY_MS))
+                open_volume(simulation, restore=True, after_ms=chance.randrange(HOUR_MS, _STORMY_MS))
             scheduler.run(START_MS + _STORMY_MS)
-            world.calm_down(CALM)
+            simulation.calm_down(CALM)
             scheduler.run(START_MS + _STORMY_MS + _CALM_MS)
         finally:
             scheduler.end()
-    read_again = _read_again(server, ledger, world)
-    counts = dict(world.counts)
+    read_again = _read_again(server, ledger, simulation)
+    counts = dict(simulation.counts)
     counts |= {"promised": len(ledger.promised), "promised by tails": ledger.promised_by_tails}
     counts |= {"fences": ledger.fences, "read again": read_again}
     return Outcome(seed, trace.digest, scheduler.steps, ledger.heads, counts)
 
 
-def _read_again(server: Server, ledger: TailLedger, world: TailWorld) -> int:
+def _read_again(server: Server, ledger: TailLedger, simulation: TailSimulation) -> int:
     """All disks are lost, a last volume is made from the bucket alone, and its queues are read as a consumer does.
 
     Then the disks turn up, whatever the log of each ends in, and are salvaged into it.
@@ -75,7 +75,7 @@ def _read_again(server: Server, ledger: TailLedger, world: TailWorld) -> int:
     try:
         found = _numbers(engine)
         durable: set[int] = set()
-        for fs, acknowledged in zip(world.disks, world.durable, strict=True):
+        for fs, acknowledged in zip(simulation.disks, simulation.durable, strict=True):
             if acknowledged:  # else it may be of a restore that was never done
                 durable |= acknowledged
                 components = Components(
@@ -83,7 +83,7 @@ def _read_again(server: Server, ledger: TailLedger, world: TailWorld) -> int:
                 )  # fmt: skip
                 for run in range(2):
                     report = salvage(ROOT, components, LocalWriter(engine), lambda done, of: None)
-                    world.counts["salvaged"] = world.counts.get("salvaged", 0) + report.appended
+                    simulation.counts["salvaged"] = simulation.counts.get("salvaged", 0) + report.appended
                     if report.not_saved or (run and report.appended):
                         raise BrokenPromiseError(f"run {run} of salvage: {report}")
         salvaged = _numbers(engine)

@@ -21,7 +21,7 @@ _HANDOVER_LIMIT_S = 120.0
 
 
 class StoppedError(BaseException):
-    """Unwinds an actor: the world ends, or its process was killed."""
+    """Unwinds an actor: the simulation ends, or its process was killed."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""Real engines in a simulated world: volumes whose appends wait for the bucket, and restores that take over from them.
+"""Real engines in a simulation: volumes whose appends wait for the bucket, and restores that take over from them.
 
 A volume goes on after a kill, with the disk that it had; a restore that is killed is begun again in its directory. A
-volume that was taken over goes on appending for as long as the world lasts: nobody is told that it worked.
+volume that was taken over goes on appending for as long as the simulation lasts: nobody is told that it worked.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import cast
 from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.simulation.scheduler import Process, Scheduler
 from tests.support.simulation.server import GRACE_MS, HOUR_MS, MINUTE_MS, Server, Weather
+from tests.support.simulation.simulation import Simulation
 from tests.support.simulation.tail_ledger import TailLedger, body_of
-from tests.support.simulation.world import World
 from tests.support.stores.engines import small_settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import (
@@ -42,7 +42,7 @@ _LENGTHS = (5, 60, 60, 300, 1500)
 _LEVELS = (*[Durability.ARCHIVED] * 7, Durability.FLUSHED, Durability.ASYNC)
 
 
-class TailWorld(World):
+class TailSimulation(Simulation):
     """Volumes of one store around one bucket, and the ledger of what they promise."""
 
     def __init__(self, scheduler: Scheduler, server: Server, ledger: TailLedger, weather: Weather) -> None:
@@ -55,51 +55,51 @@ class TailWorld(World):
         self.durable: list[set[int]] = []
 
 
-def open_volume(world: TailWorld, *, restore: bool = False, after_ms: int = 0) -> None:
+def open_volume(simulation: TailSimulation, *, restore: bool = False, after_ms: int = 0) -> None:
     """Begin a process on a disk of its own."""
-    world.disks.append(CrashFileSystem(seed=len(world.disks) + 1))
-    world.durable.append(set())
-    _begin(world, len(world.disks) - 1, restore=restore, after_ms=after_ms)
+    simulation.disks.append(CrashFileSystem(seed=len(simulation.disks) + 1))
+    simulation.durable.append(set())
+    _begin(simulation, len(simulation.disks) - 1, restore=restore, after_ms=after_ms)
 
 
-def _begin(world: TailWorld, disk: int, *, restore: bool, after_ms: int = 0) -> None:
-    process = world.process("restore" if restore else "volume")
-    volume = VolumeProcess(world, disk, process, restore=restore)
+def _begin(simulation: TailSimulation, disk: int, *, restore: bool, after_ms: int = 0) -> None:
+    process = simulation.process("restore" if restore else "volume")
+    volume = VolumeProcess(simulation, disk, process, restore=restore)
 
     def again() -> None:
-        cut = world.chance.random() < 0.5  # the power of the whole machine, or only the process
-        world.disks[disk] = volume.fs.crash(world.chance.getrandbits(30)) if cut else volume.fs.after_kill()
-        _begin(world, disk, restore=restore)
+        cut = simulation.chance.random() < 0.5  # the power of the whole machine, or only the process
+        simulation.disks[disk] = volume.fs.crash(simulation.chance.getrandbits(30)) if cut else volume.fs.after_kill()
+        _begin(simulation, disk, restore=restore)
 
-    world.scheduler.spawn(process.name, process, volume.run, after_ms=after_ms)
-    world.when_killed(process, again, after_ms=after_ms)
+    simulation.scheduler.spawn(process.name, process, volume.run, after_ms=after_ms)
+    simulation.when_killed(process, again, after_ms=after_ms)
 
 
 class VolumeProcess:
     """An engine, whoever appends to it, and its rounds."""
 
-    def __init__(self, world: TailWorld, disk: int, process: Process, *, restore: bool) -> None:
-        self._world, self._process, self._restore = world, process, restore
-        self._clock, self._chance = world.clock(), world.chance
-        self._client = world.client(process)
-        self.fs = world.disks[disk]
-        self._durable = world.durable[disk]
+    def __init__(self, simulation: TailSimulation, disk: int, process: Process, *, restore: bool) -> None:
+        self._simulation, self._process, self._restore = simulation, process, restore
+        self._clock, self._chance = simulation.clock(), simulation.chance
+        self._client = simulation.client(process)
+        self.fs = simulation.disks[disk]
+        self._durable = simulation.durable[disk]
 
     def run(self) -> None:
         """Open, then work for ever."""
         engine = self._opened()
         if engine is None:
-            self._world.count("fenced at opening")
+            self._simulation.count("fenced at opening")
             return
         if self._restore:
-            self._world.count("restored")
+            self._simulation.count("restored")
         for number in range(_APPENDERS):
-            self._world.scheduler.spawn(
+            self._simulation.scheduler.spawn(
                 f"{self._process.name}.append{number}", self._process, lambda: self._append_for_ever(engine)
             )
-        self._world.scheduler.spawn(f"{self._process.name}.sweep", self._process, lambda: self._sweep(engine))
+        self._simulation.scheduler.spawn(f"{self._process.name}.sweep", self._process, lambda: self._sweep(engine))
         while True:
-            self._world.sleep(20 * MINUTE_MS)
+            self._simulation.sleep(20 * MINUTE_MS)
             self._round(engine)
 
     def _opened(self) -> Store | None:
@@ -114,14 +114,14 @@ class VolumeProcess:
             except (FencedError, StoreMismatchError):
                 return None
             except (UnavailableError, NotFoundError, ConflictError):
-                self._world.count("opened later")
-                self._world.sleep(10 * MINUTE_MS)
+                self._simulation.count("opened later")
+                self._simulation.sleep(10 * MINUTE_MS)
                 continue
             if engine.read_only_reason is None:
                 return engine
             engine.close()  # what may be in tails could not be asked
-            self._world.count("opened later")
-            self._world.sleep(10 * MINUTE_MS)
+            self._simulation.count("opened later")
+            self._simulation.sleep(10 * MINUTE_MS)
 
     def _round(self, engine: Store) -> None:
         """What the background does, and what an operator asks for."""
@@ -130,20 +130,20 @@ class VolumeProcess:
             self._chance.choice(steps)()
             if self._chance.random() < 0.2:
                 engine.archive(drop_hot=True)
-            self._world.count("rounds")
+            self._simulation.count("rounds")
         except (FencedError, UnavailableError, ConflictError, ReadOnlyError, ClosedError, NotFoundError):
-            self._world.count("rounds refused")
+            self._simulation.count("rounds refused")
 
     def _append_for_ever(self, engine: Store) -> None:
         while True:
             busy = self._chance.random() < 0.7
-            self._world.sleep(MINUTE_MS if busy else 2 * HOUR_MS)
+            self._simulation.sleep(MINUTE_MS if busy else 2 * HOUR_MS)
             self._append(engine)
 
     def _append(self, engine: Store) -> None:
-        world = self._world
-        numbers = [*range(world.sent, world.sent + self._chance.choice((1, 1, 2, 4)))]
-        world.sent += len(numbers)
+        simulation = self._simulation
+        numbers = [*range(simulation.sent, simulation.sent + self._chance.choice((1, 1, 2, 4)))]
+        simulation.sent += len(numbers)
         messages = [
             Message(
                 self._chance.choice(_TOPICS), body_of(number, self._chance.choice(_LENGTHS)), [f"key-{number}"],
@@ -155,22 +155,22 @@ class VolumeProcess:
         try:
             engine.append(messages, level)
         except (FencedError, ReadOnlyError):
-            world.count("appends refused")
+            simulation.count("appends refused")
         except (UnavailableError, ConflictError, ClosedError):
-            world.count("appends unknown")
+            simulation.count("appends unknown")
         else:
-            world.count(f"appends {level.value}")
+            simulation.count(f"appends {level.value}")
             if level is not Durability.ASYNC:
                 self._durable.update(numbers)
             if level is Durability.ARCHIVED:
-                world.ledger.acknowledged(numbers)
+                simulation.ledger.acknowledged(numbers)
 
     def _sweep(self, engine: Store) -> None:
         """Tails go beside everything else."""
         assert engine._archived is not None
         while True:
-            self._world.sleep(GRACE_MS // 2)
+            self._simulation.sleep(GRACE_MS // 2)
             try:
                 engine._archived.sweep_due()
             except (UnavailableError, NotFoundError):
-                self._world.count("sweeps refused")
+                self._simulation.count("sweeps refused")

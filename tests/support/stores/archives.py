@@ -11,7 +11,7 @@ from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.types import END_OF_TIME_MS, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
-from tierlog.tiering.format.manifest import Head, LogEntry, PageNode
+from tierlog.tiering.format.manifest import Head, PageNode
 from tierlog.tiering.message.batch import Message
 
 TOPICS = ("orders", "pays", "rare")
@@ -93,9 +93,3 @@ class Named:
         for index in manifest.index_entries(reader, head, TimeAxis.STORE, ever):
             add("index object", index.key)
         return cls(head, kinds)
-
-
-def entry_of(manifest: ManifestStore, key: str) -> LogEntry:
-    """The segment with this object."""
-    head = manifest.refresh()
-    return next(entry for entry in manifest.log_entries(manifest.reader(), head) if entry.key == key)

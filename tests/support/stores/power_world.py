@@ -156,6 +156,9 @@ class PowerWorld(World):
 
         self.fs.on_call = on_call
 
+    def gateway(self) -> CountedObjectStore:
+        return self.objects
+
     def notes(self) -> Notes:
         """What was asked and promised so far."""
         return Notes(dict(self.attempted), dict(self.durable), dict(self._asked), dict(self._committed))
@@ -185,7 +188,7 @@ class PowerWorld(World):
         ]  # fmt: skip
 
     def _make(self, steps: Iterable[Step]) -> dict[str, int]:
-        engine = self.open(objects=self.objects)
+        engine = self.open()
         for step in steps:
             self._steps[step.__name__] = self._steps.get(step.__name__, 0) + 1
             self.clock.advance(self._random.randrange(400))
@@ -249,12 +252,12 @@ class PowerWorld(World):
     def _reopen(self, engine: Store) -> Store:
         engine.close()
         self._promise()
-        return self.open(objects=self.objects)
+        return self.open()
 
     def _kill(self, engine: Store) -> Store:
         """A killed process loses nothing that it had written, but it had promised nothing either."""
         self.fs.kill()
-        return self.open(objects=self.objects)
+        return self.open()
 
     def _roll(self, engine: Store) -> None:
         rolls = engine._hot.log.end > engine._hot.log.last_base

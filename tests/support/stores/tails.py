@@ -27,7 +27,7 @@ EVER = float("inf")
 
 
 @dataclass
-class TailWorld:
+class TailedStore:
     """A hot store and its bucket, and a writer that does one step at a time."""
 
     hot_world: HotWorld = field(default_factory=HotWorld)
@@ -104,10 +104,10 @@ class TailWorld:
         return b"".join(bytes(segment.data) for segment in self.hot.log.segments())[:end]
 
 
-def take_over(world: TailWorld, volume_id: str = "other") -> tuple[ManifestStore, Head]:
+def take_over(tailed: TailedStore, volume_id: str = "other") -> tuple[ManifestStore, Head]:
     """Another volume becomes the owner; its manifest and the head that says so."""
     manifest = ManifestStore(
-        world.objects, KEYS, randomness=SeededRandomness(99), options=ColdOptions(), clock=world.clock
+        tailed.objects, KEYS, randomness=SeededRandomness(99), options=ColdOptions(), clock=tailed.clock
     )
     owner = Ownership(volume_id, f"open of {volume_id}", (f"open of {volume_id}",))
     return manifest, manifest.take_over(owner, ManifestChange(), manifest.refresh())

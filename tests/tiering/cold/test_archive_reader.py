@@ -26,7 +26,7 @@ PAGE = 1000
 PAGES = 400
 
 
-class World:
+class NumberedPages:
     """Objects of numbered pages, each with a checksum in front, read through one cache."""
 
     def __init__(self, limit_bytes: int = 1 << 20, *, disk: bool = False) -> None:
@@ -66,153 +66,153 @@ def checked(data: bytes) -> bytes:
 
 
 def test_what_was_read_once_is_not_asked_for_again() -> None:
-    world = World()
-    first, second = world.page(3), world.page(3)
+    pages = NumberedPages()
+    first, second = pages.page(3), pages.page(3)
     assert (first.requests, first.bytes, first.hits) == (1, PAGE, 0)
     assert (second.requests, second.bytes, second.hits, second.hit_bytes) == (0, 0, 1, PAGE)
     assert not second.stages
 
 
 def test_the_disk_gives_what_memory_lost_and_memory_has_it_again() -> None:
-    world = World(disk=True)
-    world.page(3)
-    world.written()
-    world.cache.data.forget("s/log/a")
-    world.cache.data = MemoryCache(1 << 20)
-    bills = [world.page(3), world.page(3)]
+    pages = NumberedPages(disk=True)
+    pages.page(3)
+    pages.written()
+    pages.cache.data.forget("s/log/a")
+    pages.cache.data = MemoryCache(1 << 20)
+    bills = [pages.page(3), pages.page(3)]
     assert [bill.requests for bill in bills] == [0, 0]
-    assert world.requests() == 1
-    layers = world.cache.counters()
+    assert pages.requests() == 1
+    layers = pages.cache.counters()
     assert (layers["disk"].hits, layers["data"].hits, layers["data"].misses) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("layer", ["data", "metadata"])
 def test_wrong_bytes_are_never_kept(layer: str) -> None:
-    world = World(disk=True)
-    world.bucket.short_read("get_range")
-    read = getattr(world.reader(), layer)
+    pages = NumberedPages(disk=True)
+    pages.bucket.short_read("get_range")
+    read = getattr(pages.reader(), layer)
     with pytest.raises(ChecksumMismatchError):
         read("s/log/a", 0, PAGE, "page", checked)
-    world.written()
-    assert all(counters.entries == 0 for counters in world.cache.counters().values())
-    assert read("s/log/a", 0, PAGE, "page", checked) == world.content[: PAGE - 4]
+    pages.written()
+    assert all(counters.entries == 0 for counters in pages.cache.counters().values())
+    assert read("s/log/a", 0, PAGE, "page", checked) == pages.content[: PAGE - 4]
 
 
 def test_bytes_that_went_wrong_in_memory_are_asked_for_again() -> None:
-    world = World()
-    world.page(3)
-    world.cache.data.put(("s/log/a", 3 * PAGE, 4 * PAGE), bytes(PAGE), PAGE)
-    assert world.page(3).requests == 1
-    assert world.page(3).requests == 0
+    pages = NumberedPages()
+    pages.page(3)
+    pages.cache.data.put(("s/log/a", 3 * PAGE, 4 * PAGE), bytes(PAGE), PAGE)
+    assert pages.page(3).requests == 1
+    assert pages.page(3).requests == 0
 
 
 def test_forgetting_an_object_drops_it_from_every_layer_for_good() -> None:
-    world = World(disk=True)
-    world.page(3), world.page(3, key="s/log/b")
-    world.reader().metadata("s/log/a", 0, PAGE, "page", checked)
-    hold = world.bucket.hold("get_range", "s/log/a")
-    late = threading.Thread(target=world.page, args=(4,))
+    pages = NumberedPages(disk=True)
+    pages.page(3), pages.page(3, key="s/log/b")
+    pages.reader().metadata("s/log/a", 0, PAGE, "page", checked)
+    hold = pages.bucket.hold("get_range", "s/log/a")
+    late = threading.Thread(target=pages.page, args=(4,))
     late.start()
     hold.wait_until_reached()
-    world.written()
-    world.cache.forget("s/log/a")
+    pages.written()
+    pages.cache.forget("s/log/a")
     hold.release()
     late.join()
-    world.written()
-    assert world.page(3).requests == 1
-    assert world.page(4).requests == 1, "what was being fetched is not kept either"
-    assert world.page(3, key="s/log/b").requests == 0
-    assert len(world.fs.list_dir(Path("/cache/ranges"))) == 1
+    pages.written()
+    assert pages.page(3).requests == 1
+    assert pages.page(4).requests == 1, "what was being fetched is not kept either"
+    assert pages.page(3, key="s/log/b").requests == 0
+    assert len(pages.fs.list_dir(Path("/cache/ranges"))) == 1
 
 
 def test_concurrent_readers_of_a_range_make_one_request_and_one_of_them_pays() -> None:
-    world = World()
-    hold = world.bucket.hold("get_range")
+    pages = NumberedPages()
+    hold = pages.bucket.hold("get_range")
     bills: list[ReadBill] = []
-    readers = [threading.Thread(target=lambda: bills.append(world.page(3))) for _ in range(20)]
+    readers = [threading.Thread(target=lambda: bills.append(pages.page(3))) for _ in range(20)]
     for thread in readers:
         thread.start()
     hold.wait_until_reached()
     hold.release()
     for thread in readers:
         thread.join()
-    assert world.requests() == 1
+    assert pages.requests() == 1
     assert sorted(bill.requests for bill in bills) == [0] * 19 + [1]
     assert sum(bill.hits for bill in bills) == 19
 
 
 def test_a_budget_that_is_spent_stops_its_owner_only() -> None:
-    world = World()
-    poor = world.reader(ReadBill(max_requests=0))
+    pages = NumberedPages()
+    poor = pages.reader(ReadBill(max_requests=0))
     with pytest.raises(BudgetSpentError):
         poor.data("s/log/a", 0, PAGE, "page", checked)
-    world.page(0)
+    pages.page(0)
     assert poor.data("s/log/a", 0, PAGE, "page", checked), "what is kept costs no request"
 
 
 def test_a_failure_is_not_kept() -> None:
-    world = World()
-    world.bucket.fail_before("get_range")
+    pages = NumberedPages()
+    pages.bucket.fail_before("get_range")
     with pytest.raises(ObjectStoreUnavailableError):
-        world.page(3)
-    assert world.page(3).requests == 1
+        pages.page(3)
+    assert pages.page(3).requests == 1
 
 
 def test_a_scan_of_a_big_archive_leaves_the_hit_rate_of_point_reads_unchanged() -> None:
-    world = World(limit_bytes=4 * 100 * PAGE, disk=True)
+    pages = NumberedPages(limit_bytes=4 * 100 * PAGE, disk=True)
     points = list(range(50))
 
     def hits() -> int:
-        return sum(world.page(number).hits for number in points)
+        return sum(pages.page(number).hits for number in points)
 
     hits()
-    world.written()
-    kept_on_disk = world.cache.counters()["disk"].entries
+    pages.written()
+    kept_on_disk = pages.cache.counters()["disk"].entries
     assert hits() == len(points)
     for key in ("s/log/a", "s/log/b"):
         for number in range(PAGES):
-            world.page(number, key=key, scan=True)
-            world.reader(scan=True).metadata(key, number * PAGE, (number + 1) * PAGE, "page", checked)
+            pages.page(number, key=key, scan=True)
+            pages.reader(scan=True).metadata(key, number * PAGE, (number + 1) * PAGE, "page", checked)
     assert hits() == len(points)
-    world.written()
-    assert world.cache.counters()["disk"].entries == kept_on_disk
+    pages.written()
+    assert pages.cache.counters()["disk"].entries == kept_on_disk
 
 
 def test_a_scan_uses_what_is_kept_and_a_point_read_takes_over_what_a_scan_brought() -> None:
-    world = World()
-    world.page(1)
-    assert world.page(1, scan=True).requests == 0
-    assert world.page(2, scan=True).requests == 1
-    assert world.page(2).requests == 0
+    pages = NumberedPages()
+    pages.page(1)
+    assert pages.page(1, scan=True).requests == 0
+    assert pages.page(2, scan=True).requests == 1
+    assert pages.page(2).requests == 0
     for number in range(3, PAGES):
-        world.page(number, scan=True)
-    assert world.page(2).requests == 0
+        pages.page(number, scan=True)
+    assert pages.page(2).requests == 0
 
 
 def test_neighbours_come_in_one_request_and_are_kept_one_by_one() -> None:
-    world = World()
-    world.page(11)
+    pages = NumberedPages()
+    pages.page(11)
     ranges = [(number * PAGE, (number + 1) * PAGE) for number in (2, 3, 5, 11, 12, 300)]
-    reader = world.reader()
+    reader = pages.reader()
     found = list(reader.data_of("s/log/a", ranges, "page", lambda _, data: checked(data)))
-    assert found == [checked(world.object[start:end]) for start, end in ranges]
+    assert found == [checked(pages.object[start:end]) for start, end in ranges]
     assert reader.bill.requests == 3, "2 to 5 with the gap between them, 12, and 300, which is far"
     assert (reader.bill.hits, reader.bill.hit_bytes) == (1, PAGE)
-    assert world.page(3).requests == 0
-    assert world.page(4).requests == 1, "what lies in a gap was not asked for and is not kept"
+    assert pages.page(3).requests == 0
+    assert pages.page(4).requests == 1, "what lies in a gap was not asked for and is not kept"
 
 
 def test_a_damaged_neighbour_spoils_no_other() -> None:
-    world = World()
-    damaged = bytearray(world.object)
+    pages = NumberedPages()
+    damaged = bytearray(pages.object)
     damaged[3 * PAGE + 10] ^= 1
-    world.bucket.put("s/log/a", bytes(damaged))
+    pages.bucket.put("s/log/a", bytes(damaged))
     ranges = [(number * PAGE, (number + 1) * PAGE) for number in (2, 3, 4)]
-    reader = world.reader().data_of("s/log/a", ranges, "page", lambda _, data: checked(data))
-    assert next(reader) == checked(world.object[2 * PAGE : 3 * PAGE])
+    reader = pages.reader().data_of("s/log/a", ranges, "page", lambda _, data: checked(data))
+    assert next(reader) == checked(pages.object[2 * PAGE : 3 * PAGE])
     with pytest.raises(ChecksumMismatchError):
         next(reader)
-    assert world.page(2).requests == 0
+    assert pages.page(2).requests == 0
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.stores.hot_stores import append
-from tests.support.stores.tails import KEYS, TailWorld, archived_bodies
+from tests.support.stores.tails import KEYS, TailedStore, archived_bodies
 from tierlog.tiering.base.errors import FencedError, ObjectStoreUnavailableError, UnavailableError
 from tierlog.tiering.base.options import ColdOptions
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -50,7 +50,7 @@ class Race:
     """A volume that appends, and another that takes the store over."""
 
     def __init__(self) -> None:
-        self.world = TailWorld()
+        self.tailed = TailedStore()
         self.sent: list[bytes] = []
         self.acknowledged: list[bytes] = []
         self.is_fenced = False
@@ -60,10 +60,10 @@ class Race:
         """Append messages one by one; each waits for its tail, and gives up once the store is fenced."""
         for _ in range(count):
             body = b"%04d " % len(self.sent) * 50
-            append(self.world.hot, Message("orders", body, queue_id=0))
+            append(self.tailed.hot, Message("orders", body, queue_id=0))
             self.sent.append(body)
-            end = self.world.hot.log.flushed
-            self.world.writer.want(end)
+            end = self.tailed.hot.log.flushed
+            self.tailed.writer.want(end)
             try:
                 self._until_covered(end)
             except FencedError:
@@ -73,11 +73,11 @@ class Race:
 
     def _until_covered(self, end: int) -> None:
         tries = 0
-        while not self.world.writer.is_covered(end):
-            piece = self.world.writer.take(float("inf"))
+        while not self.tailed.writer.is_covered(end):
+            piece = self.tailed.writer.take(float("inf"))
             assert piece is not None
             try:
-                self.world.writer.store(piece)
+                self.tailed.writer.store(piece)
             except UnavailableError:
                 tries += 1
                 assert tries < 9
@@ -87,7 +87,7 @@ class Race:
         owner = Ownership("other", "open of other", ("open of other",))
         for _ in range(9):
             manifest = ManifestStore(
-                objects, KEYS, randomness=SeededRandomness(7), options=ColdOptions(), clock=self.world.clock
+                objects, KEYS, randomness=SeededRandomness(7), options=ColdOptions(), clock=self.tailed.clock
             )
             try:
                 head = manifest.refresh()
@@ -95,7 +95,7 @@ class Race:
                     head = manifest.claim(owner, log_begin=0, log_end=1 << 62)
                 else:
                     head = manifest.take_over(owner, ManifestChange(), head)
-                recover_tails(manifest, head, self.world.hot_world.fs, FOLDER, SeededRandomness(8))
+                recover_tails(manifest, head, self.tailed.hot_world.fs, FOLDER, SeededRandomness(8))
             except UnavailableError:
                 continue
             return
@@ -104,7 +104,7 @@ class Race:
     def check(self) -> None:
         """All that was acknowledged is there; whatever else is there comes before what is missing."""
         found = archived_bodies(
-            ManifestStore(self.world.objects.inner, KEYS, randomness=SeededRandomness(9), options=ColdOptions())
+            ManifestStore(self.tailed.objects.inner, KEYS, randomness=SeededRandomness(9), options=ColdOptions())
         )
         assert found == self.sent[: len(found)]
         assert set(self.acknowledged) <= set(found)
@@ -124,7 +124,7 @@ def run_each_turn(play: Callable[[int], int], least: int) -> None:
 def test_the_old_writer_gets_in_at_any_call_of_the_restore(after: bool, lost: bool, burst: int) -> None:
     def play(number: int) -> int:
         race = Race()
-        store = TurnStore(race.world.objects.inner, number, lambda: race.writes(burst), after=after, lost=lost)
+        store = TurnStore(race.tailed.objects.inner, number, lambda: race.writes(burst), after=after, lost=lost)
         race.restores(store)
         race.writes(1)
         assert race.is_fenced
@@ -139,10 +139,10 @@ def test_the_old_writer_gets_in_at_any_call_of_the_restore(after: bool, lost: bo
 def test_the_restore_gets_in_at_any_call_of_the_old_writer(after: bool, lost: bool) -> None:
     def play(number: int) -> int:
         race = Race()
-        inner = race.world.objects.inner
+        inner = race.tailed.objects.inner
         store = TurnStore(inner, number, lambda: race.restores(inner), after=after, lost=lost)
-        race.world.tails._objects = store
-        race.world.manifest.objects = store
+        race.tailed.tails._objects = store
+        race.tailed.manifest.objects = store
         race.writes(12)
         if len(store.calls) < number:
             race.restores(inner)
@@ -165,7 +165,7 @@ def test_the_old_writer_goes_on_writing_through_the_whole_restore(first: int) ->
                 race.writes(1)
 
     race = Race()
-    race.restores(BusyStore(race.world.objects.inner))
+    race.restores(BusyStore(race.tailed.objects.inner))
     race.writes(1)
     assert race.is_fenced
     assert len(race.acknowledged) > 10

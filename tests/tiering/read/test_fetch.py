@@ -18,7 +18,7 @@ from tierlog.tiering.read.pull_result import PullResult
 COUNT = 100
 
 
-class StoreWorld(World):
+class TaggedWorld(World):
     """An engine on a memory archive, 100 messages in one queue, tags a and b in turn."""
 
     def __init__(self) -> None:
@@ -39,20 +39,20 @@ class StoreWorld(World):
 
 
 @pytest.fixture
-def store() -> StoreWorld:
-    return StoreWorld()
+def store() -> TaggedWorld:
+    return TaggedWorld()
 
 
 def bodies(result: PullResult) -> list[int]:
     return [int(message.record.body[:4]) for message in result.messages]
 
 
-def pull(store: StoreWorld, offset: int, limit: int = 10, tag: str | None = None) -> PullResult:
+def pull(store: TaggedWorld, offset: int, limit: int = 10, tag: str | None = None) -> PullResult:
     return store.engine.pull("orders", 0, offset, limit, tag)
 
 
 @pytest.mark.parametrize("tier", ["hot", "cold", "both", "cold only"])
-def test_statuses(store: StoreWorld, tier: str) -> None:
+def test_statuses(store: TaggedWorld, tier: str) -> None:
     if tier != "hot":
         store.archive()
     if tier == "both":
@@ -91,7 +91,7 @@ class Looks:
 
 
 def test_where_an_archived_queue_begins_and_ends_is_looked_up_once_for_each_version_of_the_head(
-    store: StoreWorld, monkeypatch: pytest.MonkeyPatch
+    store: TaggedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks(monkeypatch)
     store.archive()
@@ -108,7 +108,7 @@ def test_where_an_archived_queue_begins_and_ends_is_looked_up_once_for_each_vers
 
 
 def test_a_beginning_that_could_not_be_learnt_is_asked_for_again(
-    store: StoreWorld, monkeypatch: pytest.MonkeyPatch
+    store: TaggedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks(monkeypatch)
     store.archive()
@@ -121,7 +121,7 @@ def test_a_beginning_that_could_not_be_learnt_is_asked_for_again(
     assert looks.count == 2
 
 
-def test_the_border_in_the_middle(store: StoreWorld) -> None:
+def test_the_border_in_the_middle(store: TaggedWorld) -> None:
     store.archive()
     store.more(50)
     found: list[int] = []
@@ -141,7 +141,7 @@ def test_the_border_in_the_middle(store: StoreWorld) -> None:
     assert pull(store, COUNT - 3, 10).next_offset == COUNT
 
 
-def test_both_tiers_give_identical_records(store: StoreWorld) -> None:
+def test_both_tiers_give_identical_records(store: TaggedWorld) -> None:
     hot = [message.record for message in pull(store, 0, 1000).messages]
     store.archive()
     cold = pull(store, 0, 1000).messages
@@ -150,7 +150,7 @@ def test_both_tiers_give_identical_records(store: StoreWorld) -> None:
 
 
 @pytest.mark.parametrize("is_cold", [False, True])
-def test_tag_filter(store: StoreWorld, is_cold: bool) -> None:
+def test_tag_filter(store: TaggedWorld, is_cold: bool) -> None:
     if is_cold:
         store.archive()
     even = pull(store, 0, 10, "a")
@@ -170,20 +170,20 @@ def test_tag_filter(store: StoreWorld, is_cold: bool) -> None:
             pull(store, 0, 3, wrong)
 
 
-def test_tag_filter_compares_the_text_behind_equal_hashes(store: StoreWorld) -> None:
+def test_tag_filter_compares_the_text_behind_equal_hashes(store: TaggedWorld) -> None:
     store.engine.append([Message("tags", b"1", (), "Aa", queue_id=0), Message("tags", b"2", (), "BB", queue_id=0)])
     found = store.engine.pull("tags", 0, 0, 10, "BB")
     assert [message.record.body for message in found.messages] == [b"2"]
     assert found.next_offset == 2
 
 
-def test_limit_zero_and_bytes(store: StoreWorld) -> None:
+def test_limit_zero_and_bytes(store: TaggedWorld) -> None:
     assert pull(store, 5, 0).messages == []
     assert pull(store, 5, 0).next_offset == 5
     assert len(pull(store, 0, 1_000_000).messages) == COUNT
 
 
-def test_unknown_topic_or_queue(store: StoreWorld) -> None:
+def test_unknown_topic_or_queue(store: TaggedWorld) -> None:
     store.archive()
     for target in (store.engine, store.cold_only()):
         for topic, queue_id in (("nobody", 0), ("orders", 99), ("orders", -1)):
@@ -191,13 +191,13 @@ def test_unknown_topic_or_queue(store: StoreWorld) -> None:
                 target.pull(topic, queue_id, 0, 10)
 
 
-def test_an_empty_queue(store: StoreWorld) -> None:
+def test_an_empty_queue(store: TaggedWorld) -> None:
     found = store.engine.pull("orders", 1, 0, 10)
     assert (found.status, found.min_offset, found.max_offset) == (PullStatus.NO_NEW_MESSAGE, 0, 0)
     assert store.engine.pull("orders", 1, 1, 10).status is PullStatus.OFFSET_TOO_LARGE
 
 
-def test_hot_reading_goes_on_while_the_cold_tier_is_dead(store: StoreWorld) -> None:
+def test_hot_reading_goes_on_while_the_cold_tier_is_dead(store: TaggedWorld) -> None:
     store.archive()
     store.more(30)
     store.bucket.die()
@@ -208,7 +208,7 @@ def test_hot_reading_goes_on_while_the_cold_tier_is_dead(store: StoreWorld) -> N
     assert bodies(pull(store, COUNT - 2)) == [COUNT - 2, COUNT - 1]
 
 
-def test_hot_reading_goes_on_in_a_store_opened_without_its_archive(store: StoreWorld) -> None:
+def test_hot_reading_goes_on_in_a_store_opened_without_its_archive(store: TaggedWorld) -> None:
     store.archive()
     store.more(30)
     store.engine.close()
@@ -220,7 +220,7 @@ def test_hot_reading_goes_on_in_a_store_opened_without_its_archive(store: StoreW
     assert store.engine.append([Message("orders", b"x", queue_id=0)])[0].queue_offset == COUNT + 30
 
 
-def test_cold_reading_fails_loudly_while_the_cold_tier_is_dead(store: StoreWorld) -> None:
+def test_cold_reading_fails_loudly_while_the_cold_tier_is_dead(store: TaggedWorld) -> None:
     store.archive()
     store.more(5)
     store.bucket.die()
@@ -232,7 +232,7 @@ def test_cold_reading_fails_loudly_while_the_cold_tier_is_dead(store: StoreWorld
         pull(store, 0)
 
 
-def test_cold_reading_in_a_store_opened_without_its_archive_is_not_taken_for_nothing_there(store: StoreWorld) -> None:
+def test_cold_reading_in_a_store_opened_without_its_archive_is_not_taken_for_nothing_there(store: TaggedWorld) -> None:
     store.archive()
     store.more(5)
     store.engine.close()
@@ -242,7 +242,7 @@ def test_cold_reading_in_a_store_opened_without_its_archive_is_not_taken_for_not
         pull(store, 0)
 
 
-def test_offsets_count_both_tiers(store: StoreWorld) -> None:
+def test_offsets_count_both_tiers(store: TaggedWorld) -> None:
     store.archive()
     store.more(5)
     (queue, *others) = store.engine.topic("orders").queues
@@ -251,7 +251,7 @@ def test_offsets_count_both_tiers(store: StoreWorld) -> None:
     assert store.cold_only().offsets("orders", 0) == (0, COUNT)
 
 
-def test_offsets_are_the_hot_tiers_where_the_archive_cannot_be_read(store: StoreWorld) -> None:
+def test_offsets_are_the_hot_tiers_where_the_archive_cannot_be_read(store: TaggedWorld) -> None:
     store.archive()
     store.more(5)
     store.engine.close()
@@ -264,13 +264,13 @@ def test_offsets_are_the_hot_tiers_where_the_archive_cannot_be_read(store: Store
     assert store.engine.topic("orders").queues[0].min_offset == 0
 
 
-def test_offsets_of_queues_outside_the_topic(store: StoreWorld) -> None:
+def test_offsets_of_queues_outside_the_topic(store: TaggedWorld) -> None:
     for queue_id in (-1, 99):
         with pytest.raises(TopicNotFoundError):
             store.engine._fetcher.offsets("orders", queue_id)
 
 
-def test_a_border_that_rose_before_there_was_an_archive(store: StoreWorld) -> None:
+def test_a_border_that_rose_before_there_was_an_archive(store: TaggedWorld) -> None:
     fetcher = Fetcher("store", store.engine._hot, store.cold_only()._manifest)
     store.engine._hot.roll()
     store.more(1)
@@ -280,7 +280,7 @@ def test_a_border_that_rose_before_there_was_an_archive(store: StoreWorld) -> No
     assert (found.status, found.min_offset) == (PullStatus.OFFSET_TOO_SMALL, COUNT)
 
 
-def test_a_query_without_the_archive_says_that_it_is_not_complete(store: StoreWorld) -> None:
+def test_a_query_without_the_archive_says_that_it_is_not_complete(store: TaggedWorld) -> None:
     store.archive()
     store.more(5)
     store.engine.close()

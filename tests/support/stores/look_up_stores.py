@@ -8,31 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, product
-from pathlib import Path
-from typing import cast
 
-from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.index.hot_look_ups import verify_hot_keys
 from tests.support.index.index_merge import Shape, merge, mergeable, neighbours
 from tests.support.oracles.plain_search import Held, Kept, Tally, check_all_pages
+from tests.support.stores.engines import tiny_settings
 from tests.support.stores.removal_world import Killed, WatchedStore, kill_at
+from tests.support.world import URL, World
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.searcher import StoreSearch, search
 from tierlog.index.search.store_search import ArchiveSearch, TieredStoreSearch
 from tierlog.service.archive.archive import Archive
-from tierlog.service.config.settings import ColdSettings, HotSettings, IndexSettings, Settings
-from tierlog.service.engine.store import Store
+from tierlog.service.config.settings import Settings
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import TopicNotFoundError
-from tierlog.tiering.base.paths import ColdKeys
-from tierlog.tiering.base.randomness import SeededRandomness
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, Tier, TimeAxis
-from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.message.batch import Message
 from tierlog.tiering.objects.memory import MemoryObjectStore
 from tierlog.tiering.objects.object_store import ObjectStore
 
-URL = "memory://archive"
 DAY_MS = 86_400_000
 #: The first two collide: with any one key, and with each other's name as the key.
 TOPICS = ("Aa", "BB", "TopicTest")
@@ -53,6 +47,16 @@ class Sizes:
     page_entries: int = 3
     cold_retention_ms: int = 0
     cache_bytes: int = 16 << 20
+
+    def settings(self) -> Settings:
+        """Returns the settings of a store with these sizes."""
+        return tiny_settings(
+            hot__segment_bytes=self.segment_bytes, hot__queue_file_units=40, hot__default_queues=2,
+            hot__retention_ms=3 * DAY_MS,
+            index__slots=self.slots, index__items=self.items, cold__max_inline_entries=self.inline_entries,
+            cold__page_entries=self.page_entries, cold__retention_ms=self.cold_retention_ms,
+            cold__cache_bytes=self.cache_bytes,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,39 +89,31 @@ class Sending:
     queue_id: int = -1
 
 
-class LookUpStore:
+class LookUpStore(World):
     """One store on a disk of its own."""
 
-    def __init__(self, world: LookUpWorld, store_id: str) -> None:
-        self.world = world
-        self.store_id = store_id
-        self.root = Path(f"/{store_id}")
-        self.fs = CrashFileSystem()
-        self.objects = WatchedStore(world.objects)
+    store_id: str
+    watched: WatchedStore
+    """What the process reaches its objects through."""
+
+    def __init__(self, shared: SharedBucket, store_id: str) -> None:
+        super().__init__(
+            settings=shared.settings, clock=shared.clock, objects=shared.objects, store_id=store_id, seed=len(store_id)
+        )
         self.sent: list[Kept] = []
         self.erased: list[Erased] = []
-        self.randomness = SeededRandomness(len(store_id))
-        self._opens = 0
-        self.engine = self.open()
+        self.open()
         self.engine.archive()  # the archive is there from the first contact on
 
-    def open(self) -> Store:
-        """Start the process, whatever became of the one before."""
-        self._opens += 1
-        self.fs.kill()
-        self.objects = WatchedStore(self.world.objects)
-        self.engine = Store.open(
-            self.root, settings=self.world.settings(), cold_url=URL, store_id=self.store_id, clock=self.world.clock,
-            fs=self.fs, randomness=SeededRandomness(1000 * len(self.store_id) + self._opens),
-            objects=cast(ObjectStore, self.objects),
-        )  # fmt: skip
-        return self.engine
+    def gateway(self) -> WatchedStore:
+        self.watched = WatchedStore(self.objects)
+        return self.watched
 
     # steps
 
     def append(self, batch: Sequence[Sending]) -> None:
         """One batch: all of it has one store time."""
-        now_ms = self.world.clock.now_ms()
+        now_ms = self.clock.now_ms()
         messages = []
         for number, each in enumerate(batch, len(self.sent)):
             body = f"{self.store_id} {number} ".encode().ljust(each.size, b".")
@@ -176,29 +172,24 @@ class LookUpStore:
                 return
         raise AssertionError("removal does not come to an end")
 
-    def reopen(self) -> None:
-        """A clean stop and start."""
-        self.engine.close()
-        self.open()
-
     def kill(self) -> None:
         """The process dies."""
         self.open()
 
     def power_cut(self, seed: int = 0) -> None:
         """The machine dies: everything acknowledged was flushed."""
-        self.fs = self.fs.crash(seed, lose_everything=seed % 3 == 0)
+        self.cut_power(seed, lose_everything=seed % 3 == 0)
         self.open()
 
     def killed_at(self, step: Callable[[], object], request: int, *, after: bool) -> bool:
         """Take a step, and die at its n-th request to the bucket; whether it came so far."""
-        kill_at(self.objects, request, after=after)
+        kill_at(self.watched, request, after=after)
         try:
             step()
         except Killed:
             self.open()
             return True
-        self.objects.before = self.objects.after = lambda *_: None
+        self.watched.before = self.watched.after = lambda *_: None
         return False
 
     def erase(self, query: Query) -> None:
@@ -220,17 +211,6 @@ class LookUpStore:
             return False
         chosen = neighbours(runs[run % len(runs)], first, max(2, count))
         return bool(merge(manifest, chosen, self.randomness, shape, commit=commit))
-
-    def manifest(self) -> ManifestStore:
-        """The manifest as a process beside the store sees it, nothing of it in memory yet."""
-        options = self.world.settings().cold_options()
-        return ManifestStore(
-            self.world.objects,
-            ColdKeys(self.store_id),
-            randomness=self.randomness,
-            options=options,
-            clock=self.world.clock,
-        )
 
     # what must be seen
 
@@ -273,7 +253,7 @@ class LookUpStore:
 
 
 @dataclass
-class LookUpWorld:
+class SharedBucket:
     """A bucket, a clock, and the stores that share them."""
 
     sizes: Sizes = field(default_factory=Sizes)
@@ -283,28 +263,14 @@ class LookUpWorld:
 
     def __post_init__(self) -> None:
         self.objects = MemoryObjectStore(self.clock)
+        self.settings = self.sizes.settings()
         self.stores = [LookUpStore(self, store_id) for store_id in self.store_ids]
         #: A reader that has been there all the time, with what it remembers.
         self.cold = self.cold_engine()
 
-    def settings(self) -> Settings:
-        """Tiny sizes."""
-        sizes = self.sizes
-        return Settings(
-            advertise="10.0.0.1:7777",
-            hot=HotSettings(
-                segment_bytes=sizes.segment_bytes, queue_file_units=40, default_queues=2, retention_ms=3 * DAY_MS
-            ),
-            index=IndexSettings(slots=sizes.slots, items=sizes.items),
-            cold=ColdSettings(
-                frame_bytes=4096, max_inline_entries=sizes.inline_entries, page_entries=sizes.page_entries,
-                retention_ms=sizes.cold_retention_ms, cache_bytes=sizes.cache_bytes, disk_cache_bytes=0,
-            ),
-        )  # fmt: skip
-
     def cold_engine(self, objects: ObjectStore | None = None) -> Archive:
         """A reader of the archive alone that was just started."""
-        return Archive.open(URL, settings=self.settings(), clock=self.clock, objects=objects or self.objects)
+        return Archive.open(URL, settings=self.settings, clock=self.clock, objects=objects or self.objects)
 
     def sweep(self) -> None:
         """A day later nobody may need what left the manifest; it is deleted."""

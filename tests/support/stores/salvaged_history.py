@@ -27,7 +27,7 @@ KEPT_OUT = "secret"
 _LENGTHS = (5, 60, 60, 300, 1500)
 
 
-class SalvagedWorld:
+class SalvagedHistory:
     """One run; ``steps`` counts what was done."""
 
     def __init__(self, seed: int) -> None:
@@ -290,18 +290,18 @@ def _number(body: bytes) -> int:
     return int(body.split(b".", 1)[0])
 
 
-LAST: dict[str, Callable[[SalvagedWorld], None]] = {
+LAST: dict[str, Callable[[SalvagedHistory], None]] = {
     step.__name__: step
     for step in (
-        SalvagedWorld.empty_after_a_roll,
-        SalvagedWorld.several_empty,
-        SalvagedWorld.one_message_between_empty_ones,
-        SalvagedWorld.full_to_the_byte,
-        SalvagedWorld.one_full_record,
-        SalvagedWorld.only_a_blank_record,
-        SalvagedWorld.partial,
-        SalvagedWorld.fillers_only,
-        SalvagedWorld.all_archived,
-        SalvagedWorld.first_segments_gone,
+        SalvagedHistory.empty_after_a_roll,
+        SalvagedHistory.several_empty,
+        SalvagedHistory.one_message_between_empty_ones,
+        SalvagedHistory.full_to_the_byte,
+        SalvagedHistory.one_full_record,
+        SalvagedHistory.only_a_blank_record,
+        SalvagedHistory.partial,
+        SalvagedHistory.fillers_only,
+        SalvagedHistory.all_archived,
+        SalvagedHistory.first_segments_gone,
     )
 }

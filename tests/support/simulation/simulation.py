@@ -1,4 +1,4 @@
-"""What every simulated world has: a scheduler, a server, its weather, and processes that are killed and begun again."""
+"""What every simulation has: a scheduler, a server, its weather, and processes that are killed and begun again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Outcome:
     counts: dict[str, int]
 
 
-class World:
+class Simulation:
     """Processes around one bucket."""
 
     def __init__(self, scheduler: Scheduler, server: Server, weather: Weather) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.stores.engines import small_settings
-from tests.support.world import World, read_all
+from tests.support.world import World, numbers_of, read_all
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import ConflictError, FencedError, ReadOnlyError, UnavailableError
 from tierlog.tiering.base.types import Durability
@@ -46,7 +46,7 @@ class Notes:
     flushed: set[int] = field(default_factory=set)
 
 
-class ArchivedWorld:
+class ArchivedHistory:
     """One run; ``steps`` counts what was done."""
 
     def __init__(self, seed: int) -> None:
@@ -116,7 +116,7 @@ class ArchivedWorld:
 
     def power_cut(self) -> None:
         """The unflushed end of the log may be gone."""
-        self.world.fs = self.world.fs.crash(self.chance.randrange(1 << 30), lose_everything=self.chance.random() < 0.3)
+        self.world.cut_power(self.chance.randrange(1 << 30), lose_everything=self.chance.random() < 0.3)
         self._zombies.clear()
         self.engine = self._open()
         self._lost_the_end("power cut", self.notes.flushed)
@@ -224,6 +224,5 @@ class ArchivedWorld:
         found = []
         for topic in self.engine.topics():
             for queue in topic.queues:
-                messages = read_all(self.engine, topic.name, queue.queue_id)
-                found += [int(message.record.body.split(b".")[0].split()[1]) for message in messages]
+                found += numbers_of(read_all(self.engine, topic.name, queue.queue_id))
         return sorted(found)
