@@ -687,11 +687,8 @@ class AsyncConsumer:
             await self._client.run(
                 self._calls.commit(self._group, offsets, member, reset=reset, retries=ONCE, within_s=self._call_s)
             )
-        except (
-            StaleGenerationError,
-            MemberNotFoundError,
-        ):  # the queues were reassigned: those that are still ours go on
-            pass
+        except (StaleGenerationError, MemberNotFoundError):
+            pass  # the queues were reassigned: those that are still ours go on
         except ConflictError as error:
             self._say_once("refused", "group %s: a commit was refused: %s", self._group, error)
             if self._refused_at is None or self._refused_at[0] != member:
