@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tests.tiering.cold.test_manifest_store import KEYS, SEGMENT, index_entry
+from tests.tiering.cold.manifest.test_manifest_store import KEYS, SEGMENT, index_entry
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import ObjectNotFoundError
 from tierlog.tiering.base.options import ColdOptions

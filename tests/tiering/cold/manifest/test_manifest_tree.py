@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.tiering.cold.test_manifest_store import KEYS, OWNER, SEGMENT, entry, index_entry, rows_of
+from tests.tiering.cold.manifest.test_manifest_store import KEYS, OWNER, SEGMENT, entry, index_entry, rows_of
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import ConflictError, FencedError, PreconditionFailedError
 from tierlog.tiering.base.options import ColdOptions

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.objects.priced_store import PricedStore
-from tests.tiering.cold.test_manifest_store import KEYS, OWNER, SEGMENT, entry, index_entry
-from tests.tiering.cold.test_manifest_tree import OPTIONS, Archive
+from tests.tiering.cold.manifest.test_manifest_store import KEYS, OWNER, SEGMENT, entry, index_entry
+from tests.tiering.cold.manifest.test_manifest_tree import OPTIONS, Archive
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import (
     ClosedError,
