@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.harness import Report, Row, in_turns
 from tests.support.processes.nodes import Node
-from tierlog.client import AsyncClient, AsyncConsumer, Client, Consumer, Message, NewMessage
+from tierlog.client import AsyncClient, AsyncConsumer, Client, Consumer, Message, StoredMessage
 
 QUEUES = 4
 _FILLER = b" " * 230
@@ -42,7 +42,7 @@ class Arrivals:
         self._sent_s[number] = time.perf_counter()
         return b"%d" % number + _FILLER
 
-    def came(self, message: Message) -> None:
+    def came(self, message: StoredMessage) -> None:
         self._came_s[int(message.body)] = time.perf_counter()
         self._left -= 1
         if not self._left:
@@ -63,7 +63,7 @@ def with_threads(url: str, group: str, count: int, rate: float) -> list[float]:
         begun_s = time.perf_counter()
         for number in range(count):
             time.sleep(max(0.0, begun_s + number / rate - time.perf_counter()))
-            client.append(group, [NewMessage(arrivals.body(number))])
+            client.append(group, [Message(arrivals.body(number))])
         arrivals.all_came.wait(60)
     return arrivals.latencies_ms()
 
@@ -71,7 +71,7 @@ def with_threads(url: str, group: str, count: int, rate: float) -> list[float]:
 def on_a_loop(url: str, group: str, count: int, rate: float) -> list[float]:
     arrivals = Arrivals(count)
 
-    async def handle(message: Message) -> None:
+    async def handle(message: StoredMessage) -> None:
         arrivals.came(message)
 
     async def work() -> None:
@@ -85,7 +85,7 @@ def on_a_loop(url: str, group: str, count: int, rate: float) -> list[float]:
             begun_s = time.perf_counter()
             for number in range(count):
                 await asyncio.sleep(max(0.0, begun_s + number / rate - time.perf_counter()))
-                await client.append(group, [NewMessage(arrivals.body(number))])
+                await client.append(group, [Message(arrivals.body(number))])
             while not arrivals.all_came.is_set():
                 await asyncio.sleep(0.05)
 
@@ -95,7 +95,7 @@ def on_a_loop(url: str, group: str, count: int, rate: float) -> list[float]:
 
 def taken_by_threads(url: str, group: str, topic: str, count: int, *, is_ordered: bool) -> float:
     """Messages a second."""
-    got: list[Message] = []
+    got: list[StoredMessage] = []
     begun_s = time.perf_counter()
     with Client(url) as client, Consumer(client, group, [topic], got.append, is_ordered=is_ordered):
         while len(got) < count:
@@ -105,9 +105,9 @@ def taken_by_threads(url: str, group: str, topic: str, count: int, *, is_ordered
 
 def taken_on_a_loop(url: str, group: str, topic: str, count: int, *, is_ordered: bool) -> float:
     """Messages a second."""
-    got: list[Message] = []
+    got: list[StoredMessage] = []
 
-    async def handle(message: Message) -> None:
+    async def handle(message: StoredMessage) -> None:
         got.append(message)
 
     async def work() -> None:
@@ -165,7 +165,7 @@ def throughput(report: Report, url: str, given: argparse.Namespace) -> None:
         client.make_topic(topic, queues=QUEUES)
         for begin in range(0, given.backlog, 2_000):
             bodies = range(begin, min(begin + 2_000, given.backlog))
-            client.append(topic, [NewMessage(b"%d" % number + _FILLER) for number in bodies])
+            client.append(topic, [Message(b"%d" % number + _FILLER) for number in bodies])
     groups = iter(range(1_000_000))
 
     def one(side: partial[float]) -> float:

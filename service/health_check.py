@@ -1,8 +1,9 @@
 """``python -m tierlog.service.health_check``: whether the service in this container answers ``/livez``; for a health
 check.
 
-It imports little, as it is run every few seconds. The port and whether there is TLS are read from the variables of the
-service's settings, so both have to be given by environment where they are not the default.
+It is run every few seconds, so it starts in milliseconds: it imports neither the engine nor urllib3, and makes its one
+request with the standard library instead of the product's HTTP client. The port and whether there is TLS are read from
+the variables of the service's settings, so both have to be given by environment where they are not the default.
 """
 
 from __future__ import annotations

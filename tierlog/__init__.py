@@ -29,6 +29,31 @@ package may change with any version::
 :class:`Settings`           all settings; ``Settings.load()`` reads a file and the environment
 :mod:`errors`               every error, by what to do about it; all are :class:`errors.StoreError`
 =========================== ==========================================================================================
+
+What their methods return, and what a reader may be declared as:
+
+=========================== ==========================================================================================
+:class:`MessageReader`      the protocol of :class:`Store`, :class:`Archive` and :class:`Querier`: query and list
+:class:`StoreReader`        the protocol of :class:`Store` and :class:`Archive`: queues, checks and repairs too
+:class:`AppendedColumns`    the places of appended messages as columns; each row is an :class:`Appended`
+:class:`PendingMessages`    messages collected one by one for an append
+:class:`Record`             a stored message's fields as the log has them
+:class:`PullStatus`         the outcome of a pull
+:class:`Tier`               hot or cold
+:class:`StoreCoverage`      the coverage of one store, with a :class:`TierCoverage` for each tier
+:class:`Failure`            one thing that a query could not read
+:class:`CostEstimate`       the result of a dry run, its requests as a :class:`CostRange`
+:class:`HotPage`            the hot part of a query's page
+:class:`HotKeys`            look-ups of many keys in the hot tier: :class:`HotRecords`, or one :class:`HotRecord`
+:class:`TopicInfo`          a topic; each of its queues is a :class:`QueueInfo`
+:class:`FileInfo`           a segment or index file in one tier
+:class:`Timeline`           the files as :class:`Block` along the log, for a :class:`TimelineView`
+:class:`TimeRange`          a half-open range of times in ms
+:class:`ArchiveReport`      the outcome of an archiving
+:class:`Findings`           the result of a check; each is a :class:`Finding`
+:class:`RepairReport`       the result of a repair
+:class:`ReadinessProblem`   the reason why a store or a querier cannot do its work
+=========================== ==========================================================================================
 """
 
 from __future__ import annotations
@@ -39,38 +64,88 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tierlog import client as client
     from tierlog import errors
-    from tierlog.index.search.query import Answer, Coverage, Query
+    from tierlog.index.maintenance.repair import RepairReport
+    from tierlog.index.search.hot_lookup import HotKeys, HotRecord, HotRecords
+    from tierlog.index.search.hot_search import HotPage
+    from tierlog.index.search.query import (
+        Answer,
+        CostEstimate,
+        CostRange,
+        Coverage,
+        Failure,
+        Query,
+        StoreCoverage,
+        TierCoverage,
+    )
     from tierlog.service.archive.archive import Archive
     from tierlog.service.archive.querier import Querier
+    from tierlog.service.archive.readers import MessageReader, StoreReader
     from tierlog.service.config.settings import Settings
+    from tierlog.service.engine.append_results import Appended, AppendedColumns
     from tierlog.service.engine.appends import IdempotencyKey
+    from tierlog.service.engine.archive_mover import ArchiveReport
+    from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
     from tierlog.service.engine.producers import AsyncProducer, Producer
+    from tierlog.service.engine.stats import ReadinessProblem
     from tierlog.service.engine.store import Store
-    from tierlog.tiering.base.types import Boundary, Durability, Order, TimeAxis
+    from tierlog.service.engine.timeline import Block, Timeline, TimelineView
+    from tierlog.tiering.base.types import Boundary, Durability, Order, PullStatus, Tier, TimeAxis, TimeRange
+    from tierlog.tiering.checks.findings import Finding, Findings
+    from tierlog.tiering.format.record import Record
     from tierlog.tiering.message.batch import Message
+    from tierlog.tiering.message.pending import PendingMessages
     from tierlog.tiering.message.stored_message import StoredMessage
     from tierlog.tiering.read.pull_batch import PulledBatch
     from tierlog.tiering.read.pull_result import PullResult
 
 __all__ = [
     "Answer",
+    "Appended",
+    "AppendedColumns",
     "Archive",
+    "ArchiveReport",
     "AsyncProducer",
+    "Block",
     "Boundary",
+    "CostEstimate",
+    "CostRange",
     "Coverage",
     "Durability",
+    "Failure",
+    "FileInfo",
+    "Finding",
+    "Findings",
+    "HotKeys",
+    "HotPage",
+    "HotRecord",
+    "HotRecords",
     "IdempotencyKey",
     "Message",
+    "MessageReader",
     "Order",
+    "PendingMessages",
     "Producer",
     "PullResult",
+    "PullStatus",
     "PulledBatch",
     "Querier",
     "Query",
+    "QueueInfo",
+    "ReadinessProblem",
+    "Record",
+    "RepairReport",
     "Settings",
     "Store",
+    "StoreCoverage",
+    "StoreReader",
     "StoredMessage",
+    "Tier",
+    "TierCoverage",
     "TimeAxis",
+    "TimeRange",
+    "Timeline",
+    "TimelineView",
+    "TopicInfo",
     "errors",
 ]
 
@@ -78,23 +153,52 @@ __all__ = [
 #: check of a container come through it, and need no engine.
 _HOMES = {
     "Answer": "tierlog.index.search.query",
+    "Appended": "tierlog.service.engine.append_results",
+    "AppendedColumns": "tierlog.service.engine.append_results",
     "Archive": "tierlog.service.archive.archive",
+    "ArchiveReport": "tierlog.service.engine.archive_mover",
     "AsyncProducer": "tierlog.service.engine.producers",
+    "Block": "tierlog.service.engine.timeline",
     "Boundary": "tierlog.tiering.base.types",
+    "CostEstimate": "tierlog.index.search.query",
+    "CostRange": "tierlog.index.search.query",
     "Coverage": "tierlog.index.search.query",
     "Durability": "tierlog.tiering.base.types",
+    "Failure": "tierlog.index.search.query",
+    "FileInfo": "tierlog.service.engine.catalogue",
+    "Finding": "tierlog.tiering.checks.findings",
+    "Findings": "tierlog.tiering.checks.findings",
+    "HotKeys": "tierlog.index.search.hot_lookup",
+    "HotPage": "tierlog.index.search.hot_search",
+    "HotRecord": "tierlog.index.search.hot_lookup",
+    "HotRecords": "tierlog.index.search.hot_lookup",
     "IdempotencyKey": "tierlog.service.engine.appends",
     "Message": "tierlog.tiering.message.batch",
+    "MessageReader": "tierlog.service.archive.readers",
     "Order": "tierlog.tiering.base.types",
+    "PendingMessages": "tierlog.tiering.message.pending",
     "Producer": "tierlog.service.engine.producers",
     "PullResult": "tierlog.tiering.read.pull_result",
+    "PullStatus": "tierlog.tiering.base.types",
     "PulledBatch": "tierlog.tiering.read.pull_batch",
     "Querier": "tierlog.service.archive.querier",
     "Query": "tierlog.index.search.query",
+    "QueueInfo": "tierlog.service.engine.catalogue",
+    "ReadinessProblem": "tierlog.service.engine.stats",
+    "Record": "tierlog.tiering.format.record",
+    "RepairReport": "tierlog.index.maintenance.repair",
     "Settings": "tierlog.service.config.settings",
     "Store": "tierlog.service.engine.store",
+    "StoreCoverage": "tierlog.index.search.query",
+    "StoreReader": "tierlog.service.archive.readers",
     "StoredMessage": "tierlog.tiering.message.stored_message",
+    "Tier": "tierlog.tiering.base.types",
+    "TierCoverage": "tierlog.index.search.query",
     "TimeAxis": "tierlog.tiering.base.types",
+    "TimeRange": "tierlog.tiering.base.types",
+    "Timeline": "tierlog.service.engine.timeline",
+    "TimelineView": "tierlog.service.engine.timeline",
+    "TopicInfo": "tierlog.service.engine.catalogue",
 }
 
 

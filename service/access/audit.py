@@ -30,7 +30,7 @@ from tierlog.tiering.base.times import format_time
 _LOG = logging.getLogger("tierlog")
 _SUFFIX = ".ndjson"
 _FILES = 8
-#: What a file counts as at least, so that many starts with a call each stay within bounds too.
+#: Minimum size that a file counts as, so that many starts with one call each stay within bounds.
 _BLOCK_BYTES = 4096
 _MOST_VALUE = 1000
 
@@ -105,7 +105,7 @@ class AuditLog:
                 self._file.flush()
                 self._end += len(data)
             except StoreError:
-                self._drop()  # what the file has behind its last whole line is unknown: go on in another
+                self._drop()  # the file may end in a partial line: go on in another
                 raise
 
     def _next_file(self) -> None:
@@ -128,7 +128,7 @@ class AuditLog:
             left -= files[number]
 
     def _files(self) -> dict[int, int]:
-        """The number and size of every file."""
+        """Returns the number and size of every file."""
         names = (name.removesuffix(_SUFFIX) for name in self._fs.list_dir(self._folder) if name.endswith(_SUFFIX))
         numbers = [int(name) for name in names if name.isascii() and name.isdigit()]
         return {number: max(self._fs.size(self._path(number)), _BLOCK_BYTES) for number in numbers}

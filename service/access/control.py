@@ -16,7 +16,7 @@ from tierlog.tiering.base.fs import is_scarcity
 from tierlog.tiering.base.secret_files import warn_if_open
 
 _LOG = logging.getLogger("tierlog")
-#: How often it is asked whether the file has changed.
+#: Interval at which the file is checked for a change.
 _LOOK_S = 1.0
 _Stamp = tuple[int, int, int, int]
 
@@ -63,7 +63,7 @@ class AccessControl:
                 self._entries = self._read()
             except InvalidRequestError as error:
                 _LOG.error("the tokens stay as they were: %s", error)
-                if is_scarcity(error.__cause__):  # a token that was withdrawn is not known for ever
+                if is_scarcity(error.__cause__):  # a withdrawn token must not stay known
                     self._stamp = before
             else:
                 _LOG.warning("read %d tokens anew from %s", len(self._entries), self._path)
@@ -85,7 +85,8 @@ class AccessControl:
 
 
 def _stamp(path: Path) -> _Stamp | None:
-    """Returns what changes with every new file, also behind a link; None while there is none."""
+    """Returns a value that changes whenever the file is replaced, also behind a symlink; None while there is no
+    file."""
     try:
         found = os.stat(path)
     except OSError:

@@ -23,7 +23,7 @@ from tierlog.tiering.base.times import parse_time
 
 PREFIX = "tierlog_"
 _RANDOM_BYTES = 32
-#: A longer one is none of ours, and is not hashed.
+#: A longer token cannot be ours, and is not hashed.
 MAX_LENGTH = 512
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -107,7 +107,7 @@ def read_lines(text: str, source: str) -> list[Entry]:
 
 
 def check_unique(entries: Iterable[Entry], source: str) -> None:
-    """Raises for a name or a token that stands there twice: nobody would know which of the two counts."""
+    """Raises for a name or a token that occurs twice: nobody would know which of the two counts."""
     names: set[str] = set()
     digests: set[bytes] = set()
     for entry in entries:
@@ -165,7 +165,7 @@ def _entry(table: Mapping[str, Any]) -> Entry:
 
 
 def _list(table: Mapping[str, Any], field: str) -> list[str]:
-    """Reads a list that every entry must have, because rights that nobody wrote down surprise."""
+    """Reads a required list; an omitted list of rights is an error, not a default."""
     value = table.get(field)
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise InvalidRequestError(f'`{field}` must be a list of strings, such as ["*"]')

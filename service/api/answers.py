@@ -52,7 +52,8 @@ class AnswerMemory:
 
     def __init__(self, total_bytes: int, wait_ms: int) -> None:
         self._total, self._wait_s = total_bytes, wait_ms / 1000
-        self._changed = threading.Condition(threading.RLock())  # a share may be given back wherever it is forgotten
+        # a share may be released when it is garbage-collected, so by a thread that holds the lock
+        self._changed = threading.Condition(threading.RLock())
         #: Held now.
         self.used_bytes = 0
 

@@ -46,7 +46,7 @@ def _json_pieces(slices: Iterator[AppendedColumns]) -> Iterator[bytes]:
 
 
 def _rows_json(results: AppendedColumns) -> bytes:
-    """The objects with commas between them."""
+    """Returns the objects with commas between them."""
     hosts = set(results.store_host)
     if len(results) < _MANY or len(hosts) != 1:
         return orjson.dumps(appended_rows(results))[1:-1]
@@ -82,7 +82,7 @@ def _write_batch(writer: pa.RecordBatchStreamWriter, results: AppendedColumns) -
 
 
 def results_json(rows: list[Json]) -> bytes:
-    """The JSON form of some of the :func:`appended_rows`."""
+    """Returns the JSON form of some of the :func:`appended_rows`."""
     return orjson.dumps({"results": rows})
 
 

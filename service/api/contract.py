@@ -62,7 +62,7 @@ _RETRY_AFTER: Json = {"description": "seconds to wait", "schema": {"type": "inte
 
 _REQUEST_ID_REF: Json = {"$ref": "#/components/headers/RequestId"}
 
-#: What stands in an answer that is an Arrow stream, and how OpenAPI says it.
+#: The description of an Arrow stream in OpenAPI.
 ARROW_SCHEMA: Json = {"type": "string", "format": "binary", "description": "an Arrow IPC stream, a message a row"}
 #: The forms of a query's answer beside JSON.
 QUERY_FORMS: Json = {
@@ -172,9 +172,9 @@ def describe(app: FastAPI, *, access: bool) -> None:
     made, making = app.openapi, threading.Lock()
 
     def openapi() -> Json:
-        with making:  # the framework fails where two of the first requests make it at the same time
+        with making:  # the framework fails if two of the first requests make it at the same time
             if app.openapi_schema is None:
-                # the framework does not know what it does not read
+                # the framework does not know bodies that it does not read
                 routes = (route for route in app.routes if isinstance(route, LaneRoute))
                 bodies: list[type[BaseModel]] = [
                     MessagesIn,
@@ -230,7 +230,7 @@ def _complete(described: Json, *, is_open: bool, access: bool) -> None:
     if "requestBody" in described:
         failures |= {408, 413, 415, 422}
     else:
-        failures.discard(422)  # the framework's guess wherever there is an argument
+        failures.discard(422)  # the framework assumes it wherever there is an argument
     failures |= {400, 500}
     if not access:
         failures |= {403, 421}

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from tierlog.service.access.audit import AuditEntry, AuditLog, shortened
 from tierlog.service.access.caller import ANYBODY, Caller, Scope
 from tierlog.service.api.schemas.parameters import StoreId
-from tierlog.service.archive.readable import Readable, Served
+from tierlog.service.archive.readers import MessageReader, Served
 from tierlog.service.cluster.routing import STORE_ID, StoreRule
 from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.settings import Settings
@@ -64,7 +64,7 @@ class Audit:
 
 
 def _rule(request: Request) -> StoreRule | None:
-    """The rule that the route of a request declares for its store."""
+    """Returns the rule that the route of a request declares for its store."""
     found: StoreRule | None = request.scope["route"].traits.store
     return found
 
@@ -88,7 +88,7 @@ async def _check_store(request: Request, store_id: StoreId = None) -> None:
     )
 
 
-async def _engine(request: Request) -> Readable:
+async def _engine(request: Request) -> MessageReader:
     """Returns the reader that answers for the store which the route declares.
 
     A request that names a store with a service was sent on to that: a store that is named to a querier here has none,
@@ -118,7 +118,7 @@ async def _stopping(request: Request) -> threading.Event:
 
 
 async def _caller(request: Request) -> Caller:
-    """The caller that the access middleware found; anybody where no tokens are needed."""
+    """Returns the caller that the access middleware found; anybody where no tokens are needed."""
     caller: Caller | None = request.scope.get("tierlog.caller")
     if caller is None:
         if request.app.state.needs_tokens:
@@ -147,7 +147,7 @@ async def _cluster(request: Request) -> ClusterView | None:
 
 
 async def _own_store(request: Request) -> str | None:
-    """The store of this service, also where it is alone; None for one without any."""
+    """Returns the store of this service, also where it is alone; None for one without any."""
     engine: Served | None = getattr(request.app.state, "engine", None)
     return engine.store_id if engine is not None else None
 
@@ -165,7 +165,7 @@ TheEngine = Annotated[Store, Depends(_engine)]
 #: For a call that this process answers, whatever store is named.
 TheServed = Annotated[Served, Depends(_engine)]
 #: For a call that only looks: a store, a querier of many, or one archive.
-TheReader = Annotated[Readable, Depends(_engine)]
+TheReader = Annotated[MessageReader, Depends(_engine)]
 
 TheSettings = Annotated[Settings, Depends(_settings)]
 Stopping = Annotated[threading.Event, Depends(_stopping)]

@@ -32,7 +32,7 @@ STATUS: dict[type[errors.StoreError], int] = {
     errors.TopicNotFoundError: 404,
     errors.MessageNotFoundError: 404,
     errors.MemberNotFoundError: 404,
-    errors.ObjectNotFoundError: 500,  # an object that ought to be there, not what the client asked for
+    errors.ObjectNotFoundError: 500,  # an object that should exist, not the one that the client asked for
     errors.CorruptionError: 500,
     errors.ChecksumMismatchError: 500,
     errors.BadMagicError: 500,

@@ -45,11 +45,11 @@ def validated(model: type[M], text: bytes, *place: str | int, levels: int = MOST
     ``place`` is where the text stands in the body. Objects below the first ``levels`` levels are maps, which may have
     any number of members. :class:`RequestValidationError` tells a few errors at most, and nothing of the text.
     """
-    Values(text).end_of(0, *place, levels=levels)
+    ValueCounter(text).end_of(0, *place, levels=levels)
     return parsed(model, text, *place)
 
 
-class Values:
+class ValueCounter:
     """A counter of the values in one text, which makes none of them."""
 
     def __init__(self, text: bytes) -> None:
@@ -104,27 +104,27 @@ def parsed(model: type[M], text: bytes, *place: str | int) -> M:
                 }
                 for one in found
             ]
-        ) from None  # what the model keeps of the text goes with it
+        ) from None  # frees the text that the model's error keeps
 
 
 def refusal(what: str, *place: str | int) -> RequestValidationError:
-    """The error that says that the body is at fault, and where."""
+    """Returns the error that says that the body is at fault, and where."""
     found: list[dict[str, Any]] = [{"loc": ("body", *place), "msg": what, "type": "value_error"}]
     return RequestValidationError(found)
 
 
 def to_topic(scope: Scope) -> Right:
-    """The right to the topic that the path names."""
+    """Returns the right to the topic that the path names."""
     return lambda caller, path: caller.check(scope, path["topic"])
 
 
 def to_some(scope: Scope) -> Right:
-    """The right to any topic: the body names those that are meant, and the route checks them."""
+    """Returns the right to any topic: the body names those that are meant, and the route checks them."""
     return lambda caller, path: caller.check(scope)
 
 
 def to_all(scope: Scope) -> Right:
-    """The right to the store as a whole."""
+    """Returns the right to the store as a whole."""
     return lambda caller, path: caller.check_everywhere(scope)
 
 

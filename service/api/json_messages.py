@@ -86,7 +86,7 @@ def read_columns(text: bytes, *, is_lines: bool) -> pa.Table | None:
     )  # fmt: skip
     if rows <= 0 or born_ms[:rows].max() >= BORN_END_MS:
         return None
-    # the columns of what the loop has written, without those that no message has a value for
+    # the columns that the loop has written, without those in which no message has a value
     key_count, pair_count, every = totals.tolist()
     found: dict[str, pa.Array] = {"body": _column_texts(rows, body_ends, bodies, _BYTES)}
     if key_count:
@@ -138,7 +138,7 @@ def _column_texts(count: int, ends: NDArray[np.int32], data: NDArray[Any], kind:
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-# By a parser that makes objects, where the loop is not enough.
+# Reading with a parser that makes objects, where the loop is not enough.
 
 
 class _OddError(Exception):
@@ -243,7 +243,7 @@ def _table(batches: list[pa.RecordBatch]) -> pa.Table:
 def _batch(rows: Any, queue_of: Callable[[str], int]) -> pa.RecordBatch:
     if type(rows) is not list or set(map(type, rows)) != {dict}:
         raise _OddError
-    names = set(chain.from_iterable(set(map(tuple, rows))))  # rows of one client have few different sets of names
+    names = set(chain.from_iterable(set(map(tuple, rows))))  # the rows of one client have few different sets of names
     if not names <= _FIELDS:
         raise _OddError
     properties = _given("properties", dict, rows, names)

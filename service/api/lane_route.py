@@ -33,7 +33,7 @@ from tierlog.tiering.base.errors import InvalidRequestError
 
 @dataclass(frozen=True, slots=True)
 class RouteInputs:
-    """What a call may be given, as the document says."""
+    """The arguments and body forms of a call, as the document says."""
 
     arguments: frozenset[str]
     forms: tuple[str, ...]
@@ -128,8 +128,8 @@ class LaneRoute(APIRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, if it is as the document says."""
         if self.methods is not None and scope["method"] in self.methods:
-            exact: StrictRequests = scope["app"].state.exact
-            await exact.check(scope)
+            strict: StrictRequests = scope["app"].state.strict
+            await strict.check(scope)
         _LANE.set(scope["tierlog.lane"])
         await super().handle(scope, receive, send)
 

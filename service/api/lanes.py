@@ -24,7 +24,7 @@ from tierlog.tiering.cold.reading.gate import ArchiveGate, behind
 
 T = TypeVar("T")
 
-#: How many bodies are parsed at a time. Parsing is work for the processor alone: more threads would not finish it
+#: Bodies that are parsed at a time. Parsing only needs the processor: more threads would not finish it
 #: sooner, and the event loop would wait longer for its turn.
 _PARSED_AT_ONCE = 2
 #: How long a thread stays after its last work.
@@ -65,11 +65,11 @@ class Lane:
         self._pool, self._gate = pool, gate
         self._most, self._setting = most, setting
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
-        #: Whether its requests bring messages, and so large bodies.
+        #: Whether its requests carry messages, and so large bodies.
         self.takes_messages = name == "append"
         #: Whether a request is under way until its answer is sent, as more is read for it until then.
         self.is_long = name == "download"
-        #: Requests that are being worked on or wait for it.
+        #: Requests that are running or waiting.
         self.under_way = 0
 
     def enter(self) -> None:
@@ -123,7 +123,7 @@ class Lane:
         return self._timeout_s
 
     def too_late(self) -> DeadlineError:
-        """The error of a request that is not done in time."""
+        """Returns the error of a request that is not done in time."""
         return DeadlineError(
             f"not done after {self._timeout_s:g} s; the work may have been done or not",
             hint="serve.request_timeout_ms is the limit",
@@ -168,7 +168,7 @@ class Lanes:
         )
         admin = settings.admin_threads
         self.admin = Lane("admin", _pool(admin, "admin"), 5 * admin, "serve.admin_threads")
-        #: For what is answered whatever else happens: health, metrics and the page.
+        #: For requests that are always answered: health, metrics and the page.
         self.always = Lane("always", _pool(2, "always"), 1_000, "a constant", timeout_ms=timeout_ms)
         self._chosen = {
             LaneChoice.ALWAYS: self.always,
@@ -178,7 +178,7 @@ class Lanes:
         }
 
     def of(self, choice: LaneChoice, query: bytes) -> Lane:
-        """The lane of a request, whose route declares the choice."""
+        """Returns the lane of a request, whose route declares the choice."""
         if choice is not LaneChoice.AS_ASKED:
             return self._chosen[choice]
         if query.count(b"&") > MOST_ARGUMENTS:  # it will be refused

@@ -66,7 +66,7 @@ class BodyMemory:
         self.used_bytes = 0
 
     def share(self) -> BodyShare:
-        """An empty share, for a context."""
+        """Returns an empty share, for a context."""
         return BodyShare(self)
 
     def give_back(self, share: BodyShare) -> None:
@@ -230,7 +230,7 @@ class Admission:
 
         async def sent(message: Message) -> None:
             nonlocal is_inside
-            if is_inside and not lane.is_long:  # the work is done; what waits for a reader has a limit of its own
+            if is_inside and not lane.is_long:  # a waiting answer has a limit of its own
                 is_inside = False
                 lane.leave()
             await send(message)
@@ -244,7 +244,7 @@ class Admission:
 
 
 def lane_of(request: Request) -> Lane:
-    """The lane of a request."""
+    """Returns the lane of a request."""
     lane: Lane = request.scope["tierlog.lane"]
     return lane
 
@@ -294,7 +294,7 @@ class Body:
         return self._found
 
     async def _read(self, headers: dict[bytes, bytes]) -> bytes:
-        # room for what is announced, as far as that says how much it is
+        # room for the announced length, if there is one
         announced = headers.get(b"content-length", b"")
         announced_bytes = int(announced) if announced.isdigit() else 0
         if announced_bytes > self._max_bytes:
@@ -303,12 +303,12 @@ class Body:
         decoder = _decoder(headers)
         if decoder is None and announced_bytes:
             await self.hold(announced_bytes * weight)
-        # piece by piece, within the time and the size that a body may have
+        # piece by piece, within the time-out and the size limit of a body
         found: list[bytes] = []
         size = arrived = 0
         left_s = self._receive_s
         clock = asyncio.get_running_loop().time
-        # a body that came with its head, as the server says: a timer would take longer than all else here
+        # the body came with its head: a timer would take longer than everything else here
         is_here = self._scope.get("tierlog.is_whole", False)
         more = True
         while more:
@@ -426,7 +426,7 @@ def _undecodable(error: ValueError) -> _RefusedError:
 
 
 async def _next(scope: Scope, steps: Iterator[bytes], *, is_here: bool) -> bytes | None:
-    """The next decoded piece; it is decoded on a thread, as that takes time."""
+    """Returns the next decoded piece; it is decoded on a thread, as that takes time."""
     if is_here:
         return next(steps, None)
     lane: Lane = scope["tierlog.lane"]

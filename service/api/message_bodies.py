@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tierlog.service.api.append_answers import PIECE_ROWS, appended_pieces
-from tierlog.service.api.json_bodies import Values, parsed, refusal, validated
+from tierlog.service.api.json_bodies import ValueCounter, parsed, refusal, validated
 from tierlog.service.api.json_messages import (
     lines_of,
     messages_of_document,
@@ -45,7 +45,7 @@ T = TypeVar("T", covariant=True)
 #: What a message takes while it is appended, beside its bytes: as columns, and as an object where columns are not
 #: enough. What one takes of an answer of many, and a record batch of a stream.
 _MESSAGE_BYTES, _RESULT_BYTES, _BATCH_BYTES = 512, 40, 4096
-#: JSON that is shorter is taken apart message by message: columns of a few are not worth their making.
+#: Shorter JSON is read message by message: columns do not pay for a few.
 _FEW_BYTES = 8 << 10
 #: Of a body whose messages are counted where it arrives, and of one of whose kind most take no more memory than so many
 #: times their bytes.
@@ -114,7 +114,7 @@ class RequestMessages:
             await body.hold(done)
             done = await lane.run(partial(self._append, content, body.held_bytes, durability, key, form))
             assert not isinstance(done, int), "what a body takes is told by the body alone"
-        if done.rest is not None:  # which waits for the client, with nothing more than where each message went
+        if done.rest is not None:  # waits for the client, and holds only the place of each message
             del content
             body.let_go(done.held_bytes)
         return _AppendedResponse(done, lane, form)
@@ -259,8 +259,8 @@ def models_of_document(document: bytes, most: int) -> Iterator[MessageIn]:
 
     Raises :class:`MessageTooLargeError` for more than ``most``, :class:`RequestValidationError`.
     """
-    values = Values(document)
-    if values.are_few(_FEW_VALUES):  # the model knows all that can be wrong with what stands around messages
+    values = ValueCounter(document)
+    if values.are_few(_FEW_VALUES):  # the model checks everything around the messages
         found = validated(MessagesIn, document, levels=_LEVELS).messages
         check_count(len(found), most)
         yield from found

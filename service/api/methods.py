@@ -10,7 +10,7 @@ _METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
 
 
 def allowed_methods(scope: Scope) -> list[str]:
-    """The methods of the path of a request; none if there is nothing at the path."""
+    """Returns the methods of the path of a request; none if there is nothing at the path."""
     router: Router = scope["app"].router
     found = [
         method

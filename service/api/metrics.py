@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tierlog.service.archive.readable import Served
+from tierlog.service.archive.readers import Served
 from tierlog.service.cluster.fan_out import StoreFanOut
 from tierlog.service.cluster.table_view import TableView
 from tierlog.service.cluster.view import ClusterView
@@ -105,17 +105,17 @@ class StoreCollector(Collector):
 class QuerierCollector(Collector):
     """The metrics of a querier."""
 
-    def __init__(self, engine: Served, asker: StoreFanOut) -> None:
-        self._engine, self._asker = engine, asker
+    def __init__(self, engine: Served, fan_out: StoreFanOut) -> None:
+        self._engine, self._fan_out = engine, fan_out
 
     def collect(self) -> Iterator[Metric]:
         """Reads all numbers at one moment."""
-        engine, asker = self._engine, self._asker
+        engine, fan_out = self._engine, self._fan_out
         yield from _queries(engine.counted)
         yield from _archive(engine.counted)
         yield _one("tierlog_archive_failing", int(engine.cold_error is not None))
-        yield _histogram("tierlog_store_ask_seconds", {(): asker.seconds.reading()})
-        yield _one("tierlog_silent_stores", asker.silent)
+        yield _histogram("tierlog_store_ask_seconds", {(): fan_out.seconds.reading()})
+        yield _one("tierlog_silent_stores", fan_out.silent)
 
 
 def _queries(counted: StoreCounts) -> Iterator[Metric]:
@@ -208,8 +208,8 @@ class Metrics:
         for registry, most in ((self._whole, max_groups), (self._nameless, 0)):
             if engine.own_store is not None:
                 registry.register(StoreCollector(engine.own_store, most))
-            if engine.asker is not None:
-                registry.register(QuerierCollector(engine, engine.asker))
+            if engine.fan_out is not None:
+                registry.register(QuerierCollector(engine, engine.fan_out))
             registry.register(http_collector)
             registry.register(ClusterCollector(cluster))
             ProcessCollector(registry=registry)

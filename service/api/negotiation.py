@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
-#: A weight; whatever else stands there counts as 1, as an unknown parameter would.
+#: A weight; anything else counts as 1, like an unknown parameter.
 _WEIGHT = re.compile(r"\s*q\s*=\s*(0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)\s*", re.IGNORECASE)
-#: A header with more ranges is a burden, not a wish.
+#: Ranges that are read; the rest of a longer header is ignored.
 _MOST_RANGES = 64
 
 

@@ -24,7 +24,7 @@ _ATTRIBUTE = "tierlog_traits"
 
 @dataclass(frozen=True, slots=True)
 class RouteTraits:
-    """What one route declares."""
+    """The declaration of one route."""
 
     lane: LaneChoice
     store: StoreRule | None
@@ -42,7 +42,7 @@ def traits(*, lane: LaneChoice, store: StoreRule | None) -> Callable[[_Endpoint]
 
 
 def traits_of(endpoint: Callable[..., Any]) -> RouteTraits:
-    """The traits that a function declares for its route; AssertionError if it declares none."""
+    """Returns the traits that a function declares for its route; AssertionError if it declares none."""
     found = getattr(endpoint, _ATTRIBUTE, None)
     assert isinstance(found, RouteTraits), f"{endpoint} declares neither lane nor store: @traits is missing"
     return found
@@ -55,8 +55,9 @@ class FoundTraits(NamedTuple):
     names: Mapping[str, str]
 
 
-#: The traits of requests that no route takes, by method and path: they are refused where their store is. The first line
-#: that fits counts.
+#: The traits of requests that no route takes, by method and path: they are refused where their store is, by the node
+#: that would answer if there were such a route. That does not follow from the declarations: routes below one path
+#: declare different stores by their methods, and most of these paths have no route. The first line that fits counts.
 _UNROUTED = tuple(
     (re.compile(pattern, re.DOTALL), refused)
     for pattern, refused in (
@@ -84,7 +85,7 @@ class _Node:
     routes: dict[str, RouteTraits] = field(default_factory=dict)
 
     def follow(self, part: str) -> _Node:
-        """The node of a further part of a path with parameters, made if it is not there."""
+        """Returns the node of a further part of a path with parameters, made if it is not there."""
         if not part.startswith("{"):
             assert self.named is None, f"{part!r} and {{{self.name}}} may stand at one place"
             return self.parts.setdefault(part, _Node())
@@ -113,7 +114,7 @@ class RouteTable:
             node.routes.update(dict.fromkeys(methods, declared))
 
     def find(self, method: str, path: str) -> FoundTraits:
-        """The traits of a request. HEAD has those of GET; a request that no route takes has some too."""
+        """Returns the traits of a request. HEAD has those of GET; a request that no route takes has some too."""
         if method == "HEAD":
             method = "GET"
         node, names = self._root, {}
@@ -129,7 +130,7 @@ class RouteTable:
         return _unrouted(method, path) if found is None else FoundTraits(found, names)
 
     def of(self, scope: Scope) -> FoundTraits:
-        """The traits of a request, looked up once and kept in its scope."""
+        """Returns the traits of a request, looked up once and kept in its scope."""
         found: FoundTraits | None = scope.get("tierlog.traits")
         if found is None:
             found = scope["tierlog.traits"] = self.find(scope["method"], scope["path"])

@@ -11,11 +11,11 @@ from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.index.search.searcher import Searcher
 from tierlog.index.search.store_search import ArchiveSearch
+from tierlog.service.access.caller import every_topic
 from tierlog.service.archive.archived_stores import ArchiveRoot
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.catalogue import FileInfo, TopicInfo
 from tierlog.service.engine.checks import check_archive
-from tierlog.service.engine.groups import every_topic
 from tierlog.service.engine.read_path import answer, make_searcher
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, TopicNotFoundError
@@ -67,7 +67,7 @@ class Archive:
         randomness: Randomness | None = None,
         objects: ObjectStore | None = None,
     ) -> Archive:
-        """Finds the stores below ``cold_url``, or take the one named.
+        """Finds the stores below ``cold_url``, or opens the one named.
 
         Without ``settings`` they are those of the environment, as on the command line (:meth:`Settings.load`). Raises
         :class:`NotFoundError` if there is none, the object store's error if it cannot be asked.
@@ -83,7 +83,7 @@ class Archive:
             except ObjectNotFoundError as error:
                 if next(iter(archive.objects.list(f"{found}/")), None) is None:
                     raise NotFoundError(f"no archive of store {found!r} here", path=archive.url) from error
-                raise  # the head of a store that is there is lost
+                raise  # the store is there, and its head is lost
         return cls(
             archive, store_ids, make_searcher(settings, clock), settings,
             fs=fs or LocalFileSystem(), randomness=randomness or SystemRandomness(),
@@ -104,7 +104,7 @@ class Archive:
         return self._fetcher().pull(topic, queue_id, offset, limit, tag)
 
     def pull_batch(self, topic: str, queue_id: int, offset: int, limit: int, columns: Columns = None) -> PulledBatch:
-        """The same as Arrow; see :meth:`Fetcher.pull_batch`."""
+        """Reads a queue as Arrow; see :meth:`Fetcher.pull_batch`."""
         return self._fetcher().pull_batch(topic, queue_id, offset, limit, columns)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
@@ -123,21 +123,21 @@ class Archive:
         return store_id, manifest
 
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
-        """Topics of all stores; a name that several have is listed once for each."""
+        """Returns topics of all stores; a name that several have is listed once for each."""
         return [topic for store in self._stores.values() for topic in store.topics(shows)]
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; :class:`TopicNotFoundError`."""
+        """Returns one topic; raises :class:`TopicNotFoundError`."""
         for info in self.topics(name.__eq__):
             return info
         raise TopicNotFoundError(f"no such topic {name!r} in the archive")
 
     def files(self) -> list[FileInfo]:
-        """Published segments and index objects of all stores."""
+        """Returns published segments and index objects of all stores."""
         return [info for store in self._stores.values() for info in store.files()]
 
     def stats(self) -> dict[str, object]:
-        """Watermarks of each store."""
+        """Returns the watermarks of each store."""
         return {
             "cold_url": self.cold_url,
             "cache": self._archive.cache_stats(),
@@ -147,7 +147,7 @@ class Archive:
     def restore_segment(
         self, offset: int, out: Path, *, overwrite: bool, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, object]:
-        """Puts the segment that holds a physical offset back into a file; what was done.
+        """Restores the segment with a physical offset to a file; returns a summary.
 
         Raises :class:`NotFoundError` if it is not in the archive, and what the function of this name in
         ``tiering.cold.segment.restoration`` raises.
@@ -171,7 +171,7 @@ class Archive:
         return self.check_report(deep=deep).lines()
 
     def check_report(self, *, deep: bool = False, progress: Progress | None = None) -> Findings:
-        """The same with the object that each finding is about, and with notes; ``progress`` counts objects."""
+        """Runs the same checks; names the object of each finding, and adds notes. ``progress`` counts objects."""
         findings = Findings()
         for store_id in self.store_ids:
             check_archive(self._manifests[store_id], None, findings, deep=deep, progress=progress)
@@ -196,5 +196,5 @@ class Archive:
         self.close()
 
     def close(self) -> None:
-        """Gives connections back and end the disk cache."""
+        """Closes connections and the disk cache."""
         self._archive.close()

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tierlog.index.objects.catalogue import ColdIndex
+from tierlog.service.access.caller import every_topic
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, cold_files
-from tierlog.service.engine.groups import every_topic
 from tierlog.service.engine.opening import open_archive
 from tierlog.service.engine.read_path import cache_stats, open_caches
 from tierlog.tiering.base.clock import Clock
@@ -36,15 +36,15 @@ class ArchivedStore:
     fetcher: Fetcher
 
     def head(self, max_age_s: float = 0.0) -> Head:
-        """A head that was looked for at most so long ago."""
+        """Returns a head that was looked for at most so long ago."""
         return (self.manifest.recent(max_age_s) if max_age_s else None) or self.manifest.refresh()
 
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
-        """Topics as far as they are archived; those that ``shows`` denies cost nothing."""
+        """Returns topics as far as they are archived; those that ``shows`` denies cost nothing."""
         return self._topics(shows, None)
 
     def named_topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
-        """The same with the store's id at each queue; none while nothing is archived yet."""
+        """Returns the same topics with the store's id at each queue; none while nothing is archived yet."""
         try:
             return self._topics(shows, self.store_id)
         except ObjectNotFoundError:
@@ -83,11 +83,11 @@ class ArchivedStore:
         return self.manifest.state(self.manifest.reader(), head).find(name) is not None
 
     def files(self, max_age_s: float = 0.0) -> list[FileInfo]:
-        """Published segments and index objects."""
+        """Returns published segments and index objects."""
         return cold_files(self.manifest, self.head(max_age_s))
 
     def watermarks(self, max_age_s: float = 0.0) -> dict[str, object]:
-        """Returns how far it is archived and indexed."""
+        """Returns the watermarks, the version of the manifest and its epoch."""
         head = self.head(max_age_s)
         return {
             "archived_to": head.archived_to,
@@ -121,7 +121,7 @@ class ArchiveRoot:
         self._listed: frozenset[str] = frozenset()
 
     def store(self, store_id: str) -> ArchivedStore:
-        """A store, whether it has an archive here or not."""
+        """Returns a store, whether it has an archive here or not."""
         found = self._stores.get(store_id)
         if found is not None:
             return found
@@ -147,16 +147,16 @@ class ArchiveRoot:
         return self._listed
 
     def discover(self) -> list[str]:
-        """Looks which stores there are, with two LIST requests a store; their ids in order."""
+        """Finds the stores, with two LIST requests a store; returns their ids in order."""
         self._listed = frozenset(stores_below(self.objects))
         return sorted(self._listed)
 
     def cache_stats(self) -> dict[str, dict[str, int]]:
-        """Counters of the cache's layers."""
+        """Returns counters of the cache's layers."""
         return cache_stats(self._cache)
 
     def close(self) -> None:
-        """Gives connections back and end the disk cache."""
+        """Closes connections and the disk cache."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.objects.close)
             stack.callback(self._cache.close)

@@ -18,7 +18,9 @@ from tierlog.index.search.remote_search import LackingSearch, RemoteSearch, Sile
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.index.search.searcher import StoreSearch
 from tierlog.index.search.store_search import ArchiveSearch
+from tierlog.service.access.caller import every_topic
 from tierlog.service.archive.archived_stores import ArchivedStore, ArchiveRoot
+from tierlog.service.archive.readers import MessageReader
 from tierlog.service.cluster.fan_out import StoreAnswer, StoreFanOut, StoreService
 from tierlog.service.cluster.static_view import StaticView
 from tierlog.service.cluster.table_view import TableView
@@ -26,12 +28,11 @@ from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.cluster import ClusterSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
-from tierlog.service.engine.groups import every_topic
 from tierlog.service.engine.opening import open_archive
 from tierlog.service.engine.read_path import answer, make_searcher
-from tierlog.service.engine.stats import Unready
+from tierlog.service.engine.stats import ReadinessProblem
 from tierlog.service.observing.counts import StoreCounts, facts_of
-from tierlog.service.wire.documents import Json, message_json
+from tierlog.service.wire.documents import Json
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import (
     InvalidRequestError,
@@ -46,16 +47,17 @@ from tierlog.tiering.base.errors import (
 from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Histogram, Tracer
 from tierlog.tiering.base.worker_pool import WorkerPool
+from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.metered import Meter, MeteredObjectStore
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.objects.urls import canonical_url
 from tierlog.tiering.remote.endpoint import ServiceAddress
 
-# Topics that several stores have, told as one.
+# Topics that several stores have, merged into one.
 
 
 def topics_of(document: Json, store_id: str) -> list[TopicInfo]:
-    """The topics of a store's answer to ``GET /v1/topics``."""
+    """Returns the topics of a store's answer to ``GET /v1/topics``."""
     try:
         return [topic_of(topic, store_id) for topic in document["topics"]]
     except (KeyError, TypeError) as error:
@@ -63,7 +65,7 @@ def topics_of(document: Json, store_id: str) -> list[TopicInfo]:
 
 
 def topic_of(document: Json, store_id: str) -> TopicInfo:
-    """One topic as a store tells of it."""
+    """Returns one topic as a store tells of it."""
     try:
         queues = [
             QueueInfo(
@@ -81,7 +83,8 @@ def topic_of(document: Json, store_id: str) -> TopicInfo:
 
 
 def merged(one: TopicInfo | None, other: TopicInfo) -> TopicInfo:
-    """Both as one: the queues of both, and what holds for any part. Its id is the first store's.
+    """Merges two entries of one topic: the queues of both, and every option that either has. The id is the first
+    store's.
 
     Of two retentions the longer is told, of which None, for ever, is the longest.
     """
@@ -97,7 +100,7 @@ def merged(one: TopicInfo | None, other: TopicInfo) -> TopicInfo:
     )
 
 
-# Which stores lie below the prefixes that a querier reads; looked for while somebody asks, and no more often.
+# The stores below the prefixes that a querier reads; listed while there are requests, and no more often.
 
 
 class KnownArchives:
@@ -114,19 +117,20 @@ class KnownArchives:
         self._failed: dict[str, tuple[float, StoreError]] = {}
 
     def begin(self) -> None:
-        """Looks in the background."""
+        """Starts to list the prefixes in the background."""
         for archive in self.archives:
             self._pool.submit(partial(self._look_first, archive))
 
-    def of(self, store_id: str, cold_url: str | None = None) -> ArchivedStore | None:
-        """A store's archive as far as it is known which it is; ``cold_url`` is where the store says that it is."""
+    def find(self, store_id: str, cold_url: str | None = None) -> ArchivedStore | None:
+        """Returns the archive of a store if it is known which one that is; ``cold_url`` is the address the store
+        reported."""
         said = [archive for archive in self.archives if archive.url == cold_url]
         for archive in said or [archive for archive in self.archives if store_id in archive.listed]:
             return archive.store(store_id)
         return self.archives[0].store(store_id) if len(self.archives) == 1 else None
 
-    def others(self, served: Container[str]) -> list[ArchivedStore]:
-        """Stores but those; of two prefixes that have one of the same id the first is read.
+    def unserved(self, served: Container[str]) -> list[ArchivedStore]:
+        """Returns archived stores except ``served``; where two prefixes have the same id, the first wins.
 
         The first time the answer of the object store is waited for; later its listing is renewed in the background.
         """
@@ -145,7 +149,7 @@ class KnownArchives:
 
     @property
     def errors(self) -> dict[str, StoreError]:
-        """Why prefixes could not be listed, by URL."""
+        """The errors of prefixes that could not be listed, by URL."""
         return {url: error for url, (_, error) in list(self._failed.items())}
 
     @property
@@ -155,7 +159,7 @@ class KnownArchives:
         return {archive.url: errors.get(archive.url) for archive in self.archives if archive.url not in self._looked_s}
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Closes all archives."""
         for archive in self.archives:
             archive.close()
 
@@ -176,7 +180,7 @@ class KnownArchives:
             self._looked_s[archive.url] = self._clock.monotonic_s()
 
 
-# One store that has an archive below the prefixes of a querier and no service: what it answers when it is named.
+# The reader of one store that has an archive below the prefixes of a querier, and no service.
 
 
 class ArchivedReader:
@@ -193,21 +197,21 @@ class ArchivedReader:
         return self._querier.query(query, page_bytes=page_bytes, store_id=self._store_id)
 
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
-        """Topics as far as they are archived, without those that ``shows`` denies."""
+        """Returns archived topics, without those that ``shows`` denies."""
         return self._querier.only_archived(self._store_id).named_topics(shows)
 
     def topic(self, name: str) -> TopicInfo:
-        """One of them; :class:`TopicNotFoundError`."""
+        """Returns one archived topic; raises :class:`TopicNotFoundError`."""
         for topic in self.topics(name.__eq__):
             return topic
         raise TopicNotFoundError(f"the archive of store {self._store_id!r} has no topic {name!r}")
 
     def files(self) -> list[FileInfo]:
-        """Published segments and index objects."""
+        """Returns published segments and index objects."""
         return self._querier.files(self._store_id)
 
     def stats(self) -> dict[str, object]:
-        """The querier's, with the watermarks of this store alone."""
+        """Returns the querier's statistics, with the watermarks of this store alone."""
         return self._querier.stats(self._store_id)
 
 
@@ -236,7 +240,7 @@ class Querier:
         self._clock = clock
         self.tracer = tracer
         #: Asks the stores.
-        self.asker = StoreFanOut(settings.cluster, clock)
+        self.fan_out = StoreFanOut(settings.cluster, clock)
         self._table: TableView | None = None
         if has_table:
             self._table = TableView(
@@ -253,17 +257,18 @@ class Querier:
         cold_url: str | None,
         sources: Sequence[str] = (),
         *,
-        settings: Settings,
+        settings: Settings | None = None,
         clock: Clock | None = None,
         objects: ObjectStore | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> Querier:
-        """``sources`` are services of stores, and archives; without a service those of the cluster table of
-        ``cold_url`` are asked. ``objects`` replaces the object store of every URL.
+        """Opens a querier of ``sources``, which are services of stores, and archives; asks nobody yet.
 
-        Asks nobody yet. Raises :class:`InvalidRequestError` for a URL that is neither, or if there is nothing to read.
+        Without a service, those of the cluster table of ``cold_url`` are asked. Without ``settings`` they are those of
+        the environment, as on the command line (:meth:`Settings.load`). ``objects`` replaces the object store of every
+        URL. Raises :class:`InvalidRequestError` for a URL that is neither, or if there is nothing to read.
         """
-        clock = clock or SystemClock()
+        clock, settings = clock or SystemClock(), settings or Settings.load()
         urls = [source for source in sources if source.lower().startswith(("http://", "https://"))]
         folders = [*([cold_url] if cold_url else []), *(source for source in sources if source not in urls)]
         if not urls and not folders:
@@ -288,7 +293,7 @@ class Querier:
         return view
 
     def start(self) -> None:
-        """Looks at the cluster table from now on; asks nothing else until somebody asks."""
+        """Watches the cluster table from now on; asks nothing else until somebody asks."""
         if self._table is not None:
             self._table.start()
         self._archives.begin()
@@ -305,7 +310,7 @@ class Querier:
             query = replace(query, timeout_ms=self._settings.query.timeout_ms)
         with self.tracer.span("query", by="time" if query.key is None else "key", limit=query.limit) as span:
             if store_id is None:
-                stores = self._searches(self.asker.hot_pages(self._services(), query, page_bytes))
+                stores = self._searches(self.fan_out.hot_pages(self._services(), query, page_bytes))
             else:
                 stores = [self._search_archive(self.only_archived(store_id))]
             if not stores:
@@ -322,7 +327,7 @@ class Querier:
         return replace(query, timeout_ms=max(1, query.timeout_ms - spent_ms))
 
     def _searches(self, pages: Sequence[StoreAnswer[HotPage]]) -> list[StoreSearch]:
-        """One for each store, in the order of their ids; those that do not have the topic take no part."""
+        """Returns one search for each store, in the order of their ids, without stores that do not have the topic."""
         found: dict[str, StoreSearch] = {}
         for outcome in pages:
             service, page = outcome.service, outcome.value
@@ -332,7 +337,7 @@ class Querier:
                 store_id, page = service.url, None
                 error = StoreMismatchError(f"{service.url} answers for a store that another service answers for")
             if page is not None:
-                archived = self._archives.of(store_id, page.cold_url)
+                archived = self._archives.find(store_id, page.cold_url)
                 found[store_id] = RemoteSearch(page, service.url, None if archived is None else archived.index)
                 continue
             assert error is not None
@@ -341,13 +346,13 @@ class Querier:
             if isinstance(error, TopicNotFoundError):
                 found[store_id] = LackingSearch(store_id, error)
                 continue
-            archived = self._archives.of(store_id) if service.store_id == store_id else None
+            archived = self._archives.find(store_id) if service.store_id == store_id else None
             found[store_id] = SilentSearch(
                 store_id, service.url, error, None if archived is None else archived.index, max_age_s=self._staleness_s
             )
-        for archived in self._archives.others(found):
+        for archived in self._archives.unserved(found):
             found[archived.store_id] = self._search_archive(archived)
-        for url, failed in self._archives.unknown.items():  # where stores are known, new ones are not seen, no more
+        for url, failed in self._archives.unknown.items():  # a prefix that was listed before only lacks new stores
             if failed is not None:
                 found[url] = SilentSearch(url, url, failed, None, max_age_s=0)
         return [found[store_id] for store_id in sorted(found)]
@@ -356,14 +361,14 @@ class Querier:
         return ArchiveSearch(archived.store_id, archived.index, max_age_s=self._staleness_s)
 
     def only_archived(self, store_id: str) -> ArchivedStore:
-        """The archive of a store that has no service. May wait for the object store.
+        """Returns the archive of a store that has no service. May wait for the object store.
 
         Raises :class:`NotFoundError` if there is none, :class:`UnavailableError` while it may have a service.
         """
         services = self._services()
         if any(service.store_id in (None, store_id) for service in services):
             raise UnavailableError(f"where store {store_id!r} answers is not known yet", hint="try again in a moment")
-        for archived in self._archives.others(()):
+        for archived in self._archives.unserved(()):
             if archived.store_id == store_id:
                 return archived
         self._refuse_if_silent({}, "")
@@ -372,8 +377,8 @@ class Querier:
     # what there is
 
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
-        """Topics of all stores by name that ``shows`` does not deny; the queues of one that several have stand behind
-        each other."""
+        """Returns the topics of all stores that ``shows`` permits; a topic in several stores lists the queues of all of
+        them."""
         found, silent, unserved = self._everywhere("/v1/topics", topics_of)
         listed = [topic for topics in found for topic in topics]
         for store in (*silent.values(), *unserved):
@@ -384,7 +389,7 @@ class Querier:
         return list(by_name.values())
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic with its queues on all stores.
+        """Returns one topic with its queues on all stores.
 
         Raises :class:`TopicNotFoundError` only if every store was asked, else :class:`UnavailableError`.
         """
@@ -401,7 +406,7 @@ class Querier:
     def stores_with_topic(self, topic: str) -> Sequence[str]:
         """Ids of the stores with a service that have a topic, or had one when they answered last."""
         path = f"/v1/topics/{quote(topic, safe='')}"
-        outcomes = self.asker.documents(self._services(), path)
+        outcomes = self.fan_out.documents(self._services(), path)
         found = []
         for outcome in outcomes:
             store_id = outcome.service.store_id
@@ -412,11 +417,13 @@ class Querier:
         return sorted(found)
 
     def _has_archived(self, store_id: str, topic: str) -> bool:
-        archived = self._archives.of(store_id)
+        archived = self._archives.find(store_id)
         return archived is not None and archived.has_topic(topic, self._staleness_s)
 
-    def message(self, message_id: str, store_id: str | None = None) -> Json:
-        """One message by its id in whichever store has it, as an answer shows it.
+    def shown_message(
+        self, message_id: str, show: Callable[[StoredMessage], Json], store_id: str | None = None
+    ) -> Json:
+        """Returns one message by its id: the JSON it got from the store, or what ``show`` makes of an archived one.
 
         Raises :class:`InvalidRequestError` if several have one with this id, :class:`MessageNotFoundError` only if
         every store was asked, else :class:`UnavailableError`.
@@ -428,7 +435,7 @@ class Querier:
             if store_id not in (None, store.store_id):
                 continue
             try:
-                messages.append(message_json(store.fetcher.message(message_id)))
+                messages.append(show(store.fetcher.message(message_id)))
             except MessageNotFoundError:
                 continue
             except InvalidRequestError:
@@ -460,17 +467,17 @@ class Querier:
             "cache": {archive.url: archive.cache_stats() for archive in self._archives.archives},
             "stores": stores,
             "services": [{"url": one.url, "store_id": one.store_id} for one in self._services()],
-            "silent": self.asker.silent,
+            "silent": self.fan_out.silent,
         }
 
     def _archived(self, store_id: str | None) -> list[ArchivedStore]:
-        return self._archives.others(()) if store_id is None else [self.only_archived(store_id)]
+        return self._archives.unserved(()) if store_id is None else [self.only_archived(store_id)]
 
     # how it is
 
     @property
     def cold_error(self) -> str | None:
-        """Why the archives or the cluster table cannot be read, None if all is well."""
+        """The reason why the archives or the cluster table cannot be read, None if all is well."""
         failed = next(iter(self._archives.errors.values()), None)
         if failed is not None:
             return str(failed)
@@ -485,31 +492,37 @@ class Querier:
         """The finder of the stores of a topic: the querier."""
         return self
 
-    def reader_of(self, store_id: str) -> ArchivedReader:
+    def reader_of(self, store_id: str) -> MessageReader:
         """Returns the reader of a store that has an archive and no service: others are sent what is for them."""
         return ArchivedReader(self, store_id)
 
     @property
-    def unready(self) -> Unready | None:
-        """Why there is nothing to answer from yet; None if there is."""
+    def readiness_problem(self) -> ReadinessProblem | None:
+        """The reason why there is nothing to answer from yet; None if there is."""
         reason = self._unready_reason()
         part, hint = "an archive or the cluster table has not answered yet", "it goes on asking; see to the archive"
-        return None if reason is None else Unready(reason, part, hint)
+        return None if reason is None else ReadinessProblem(reason, part, hint)
 
     def _unready_reason(self) -> str | None:
-        """An archive, or the table, that has not answered once."""
+        """Returns what the cluster table, or an archive, said instead of a first answer; None if all have answered."""
         if self._table is not None and self._static is None and self._table.age_ms is None:
             return f"the cluster table was not read yet: {self._table.error or 'it is being asked'}"
         for url, error in self._archives.unknown.items():
-            self._archives.begin()  # nobody sends queries to a process that is not ready, and so nothing else looks
+            self._archives.begin()  # a process that is not ready gets no queries, so nothing else would look
             return f"{url} has not answered yet: {error or 'it is being asked'}"
         return None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Stops looking, and give connections back."""
+        """Stops watching the cluster and closes its connections."""
         if self._table is not None:
             self._table.stop()
-        self.asker.client.close()
+        self.fan_out.client.close()
         self._archives.close()
 
     # who is asked
@@ -525,21 +538,22 @@ class Querier:
         return [StoreService(place.url, place.store_id) for place in self._table.stores()]
 
     def _learn(self, urls: Sequence[str]) -> dict[str, str]:
-        outcomes = self.asker.each(
+        outcomes = self.fan_out.each(
             [StoreService(url, None) for url in urls],
-            lambda service: str(self.asker.client.get(service.url, "/v1/stats")["store_id"]),
+            lambda service: str(self.fan_out.client.get(service.url, "/v1/stats")["store_id"]),
         )
         return {outcome.service.url: outcome.value for outcome in outcomes if outcome.value is not None}
 
     def _everywhere(
         self, path: str, read: Callable[[Json, str], list[T]], only: str | None = None
     ) -> tuple[list[list[T]], dict[str, ArchivedStore], list[ArchivedStore]]:
-        """(what the services answered, archives of those that gave none, archives of stores without a service)."""
+        """Returns what the services answered, archives of those that did not answer, and archives of stores without a
+        service."""
         services = self._services()
-        if only is not None:  # as long as it is not known where that is, it may be anywhere that is not known
+        if only is not None:  # until its service is known, it may be behind any URL whose store is not known
             known = [service for service in services if service.store_id == only]
             services = known or [service for service in services if service.store_id is None]
-        outcomes = self.asker.documents(services, path)
+        outcomes = self.fan_out.documents(services, path)
         found: list[list[T]] = []
         silent: dict[str, ArchivedStore] = {}
         asked: set[str] = set()
@@ -550,11 +564,11 @@ class Querier:
             if outcome.value is not None and store_id is not None:
                 found.append(read(outcome.value, store_id))
             elif not isinstance(outcome.error, NotFoundError):
-                archived = self._archives.of(store_id) if store_id is not None else None
+                archived = self._archives.find(store_id) if store_id is not None else None
                 if archived is None:
                     raise outcome.error or UnavailableError(f"{outcome.service.url} gave no answer")
                 silent[archived.store_id] = archived
-        return found, silent, self._archives.others(asked)
+        return found, silent, self._archives.unserved(asked)
 
     def _refuse_if_silent(self, silent: dict[str, ArchivedStore], what: str) -> None:
         if silent:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tierlog.tiering.kernels import cache
 
-#: In numba's folder: all kernels of these sources were compiled here, for this processor.
+#: Name of a file in numba's folder: all kernels of these sources are compiled there, for this processor.
 _MARK = "compiled-"
 _KERNELS = tuple(Path(__file__).parents[2] / package / "kernels" for package in ("index", "tiering"))
 
@@ -47,7 +47,7 @@ def compile_at_first_start(
             say(f"compiled {done} of {of} kernels for this processor, which is kept for later starts")
 
     compile_all(progress)
-    with contextlib.suppress(OSError):  # where it cannot be kept, the next start looks again
+    with contextlib.suppress(OSError):  # if it cannot be kept, the next start checks again
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
 

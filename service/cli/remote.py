@@ -45,7 +45,7 @@ class RemoteTarget:
         self._store_id = store_id
 
     def query(self, query: Query) -> Json:
-        """A page of results."""
+        """Returns a page of results."""
         asked: dict[str, object] = {
             "from": query.from_ms,
             "to": query.to_ms,
@@ -71,26 +71,26 @@ class RemoteTarget:
         return self._call("GET", f"/v1/topics/{quote(topic, safe='')}/queues/{queue_id}/messages?{asked}")
 
     def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """The offset of a queue's first message stored at or after a time, its end if there is none."""
+        """Returns the offset of a queue's first message stored at or after a time, its end if there is none."""
         path = f"/v1/topics/{quote(topic, safe='')}/queues/{queue_id}/offset"
         return int(self._call("GET", f"{path}?time_ms={time_ms}&boundary=lower")["offset"])
 
     def topics(self) -> list[Json]:
-        """Topics with their queues."""
+        """Returns topics with their queues."""
         found: list[Json] = self._call("GET", "/v1/topics")["topics"]
         return found
 
     def files(self) -> list[Json]:
-        """Segments and index files."""
+        """Returns segments and index files."""
         found: list[Json] = self._call("GET", "/v1/files")["files"]
         return found
 
     def stats(self) -> Json:
-        """Sizes and lags."""
+        """Returns sizes and lags."""
         return self._call("GET", "/v1/stats")
 
     def check(self, *, deep: bool, progress: object) -> Json:
-        """Findings and notes; a service tells no progress."""
+        """Returns findings and notes; a service reports no progress."""
         return self._call("POST", "/v1/admin/check", {"deep": deep})
 
     def append(self, messages: Sequence[Message], durability: Durability) -> None:
@@ -99,7 +99,7 @@ class RemoteTarget:
         self._call("POST", path, {"messages": [produced_json(message) for message in messages]})
 
     def queues_of(self, topic: str) -> int | None:
-        """The number of queues of a topic, None if there is no such topic."""
+        """Returns the number of queues of a topic, None if there is no such topic."""
         try:
             return int(self._call("GET", f"/v1/topics/{quote(topic, safe='')}")["queues"])
         except TopicNotFoundError:
@@ -138,20 +138,20 @@ class RemoteTarget:
         self._call("PUT", f"/v1/topics/{quote(topic, safe='')}/hold", {"hold": hold})
 
     def receipts(self) -> list[Json]:
-        """Receipts of all erasures."""
+        """Returns receipts of all erasures."""
         found: list[Json] = self._call("GET", "/v1/admin/receipts")["receipts"]
         return found
 
     def receipt(self, tombstone_id: str) -> Json:
-        """The receipt of one."""
+        """Returns one receipt."""
         return self._call("GET", f"/v1/admin/receipts/{quote(tombstone_id, safe='')}")
 
     def cluster(self) -> Json:
-        """The stores of the service's cluster."""
+        """Returns the stores of the service's cluster."""
         return self._call("GET", "/v1/cluster")
 
     def topic_home(self, topic: str) -> Json:
-        """The store that new messages of a topic go to."""
+        """Returns the store that new messages of a topic go to."""
         return self._call("GET", f"/v1/cluster/topics/{quote(topic, safe='')}")
 
     def route_topic(self, topic: str, store_id: str | None) -> Json:
@@ -168,7 +168,7 @@ class RemoteTarget:
         return self._call("DELETE", f"/v1/cluster/stores/{quote(store_id, safe='')}")
 
     def committed_offsets(self, group: str) -> dict[Queue, int]:
-        """The offsets that a consumer group has committed."""
+        """Returns the offsets that a consumer group has committed."""
         found = self._call("GET", f"/v1/groups/{quote(group, safe='')}/offsets")["offsets"]
         return {(one["topic"], one["store_id"], one["queue_id"]): one["offset"] for one in found}
 

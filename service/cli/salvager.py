@@ -25,7 +25,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tierlog.service.engine.opening import Components, open_archive
+from tierlog.service.engine.opening import open_archive
+from tierlog.service.engine.parts import Components
 from tierlog.service.wire.documents import Json, body_bytes
 from tierlog.tiering.base.errors import (
     CorruptionError,
@@ -98,7 +99,7 @@ class SalvageReport:
     not_saved: list[NotSaved] = field(default_factory=list)
 
 
-def salvage(old_root: Path, around: Components, target: Writer, progress: Progress) -> SalvageReport:
+def salvage(old_root: Path, components: Components, target: Writer, progress: Progress) -> SalvageReport:
     """Appends what only the fenced volume at ``old_root`` holds; ``progress`` is told bytes of its log.
 
     One message that cannot be appended does not keep the others: the report names it. Raises
@@ -107,11 +108,11 @@ def salvage(old_root: Path, around: Components, target: Writer, progress: Progre
     volume that may write, the object store's error if the archive cannot be asked.
     """
     paths = StorePaths(old_root)
-    if around.fs.is_locked(paths.lock):
+    if components.fs.is_locked(paths.lock):
         raise StoreLockedError("the old store is in use", path=str(old_root), hint="stop its service first")
     with contextlib.ExitStack() as resources:
         # the old volume and the new one are of one store
-        old = _open_old(old_root, around, resources)
+        old = _open_old(old_root, components, resources)
         head = old.manifest.refresh()
         _check(old.identity, head, target, old_root)
         target.only_store(old.identity.store_id)
@@ -156,9 +157,9 @@ class _Old:
     files: LogFiles
 
 
-def _open_old(root: Path, around: Components, resources: contextlib.ExitStack) -> _Old:
+def _open_old(root: Path, components: Components, resources: contextlib.ExitStack) -> _Old:
     """Reads the directory without recovery, which refuses a damaged log; queues and indexes do not matter here."""
-    fs, paths = around.fs, StorePaths(root)
+    fs, paths = components.fs, StorePaths(root)
     identity = StoreIdentity.read(fs, paths)
     if identity is None:
         raise InvalidRequestError("no store of ours here", path=str(root))
@@ -166,14 +167,14 @@ def _open_old(root: Path, around: Components, resources: contextlib.ExitStack) -
         raise StoreMismatchError("the restore of this store was cut off, nothing was acknowledged", path=str(root))
     if identity.cold_url is None:
         raise InvalidRequestError("the old store never had an archive", path=str(root))
-    objects = around.objects or open_archive(identity.cold_url, around.settings, around.clock, make=False)
+    objects = components.objects or open_archive(identity.cold_url, components.settings, components.clock, make=False)
     resources.callback(objects.close)
     manifest = ManifestStore(
         objects,
         ColdKeys(identity.store_id),
-        randomness=around.randomness,
-        options=around.settings.cold_options(),
-        clock=around.clock,
+        randomness=components.randomness,
+        options=components.settings.cold_options(),
+        clock=components.clock,
     )
     resources.callback(manifest.cache.close)
     files = LogFiles(fs, paths, identity.segment_bytes)
@@ -419,7 +420,7 @@ class _Run:
         return end
 
     def _start(self, message: StoredMessage) -> int:
-        """The offset in its queue from which on a message may be there already."""
+        """Returns the offset in its queue from which on a message may be there already."""
         queue = _queue_of(message)
         if self._look_everywhere or _marks(message.properties):
             return 0
@@ -427,7 +428,7 @@ class _Run:
         return min(begin, self._unmarked_from(queue)) if self._is_tight(message.record) else begin
 
     def _unmarked_from(self, queue: _Queue) -> int:
-        """The offset in a queue from which on a message without a mark may be a salvaged one."""
+        """Returns the offset in a queue from which on a message without a mark may be a salvaged one."""
         if self._is_copy:
             return self._begins.get(queue, _BEYOND)
         topic, queue_id = queue

@@ -52,15 +52,15 @@ def stop_flag() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def stopping_at(tell: Callable[[int, int], object], flag: threading.Event) -> Callable[[int, int], None]:
-    """Makes ``tell``, which hears of progress, a place to stop: it raises :class:`Stopped` once the flag is set."""
+def stopping_at(progress: Callable[[int, int], object], flag: threading.Event) -> Callable[[int, int], None]:
+    """Returns ``progress`` as a place to stop: it raises :class:`Stopped` once the flag is set."""
 
-    def tell_or_stop(done: int, of: int) -> None:
-        tell(done, of)
+    def move_or_stop(done: int, of: int) -> None:
+        progress(done, of)
         if flag.is_set():
             raise Stopped
 
-    return tell_or_stop
+    return move_or_stop
 
 
 def run_stoppable(work: Callable[[], T], flag: threading.Event) -> T:

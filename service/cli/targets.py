@@ -23,7 +23,7 @@ from tierlog.tiering.base.types import Boundary, Durability
 if TYPE_CHECKING:
     from tierlog.index.search.query import Query
     from tierlog.service.archive.archive import Archive
-    from tierlog.service.archive.readable import ReadableStore
+    from tierlog.service.archive.readers import StoreReader
     from tierlog.service.cluster.table import ClusterTable, ClusterTableStore
     from tierlog.service.config.settings import Settings
     from tierlog.service.engine.store import Store
@@ -37,7 +37,7 @@ class Reader(Protocol):
     """The interface of a target to commands that only look."""
 
     def query(self, query: Query) -> Json:
-        """A page of results."""
+        """Returns a page of results."""
         ...
 
     def pull(
@@ -47,23 +47,23 @@ class Reader(Protocol):
         ...
 
     def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """The offset of a queue's first message stored at or after a time, its end if there is none."""
+        """Returns the offset of a queue's first message stored at or after a time, its end if there is none."""
         ...
 
     def topics(self) -> list[Json]:
-        """Topics with their queues."""
+        """Returns topics with their queues."""
         ...
 
     def files(self) -> list[Json]:
-        """Segments and index files."""
+        """Returns segments and index files."""
         ...
 
     def stats(self) -> Json:
-        """Sizes and lags."""
+        """Returns sizes and lags."""
         ...
 
     def check(self, *, deep: bool, progress: Progress | None) -> Json:
-        """Findings and notes; only what is opened here tells its progress."""
+        """Returns findings and notes; only a target opened in this process reports progress."""
         ...
 
 
@@ -79,7 +79,7 @@ class Writer(Reader, Protocol):
         ...
 
     def queues_of(self, topic: str) -> int | None:
-        """The number of queues of a topic, None if there is no such topic."""
+        """Returns the number of queues of a topic, None if there is no such topic."""
         ...
 
     def create_topic(self, name: str, queues: int) -> None:
@@ -87,7 +87,7 @@ class Writer(Reader, Protocol):
         ...
 
     def archive(self, *, until_ms: int | None, everything: bool, drop_hot: bool, progress: Progress | None) -> Json:
-        """Archives now; only a store opened here tells its progress."""
+        """Archives now; only a store opened in this process reports progress."""
         ...
 
     def flush(self) -> None:
@@ -95,7 +95,7 @@ class Writer(Reader, Protocol):
         ...
 
     def committed_offsets(self, group: str) -> dict[Queue, int]:
-        """The offsets that a consumer group has committed; :class:`NotFoundError` for an unknown one."""
+        """Returns the offsets that a consumer group has committed; raises :class:`NotFoundError` for an unknown one."""
         ...
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
@@ -115,11 +115,11 @@ class Writer(Reader, Protocol):
         ...
 
     def receipts(self) -> list[Json]:
-        """Receipts of all erasures."""
+        """Returns receipts of all erasures."""
         ...
 
     def receipt(self, tombstone_id: str) -> Json:
-        """The receipt of one."""
+        """Returns one receipt."""
         ...
 
 
@@ -131,14 +131,14 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 
 
 def access_of(arguments: argparse.Namespace) -> ServiceAccess:
-    """Returns what is brought to a service: flags, else the environment."""
+    """Returns the credentials for a service: from flags, else from the environment."""
     from tierlog.tiering.remote.endpoint import ServiceAccess
 
     return ServiceAccess.of(token_file=arguments.token_file, ca_file=arguments.ca_file)
 
 
 def _store_of(arguments: argparse.Namespace) -> str | None:
-    """The store meant in the service's cluster; None for the one that is asked, or whose topic it is."""
+    """Returns the store meant in the service's cluster; None for the one that is asked, or whose topic it is."""
     store_id: str | None = getattr(arguments, "store_id", None)
     return store_id
 
@@ -198,7 +198,7 @@ def open_archives(arguments: argparse.Namespace) -> Iterator[Archive]:
 
 
 @contextmanager
-def open_repairable(arguments: argparse.Namespace, *, read_only: bool) -> Iterator[ReadableStore]:
+def open_repairable(arguments: argparse.Namespace, *, read_only: bool) -> Iterator[StoreReader]:
     """Opens what ``repair`` works on: a store opened here, or an archive alone."""
     if arguments.root is not None:
         with _engine(arguments, make=False, read_only=read_only) as engine:
@@ -229,7 +229,7 @@ def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: boo
 
 @contextmanager
 def _topic_hints(target: Reader, arguments: argparse.Namespace) -> Iterator[None]:
-    """Adds the topic that was meant to the error of an unknown one, if the target has a like one."""
+    """Adds the most similar topic name to the error of an unknown topic, if the target has one."""
     try:
         yield
     except TopicNotFoundError as error:
@@ -303,37 +303,37 @@ def _one_target(arguments: argparse.Namespace, *, writes: bool = False) -> None:
 class LocalReader:
     """An engine in this process."""
 
-    def __init__(self, engine: ReadableStore) -> None:
+    def __init__(self, engine: StoreReader) -> None:
         self._reading = engine
 
     def query(self, query: Query) -> Json:
-        """A page of results."""
+        """Returns a page of results."""
         return answer_json(self._reading.query(query))
 
     def pull(
         self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None
     ) -> Json:
-        """Messages of a queue in order."""
+        """Reads messages of a queue in order."""
         return pull_json(self._reading.pull(topic, queue_id, offset, limit, tag))
 
     def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """The first offset at or after a time."""
+        """Returns the first offset at or after a time."""
         return self._reading.offset_by_time(topic, queue_id, time_ms, Boundary.LOWER)
 
     def topics(self) -> list[Json]:
-        """Topics with their queues."""
+        """Returns topics with their queues."""
         return [topic_json(topic) for topic in self._reading.topics()]
 
     def files(self) -> list[Json]:
-        """Segments and index files."""
+        """Returns segments and index files."""
         return [file_json(file) for file in self._reading.files()]
 
     def stats(self) -> Json:
-        """Sizes and lags."""
+        """Returns sizes and lags."""
         return dict(self._reading.stats())
 
     def check(self, *, deep: bool, progress: Progress | None) -> Json:
-        """Findings and notes."""
+        """Returns findings and notes."""
         return self._reading.check_report(deep=deep, progress=progress).to_json()
 
 
@@ -352,7 +352,7 @@ class LocalWriter(LocalReader):
         self._engine.append(messages, durability)
 
     def queues_of(self, topic: str) -> int | None:
-        """The number of queues of a topic."""
+        """Returns the number of queues of a topic."""
         try:
             return len(self._engine.topic(topic).queues)
         except TopicNotFoundError:
@@ -372,7 +372,7 @@ class LocalWriter(LocalReader):
         self._engine.flush()
 
     def committed_offsets(self, group: str) -> dict[Queue, int]:
-        """The offsets that a consumer group has committed."""
+        """Returns the offsets that a consumer group has committed."""
         return dict(self._engine.groups.committed(group).offsets)
 
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
@@ -392,11 +392,11 @@ class LocalWriter(LocalReader):
         self._engine.removal.configure(topic, hold=hold)
 
     def receipts(self) -> list[Json]:
-        """Receipts of all erasures."""
+        """Returns receipts of all erasures."""
         return self._engine.removal.receipts()
 
     def receipt(self, tombstone_id: str) -> Json:
-        """The receipt of one."""
+        """Returns one receipt."""
         return self._engine.removal.receipt(tombstone_id)
 
 
@@ -404,11 +404,11 @@ class ClusterTarget(Protocol):
     """The interface of a cluster to commands; every change answers with the cluster after it."""
 
     def cluster(self) -> Json:
-        """The stores, and topics that are routed by name."""
+        """Returns the stores, and topics that are routed by name."""
         ...
 
     def topic_home(self, topic: str) -> Json:
-        """The store that new messages of a topic go to."""
+        """Returns the store that new messages of a topic go to."""
         ...
 
     def route_topic(self, topic: str, store_id: str | None) -> Json:

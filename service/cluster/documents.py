@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tierlog.service.access.caller import every_topic
 from tierlog.service.cluster.table import ClusterTable, rendezvous
 from tierlog.service.cluster.table_view import TableView
 from tierlog.service.cluster.view import ClusterView
 from tierlog.tiering.base.errors import ConflictError, UnavailableError
 
 Json = dict[str, Any]
-
-
-def every_topic(topic: str) -> bool:
-    """Returns True: for callers who may read every topic."""
-    return True
 
 
 def table_json(

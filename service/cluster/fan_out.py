@@ -70,7 +70,7 @@ class StoreFanOut:
         self.client = NodeClient("querier", settings.ask_timeout_ms)
         self._lock = threading.Lock()
         self._silent: dict[str, _Silence] = {}
-        #: How long stores took to answer or to fail, s.
+        #: Seconds that stores took to answer or to fail.
         self.seconds = Histogram()
 
     @property
@@ -87,7 +87,7 @@ class StoreFanOut:
         }  # fmt: skip
         path = f"/v1/topics/{quote(query.topic, safe='')}/hot"
 
-        def work(service: StoreService) -> HotPage:
+        def hot_page(service: StoreService) -> HotPage:
             page = read_hot_stream(self.client.fetch(service.url, path, asked, ARROW_STREAM, store_id=service.store_id))
             if service.store_id is not None and page.store_id != service.store_id:
                 raise StoreMismatchError(
@@ -97,34 +97,34 @@ class StoreFanOut:
             check_page(page, query, range_behind_cursor(query))
             return page
 
-        return self.each(services, work, most_s)
+        return self.each(services, hot_page, most_s)
 
     def documents(self, services: Sequence[StoreService], path: str) -> list[StoreAnswer[Json]]:
         """Asks each by a GET; that another store than the one meant does not have it is no answer."""
         return self.each(services, lambda one: self.client.get(one.url, path, store_id=one.store_id))
 
     def each(
-        self, services: Sequence[StoreService], work: Callable[[StoreService], T], most_s: float | None = None
+        self, services: Sequence[StoreService], ask: Callable[[StoreService], T], most_s: float | None = None
     ) -> list[StoreAnswer[T]]:
         """Asks all of them, and returns when each has answered, failed or been waited for long enough."""
         most_s = self._timeout_s if most_s is None else min(most_s, self._timeout_s)
         end_s = self._clock.monotonic_s() + most_s
-        begun = [(service, self._begin(service, work)) for service in services]
+        begun = [(service, self._begin(service, ask)) for service in services]
         return [self._outcome(service, future, end_s, most_s) for service, future in begun]
 
-    def _begin(self, service: StoreService, work: Callable[[StoreService], T]) -> Future[T] | StoreError:
+    def _begin(self, service: StoreService, ask: Callable[[StoreService], T]) -> Future[T] | StoreError:
         with self._lock:
             silence, now_s = self._silent.get(service.url), self._clock.monotonic_s()
             if silence is not None:
                 if now_s < silence.until_s:
                     return silence.error
-                silence.until_s = now_s + self._timeout_s  # one asker finds out whether it is back
-        return self._pool.submit(lambda: self._done(service, work))
+                silence.until_s = now_s + self._timeout_s  # one request finds out whether it is back
+        return self._pool.submit(lambda: self._done(service, ask))
 
-    def _done(self, service: StoreService, work: Callable[[StoreService], T]) -> T:
+    def _done(self, service: StoreService, ask: Callable[[StoreService], T]) -> T:
         begun_s = self._clock.monotonic_s()
         try:
-            value = work(service)
+            value = ask(service)
         except (NotFoundError, InvalidRequestError):
             self._is_back(service)
             raise

@@ -28,7 +28,7 @@ from tierlog.tiering.objects.object_store import ObjectStore
 FORMAT = 1
 _MOST_BYTES = 64 << 10
 MAX_HOMES = 10_000
-#: More groups than that are asked for again.
+#: Homes that are remembered; others are read again.
 _REMEMBERED = 100_000
 
 
@@ -123,6 +123,6 @@ class GroupHomes:
                 return found
             if isinstance(error, UnavailableError):
                 raise
-            # the refusal was a conflict of two writes of which neither came to be
+            # the refusal was a conflict of two writes that both failed
             raise UnavailableError("the home of a group that stood in the way is gone", path=key) from error
         return store_id

@@ -15,14 +15,14 @@ from tierlog.tiering.base.errors import StoreMismatchError, UnavailableError
 from tierlog.tiering.remote.endpoint import ServiceAccess, ServiceAddress
 from tierlog.tiering.remote.http_client import HttpAnswer, HttpClient
 
-#: Says that a request came from a node, so that nobody sends it on once more.
+#: Marks a request as coming from a node, so that it is not forwarded again.
 FORWARDED = "Tierlog-Forwarded"
-#: Names the store that is meant: another one answers 421, whatever it would have answered by itself.
+#: Names the store that is meant: any other answers 421.
 STORE = "Tierlog-Store"
 _MISDIRECTED = 421
-#: Connections kept to one node; more are opened where more ask at once, and closed afterwards.
+#: Connections kept to one node; further ones are closed after their request.
 _KEPT = 64
-#: Of one answer: two pages and what stands beside them.
+#: Maximum size of an answer: two pages and their metadata.
 _MOST_BYTES = 80 << 20
 
 
@@ -57,7 +57,7 @@ class NodeClient:
         return self._ask(url, target, accept, store_id).content
 
     def close(self) -> None:
-        """Closes connections that nobody uses."""
+        """Closes idle connections."""
         self._client.close()
 
     def _ask(self, url: str, target: str, accept: str, store_id: str | None) -> HttpAnswer:
@@ -70,7 +70,7 @@ class NodeClient:
             headers["X-Request-Id"] = request.request_id
         try:
             answer = self._client.ask(address, "GET", target, headers=headers)
-        except UnavailableError as error:  # its words, which may differ each time, would stand in answers to others
+        except UnavailableError as error:  # its text, which may differ each time, would appear in answers to others
             raise UnavailableError(f"no answer from {address}: {type(error.__cause__).__name__}") from error
         if answer.status == _MISDIRECTED and store_id is not None:
             raise StoreMismatchError(

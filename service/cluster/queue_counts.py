@@ -23,7 +23,7 @@ from tierlog.tiering.hot.consumer_groups import Queue
 from tierlog.tiering.remote.endpoint import ServiceAccess
 
 _LOG = logging.getLogger("tierlog")
-#: Topics that are remembered of a store; those asked for longest ago go first.
+#: Topics that are remembered for a store; the least recently requested go first.
 _MOST_TOPICS = 20_000
 
 _Ask = Callable[[str, str], tuple[QueueEnds, ...]]
@@ -46,7 +46,7 @@ class _Answer:
     queues: tuple[QueueEnds, ...]
 
 
-class _Store:
+class _RemoteStore:
     """One other store; everything but :meth:`_run` under the lock of ``changed``."""
 
     def __init__(self, store_id: str, ask: _Ask, clock: Clock, retry_ms: int, changed: threading.Condition) -> None:
@@ -65,7 +65,7 @@ class _Store:
         return self._failed_s is None
 
     def last_known(self, topic: str) -> tuple[QueueEnds, ...] | None:
-        """The answer last given; None if it was never asked, or never answered."""
+        """Returns the answer last given; None if it was never asked, or never answered."""
         found = self._answers.get(topic)
         return None if found is None else found.queues
 
@@ -76,7 +76,8 @@ class _Store:
         return ticket is None and self._clock.monotonic_s() - found.asked_s >= age_s
 
     def begin(self, topics: Iterable[str], *, is_urgent: bool) -> list[_Ticket]:
-        """Has it asked for these topics, unless it is left alone. An urgent caller hears what is true from now on."""
+        """Schedules a request for these topics, unless the store is left alone. An urgent caller gets counts from after
+        the call."""
         if self._failed_s is not None and self._clock.monotonic_s() - self._failed_s < self._retry_s:
             return []
         tickets = []
@@ -98,11 +99,11 @@ class _Store:
             try:
                 queues = self._ask(self.store_id, ticket.topic)
             except StoreError as error:
-                self._tell(f"does not tell its queues: {error}", is_answer=False)
-            except Exception:  # a defect of ours: those who wait are let go all the same
+                self._log_change(f"does not tell its queues: {error}", is_answer=False)
+            except Exception:  # a bug: waiting callers are released all the same
                 _LOG.exception("store %s cannot be asked for its queues", self.store_id)
             else:
-                self._tell("tells its queues again", is_answer=True)
+                self._log_change("tells its queues again", is_answer=True)
             with self._changed:
                 self._end(ticket, asked_s, queues)
 
@@ -116,7 +117,7 @@ class _Store:
                 ticket.is_running = True
             return ticket
 
-    def _tell(self, words: str, *, is_answer: bool) -> None:
+    def _log_change(self, words: str, *, is_answer: bool) -> None:
         if is_answer != self.is_answering:
             _LOG.log(logging.INFO if is_answer else logging.WARNING, "store %s %s", self.store_id, words)
 
@@ -124,7 +125,7 @@ class _Store:
         ended = [ticket]
         if queues is None:
             self._failed_s = self._clock.monotonic_s()
-            ended += self._tickets.values()  # the next question would end no better
+            ended += self._tickets.values()  # the next request would fail as well
         else:
             self._failed_s = None
             ticket.is_answered = True
@@ -151,7 +152,7 @@ class QueueCounts:
         self._clock = clock
         self._client = NodeClient(view.own_store or "", settings.ask_timeout_ms, access)
         self._changed = threading.Condition()
-        self._stores: dict[str, _Store] = {}
+        self._stores: dict[str, _RemoteStore] = {}
 
     def refresh(self, topics: Collection[str], *, age_ms: int | None = None, wait: bool = True) -> None:
         """See :meth:`RemoteQueues.refresh`."""
@@ -205,19 +206,19 @@ class QueueCounts:
         queues = self._other(store_id).last_known(topic)
         return queues is None or queue_id >= len(queues) or offset > queues[queue_id].max_offset
 
-    def _others(self) -> list[_Store]:
+    def _others(self) -> list[_RemoteStore]:
         own = self._view.own_store
         return [self._store(place.store_id) for place in self._view.stores() if place.store_id != own]
 
-    def _other(self, store_id: str) -> _Store:
+    def _other(self, store_id: str) -> _RemoteStore:
         if all(place.store_id != store_id for place in self._view.stores()):
             raise no_such_store(store_id)
         return self._store(store_id)
 
-    def _store(self, store_id: str) -> _Store:
+    def _store(self, store_id: str) -> _RemoteStore:
         if store_id not in self._stores:
             retry_ms = self._settings.retry_ms
-            self._stores[store_id] = _Store(store_id, self._ask, self._clock, retry_ms, self._changed)
+            self._stores[store_id] = _RemoteStore(store_id, self._ask, self._clock, retry_ms, self._changed)
         return self._stores[store_id]
 
     def _wait(self, tickets: Collection[_Ticket]) -> None:
@@ -228,7 +229,7 @@ class QueueCounts:
     def _ask(self, store_id: str, topic: str) -> tuple[QueueEnds, ...]:
         url = self._view.place_of(store_id).url
         try:
-            # named, so that no other store answers where the address is not its any more
+            # the store is named, so that no other one answers at an address that was reused
             found = self._client.get(url, f"/v1/topics/{quote(topic, safe='')}?store_id={store_id}", store_id=store_id)
         except TopicNotFoundError:
             return ()
@@ -245,7 +246,7 @@ class QueueCounts:
             raise UnavailableError(f"{url} did not tell its queues of {topic!r}") from error
 
 
-def _ends_of(store: _Store, queue: Queue) -> QueueEnds:
+def _ends_of(store: _RemoteStore, queue: Queue) -> QueueEnds:
     topic, store_id, queue_id = queue
     queues = store.last_known(topic)
     if queues is None:

@@ -26,7 +26,7 @@ from tierlog.tiering.message.batch import validate_topic
 
 STORE_ID = "store_id"
 
-#: Limit of a query, more than any call has: what is over it is refused unread.
+#: Maximum number of arguments, more than any call has; a query string with more is refused unread.
 MOST_ARGUMENTS = 64
 
 
@@ -40,7 +40,7 @@ class TopicFinder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreRule:
-    """How the store of a call is found where ``store_id`` does not name one."""
+    """The rule by which the store of a call is found where ``store_id`` does not name one."""
 
     needs_store: bool = False
     """Only a store can answer: a querier has the caller choose where there are several."""
@@ -114,28 +114,28 @@ def routed_request(rule: StoreRule, names: Mapping[str, str], query: bytes) -> R
 
 
 def target_store(
-    asked: RoutedRequest, cluster: ClusterView, topics: TopicFinder | None = None, *, tells_homes: bool = True
+    asked: RoutedRequest, cluster: ClusterView, topics: TopicFinder | None = None, *, shows_homes: bool = True
 ) -> RouteTarget:
-    """Finds the store that answers a request. Without ``tells_homes`` no error says where a group is, or that it is.
+    """Finds the store that answers a request. Without ``shows_homes`` no error says where a group is, or that it is.
 
     Waits for a bucket only for the home of a group, and where :func:`needs_remote_lookup` says so. Raises
     :class:`InvalidRequestError` if several stores may be meant, or another than the one that has the group, and
     :class:`UnavailableError` if it cannot be known now.
     """
     if asked.group is not None:
-        return _of_group(asked, asked.group, cluster, tells_homes=tells_homes)
+        return _of_group(asked, asked.group, cluster, shows_homes=shows_homes)
     return RouteTarget(_of_no_group(asked, cluster, topics))
 
 
-def _of_group(asked: RoutedRequest, group: str, cluster: ClusterView, *, tells_homes: bool) -> RouteTarget:
+def _of_group(asked: RoutedRequest, group: str, cluster: ClusterView, *, shows_homes: bool) -> RouteTarget:
     known = cluster.known_home_of_group(group)
     home = cluster.choice_for_group(group) if known is None and asked.rule.is_new else known
     if home is None:
         return RouteTarget(_without_home(asked, cluster))
     if asked.store_id not in (None, home):
-        if not tells_homes and not asked.rule.is_new:
+        if not shows_homes and not asked.rule.is_new:
             raise NotFoundError(f"no such group {group!r}")
-        kept = f"by store {home!r}" if tells_homes else "by another store"
+        kept = f"by store {home!r}" if shows_homes else "by another store"
         raise InvalidRequestError(
             f"group {group!r} is kept {kept}, not by {asked.store_id!r}",
             hint="leave store_id out: every node knows where a group is",
@@ -144,7 +144,8 @@ def _of_group(asked: RoutedRequest, group: str, cluster: ClusterView, *, tells_h
 
 
 def _without_home(asked: RoutedRequest, cluster: ClusterView) -> str | None:
-    """The store that says that there is no such group: the one asked, or the first one if a querier was asked."""
+    """Returns the store that says that there is no such group: the one asked, or the first one if a querier was
+    asked."""
     if asked.store_id is not None:
         return _other(asked.store_id, cluster)
     if cluster.own_store is not None:
@@ -189,7 +190,7 @@ def _other(store_id: str, cluster: ClusterView) -> str | None:
 
 
 def _any_store(cluster: ClusterView, *, without: str | None) -> str:
-    """The first store other than the one that the call is about, which may be down."""
+    """Returns the first store other than the one that the call is about, which may be down."""
     known = [place.store_id for place in cluster.stores()]
     if not known:
         raise _nobody_known()

@@ -45,7 +45,7 @@ class StaticView:
             self._ids.pop(url, None)
 
     def stores(self) -> Sequence[StorePlace]:
-        """The stores that have answered once, by id."""
+        """Returns the stores that have answered once, by id."""
         places: dict[str, StorePlace] = {}
         for url, store_id in list(self._ids.items()):
             places.setdefault(store_id, StorePlace(store_id, url))

@@ -78,10 +78,10 @@ class StoreEntry:
     epoch: int
     volume_id: str
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What a newer version has written beside."""
+    """Fields that a newer version has written."""
 
     def to_json(self) -> Json:
-        """JSON form."""
+        """Returns the JSON form."""
         return {**self.more, "url": self.url, "epoch": self.epoch, "volume_id": self.volume_id}
 
 
@@ -94,7 +94,7 @@ class ClusterTable:
     topics: Mapping[str, str] = field(default_factory=dict)
     closed: frozenset[str] = frozenset()
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What a newer version has written beside."""
+    """Fields that a newer version has written."""
 
     @property
     def open_stores(self) -> list[str]:
@@ -267,13 +267,13 @@ class ClusterTableStore:
         return self._etag is None or self._seen.version < self._newest.version
 
     def refresh(self) -> ClusterTable:
-        """Reads the newest table, one request; that of version 0, without stores, before there is any."""
+        """Reads the newest table with one request; before there is one, returns version 0 without stores."""
         with self._lock:
             self._refresh()
             return self._newest
 
     def change(self, edit: Callable[[ClusterTable], ClusterTable]) -> ClusterTable:
-        """Replaces the table by what ``edit`` makes of the newest, again and again until nobody comes between.
+        """Replaces the table with ``edit`` of the newest version, retrying until no other write intervenes.
 
         ``edit`` has to be a change that may be made twice: it is tried once more after a write that got no answer, and
         where it changes nothing there is nothing to write. What it raises is raised. So is the object store's error if

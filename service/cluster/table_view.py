@@ -22,7 +22,7 @@ from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.remote.endpoint import ServiceAddress
 
 _LOG = logging.getLogger("tierlog")
-#: Between two looks, whoever asks for them; and while the own store is not entered yet.
+#: Minimum time between two looks, also while the own store is not entered yet.
 _SOON_S = 0.5
 _MOST_PAUSE_S = 10.0
 _JOIN_S = 1.0
@@ -69,7 +69,7 @@ class TableView:
         max_groups: int = MAX_HOMES,
     ) -> None:
         self._stopping = stopping = threading.Event()
-        #: For whoever changes the table; :meth:`learn` what came of it.
+        #: Changes the table; pass the result to :meth:`learn`.
         self.tables = ClusterTableStore(objects, clock, randomness, stopping)
         self.homes = GroupHomes(objects, max_groups)
         #: The own store, if there is one.
@@ -116,7 +116,7 @@ class TableView:
 
     @property
     def error(self) -> str | None:
-        """Why the table could not be read, or the own store not be entered; None if all is well."""
+        """The reason why the table could not be read, or the own store not be entered; None if all is well."""
         return self._look_again.error or self._fenced or self._enter_again.error
 
     @property
@@ -126,7 +126,7 @@ class TableView:
         return self.own is not None and entered is not None and self.table.stores.get(self.own.store_id) == entered
 
     def stores(self) -> Sequence[StorePlace]:
-        """Every store that is known, by id; the own one too."""
+        """Returns every store that is known, by id; the own one too."""
         places = self._seen.places
         return [places[store_id] for store_id in sorted(places)]
 
@@ -254,7 +254,7 @@ class TableView:
         own = self.own
         if own is not None and own.store_id not in places:
             places[own.store_id] = StorePlace(own.store_id, own.url)
-        # an own store that is not entered yet gets no topics as long as the others do not know it
+        # a store that is not entered yet gets no topics, because the others do not know it
         return _Seen(table, places, table.open_stores or sorted(places))
 
     # entering
@@ -272,7 +272,7 @@ class TableView:
             return
         try:
             if own.store_id not in self.table.stores and own.epoch() is not None:
-                for group in own.groups():  # before anybody is sent elsewhere for them
+                for group in own.groups():  # before any request for them is forwarded
                     self.homes.settle(group, own.store_id)
             self.learn(self.tables.change(lambda table: self._with_own(table, own)))
         except (FencedError, StoreMismatchError) as error:

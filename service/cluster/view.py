@@ -29,7 +29,7 @@ class ClusterView(Protocol):
         ...
 
     def stores(self) -> Sequence[StorePlace]:
-        """Every store that is known, by id; the own one too."""
+        """Returns every store that is known, by id; the own one too."""
         ...
 
     def place_of(self, store_id: str) -> StorePlace:
@@ -37,14 +37,14 @@ class ClusterView(Protocol):
         ...
 
     def home_of_topic(self, topic: str) -> str:
-        """The store that takes new messages of a topic: as the table says, else by rendezvous hashing.
+        """Returns the store that takes new messages of a topic: as the table says, else by rendezvous hashing.
 
         :class:`UnavailableError` while no store is known.
         """
         ...
 
     def home_of_group(self, group: str) -> str:
-        """The store that keeps a consumer group; decided here, for good, if nobody has decided yet.
+        """Returns the store that keeps a consumer group; decided here, for good, if nobody has decided yet.
 
         Only for the store that makes a group, once it knows that the caller may. May ask the bucket:
         :class:`UnavailableError` if that does not answer.
@@ -59,7 +59,7 @@ class ClusterView(Protocol):
         ...
 
     def choice_for_group(self, group: str) -> str:
-        """The store that :meth:`home_of_group` would choose for a group that has no home. Decides nothing.
+        """Returns the store that :meth:`home_of_group` would choose for a group that has no home. Decides nothing.
 
         May ask the bucket: :class:`UnavailableError` if that does not answer.
         """

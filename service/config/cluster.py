@@ -9,21 +9,22 @@ from tierlog.tiering.remote.endpoint import ServiceAddress
 
 
 class ClusterSettings(SettingGroup):
-    """Where the others are, and how long they are waited for (docs/cluster.md)."""
+    """The other stores of the cluster, and how long to wait for them (docs/cluster.md)."""
 
     address: str | None = Field(
         default=None,
         description=(
-            "URL by which the other nodes and the queriers reach this one, such as `http://tierlog-0.tierlog:8080`. "
-            "Set, the store is entered in its bucket's cluster table, and a request for another is sent on to it; "
-            "unset, the store is alone. Needs a cold tier."
+            "URL by which the other nodes and the queriers reach this one, such as "
+            "`http://tierlog-0.tierlog:8080`. If set, the store is entered in its bucket's cluster table, and "
+            "requests for other stores are forwarded; unset = the store is alone. Needs a cold tier."
         ),
     )
     stores: str = Field(
         default="",
         description=(
-            "For a querier: services of stores (`http://…`) and archives (`s3://…`, `file://…`) that it reads, with "
-            "spaces between them; empty = all that the cluster table of `--cold` names. `--stores` says the same."
+            "For a querier: services of stores (`http://…`) and archives (`s3://…`, `file://…`) to read, "
+            "separated by spaces; empty = all in the cluster table of `--cold`. The flag `--stores` does the "
+            "same."
         ),
     )
     refresh_ms: int = Field(
@@ -31,8 +32,8 @@ class ClusterSettings(SettingGroup):
         ge=100,
         le=3_600_000,
         description=(
-            "ms after which the cluster table is looked at again, by one conditional GET (0.10 USD a month each node "
-            "at the default). A new store, a new address and a route are known everywhere after so long."
+            "ms between reads of the cluster table, each one conditional GET (0.10 USD a month for each node at "
+            "the default). A new store, address or route is known everywhere after this time."
         ),
     )
     ask_timeout_ms: int = Field(
@@ -40,10 +41,10 @@ class ClusterSettings(SettingGroup):
         ge=10,
         le=600_000,
         description=(
-            "ms that another store is waited for when a query asks it for what is still hot, or a group for its "
-            "queues; the query then answers without it and says so. Also ms for a connection over which a request is "
-            "sent on, and ms that a node waits at its start for the cluster table. Longer = slower answers while a "
-            "store hangs, and a slower start while the bucket does."
+            "ms to wait for another store when a query asks it for hot messages, or a group for its queues; the "
+            "query then answers without it and says so. Also the ms to wait for a connection when a request is "
+            "forwarded, and for the cluster table when a node starts. A longer time means slower answers while "
+            "a store hangs, and a slower start while the bucket does."
         ),
     )
     forward_idle_ms: int = Field(
@@ -51,9 +52,10 @@ class ClusterSettings(SettingGroup):
         ge=10,
         le=86_400_000,
         description=(
-            "ms without a byte either way after which a request that was sent on to another node is given up with "
-            "503. It has to be longer than whatever is silent while it works: a long poll, a query without a time "
-            "limit, `/v1/admin/check`. Longer keeps places (`serve.max_forwards`) while a node hangs."
+            "ms without a byte in either direction after which a forwarded request is given up with 503. It has "
+            "to be longer than anything that is silent while it works: a long poll, a query without a time "
+            "limit, `/v1/admin/check`. A longer time keeps places (`serve.max_forwards`) occupied while a node "
+            "hangs."
         ),
     )
     retry_ms: int = Field(
@@ -61,7 +63,7 @@ class ClusterSettings(SettingGroup):
         ge=0,
         le=600_000,
         description=(
-            "ms for which a store that did not answer is not asked again by queries: they say at once that it is down."
+            "ms for which queries do not ask a store again that gave no answer: they report at once that it is down."
         ),
     )
     staleness_ms: int = Field(
@@ -69,8 +71,8 @@ class ClusterSettings(SettingGroup):
         ge=0,
         le=3_600_000,
         description=(
-            "ms that a querier may go on reading an archive by the head it has, where no store tells it a newer one. "
-            "Shorter = more GETs, only while queries come."
+            "Maximum age in ms of the archive's head that a querier reads by, where no store tells it a newer "
+            "one. A shorter time costs more GETs, only while queries come."
         ),
     )
 
@@ -79,8 +81,9 @@ class ClusterSettings(SettingGroup):
         ge=1,
         le=1_000_000,
         description=(
-            "Consumer groups that the stores have ever had together: where there are so many homes of groups in the "
-            "bucket, another is refused with 409. A new group costs a LIST request for each 1,000 of them."
+            "Maximum number of consumer groups that the stores have ever had together: with this many homes of "
+            "groups in the bucket, another group is refused with 409. A new group costs a LIST request for each "
+            "1,000 of them."
         ),
     )
 

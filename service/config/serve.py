@@ -19,8 +19,8 @@ class FlowSettings(SettingGroup):
         default=64 << 20,
         ge=1024,
         description=(
-            "Bytes. A larger request body is refused with 413 before it is read whole; a compressed one counts as it "
-            "is decoded, while it is decoded."
+            "Bytes. A larger request body is refused with 413 before it is read completely; a compressed body "
+            "counts by its decoded size, as it is decoded."
         ),
     )
     max_request_messages: int = Field(
@@ -55,8 +55,8 @@ class FlowSettings(SettingGroup):
         ge=0,
         le=60_000,
         description=(
-            "ms that a request waits for room for its body or its answer before it gets 429. Longer holds more "
-            "connections, and threads."
+            "ms that a request waits for room for its body or its answer before it gets 429. A longer wait "
+            "holds more connections and threads."
         ),
     )
     receive_timeout_ms: int = Field(
@@ -64,8 +64,8 @@ class FlowSettings(SettingGroup):
         ge=10,
         le=3_600_000,
         description=(
-            "ms within which a request's head, and then its body, have to be there; a body that is not gets 408. "
-            "64 MiB in 30 s are 18 Mbit/s: slow clients send smaller batches."
+            "ms within which a request's head, and then its body, must arrive; a body that does not gets 408. "
+            "64 MiB in 30 s are 18 Mbit/s: slow clients should send smaller batches."
         ),
     )
     send_timeout_ms: int = Field(
@@ -73,8 +73,8 @@ class FlowSettings(SettingGroup):
         ge=10,
         le=3_600_000,
         description=(
-            "ms. A client that takes less of its answer for so long than `serve.min_send_rate` says is cut off, and "
-            "what the answer holds is freed."
+            "ms. A client that takes its answer more slowly than `serve.min_send_rate` for this long is cut "
+            "off, and the memory of the answer is freed."
         ),
     )
     min_send_rate: int = Field(
@@ -82,8 +82,8 @@ class FlowSettings(SettingGroup):
         ge=0,
         le=1 << 30,
         description=(
-            "Bytes a second that a client has to take of an answer that waits for it, looked at every "
-            "`serve.send_timeout_ms`; 0 = a byte each time is enough."
+            "Bytes a second that a client must take of an answer, measured every `serve.send_timeout_ms`; 0 = "
+            "one byte each time is enough."
         ),
     )
     request_timeout_ms: int = Field(
@@ -91,8 +91,9 @@ class FlowSettings(SettingGroup):
         ge=10,
         le=86_400_000,
         description=(
-            "ms of work after which a request is answered with 503, its work done or not; for requests without a "
-            "time-out of their own: not for queries, downloads, `/v1/admin` and what waits in a long poll."
+            "ms of work after which a request is answered with 503, whether or not its work gets done; for "
+            "requests without a time limit of their own, so not for queries, downloads, `/v1/admin` and long "
+            "polls."
         ),
     )
     keep_alive_ms: int = Field(
@@ -106,9 +107,9 @@ class FlowSettings(SettingGroup):
         ge=1,
         le=1_000_000,
         description=(
-            "Connections at once, unfinished TLS handshakes included; fewer where the limit of open files leaves no "
-            "more beside the store. For a further one the connection is closed that has been without a known caller's "
-            "request the longest; if there is none, it is told 503 and closed."
+            "Connections at once, unfinished TLS handshakes included; fewer if the limit of open files leaves "
+            "no more beside the store. A connection beyond that replaces the one that has gone longest without "
+            "a request of a known caller; if there is none, it gets 503 and is closed."
         ),
     )
     max_header_bytes: int = Field(
@@ -122,8 +123,8 @@ class FlowSettings(SettingGroup):
         ge=2,
         le=1_024,
         description=(
-            "Threads that append. A quarter of them, one at least, is kept for appends that do not wait for the "
-            "archive. More let more requests share a flush."
+            "Threads that append. A quarter of them, at least one, is kept for appends that do not wait for the "
+            "archive. More threads let more requests share a flush."
         ),
     )
     max_appends: int = Field(
@@ -158,8 +159,8 @@ class FlowSettings(SettingGroup):
         ge=1,
         le=10_000,
         description=(
-            "Queries with `all=true` at once; a further one gets 429. Each holds `serve.stream_page_bytes` as it goes "
-            "out."
+            "Queries with `all=true` at once; a further one gets 429. Each holds `serve.stream_page_bytes` "
+            "while it is sent."
         ),
     )
     stream_threads: int = Field(
@@ -167,8 +168,8 @@ class FlowSettings(SettingGroup):
         ge=1,
         le=1_024,
         description=(
-            "Threads that read for queries with `all=true`, in turns. They keep a processor busy: more take time from "
-            "everything else; fewer wait longer for a slow archive."
+            "Threads that read for queries with `all=true`, in turns. They keep a processor busy: more threads "
+            "take time from everything else; with fewer, a slow archive delays these queries more."
         ),
     )
     stream_page_bytes: int = Field(
@@ -185,9 +186,9 @@ class FlowSettings(SettingGroup):
         ge=1,
         le=100_000,
         description=(
-            "Requests that are being sent on to one other store of the cluster at once, long polls and downloads "
-            "included; a further one gets 429. They take no place and no thread from requests that are answered here. "
-            "Each is a connection, and holds 256 KiB at most while bytes flow."
+            "Requests that are forwarded to one other store of the cluster at once, long polls and downloads "
+            "included; a further one gets 429. They take no place and no thread from requests that are answered "
+            "here. Each is a connection, and holds at most 256 KiB while bytes flow."
         ),
     )
     admin_threads: int = Field(
@@ -199,7 +200,7 @@ class FlowSettings(SettingGroup):
 
 
 class ServeSettings(FlowSettings):
-    """Where `tierlog serve` listens, and how much it does at once."""
+    """The address of `tierlog serve`, and its limits."""
 
     host: str = Field(
         default="127.0.0.1", min_length=1, description="Address to listen on; `0.0.0.0` is every interface."
@@ -215,18 +216,19 @@ class ServeSettings(FlowSettings):
     tls_certificate: str | None = Field(
         default=None,
         description=(
-            "PEM file with the certificate for HTTPS and those between it and its authority; unset = plain HTTP. Read "
+            "PEM file with the HTTPS certificate and its intermediate certificates; unset = plain HTTP. Read "
             "again within 10 s of a change."
         ),
     )
     tls_key: str | None = Field(
-        default=None, description="PEM file with the certificate's key, without a passphrase; unset = in its file."
+        default=None,
+        description="PEM file with the certificate's key, without a passphrase; unset = in the certificate's file.",
     )
     tls_client_ca: str | None = Field(
         default=None,
         description=(
-            "PEM file with authorities; only clients with a certificate of theirs get a connection (mutual TLS), in "
-            "addition to tokens. Unset = nobody needs one. Read at start only."
+            "PEM file with authorities; only clients with a certificate signed by one of them may connect "
+            "(mutual TLS), in addition to tokens. Unset = no client certificate is needed. Read at start only."
         ),
     )
 
@@ -238,26 +240,26 @@ class ServeSettings(FlowSettings):
 
 
 class AccessSettings(SettingGroup):
-    """Who may do what over HTTP (docs/access.md). Without any token the service answers on the loopback only."""
+    """Rights over HTTP (docs/access.md). Without any token, the service answers on the loopback only."""
 
     tokens_file: str | None = Field(
         default=None,
         description=(
-            "TOML file with the hashes of tokens and their rights; read again within a second of being replaced. "
-            "Unset, with `access.tokens` unset too: everybody who reaches the loopback may do everything."
+            "TOML file with the hashes of tokens and their rights; read again within a second of being "
+            "replaced. If `access.tokens` is unset too, everybody who reaches the loopback may do everything."
         ),
     )
     tokens: str | None = Field(
         default=None,
         description=(
-            "The same entries as text, for a secret in the environment: `name:sha256:scopes:topics[:expiry]`, one a "
-            "line or with `;` between them. Read at start only."
+            "The same entries as text, for a secret in the environment: `name:sha256:scopes:topics[:expiry]`, "
+            "one per line or separated by `;`. Read at start only."
         ),
     )
     cors_origins: str = Field(
         default="",
         description=(
-            "Origins of web pages elsewhere whose scripts may call the service, with spaces between them, such as "
+            "Origins of other web pages whose scripts may call the service, separated by spaces, such as "
             "`https://console.example.com`; empty = none. `*` is refused."
         ),
     )
@@ -265,8 +267,7 @@ class AccessSettings(SettingGroup):
         default=64 << 20,
         ge=1 << 16,
         description=(
-            "Bytes of disk for the log of admin calls, about 500 each; above it the oldest eighth goes. Smaller "
-            "remembers less."
+            "Bytes of disk for the log of admin calls, about 500 each; above it, the oldest eighth is removed."
         ),
     )
 
@@ -288,15 +289,15 @@ class AccessSettings(SettingGroup):
 
 
 class ProduceSettings(SettingGroup):
-    """What is remembered of appends with an `Idempotency-Key`, so that one sent again appends nothing twice."""
+    """The memory of appends with an `Idempotency-Key`, so that one sent again appends nothing twice."""
 
     window_ms: int = Field(
         default=_DAY_MS,
         ge=1_000,
         le=366 * _DAY_MS,
         description=(
-            "ms that it is known which messages a producer has sent; a request sent again later appends them again. "
-            "Should be longer than the longest task of a Spark job that writes here."
+            "ms for which a producer's messages are remembered; a request that is repeated later appends them "
+            "again. Should be longer than the longest task of a Spark job that writes here."
         ),
     )
     window_requests: int = Field(
@@ -304,8 +305,8 @@ class ProduceSettings(SettingGroup):
         ge=1,
         le=100_000_000,
         description=(
-            "Requests that this is known of, the newest, whatever the time; about 400 bytes of memory each, and 60 of "
-            "a file that is written again every 30 s while such requests come in."
+            "Number of newest requests to remember, whatever their age; about 400 bytes of memory each, and 60 "
+            "bytes of a file that is rewritten every 30 s while such requests come in."
         ),
     )
 
@@ -316,20 +317,19 @@ class LogSettings(SettingGroup):
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
         description=(
-            "The least severe lines that are written. `info` has a line for every request but those for health and "
-            "metrics, about 30 microseconds each; `warning` has what an operator should see."
+            "Least severe level that is logged. `info` logs every request but those for health and metrics, "
+            "about 30 microseconds each; `warning` logs what an operator should see."
         ),
     )
     format: Literal["auto", "json", "text"] = Field(
         default="auto",
-        description="`json`: an object a line; `text`: for people; `auto`: text on a terminal, else json.",
+        description="`json`: one object per line; `text`: for people; `auto`: text on a terminal, else json.",
     )
     access_every: int = Field(
         default=1,
         ge=0,
         description=(
-            "Of requests that went well, every how many has a line; 0 = none. Those answered with 400 or more always "
-            "have one."
+            "Log one line per N successful requests (0 = none). Requests answered with 400 or more are always logged."
         ),
     )
 
@@ -341,8 +341,9 @@ class TracingSettings(SettingGroup):
         default=None,
         pattern=r"^https?://",
         description=(
-            "URL of a collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318` (`/v1/traces` is added to "
-            "it); unset = no traces, and nothing is loaded for them. A dead one loses traces and holds nothing up."
+            "URL of a collector that takes OTLP over HTTP, such as `http://127.0.0.1:4318` (`/v1/traces` is "
+            "added to it); unset = no traces, and nothing is loaded for them. While the collector is down, "
+            "traces are lost and nothing waits."
         ),
     )
     sample_ratio: float = Field(
@@ -350,24 +351,24 @@ class TracingSettings(SettingGroup):
         ge=0.0,
         le=1.0,
         description=(
-            "Share of requests that are traced, unless the caller's `traceparent` has decided. A request that is "
+            "Share of requests that are traced, unless the caller's `traceparent` has decided. A traced request "
             "takes about 0.1 ms more, and up to a few kB on the way to the collector."
         ),
     )
     service_name: str = Field(
-        default="tierlog", min_length=1, description="What traces say which service they are of (`service.name`)."
+        default="tierlog", min_length=1, description="Name of the service in traces (`service.name`)."
     )
 
 
 class MetricsSettings(SettingGroup):
-    """What `/metrics` shows."""
+    """The contents of `/metrics`."""
 
     max_groups: int = Field(
         default=100,
         ge=0,
         le=1_000,
         description=(
-            "Consumer groups whose lag is shown, the first by name, a series each; 0 = none. More cost every scrape "
-            "and whoever stores them."
+            "Consumer groups whose lag is shown, one series each, the first by name; 0 = none. More groups make "
+            "each scrape, and storing it, more expensive."
         ),
     )

@@ -88,16 +88,17 @@ class Settings(BaseSettings):
     )
     create_topics: bool = Field(
         default=True,
-        description="Whether the first message to an unknown topic makes it; false answers 404 instead.",
+        description="Whether the first message to an unknown topic creates it; false answers 404 instead.",
     )
     max_topics: int = Field(
         default=10_000,
         ge=0,
         le=10_000_000,
         description=(
-            "Topics that messages may make: where there are so many, deleted ones included as their numbering is "
-            "kept, the first message to another is refused with 409. An operator makes more all the same "
-            "(`PUT /v1/topics/{topic}`). Each takes about 0.5 KB of a file that is written again for each new topic."
+            "Maximum number of topics that messages may create. At the limit, which counts deleted topics "
+            "because their numbering is kept, the first message to another topic is refused with 409; an "
+            "operator can still create one (`PUT /v1/topics/{topic}`). Each topic takes about 0.5 KB of a file "
+            "that is rewritten for each new topic."
         ),
     )
     max_groups: int = Field(
@@ -105,8 +106,8 @@ class Settings(BaseSettings):
         ge=1,
         le=100_000,
         description=(
-            "Consumer groups that the store keeps; another is refused with 409 until one is removed. Their offsets are "
-            "in one file, which each commit writes again."
+            "Maximum number of consumer groups in the store; another is refused with 409 until one is removed. "
+            "Their offsets are in one file, which each commit rewrites."
         ),
     )
     hot: HotSettings = HotSettings()

@@ -45,34 +45,37 @@ class HotSettings(SettingGroup):
         ge=1,
         le=60_000,
         description=(
-            "ms. `async` appends lose at most this much when the machine crashes, nothing when the "
-            "process does. Shorter costs more flushes."
+            "ms between flushes. `async` appends lose at most this much when the machine crashes, and nothing "
+            "when the process does. A shorter interval costs more flushes."
         ),
     )
     flush_dirty_bytes: int = Field(
         default=32 << 20,
         ge=1,
         description=(
-            "Bytes that `async` appends may leave unflushed, one batch more at most: above it an append flushes "
-            "before it returns. The background begins at half of it. Smaller loses less when the machine crashes "
-            "and costs more flushes."
+            "Bytes that `async` appends may leave unflushed, plus at most one batch: above it, an append "
+            "flushes before it returns. The background starts at half of it. A smaller value loses less when "
+            "the machine crashes and costs more flushes."
         ),
     )
     visibility: Literal["flushed", "written"] = Field(
         default="flushed",
         description=(
-            "What readers see: `flushed`, what no crash takes back, or `written`, each message as soon as it is in the "
-            "log, as in RocketMQ. With `written` a crash of the machine (not of the process) may take back what was "
-            "pulled or found, and the messages after it get the same queue offsets and message ids. A group's commit "
-            "flushes first; consumers that keep offsets elsewhere, also in another store of the cluster, may miss "
-            "those messages."
+            "What readers see: `flushed`, only what survives any crash, or `written`, each message as soon as "
+            "it is in the log, as in RocketMQ. With `written`, a crash of the machine (not of the process) may "
+            "take back messages that were pulled or found, and the messages after them get the same queue "
+            "offsets and message ids. A group's commit flushes first; consumers that keep offsets elsewhere, or "
+            "in another store of the cluster, may miss those messages."
         ),
     )
     checkpoint_interval_ms: int = Field(
         default=5_000,
         ge=10,
         le=3_600_000,
-        description="ms between recovery points. Longer makes reopening after a kill slower, never lossy.",
+        description=(
+            "ms between recovery points. A longer interval makes reopening after a kill slower; it never loses "
+            "anything."
+        ),
     )
     max_body_bytes: int = Field(
         default=4 << 20,
@@ -90,16 +93,17 @@ class HotSettings(SettingGroup):
         default=256 << 20,
         ge=1 << 20,
         description=(
-            "Bytes of log to be seen that queues and index may be behind. An append that finds them further behind "
-            "derives first, and gets 429 if that does not help, as while the index cannot be written. More makes the "
-            "next open after a kill read longer."
+            "Bytes of visible log by which queues and index may lag behind. An append that finds a larger lag "
+            "derives first, and gets 429 if that does not help, for example while the index cannot be written. "
+            "A larger value makes the next open after a kill read more."
         ),
     )
     record_checksum: bool = Field(
         default=False,
         description=(
-            "End every record with a checksum of all of it, as RocketMQ's `enabledAppendPropCRC` does; without it only "
-            "bodies have one. Costs 20 bytes a message. A checksum that is there is verified either way."
+            "Whether every record ends with a checksum over all of it, as RocketMQ's `enabledAppendPropCRC` "
+            "does; without it, only bodies have one. Costs 20 bytes a message. A checksum that is present is "
+            "verified either way."
         ),
     )
     roll_age_ms: int = Field(
@@ -128,9 +132,9 @@ class HotSettings(SettingGroup):
         ge=1,
         le=100,
         description=(
-            "Percent of the volume, as `df` counts, whoever uses it. Above it the oldest hot copies are removed "
-            "whatever their age, once they are archived and indexed (without a cold tier: removed for good), at most "
-            "10 segments a round and never the last one; 100 = never."
+            "Percent of the volume in use, as `df` counts. Above it, the oldest hot copies are removed whatever "
+            "their age, once they are archived and indexed (without a cold tier: removed for good), at most 10 "
+            "segments a round and never the last one; 100 = never."
         ),
     )
     disk_full_percent: int = Field(
@@ -138,9 +142,9 @@ class HotSettings(SettingGroup):
         ge=1,
         le=100,
         description=(
-            "Percent of the volume. Above it appends are refused with 507 until there is room again; reading, "
-            "archiving and commits of groups go on; 100 = append until the disk itself refuses, which makes the store "
-            "read-only until it is opened again."
+            "Percent of the volume in use. Above it, appends are refused with 507 until there is room again; "
+            "reads, archiving and commits of groups go on. 100 = append until the disk itself refuses, which "
+            "makes the store read-only until it is opened again."
         ),
     )
 
@@ -152,7 +156,7 @@ class HotSettings(SettingGroup):
 
 
 class S3Settings(SettingGroup):
-    """Where the bucket's server is, and how patient to be with it."""
+    """The bucket's server, and the time limits for it."""
 
     s3_endpoint: str | None = Field(
         default=None,
@@ -186,16 +190,16 @@ class S3Settings(SettingGroup):
         gt=0,
         le=3600,
         description=(
-            "Seconds that S3 may keep silent, beside what the bytes sent take at `cold.min_bytes_per_s`. Shorter "
-            "notices a dead server sooner and gives up on slow ones."
+            "Seconds that S3 may stay silent, on top of the time that the bytes sent take at "
+            "`cold.min_bytes_per_s`. A shorter time notices a dead server sooner and gives up on slow ones."
         ),
     )
     min_bytes_per_s: int = Field(
         default=128 << 10,
         ge=1024,
         description=(
-            "Bytes a second. A transfer slower than this is ended and tried again: set it below what the line has "
-            "left for one of many connections."
+            "Bytes a second. A slower transfer is ended and retried: set it below the bandwidth that one of "
+            "many connections gets."
         ),
     )
     max_attempts: int = Field(
@@ -203,15 +207,15 @@ class S3Settings(SettingGroup):
         ge=1,
         le=10,
         description=(
-            "How often a request to S3 is tried before its caller hears of it; pauses double from 50 ms, from 1 s "
-            "where the server says slow down. Each try is a request on the bill."
+            "Attempts per S3 request before the caller sees the error; pauses double from 50 ms, or from 1 s "
+            "where the server asks to slow down. Each attempt is billed."
         ),
     )
     connections: int = Field(
         default=64,
         ge=1,
         le=1024,
-        description="Connections to S3 that are kept; more requests at once make one each and close it again.",
+        description="Connections to S3 that are kept open; requests beyond that open one each and close it again.",
     )
     single_writer: bool = Field(
         default=False,
@@ -251,42 +255,43 @@ class ColdSettings(S3Settings):
         default=256 << 20,
         ge=0,
         description=(
-            "Bytes of memory for what was read of the archive: three quarters for decoded metadata (directories, seek "
-            "tables, manifest pages), a quarter for data (frames, index pages). Less asks the archive again."
+            "Bytes of memory for data read from the archive: three quarters for decoded metadata (directories, "
+            "seek tables, manifest pages), a quarter for data (frames, index pages). Less memory means more "
+            "requests to the archive."
         ),
     )
     filter_bytes: int = Field(
         default=256 << 20,
         ge=0,
         description=(
-            "Bytes of memory for key filters of index objects, about 3 for each key of an object (60 MB for one of 20 "
-            "million); 0 = none. A look-up asks an object whose filter is there only if it holds the key. Which are "
-            "there is decided by use, and they are fetched in the background."
+            "Bytes of memory for key filters of index objects, about 3 for each key of an object (60 MB for one "
+            "of 20 million); 0 = none. A look-up asks an object whose filter is in memory only if it holds the "
+            "key. Filters are chosen by use and fetched in the background."
         ),
     )
     disk_cache_bytes: int = Field(
         default=1 << 30,
         ge=0,
         description=(
-            "Bytes of disk for what is kept in memory, over restarts; 0 = none. Never more, and nothing new while the "
-            "volume is fuller than `hot.disk_max_used_percent`. Key filters may take `cold.filter_bytes` of it, half "
-            "of it at most. About 1 kB of memory goes to each 100 kB of it."
+            "Bytes of disk for a cache that survives restarts; 0 = none. The limit is never exceeded, and "
+            "nothing is added while the volume is fuller than `hot.disk_max_used_percent`. Key filters may take "
+            "`cold.filter_bytes` of it, half of it at most. About 1 kB of memory goes to each 100 kB of it."
         ),
     )
     cache_dir: str | None = Field(
         default=None,
         description=(
-            "Directory of the disk cache; unset = `cache/` in the store's own directory, and none for those who read "
-            "an archive without a store. One process at a time uses it; others do without."
+            "Directory of the disk cache; unset = `cache/` in the store's own directory, and none for readers "
+            "of an archive without a store. One process at a time uses it; others do without."
         ),
     )
     read_ahead_bytes: int = Field(
         default=64 << 20,
         ge=0,
         description=(
-            "Bytes of memory for what is fetched ahead of consumers that replay archived queues in order, and "
-            "decompressed for them, all of them together, 17 MiB for one at most; 0 = nothing is fetched ahead, and a "
-            "replay waits for each request."
+            "Bytes of memory for data that is fetched and decompressed ahead of consumers that replay archived "
+            "queues in order, for all consumers together and 17 MiB for one at most; 0 = nothing is fetched "
+            "ahead, and a replay waits for each request."
         ),
     )
     retention_ms: int = Field(
@@ -311,8 +316,9 @@ class ColdSettings(S3Settings):
         ge=60_000,
         le=366 * _DAY_MS,
         description=(
-            "ms, on the clock of the object store. How long an object stays after nothing names it any more: at least "
-            "a third longer than the longest query or job that reads the archive. Longer keeps replaced objects longer."
+            "ms, on the object store's clock, for which an object stays after nothing names it any more: at "
+            "least a third longer than the longest query or job that reads the archive. A longer time keeps "
+            "replaced objects longer."
         ),
     )
     tail_bytes: int = Field(
@@ -320,8 +326,8 @@ class ColdSettings(S3Settings):
         ge=1 << 10,
         le=64 << 20,
         description=(
-            "Bytes of log in one object that `archived` appends share. Four are on their way at a time, each in "
-            "memory; larger makes fewer requests where much is appended."
+            "Bytes of log in one object that `archived` appends share. Up to four are in flight, each in "
+            "memory; a larger size makes fewer requests where much is appended."
         ),
     )
     tail_interval_ms: int = Field(
@@ -339,8 +345,8 @@ class ColdSettings(S3Settings):
         ge=10,
         le=600_000,
         description=(
-            "ms that an `archived` append waits for the bucket. Then it is answered with 503: its messages are "
-            "flushed on the volume, and whether they are archived is unknown."
+            "ms that an `archived` append waits for the bucket before it is answered with 503: its messages are "
+            "then flushed on the volume, and whether they are archived is unknown."
         ),
     )
     retry_interval_ms: int = Field(
@@ -348,8 +354,8 @@ class ColdSettings(S3Settings):
         ge=10,
         le=3_600_000,
         description=(
-            "ms. The background leaves an archive that failed alone for this long, twice as long after each further "
-            "failure, up to `cold.retry_max_ms`; a pause is drawn between half of that and all of it. Reads do not "
+            "ms for which the background leaves a failed archive alone, doubled after each further failure up "
+            "to `cold.retry_max_ms`; each pause is random, between half of that and all of it. Reads do not "
             "wait for it."
         ),
     )
@@ -358,8 +364,8 @@ class ColdSettings(S3Settings):
         ge=10,
         le=86_400_000,
         description=(
-            "ms. The longest such pause: how much later than an archive's recovery archiving may go on. Longer asks a "
-            "dead archive less often."
+            "ms. The longest such pause, and so the longest delay of archiving after an archive recovers. A "
+            "longer pause asks a dead archive less often."
         ),
     )
 
@@ -439,15 +445,16 @@ class IndexSettings(SettingGroup):
 
 
 class QuerySettings(SettingGroup):
-    """How the archive is asked for the answer to a query."""
+    """Requests to the archive for the answer to a query."""
 
     concurrency: int = Field(
         default=32,
         ge=1,
         le=256,
         description=(
-            "Requests to the archive that one query has on their way at once. More answers sooner where many objects "
-            "have to be asked, and may ask for a few whose answers are not needed; 1 = one after another."
+            "Requests to the archive that one query has in flight. More requests answer sooner where many "
+            "objects have to be asked, and may fetch a few answers that turn out not to be needed; 1 = one "
+            "after another."
         ),
     )
     threads: int = Field(
@@ -455,15 +462,15 @@ class QuerySettings(SettingGroup):
         ge=1,
         le=1024,
         description=(
-            "Threads that ask the archive for all queries together; one query more than they suffice for takes turns "
-            "with the others. `cold.connections` should be as many."
+            "Threads that ask the archive, shared by all queries; when they do not suffice, queries take turns. "
+            "`cold.connections` should be as many."
         ),
     )
     timeout_ms: int = Field(
         default=60_000,
         ge=0,
         description=(
-            "ms after which a query that names no time of its own is answered with what is known then, `complete` "
-            "false and `cut_by` `timeout`; 0 = never."
+            "ms after which a query without a time limit of its own is answered with what is known by then, "
+            "with `complete` false and `cut_by` `timeout`; 0 = never."
         ),
     )

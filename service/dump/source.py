@@ -41,7 +41,7 @@ class Source:
     """Folders and file name, from which a format without a magic is told."""
     size: int
     path: Path | None
-    """Where a local file lies."""
+    """The path of a local file."""
     data: _Bytes
 
     def array(self, start: int, end: int) -> ByteArray:

@@ -31,7 +31,7 @@ class Appended(NamedTuple):
     store_ms: int
 
 
-#: Of its four values as a tuple, in two thirds of the time.
+#: Makes one from a tuple of its four values, in two thirds of the time.
 _NEW_APPENDED = cast(Callable[[Iterable[Any]], Appended], partial(tuple.__new__, Appended))
 
 
@@ -46,7 +46,7 @@ class AppendedColumns(Sequence[Appended]):
     queue_id: NDArray[np.int32]
     queue_offset: NDArray[np.int64]
     store_ms: NDArray[np.int64]
-    #: As it is in the record: a store that was opened again may have another one.
+    #: The host in the record: a store that was opened again may have another one.
     store_host: Sequence[bytes]
 
     @classmethod
@@ -96,7 +96,7 @@ class AppendedColumns(Sequence[Appended]):
             return iter((self[0],))
         columns = (self.queue_id, self.queue_offset, self.store_ms)
         rows = zip(self._ids(), *(column.tolist() for column in columns), strict=True)
-        return map(_NEW_APPENDED, rows)  # for many that wait, this is most of what their answers take
+        return map(_NEW_APPENDED, rows)  # with many waiting senders, this is most of the time of their answers
 
     def _ids(self) -> Iterable[str]:
         if len(set(self.store_host)) > 1:
@@ -111,7 +111,7 @@ class AppendedColumns(Sequence[Appended]):
     __hash__ = None  # type: ignore[assignment]  # its columns can change
 
     def message_ids(self) -> pa.StringArray:
-        """The message ids as one Arrow column; no Python object per message."""
+        """Returns the message ids as one Arrow column; no Python object per message."""
         import pyarrow as pa  # most who append never ask
 
         hosts = set(self.store_host)

@@ -35,7 +35,7 @@ from tierlog.tiering.message.pending import LoneMessage, PendingMessages
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.read.fetcher import Fetcher
 
-#: A larger message is as long in writing as a flush takes, and shares only that.
+#: Writing a larger message takes as long as a flush, so it shares only the flush.
 _MOST_SHARED_BYTES = 64 << 10
 _UNQUOTED = "([A-Za-z0-9_.~-]{1,64})(?::([0-9]{1,18}))?"
 #: Every Idempotency-Key, whole.
@@ -94,7 +94,7 @@ class SharedAppends:
                 self._pass_on()
         try:
             mine.acquire()
-        except BaseException:  # interrupted: the others may count on whoever has this place
+        except BaseException:  # interrupted: the other senders depend on this one
             threading.Thread(target=self._stand_in, args=(mine, batch), daemon=True).start()
             raise
         self._append_for_all(batch)
@@ -102,7 +102,7 @@ class SharedAppends:
             return batch.found[place : place + 1]
         if batch.is_lost:
             raise StoreError("the append was interrupted; the message may be there or not")
-        # another's message may be what was refused, and of a disk that failed the store tells each
+        # the refused message may be another sender's; if the disk failed, the store tells each sender
         return self._append_alone(message)
 
     def _append_for_all(self, batch: _Batch) -> None:
@@ -114,7 +114,7 @@ class SharedAppends:
         try:
             batch.found = self._append(batch.pending)
         except StoreError:
-            pass  # nothing of it is in the log, or the store is read-only now
+            pass  # none of it is in the log, or the store is read-only now
         except BaseException:
             batch.is_lost = True
             raise
@@ -146,7 +146,7 @@ class IdempotencyKey:
 
     producer: str
     first: int = 0
-    #: Of whom the producer is one; empty where all callers are one.
+    #: The caller whose producer it is; empty where all callers are one.
     caller: str = ""
 
     @property
@@ -184,7 +184,7 @@ class Appends:
         self._shared = SharedAppends(partial(self._append, durability=Durability.FLUSHED), self.pending_messages)
 
     def pending_messages(self) -> PendingMessages:
-        """An empty list of messages that come one by one, for :meth:`append`."""
+        """Returns an empty list of messages that come one by one, for :meth:`append`."""
         return PendingMessages(self._settings.hot.max_body_bytes, self._legal_topics, self._hot.topics.queues_of)
 
     def append(
@@ -196,7 +196,7 @@ class Appends:
         :class:`KeyReusedError` if one of them belongs to another message, :class:`ConflictError` if a message was
         appended before and cannot be read any more; nothing was appended then.
         """
-        # who may not wait for the archive is refused before anything is appended
+        # an append that cannot wait for the archive is refused before anything is appended
         gate = entering_archive() if durability is Durability.ARCHIVED else contextlib.nullcontext()
         with gate:
             if key is None or not messages:
@@ -270,7 +270,7 @@ class Appends:
     def _keep_pace(self) -> None:
         """Derives before more is appended where queues and index are too far behind the log, or refuses to append."""
         most = self._settings.hot.max_behind_bytes
-        if self._hot.log.visible - self._derived_to > most:  # it only rises, so what was seen will do for a while
+        if self._hot.log.visible - self._derived_to > most:  # it only rises, so an old value is a safe bound
             self._derived_to = self._hot.dispatched_to
         if self._hot.log.visible - self._derived_to > most:
             behind = self._hot.log.visible - self._hot.dispatch()

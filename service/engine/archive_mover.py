@@ -14,23 +14,14 @@ from functools import partial
 from typing import TypeVar
 
 from tierlog.index.format.errors import CorruptIndexError
-from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.objects.publisher import IndexPublisher
-from tierlog.index.objects.resident_filters import ResidentFilters
-from tierlog.service.engine.maintenance import IndexMaintenance, LocalChanges
-from tierlog.tiering.base.clock import Clock
+from tierlog.service.engine.parts import ArchiveParts, Components, HotTier, StoreDirectory
 from tierlog.tiering.base.errors import ConflictError, FencedError, StoreMismatchError
-from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.base.options import RetentionOptions
-from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.progress_bar import Progress
-from tierlog.tiering.base.randomness import Randomness
-from tierlog.tiering.base.write_guard import DiskSpace
-from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore, Ownership
+from tierlog.tiering.cold.manifest.store import ManifestChange, Ownership
 from tierlog.tiering.cold.manifest.sweep import Sweep
 from tierlog.tiering.format.manifest import Head, ObjectRef
 from tierlog.tiering.hot.identity import StoreIdentity
-from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.lifecycle.archiver import Archiver, due_border, safe_border
 from tierlog.tiering.lifecycle.last_head import save_last_head
 from tierlog.tiering.lifecycle.state_writer import StateWriter
@@ -38,7 +29,7 @@ from tierlog.tiering.lifecycle.tombstones import KnownErasures
 
 _LOG = logging.getLogger("tierlog")
 _HEAD_WATCH_S = 10.0
-#: A store that was just opened has better things to do.
+#: The first sweep waits: a store that was just opened has more urgent work.
 _FIRST_SWEEP_S = 600.0
 T = TypeVar("T")
 
@@ -57,7 +48,7 @@ class ArchiveReport:
 
 
 def owner_of(identity: StoreIdentity) -> Ownership:
-    """The identity that an open store has to its manifest."""
+    """Returns the identity that an open store has to its manifest."""
     return Ownership(identity.volume_id, identity.open_id, identity.head_open_ids)
 
 
@@ -66,48 +57,37 @@ class ArchiveMover:
 
     def __init__(
         self,
+        hot: HotTier,
+        archive: ArchiveParts,
         *,
-        hot: HotStore,
-        index: LocalIndex,
-        keeping: IndexMaintenance,
-        manifest: ManifestStore,
+        directory: StoreDirectory,
+        components: Components,
         identity: StoreIdentity,
-        fs: FileSystem,
-        paths: StorePaths,
-        clock: Clock,
-        randomness: Randomness,
-        retention: RetentionOptions,
-        disk: DiskSpace,
-        steps: LocalChanges,
         known: KnownErasures,
         state: StateWriter,
-        filters: ResidentFilters | None = None,
     ) -> None:
-        self._hot = hot
-        self._index = index
-        self._keeping = keeping
-        self._manifest = manifest
+        self._hot, self._index, self._disk = hot.store, hot.index, hot.disk
+        self._index_maintenance = hot.index_maintenance
+        self._manifest = manifest = archive.manifest
         self._identity = identity
-        self._fs = fs
-        self._paths = paths
-        self._clock = clock
-        self._retention = retention
-        self._disk = disk
-        #: Raises if no further step is to be taken.
-        self.check_not_stopped = steps.check
+        self._fs, self._paths = directory.fs, directory.paths
+        self._clock = clock = components.clock
+        self._retention = components.settings.retention_options()
+        #: Raises if the store is closing or read-only.
+        self.check_not_stopped = hot.changes.check
         #: Surrounds a change of local files; none happens after the store was stopped.
-        self.local_step = steps.step
+        self.local_step = hot.changes.step
         self._known = known
-        self._archiver = Archiver(hot, manifest, randomness, state)
+        self._archiver = Archiver(hot.store, manifest, components.randomness, state)
         self._state = state
         self._publisher = IndexPublisher(
-            index,
+            hot.index,
             manifest,
-            randomness=randomness,
-            fs=fs,
-            tmp_dir=paths.tmp,
+            randomness=components.randomness,
+            fs=directory.fs,
+            tmp_dir=directory.paths.tmp,
             local_step=self.local_step,
-            filters=filters,
+            filters=archive.filters,
         )
         self._lock = threading.Lock()
         self._claiming = threading.Lock()
@@ -151,7 +131,7 @@ class ArchiveMover:
         self.archive()
 
     def publish_topics(self) -> None:
-        """Tells the archive of the topics as they are now, if it does not know; before there is one, does nothing.
+        """Publishes the topics as they are now, if the archive does not have them; before there is one, does nothing.
 
         Beside the other steps: it waits for no more than one commit of a backlog that is being archived.
         """
@@ -165,7 +145,7 @@ class ArchiveMover:
                 change = ManifestChange(state=ref, begun_s=begun_s)
                 self.remember(self._unless_lost(partial(self._manifest.commit_other, change, owned=True)))
 
-    def local_round(self) -> None:
+    def roll_and_remove(self) -> None:
         """Does what needs no archive: rolls by age, removes what is due."""
         with self._lock:
             excess_bytes = self._disk.excess_bytes()
@@ -179,7 +159,7 @@ class ArchiveMover:
                         self._index.put_aside()
             self._remove_below(min(due, safe_border(self._hot, self.own_head())))
 
-    def archive_round(self) -> None:
+    def archive_due(self) -> None:
         """Archives what waits and removes what is due and safe by then.
 
         An idle store asks the archive for its head every 10 s, to learn that another has taken it over, and writes
@@ -199,7 +179,7 @@ class ArchiveMover:
                 self._remove_below(min(due, safe_border(self._hot, self._if_own(head))))
 
     def _publish_state(self, head: Head, wanted: Callable[[Head], ObjectRef | None]) -> Head:
-        """Tells the archive of groups and queue ends, if it is wanted now."""
+        """Publishes the state of groups and queue ends, if that is due."""
         with self._state.publishing:
             begun_s = self._manifest.begin_upload()
             ref = wanted(self._manifest.head or head)
@@ -209,8 +189,8 @@ class ArchiveMover:
                 self.remember(head)
             return head
 
-    def sweep_round(self) -> None:
-        """Deletes what nobody names any more, every quarter of the grace period. Runs beside the other steps."""
+    def sweep_due(self) -> None:
+        """Deletes what nobody names any more, every quarter of the grace period. Runs beside the other tasks."""
         if (
             self._clock.monotonic_s() < self._sweep_at_s
             or self._manifest.head is None
@@ -229,7 +209,7 @@ class ArchiveMover:
             )  # fmt: skip
 
     def claim(self) -> Head:
-        """The head, in which this open is the one that may write."""
+        """Returns the head, in which this open is the one that may write."""
         self.check_not_stopped()
         if not self._claimed:
             with self._claiming:
@@ -242,7 +222,7 @@ class ArchiveMover:
         return head
 
     def own_epoch(self) -> int | None:
-        """The epoch that this open holds in the head, by a look at it; None while another step is under way.
+        """Returns the epoch that this open holds in the head, by a look at it; None while another step is under way.
 
         The head is claimed if it was not yet: from then on no earlier open writes to the archive. Raises as the claim.
         """
@@ -258,11 +238,12 @@ class ArchiveMover:
         return None if head is None else head.epoch
 
     def own_head(self) -> Head | None:
-        """The head last seen; None before the first contact, and once it is another's, of whose log its marks speak."""
+        """Returns the head last seen; None before the first contact, and once it is another's, of whose log its marks
+        speak."""
         return self._if_own(self._manifest.head)
 
     def _if_own(self, head: Head | None) -> Head | None:
-        """The head if this open wrote it.
+        """Returns the head if this open wrote it.
 
         Any reader may be the first to see a head that another volume, or a copy of this one, has written.
         """
@@ -313,11 +294,11 @@ class ArchiveMover:
         return head
 
     def _publish_index(self, head: Head, report: ArchiveReport) -> Head:
-        self._keeping.keep()
+        self._index_maintenance.keep()
         try:
             return self._publish(head, report)
         except CorruptIndexError as error:
-            self._keeping.derive_damaged(error)
+            self._index_maintenance.derive_damaged(error)
             return self._publish(self._manifest.head or head, report)
 
     def _publish(self, head: Head, report: ArchiveReport) -> Head:

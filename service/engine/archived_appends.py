@@ -82,11 +82,11 @@ class ArchivedAppends:
         self.error: str | None = None
 
     def start(self) -> None:
-        """Lets threads of our own do the work; before that every append that waits does it itself."""
+        """Starts threads that do the work; before that, every append that waits does it itself."""
         self._may_have_threads = True
 
     def stop(self) -> None:
-        """Lets go of all who wait; to be called after ``stopping`` is set."""
+        """Releases all waiting appends; to be called after ``stopping`` is set."""
         with self.writer.changed:
             self.writer.changed.notify_all()
 
@@ -117,7 +117,7 @@ class ArchivedAppends:
                     )
                 self.writer.changed.wait(min(left_s, _LOOK_S))
 
-    def sweep_round(self) -> None:
+    def sweep_due(self) -> None:
         """Deletes tails that the archive has passed and that are older than the grace period, every quarter of it."""
         head, now_s = self._manifest.head, self._clock.monotonic_s()
         if head is None or now_s < self._sweep_at_s:
@@ -129,7 +129,7 @@ class ArchivedAppends:
             self._sweep_at_s = now_s + self._sweep_every_s
 
     def numbers(self) -> TailNumbers:
-        """The numbers of this moment."""
+        """Returns the numbers of this moment."""
         writer = self.writer
         with writer.changed:
             if not writer.has_begun:
@@ -156,7 +156,7 @@ class ArchivedAppends:
                 thread = threading.Thread(target=self._write_tails, name=f"tierlog-tails-{self._threads}", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # there is none to be had now: the next who waits tries again
+                except RuntimeError:  # no thread can be started now: the next append that waits tries again
                     return
                 self._threads += 1
 

@@ -27,14 +27,14 @@ _LOG = logging.getLogger("tierlog")
 _PAUSE_S = 1.0
 _JOIN_S = 3.0
 _WAITERS_JOIN_S = 1.0
-#: A clock that steps back by less is nothing out of the ordinary.
+#: Smaller steps back of a clock are normal.
 CLOCK_ALARM_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Watch:
     arrived: Callable[[], bool]
-    tell: Callable[[], object]
+    notify: Callable[[], object]
 
 
 class PullWaiters:
@@ -49,20 +49,20 @@ class PullWaiters:
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def watch(self, arrived: Callable[[], bool], tell: Callable[[], object]) -> Iterator[None]:
-        """Calls ``tell`` once inside the context: when ``arrived()`` holds, when looking fails, or at the stop.
+    def watch(self, arrived: Callable[[], bool], notify: Callable[[], object]) -> Iterator[None]:
+        """Calls ``notify`` once inside the context: when ``arrived()`` holds, when looking fails, or at the stop.
 
-        ``arrived`` is asked on the thread, after catching up with the log. ``tell`` must not block, and is not called
+        ``arrived`` is asked on the thread, after catching up with the log. ``notify`` must not block, and is not called
         any more after the context.
         """
-        watch = _Watch(arrived, tell)
+        watch = _Watch(arrived, notify)
         with self._lock:
             if self._stopping.is_set():
-                tell()
+                notify()
             else:
                 self._watches.add(watch)
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._loop, name="tierlog-arrivals", daemon=True)
+                    self._thread = threading.Thread(target=self._loop, name="tierlog-pull-waiters", daemon=True)
                     self._thread.start()
         self._news.set()
         try:
@@ -94,7 +94,7 @@ class PullWaiters:
                 stopping = self._stopping.is_set()
                 for watch in self._watches.copy() if stopping else self._watches & due:
                     self._watches.remove(watch)
-                    watch.tell()
+                    watch.notify()
 
     def _due(self) -> set[_Watch]:
         with self._lock:
@@ -102,7 +102,7 @@ class PullWaiters:
         try:
             self._catch_up()
             return {watch for watch in watches if watch.arrived()}
-        except (StoreError, OSError):  # whoever reads now is told the reason
+        except (StoreError, OSError):  # readers are woken, and get the error themselves
             return watches
 
 
@@ -114,18 +114,20 @@ class Background:
         hot: HotStore,
         *,
         checkpoint: RepeatedTask,
-        keeping: RepeatedTask,
+        index_maintenance: RepeatedTask,
         tiers: Sequence[RepeatedTask],
         beside: Sequence[RepeatedTask],
         settings: Settings,
         clock: Clock,
         stopping: threading.Event,
     ) -> None:
-        """``checkpoint`` moves the recovery points; ``keeping`` keeps the index's files; ``tiers`` are the tasks of the
-        way from tier to tier, taken in turn; ``beside`` goes beside them, as long as they do not fail."""
+        """``checkpoint`` moves the recovery points; ``index_maintenance`` maintains the index's files.
+
+        ``tiers`` are the archiving and removal tasks, run in turn; ``beside`` runs alongside until one of them fails.
+        """
         self._hot = hot
         self._checkpoint = checkpoint
-        self._keeping = keeping
+        self._index_maintenance = index_maintenance
         self._tiers = tiers
         self._beside = beside
         self._settings = settings
@@ -138,7 +140,7 @@ class Background:
         self._clock_alarm = False
         self._checkpoint_at_s = 0.0
         #: Who waits for messages.
-        self.arrivals = PullWaiters(hot.dispatch, stopping)
+        self.pull_waiters = PullWaiters(hot.dispatch, stopping)
         self._threads: list[threading.Thread] = []
 
     @property
@@ -149,13 +151,13 @@ class Background:
     @property
     def index_error(self) -> str | None:
         """The last failure to keep the index's files or to move the recovery point; None once it went well again."""
-        return self._keeping.error or self._checkpoint.error
+        return self._index_maintenance.error or self._checkpoint.error
 
     def start(self) -> None:
         """Starts the threads."""
         loops = {
             "flush": self._flush_loop, "derive": self._derive_loop, "segments": self._segments_loop,
-            "index": self._keeping_loop, "tiers": self._tiers_loop,
+            "index": self._index_loop, "tiers": self._tiers_loop,
         }  # fmt: skip
         if self._beside:
             loops["sweep"] = self._sweep_loop
@@ -174,7 +176,7 @@ class Background:
         self._dirty.set()
         self._behind.set()
         self._near_end.set()
-        self.arrivals.stop()
+        self.pull_waiters.stop()
         deadline_s = self._clock.monotonic_s() + _JOIN_S
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - self._clock.monotonic_s()))
@@ -188,12 +190,12 @@ class Background:
         if log.wants_next:
             self._near_end.set()
         self._look_behind()
-        self.arrivals.look()
+        self.pull_waiters.look()
 
     def _look_behind(self) -> None:
         """Wakes the thread that derives if much is to be derived."""
         most = self._settings.hot.flush_dirty_bytes // 4
-        if self._hot.log.visible - self._derived_to >= most:  # it only rises, so what was seen will do for a while
+        if self._hot.log.visible - self._derived_to >= most:  # it only rises, so an old value is a safe bound
             self._derived_to = self._hot.dispatched_to
         if self._hot.log.visible - self._derived_to >= most:
             self._behind.set()
@@ -204,7 +206,7 @@ class Background:
             self._dirty.clear()
             self._unless_read_only(self._hot.flush)
             self._look_behind()
-            self.arrivals.look()
+            self.pull_waiters.look()
 
     def _derive_loop(self) -> None:
         while not self._stopping.is_set():
@@ -226,7 +228,7 @@ class Background:
             try:
                 step()
             except ReadOnlyError:
-                return  # it became so meanwhile, as when it is taken over, and said why
+                return  # it became read-only meanwhile, for example by a takeover, and said why
             except (ClosedError, OutOfResourcesError):
                 return  # the next turn tries again
             except (StoreError, OSError):
@@ -261,8 +263,8 @@ class Background:
             else:
                 _LOG.warning("the clock has caught up with the newest message")
 
-    def _keeping_loop(self) -> None:
-        self._until_closed(self._keeping.run_once)
+    def _index_loop(self) -> None:
+        self._until_closed(self._index_maintenance.run_once)
 
     def _tiers_loop(self) -> None:
         self._until_closed(self._run_tiers)
@@ -304,11 +306,11 @@ def make_background(
         first_s, most_s = cold.retry_interval_ms / 1000, cold.retry_max_ms / 1000
         return RepeatedTask(name, run_once, Backoff(clock, randomness, first_s=first_s, most_s=most_s), error)
 
-    # what every store repeats
-    keeping = repeated("keeping the key index", parts.hot.keeping.round)
-    # what stops it in a store that can be written is the want of a descriptor, over as soon as anybody closes one
+    # the tasks of every store
+    index_maintenance = repeated("keeping the key index", parts.hot.index_maintenance.run_once)
+    # in a writable store only a lack of file descriptors stops this; it passes as soon as one is freed
     checkpointing = RepeatedTask("checkpoint", checkpoint, Backoff(clock, randomness, first_s=1.0, most_s=5.0))
-    # what goes with an archive, or without one
+    # the tasks of a store with an archive, or of one without
     archive, writers = parts.archive, parts.writers
     first_contact = archive.first_contact if archive else None
     beside: list[RepeatedTask] = []
@@ -316,14 +318,14 @@ def make_background(
         tiers = [repeated("removal", remove_due, first_contact)]
     else:
         tiers = [
-            repeated("rolling and removal", writers.mover.local_round),
-            repeated("archiving", writers.mover.archive_round, first_contact),
-            repeated("expiry and erasure", parts.removal.round),
+            repeated("rolling and removal", writers.mover.roll_and_remove),
+            repeated("archiving", writers.mover.archive_due, first_contact),
+            repeated("expiry and erasure", parts.removal.run_once),
         ]
 
         def sweep_both() -> None:
-            writers.mover.sweep_round()
-            writers.appends.sweep_round()
+            writers.mover.sweep_due()
+            writers.appends.sweep_due()
 
         def count() -> None:
             manifest = archive.manifest
@@ -334,7 +336,7 @@ def make_background(
     return Background(
         parts.hot.store,
         checkpoint=checkpointing,
-        keeping=keeping,
+        index_maintenance=index_maintenance,
         tiers=tiers,
         beside=beside,
         settings=settings,

@@ -93,7 +93,7 @@ class BucketGuard:
                 raise refusal
 
     def remember(self) -> None:
-        """Makes durable what is known, once the store's folders are there."""
+        """Makes durable what is known, once the store's folders exist."""
         if self._known.conditional_writes:
             self._save()
 

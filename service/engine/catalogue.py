@@ -24,7 +24,7 @@ class QueueInfo:
     gaps: list[tuple[int, int]] | None
     """Half-open ranges that a restore left out; None while the archive, which knows them, does not answer."""
     store_id: str | None = None
-    """Where it is told of the queues of several stores."""
+    """The queue's store, in an answer about several stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def local_files(hot: HotStore, index: LocalIndex, manifest: ManifestStore | None
 
 
 def classic_files(classic: ClassicIndex) -> list[FileInfo]:
-    """Lists files of RocketMQ's own index; they tell where their last record begins, not where it ends."""
+    """Lists files of RocketMQ's own index, which record where their last record begins, not where it ends."""
     found = []
     for file in classic.files():
         header, state = file.header, "full" if file.is_full else "writing"

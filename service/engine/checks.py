@@ -1,8 +1,13 @@
-"""Checks across the packages: what the index must hold of the log it was derived from (I3 in docs/invariants.md)."""
+"""Checks across the packages: what the index must hold of the log it was derived from (I3 in docs/invariants.md).
+
+:func:`repair_local` rebuilds what a store derives from its log on the local disk: a damaged kind of files is removed as
+a whole, and the next open derives it from the log, as it does with files that are missing. Killed anywhere: fewer
+files, and the next open derives them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +22,13 @@ from tierlog.index.local.key_batch import KeyBatch
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.local.snapshot import IndexReader, IndexSnapshot
 from tierlog.index.maintenance.check import check_archive_deep
+from tierlog.index.objects.derivation import remove_tree
 from tierlog.index.rocketmq.classic_index import ClassicIndex
 from tierlog.tiering.base.errors import CorruptionError, UnavailableError
-from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.checks import invariants as store_checks
-from tierlog.tiering.checks.findings import Findings
+from tierlog.tiering.checks.findings import Finding, Findings
 from tierlog.tiering.checks.invariants import check_store, segment_rows
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.hot.commit_log import Segment
@@ -32,12 +38,16 @@ from tierlog.tiering.kernels.scan import ScanRows
 from tierlog.tiering.rocketmq.adoption import is_broker_store
 from tierlog.tiering.rocketmq.check import check_broker
 
-__all__ = ["broker_findings", "check_archive", "check_classic", "check_index", "check_store"]
+__all__ = ["broker_findings", "check_archive", "check_classic", "check_index", "check_store", "repair_local"]
 
 #: One key of one record: the record's physical offset, and both hashes of the key in one number.
 _KEY = np.dtype([("offset", "<i8"), ("hashes", "<i8")])
 _Keys = NDArray[np.void]
 _Offsets = NDArray[np.int64]
+
+#: Beginnings of the lines of ``check`` about derived files.
+_QUEUE_FINDINGS = ("I2 queue", "I3 queue")
+_INDEX_FINDINGS = ("I3 index",)
 
 
 def broker_findings(root: Path) -> list[str] | None:
@@ -147,7 +157,7 @@ class _Index:
         self.has_high = all("hash_high" in (items.dtype.names or ()) for _, _, items in self._pieces)
 
     def keys(self, start: int, end: int) -> _Keys:
-        """The keys that are there of the records in ``[start, end)``."""
+        """Returns the keys that are there of the records in ``[start, end)``."""
         found = [np.empty(0, _KEY)]
         for least, greatest, items in self._pieces:
             if least < end and start <= greatest:
@@ -202,3 +212,32 @@ def _counted(wanted: _Keys, have: _Keys) -> tuple[_Offsets, NDArray[np.int64], N
     starts = np.flatnonzero(np.append(True, both[1:] != both[:-1])[: len(both)])
     there = np.add.reduceat(order >= len(wanted), starts, dtype=np.int64)
     return both["offset"][starts], np.diff(starts, append=len(both)) - there, there
+
+
+def repair_local(fs: FileSystem, root: Path, lines: Sequence[str], *, dry_run: bool) -> list[Finding]:
+    """Removes local files that are not what the log implies, as ``lines`` of a check say; returns a line for each.
+
+    The store must not be in use: raises :class:`StoreLockedError`.
+    """
+    paths, done = StorePaths(root.absolute()), list[Finding]()
+    for starts, what, places in (
+        (_QUEUE_FINDINGS, "consume queues", (paths.consumequeue,)),
+        (_INDEX_FINDINGS, "key index", (paths.index, paths.index_json)),
+    ):
+        about = [line for line in lines if line.startswith(starts)]
+        if about:
+            text = f"{what} {'would be ' if dry_run else ''}derived again from the log ({len(about)} findings)"
+            done.append(Finding(None, text))
+            if not dry_run:
+                _remove(fs, paths, places)
+    return done
+
+
+def _remove(fs: FileSystem, paths: StorePaths, places: Iterable[Path]) -> None:
+    with fs.lock(paths.lock):
+        for place in places:
+            if fs.is_dir(place):
+                remove_tree(fs, place)
+            elif fs.exists(place):
+                fs.unlink(place)
+            fs.flush_dir(place.parent)

@@ -27,7 +27,8 @@ from itertools import count
 from typing import Any
 
 from tierlog.index.search.query import MAX_LIMIT, Answer, Query
-from tierlog.tiering.base.clock import Clock
+from tierlog.service.engine.archive_mover import ArchiveMover
+from tierlog.service.engine.parts import Components
 from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, Tier
@@ -44,7 +45,7 @@ from tierlog.tiering.lifecycle.tombstones import Erasures, KnownErasures, make_t
 #: Pages of 10,000 messages that are counted at most, so that erasing a large topic is answered in time.
 _MOST_PAGES = 100
 
-#: A query as if the given erasures were all there are.
+#: Runs a query as if there were no erasures but the given ones.
 Find = Callable[[Query, Erasures], Answer]
 
 
@@ -54,32 +55,23 @@ class Eraser:
     def __init__(
         self,
         hot: HotStore,
+        archive_mover: ArchiveMover,
         *,
         manifest: ManifestStore,
         committer: Committer,
         runner: ErasureRunner,
         known: KnownErasures,
-        clock: Clock,
-        randomness: Randomness,
-        check_going_on: Callable[[], None],
-        remember: Callable[[Head], None],
         find: Find,
-        commit: Callable[[ManifestChange], Head],
+        components: Components,
     ) -> None:
-        """``remember`` makes what a head says durable here, so that hot copies stay hidden whatever comes.
-
-        ``committer`` refuses what a hold forbids; ``commit`` commits although there is a hold.
-        """
-        self._commit = commit
+        """``committer`` refuses what a hold forbids; ``archive_mover`` commits although there is a hold."""
+        self._archive_mover = archive_mover
         self._hot = hot
         self._manifest = manifest
         self._committer = committer
         self._runner = runner
         self._known = known
-        self._clock = clock
-        self._randomness = randomness
-        self._check_going_on = check_going_on
-        self._remember = remember
+        self._clock, self._randomness = components.clock, components.randomness
         self._find = find
         self._lock = threading.Lock()
 
@@ -102,7 +94,7 @@ class Eraser:
         """
         with self._lock:
             before = self._known.current()
-            end = self._hot.flush()  # what is not durable may be another record after a crash
+            end = self._hot.flush()  # records that are not durable may be replaced by others after a crash
             from_ms, to_ms = _bounds(query)
             tombstone = make_tombstone(
                 query.topic, query.key, from_ms=from_ms, to_ms=to_ms, end=end, randomness=self._randomness,
@@ -135,7 +127,7 @@ class Eraser:
         head = self._manifest.refresh() if self._manifest.had_head else None
         is_open = head is not None and any(each.tombstone_id == tombstone.tombstone_id for each in head.tombstones)
         if not is_open and not (head is not None and self._runner.was_begun(tombstone)):
-            self._commit(ManifestChange(add_tombstones=(tombstone,)))
+            self._archive_mover.commit_beside(ManifestChange(add_tombstones=(tombstone,)))
         self._runner.receipt_of(tombstone)  # before it is noted here: there is one from then on
         with self._hot.guard.writing("noting that a topic's deletion was told"):
             self._hot.topics.confirm_archived_deletion(topic, tombstone.tombstone_id)
@@ -147,7 +139,7 @@ class Eraser:
             if head is None or not head.tombstones:
                 self._runner.nothing_open()
                 return False
-            self._remember(head)  # one that a job has begun may be closed next, while hot copies remain
+            self._archive_mover.remember(head)  # an erasure that a job began may close next, while hot copies remain
             tombstones = [tombstone for tombstone in head.tombstones if not self._is_held(tombstone.topic)]
             try:
                 return self._runner.rewrite_batch(head, tombstones, progress) or self._runner.close(head, tombstones)
@@ -156,7 +148,7 @@ class Eraser:
                 raise
 
     def _counted(self, receipt: Receipt, query: Query, erased: Erasures) -> Receipt:
-        """The receipt with what readers see of the query below the tombstone's end, as if it were not there."""
+        """Returns the receipt with what readers see of the query below the tombstone's end, as if it were not there."""
         archived_to = self._manifest.head.archived_to if self._manifest.head is not None else 0
         segment_bytes, end = self._hot.log.segment_bytes, receipt.tombstone.end
         counts, bases, complete = {Tier.HOT: 0, Tier.COLD: 0}, set[int](), True
@@ -175,7 +167,7 @@ class Eraser:
             if number == _MOST_PAGES:
                 complete = False
                 break
-            self._check_going_on()
+            self._archive_mover.check_not_stopped()
         matched = MatchedRecords(counts[Tier.HOT], counts[Tier.COLD], complete)
         return replace(receipt, matched=matched, to_rewrite=tuple(sorted(base for base in bases if base < archived_to)))
 
@@ -185,7 +177,7 @@ class Eraser:
 
 
 def _bounds(query: Query) -> tuple[int | None, int | None]:
-    """The store times of the query; a side that was left open has no bound."""
+    """Returns the store times of the query; a side that was left open has no bound."""
     return (query.from_ms or None, None if query.to_ms == END_OF_TIME_MS else query.to_ms)
 
 
@@ -217,7 +209,7 @@ class TopicDeleter:
         self._publish_topics = publish_topics
 
     def plan(self, name: str) -> dict[str, Any]:
-        """The answer that :meth:`delete` would give now; nothing is changed."""
+        """Returns the answer that :meth:`delete` would give now; nothing is changed."""
         topic = self._hot.topics.get(name)
         refuse_held([topic], (name,))
         with self._hot.between_appends() as next_offset:
@@ -232,7 +224,7 @@ class TopicDeleter:
         store all the same, and the archive is told in the background, or by asking again.
         """
         owed = dict(self._deleted.owed()) if self._eraser is not None else {}
-        if name in owed and self._hot.topics.find(name) is None:  # asked again, as the archive was not told yet
+        if name in owed and self._hot.topics.find(name) is None:  # repeated: the archive lacks the deletion
             topic, deletion, matched = self._hot.topics.of_log(name), owed[name], None
         else:
             matched = None if self._eraser is None else self._eraser.count(Query(name)).matched
@@ -247,7 +239,7 @@ class TopicDeleter:
                 self._publish_topics()
         return _answer(topic, deletion, has_receipt=self._eraser is not None)
 
-    def tell_archive(self) -> None:
+    def hand_over_deletions(self) -> None:
         """Hands over the deletions that the archive was not told of when they were made, if there are any."""
         owed = self._deleted.owed()
         if owed and self._eraser is not None:

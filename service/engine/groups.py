@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
 
+from tierlog.service.access.caller import every_topic
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
     ConflictError,
@@ -41,7 +42,7 @@ MAX_TOPICS = 100
 DEFAULT_SESSION_MS = 30_000
 MIN_SESSION_MS = 1_000
 MAX_SESSION_MS = 600_000
-#: The age up to which a look at a group takes what is known of queues elsewhere.
+#: Maximum age of known queue counts of other stores when a group is shown.
 _LOOK_MS = 1_000
 
 # Queues of other stores.
@@ -73,11 +74,11 @@ class RemoteQueues(Protocol):
         ...
 
     def counts(self, topic: str) -> Mapping[str, int]:
-        """The number of queues that each other store told of last; a store that is down still has those that it had."""
+        """Returns the queue counts last reported by each other store; a store that is down keeps its counts."""
         ...
 
     def last_known(self, queue: Queue) -> QueueEnds:
-        """The ends of a queue that were told last.
+        """Returns the ends of a queue that were told last.
 
         :class:`UnavailableError` while its store does not answer, :class:`TopicNotFoundError` if it has no such queue,
         :class:`NotFoundError` for a store that is not in the cluster.
@@ -112,7 +113,7 @@ class NoOtherStores:
 
 
 def no_such_store(store_id: str) -> NotFoundError:
-    """The error for a store that is not in the cluster."""
+    """Returns the error for a store that is not in the cluster."""
     return NotFoundError(f"no such store {store_id[:100]!r}", hint="leave store_id out for the store that answers")
 
 
@@ -225,11 +226,6 @@ class _Members:
         self.assignment: dict[str, list[Queue]] = {}
 
 
-def every_topic(topic: str) -> bool:
-    """Returns True: no topic is hidden."""
-    return True
-
-
 def none_missing(topic: str, queue_id: int, start: int, end: int) -> int:
     """Returns 0: every offset of a store that was never restored has its message."""
     return 0
@@ -319,7 +315,7 @@ class ConsumerGroups:
         generation: int | None = None,
         reset: bool = False,
     ) -> None:
-        """Commits, durably and all or nothing, the offset of the next message to consume of each queue.
+        """Commits, durably and all or nothing, the next offset to consume of each queue.
 
         A member says which one it is and its generation, and commits for queues assigned to it; without both, the
         group must have no live member. Raises :class:`MemberNotFoundError`, :class:`StaleGenerationError` or
@@ -347,19 +343,19 @@ class ConsumerGroups:
                 foreign = sorted(set(offsets) - set(group.assignment[member_id]))
                 if foreign:
                     raise ConflictError(f"{self._named(foreign[0])} is not assigned to member {member_id}")
-        # the offsets exist, and the commit may be made durable
+        # the offsets exist, so the commit may become durable
         self._check_ends(offsets)
         self._claim_new(name)
         self._flush()  # after a crash an offset must not lie beyond its queue, where other messages come
-        # looked at again with the write: a member that joins meanwhile makes this one stale
+        # checked again under the lock of the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
 
     def committed(self, name: str) -> GroupState:
-        """The durable state of a group; :class:`NotFoundError` for an unknown one."""
+        """Returns the durable state of a group; raises :class:`NotFoundError` for an unknown one."""
         return self._offsets.get(validate_group(name))
 
     def all_committed(self) -> dict[str, GroupState]:
-        """The durable state of every group, by name."""
+        """Returns the durable state of every group, by name."""
         return self._offsets.all()
 
     # what is there
@@ -379,7 +375,8 @@ class ConsumerGroups:
         return found
 
     def topics(self, name: str, member_id: str | None = None) -> set[str]:
-        """The topics that a group has offsets of or members read, or those of one member; none for an unknown one."""
+        """Returns the topics that a group has offsets of or members read, or those of one member; none for an unknown
+        one."""
         validate_group(name)
         with self._lock:
             members = self._looked_at(name).by_id
@@ -469,7 +466,7 @@ class ConsumerGroups:
     # membership; all under the lock
 
     def _now_ms(self) -> int:
-        """Time of the monotonic clock, whole so that a session ends at its ms and not at a rounding error."""
+        """Returns the monotonic time in whole ms, so that a session ends at its ms and not at a rounding error."""
         return round(self._clock.monotonic_s() * 1000)
 
     def _live(self, group: _Members) -> dict[str, _Member]:
@@ -477,13 +474,13 @@ class ConsumerGroups:
         return {member_id: member for member_id, member in group.by_id.items() if member.is_live(now_ms)}
 
     def _settled(self, name: str) -> _Members:
-        """The group's members without those whose session is over, at the generation that says so."""
+        """Returns the group's members without those whose session is over, at the generation that says so."""
         group = self._groups.get(name) or _Members()
         self._adopt(name, group, self._live(group))
         return group
 
     def _looked_at(self, name: str) -> _Members:
-        """Returns the members for those who only look: where no generation can begin, those of the last one."""
+        """Returns the members without beginning a generation: where none can begin, those of the last one."""
         try:
             return self._settled(name)
         except (ReadOnlyError, DiskFullError, DiskFailedError, OutOfResourcesError):
@@ -497,7 +494,7 @@ class ConsumerGroups:
             group.assignment = allocate(counts, {key: member.topics for key, member in members.items()})
 
     def _queues_of(self, name: str) -> dict[str, int]:
-        """Queues of a topic in each store that has any."""
+        """Returns the queues of a topic in each store that has any."""
         topic = self._topics.find(name)
         own = {self._store_id: topic.queues} if topic else {}
         return {**self.elsewhere.counts(name), **own}

@@ -63,16 +63,16 @@ class LocalChanges:
 class IndexMaintenance:
     """Maintenance of one open store's key index. Thread safe: one run at a time."""
 
-    def __init__(self, hot: HotStore, index: LocalIndex, clock: Clock, seal_age_ms: int, steps: LocalChanges) -> None:
+    def __init__(self, hot: HotStore, index: LocalIndex, clock: Clock, seal_age_ms: int, changes: LocalChanges) -> None:
         """A file whose first message is older than ``seal_age_ms`` is sealed though it is not full."""
         self._hot = hot
         self._index = index
         self._clock = clock
         self._seal_age_ms = seal_age_ms
-        self._steps = steps
+        self._changes = changes
         self._lock = threading.Lock()
 
-    def round(self) -> None:
+    def run_once(self) -> None:
         """Seals by age, then does what :meth:`keep` does."""
         self._index.put_aside(self._clock.now_ms() - self._seal_age_ms)
         self.keep()
@@ -84,7 +84,7 @@ class IndexMaintenance:
         disk says, and :class:`CorruptIndexError` for what that did not mend: the next call goes on from there.
         """
         with self._lock:
-            self._steps.check()
+            self._changes.check()
             for error in self._index.discard_noted():
                 _LOG.warning("an index file is damaged and is derived again: %s", error)
             try:
@@ -97,7 +97,7 @@ class IndexMaintenance:
     def derive_damaged(self, error: CorruptIndexError) -> None:
         """Puts all files aside that are damaged, as one was found to be, and derives them again."""
         with self._lock:
-            self._steps.check()
+            self._changes.check()
             self._discard_damaged(error)
             self._derive_gaps()
 

@@ -57,7 +57,7 @@ class Producer:
         self._appended = appended
         self._lock = threading.Lock()
         self._pending = engine.pending_messages()
-        #: The next :meth:`send` has more to do than to keep its message.
+        #: Whether the next :meth:`send` has to do more than keep its message.
         self._is_due = False
         self._is_closed = False
 
@@ -109,7 +109,7 @@ class Producer:
     def _append(self, durability: Durability) -> None:
         try:
             found = self._engine.append(self._pending, durability)
-        finally:  # after a failure what waits may not have been taken
+        finally:  # after a failure, waiting messages may not have been taken
             enough = len(self._pending) >= BATCH_MESSAGES or self._pending.text_bytes >= BATCH_BYTES
             self._is_due = self._is_closed or enough
         if self._appended is not None and len(found):
@@ -126,14 +126,14 @@ class Producer:
 
 #: Bytes of bodies and keys that collect at most; further senders wait.
 MAX_PENDING_BYTES = 16 << 20
-#: What an append may hold up everything else on the loop for.
+#: How long an append may block the event loop.
 MAX_BLOCKING_S = 0.000_5
-#: Processor time that a message may take beyond that: a thread would keep the loop from the interpreter as long.
+#: Processor time that a message may take beyond that: a thread would hold the interpreter's lock for as long.
 _MESSAGE_S = 0.000_005
-#: More are too much for the loop at once, whatever the disk does.
+#: Most messages appended on the loop at once, however fast the disk is.
 _MOST_ON_LOOP = 256
 _MOST_BYTES_ON_LOOP = 256 << 10
-#: So many in a row have to be quick before the loop appends: one may be luck.
+#: Quick appends in a row before the loop appends by itself: one may be luck.
 _QUICK_APPENDS = 8
 #: Turns of the loop in which those may still come who were in the batch before: who awaits through other tasks is late.
 _MOST_TURNS = 3
@@ -190,10 +190,10 @@ class AsyncProducer:
         self._most_bytes = max_pending_bytes
         self._clock = clock or SystemClock()
         self._loop = asyncio.get_running_loop()
-        #: A batch is many senders', and belongs to the trace of none.
+        #: A batch has many senders, and belongs to no one's trace.
         self._nobodys = Context()
         self._next = _Batch(engine.pending_messages())
-        #: Something is appended, or will be at the next turn of the loop.
+        #: Whether something is being appended, or will be at the next turn of the loop.
         self._is_busy = False
         self._is_closed = False
         self._room: deque[asyncio.Future[None]] = deque()
@@ -299,7 +299,7 @@ class AsyncProducer:
             found = self._append(batch)
             try:
                 self._loop.call_soon_threadsafe(self._end, batch, found, context=self._nobodys)
-            except RuntimeError:  # the loop was closed before this producer, and nobody waits any more
+            except RuntimeError:  # the loop was closed before this producer, so nobody waits
                 return
 
     async def close(self) -> None:

@@ -65,7 +65,7 @@ def open_caches(
 
 
 def cache_stats(cache: ArchiveCache) -> dict[str, dict[str, int]]:
-    """The counters of each layer by name."""
+    """Returns the counters of each layer by name."""
     return {name: asdict(counters) for name, counters in cache.counters().items()}
 
 

@@ -1,4 +1,4 @@
-"""What happens when a store is opened, in order, whatever stopped it.
+"""The steps of opening a store, in order, however it was stopped.
 
 :func:`take_volume` settles who may use the directory:
 
@@ -45,6 +45,7 @@ from tierlog.index.local.recovery import RecoveringIndex
 from tierlog.index.rocketmq.classic_index import ClassicIndex
 from tierlog.service.engine.archive_mover import owner_of
 from tierlog.service.engine.bucket_guard import BucketGuard
+from tierlog.service.engine.parts import StoreDirectory
 from tierlog.tiering.base.errors import (
     CorruptionError,
     FencedError,
@@ -52,8 +53,6 @@ from tierlog.tiering.base.errors import (
     StoreMismatchError,
     UnavailableError,
 )
-from tierlog.tiering.base.fs import FileSystem
-from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.format.tail import TailHead
@@ -62,21 +61,8 @@ from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topic_deletion import leave_hidden
 from tierlog.tiering.lifecycle.tail_recovery import TailRestorer
 from tierlog.tiering.lifecycle.tail_store import TailMark, TailObjects
-from tierlog.tiering.rocketmq.check import BrokerStore
 
 _FIRST_LOOK_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class StoreDirectory:
-    """A store's directory, and what may be done there."""
-
-    fs: FileSystem
-    """What it is reached through; where nothing may be written, an overlay that keeps writes in memory."""
-    paths: StorePaths
-    read_only: bool
-    broker: BrokerStore | None = None
-    """Whose directory it is, if it is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +71,22 @@ class ArchiveConnection:
 
     manifest: ManifestStore
     guard: BucketGuard | None
-    """What its bucket is written through, None where nothing needs guarding."""
+    """The guard of writes to its bucket; None where nothing needs guarding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Who the store is, and what its archive said."""
+    """The identity of the store, and the answer of its archive."""
 
     identity: StoreIdentity
     lost: TailRestorer
     archive: ArchiveConnection | None = None
     first_contact: str | None = None
-    """Why the archive could not be reached."""
+    """The reason why the archive could not be reached."""
 
     @property
     def manifest(self) -> ManifestStore | None:
-        """That of the archive, None for a store that has none."""
+        """The manifest of the archive; None for a store that has none."""
         return None if self.archive is None else self.archive.manifest
 
 
@@ -111,7 +97,7 @@ def take_volume(
     connect: Callable[[StoreIdentity], ArchiveConnection | None],
     resources: contextlib.ExitStack,
 ) -> Volume:
-    """Lock the directory and say durably who opens it; ``resources`` gets the lock.
+    """Locks the directory and records durably who opens it; ``resources`` gets the lock.
 
     Raises what :func:`plan_identity` and :func:`look_at_archive` do, :class:`StoreLockedError` if another process has
     the directory; ``store.json`` is as it was then.
@@ -140,7 +126,7 @@ def _look(
     plan: Callable[[], StoreIdentity],
     connect: Callable[[StoreIdentity], ArchiveConnection | None],
 ) -> Volume:
-    """Plan the identity and look at its archive; writes nothing into the directory."""
+    """Plans the identity and looks at its archive; writes nothing into the directory."""
     identity = plan()
     lost = TailRestorer(TailMark(directory.fs, directory.paths), identity.volume_id)
     archive = connect(identity)
@@ -202,7 +188,7 @@ def recover_hot_tier(
     lost: TailRestorer,
     tombstones: Sequence[Tombstone],
 ) -> None:
-    """Recover the log and everything derived from it; index files that are full meanwhile are sealed at once.
+    """Recovers the log and everything derived from it; seals index files that are full on the way.
 
     ``tombstones`` are the erasures that the archive is known to say. Raises what :meth:`HotStore.recover` does.
     """

@@ -10,16 +10,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from tierlog.index.local.local_index import LocalIndex
-from tierlog.index.objects.catalogue import ColdIndex
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.searcher import Searcher
 from tierlog.index.search.store_search import TieredStoreSearch
 from tierlog.service.engine.archive_mover import ArchiveMover
 from tierlog.service.engine.erasure import Eraser, TopicDeleter
+from tierlog.service.engine.parts import ArchiveParts, Components, HotTier, StoreDirectory
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, ReadOnlyError
 from tierlog.tiering.base.fs import FileSystem
@@ -27,7 +26,6 @@ from tierlog.tiering.base.json_file import JsonFile
 from tierlog.tiering.base.options import RetentionOptions
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.progress_bar import Progress
-from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.write_guard import DiskSpace
 from tierlog.tiering.cold.manifest.store import ManifestChange, ManifestStore
 from tierlog.tiering.format.manifest import Head
@@ -217,11 +215,11 @@ class Removal:
         receipt = None if self._receipts is None or tombstone_id is None else self._receipts.get(tombstone_id)
         return {**done, "receipt": receipt}
 
-    def round(self) -> bool:
-        """Rewrites one batch in the background, if there is any; whether there is more to do at once."""
+    def run_once(self) -> bool:
+        """Rewrites one batch in the background, if there is any; returns whether more can be done at once."""
         if self._eraser is None or self._expirer is None:
             return False
-        self._deleter.tell_archive()
+        self._deleter.hand_over_deletions()
         has_more = self._eraser.run_once()
         return self._expirer.run_once() or has_more
 
@@ -231,11 +229,11 @@ class Removal:
         return None if self._expirer is None else self._expirer.held_at
 
     def receipts(self) -> list[dict[str, Any]]:
-        """The receipts of all erasures, the oldest first."""
+        """Returns the receipts of all erasures, the oldest first."""
         return self._cold().all()
 
     def receipt(self, tombstone_id: str) -> dict[str, Any]:
-        """The receipt of one erasure; raises :class:`NotFoundError` for an unknown one."""
+        """Returns the receipt of one erasure; raises :class:`NotFoundError` for an unknown one."""
         return self._cold().get(tombstone_id)
 
     def configure(self, name: str, **changes: Unpack[TopicChanges]) -> None:
@@ -273,28 +271,24 @@ class Removal:
 
 
 def make_removal(
+    hot_tier: HotTier,
+    archive: ArchiveParts | None,
     *,
+    directory: StoreDirectory,
+    components: Components,
     identity: StoreIdentity,
-    hot: HotStore,
-    index: LocalIndex,
-    cold_index: ColdIndex | None,
     searcher: Searcher,
     archive_mover: ArchiveMover | None,
     known: KnownErasures,
-    fs: FileSystem,
-    clock: Clock,
-    randomness: Randomness,
-    options: RetentionOptions,
-    root: Path,
-    read_only: bool,
 ) -> Removal:
-    """Makes the removal of a store that is being opened at ``root``; without an archive it only deletes topics here."""
+    """Makes the removal of a store that is being opened; without an archive it only deletes topics here."""
+    hot, clock, randomness = hot_tier.store, components.clock, components.randomness
     # without an archive topics can be deleted here, and nothing else can be removed
     holding = threading.Lock()
-    manifest = cold_index.manifest if cold_index else None
+    manifest = archive.manifest if archive else None
     receipts = None if manifest is None else ReceiptReports(HotView(hot), manifest, identity.volume_id)
     deleted = DeletedTopics(hot)
-    if manifest is None or archive_mover is None:
+    if archive is None or manifest is None or archive_mover is None:
         deleter = TopicDeleter(
             hot,
             holding=holding,
@@ -312,28 +306,25 @@ def make_removal(
             receipts=receipts,
             publish_topics=None,
             deleter=deleter,
-            read_only=read_only,
+            read_only=directory.read_only,
         )
 
     # what carries out erasures: it counts matches by a search with exactly the given erasures
     def find(query: Query, erased: Erasures) -> Answer:
-        store = TieredStoreSearch(identity.store_id, hot, index, cold_index, FixedErasures(erased))
+        store = TieredStoreSearch(identity.store_id, hot, hot_tier.index, archive.cold_index, FixedErasures(erased))
         return searcher.search([store], query)
 
     rewriter = SegmentRewriter(manifest, randomness, clock, archive_mover.check_not_stopped)
     committer = GuardedCommits(hot, archive_mover, holding)
     eraser = Eraser(
         hot,
+        archive_mover,
         manifest=manifest,
         committer=committer,
         runner=ErasureRunner(manifest, committer, rewriter, clock, randomness),
         known=known,
-        clock=clock,
-        randomness=randomness,
-        check_going_on=archive_mover.check_not_stopped,
-        remember=archive_mover.remember,
         find=find,
-        commit=archive_mover.commit_beside,
+        components=components,
     )
     # what lets messages expire, and what deletes topics
     expirer = Expirer(
@@ -342,10 +333,10 @@ def make_removal(
         archive_mover=archive_mover,
         committer=committer,
         maker=rewriter,
-        fs=fs,
-        paths=StorePaths(root),
+        fs=directory.fs,
+        paths=directory.paths,
         clock=clock,
-        options=options,
+        options=components.settings.retention_options(),
     )
     deleter = TopicDeleter(
         hot,
@@ -364,5 +355,5 @@ def make_removal(
         receipts=receipts,
         publish_topics=archive_mover.publish_topics,
         deleter=deleter,
-        read_only=read_only,
+        read_only=directory.read_only,
     )

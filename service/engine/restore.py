@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tierlog.index.objects.derivation import IndexSizes, index_from_archive
-from tierlog.service.engine.opening import Components, guard_bucket, open_archive, open_manifest
+from tierlog.service.engine.opening import guard_bucket, open_archive, open_manifest
+from tierlog.service.engine.parts import Components
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, StoreMismatchError
 from tierlog.tiering.base.fs import FileSystem, replace_file
 from tierlog.tiering.base.paths import StorePaths
@@ -42,12 +43,12 @@ from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.objects.urls import canonical_url, stores_below
 
 _LOG = logging.getLogger("tierlog")
-#: What a directory may hold and still be empty: what a refused or cut off opening leaves, and a file system's own.
+#: Names that an empty directory may have: leftovers of a refused or cut off opening, and a file system's own.
 _NOTHING = {"lock", "tmp", "tierlog", "lost+found"}
 
 
 def restore_volume(
-    root: Path, around: Components, *, cold_url: str | None, store_id: str | None
+    root: Path, components: Components, *, cold_url: str | None, store_id: str | None
 ) -> Components:  # fmt: skip
     """Makes a complete, closed store at ``root``, which must be empty or of a restore that was cut off.
 
@@ -62,25 +63,25 @@ def restore_volume(
     if cold_url is None:
         raise InvalidRequestError("a restore needs the archive", hint="name it with --cold URL")
     url = canonical_url(cold_url)
-    fs, paths = around.fs, StorePaths(root)
+    fs, paths = components.fs, StorePaths(root)
     if _is_done(fs, paths, url):
-        return replace(around, settings=around.settings.unsized())
+        return replace(components, settings=components.settings.unsized())
     begun = _begun(fs, paths)
-    with _archive(url, around) as objects:
+    with _archive(url, components) as objects:
         store_id = begun.store_id if begun else _which_store(objects, url, store_id)
-        manifest = open_manifest(objects, store_id, around)
+        manifest = open_manifest(objects, store_id, components)
         head = _head(manifest, url)
         fs.make_dirs(root)
         with fs.lock(paths.lock):
             for folder in (paths.tmp, paths.tierlog):
                 fs.make_dirs(folder)
-            identity = _begin(fs, paths, around=around, url=url, manifest=manifest, head=head)
-            guard = guard_bucket(objects, identity, fs, paths, around)
+            identity = _begin(fs, paths, components=components, url=url, manifest=manifest, head=head)
+            guard = guard_bucket(objects, identity, fs, paths, components)
             if guard is not None:
                 guard.ask()
-                manifest = open_manifest(guard.guarded, store_id, around)
-            _restore(fs, paths, around, manifest, identity)
-    return replace(around, settings=around.settings.unsized())
+                manifest = open_manifest(guard.guarded, store_id, components)
+            _restore(fs, paths, components, manifest, identity)
+    return replace(components, settings=components.settings.unsized())
 
 
 def _is_done(fs: FileSystem, paths: StorePaths, url: str) -> bool:
@@ -93,7 +94,7 @@ def _is_done(fs: FileSystem, paths: StorePaths, url: str) -> bool:
 
 
 def _begun(fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
-    """The identity of a restore that was cut off, None for an empty directory."""
+    """Returns the identity of a restore that was cut off, None for an empty directory."""
     identity = StoreIdentity.read(fs, paths)
     if identity is None:
         found = set(fs.list_dir(paths.root)) - _NOTHING
@@ -112,14 +113,14 @@ def _begun(fs: FileSystem, paths: StorePaths) -> StoreIdentity | None:
 
 
 @contextmanager
-def _archive(url: str, around: Components) -> Iterator[ObjectStore]:
-    if around.objects is not None:
-        yield around.objects
+def _archive(url: str, components: Components) -> Iterator[ObjectStore]:
+    if components.objects is not None:
+        yield components.objects
         return
     scheme, _, path = url.partition("://")
-    if scheme == "file" and not around.fs.is_dir(Path(path)):  # opening it would make it
+    if scheme == "file" and not components.fs.is_dir(Path(path)):  # opening it would make it
         raise NotFoundError("there is no archive here, so nothing to restore", path=url)
-    objects = open_archive(url, around.settings, around.clock)
+    objects = open_archive(url, components.settings, components.clock)
     try:
         yield objects
     finally:
@@ -151,11 +152,11 @@ def _head(manifest: ManifestStore, url: str) -> Head:
 
 
 def _begin(
-    fs: FileSystem, paths: StorePaths, *, around: Components, url: str, manifest: ManifestStore, head: Head
+    fs: FileSystem, paths: StorePaths, *, components: Components, url: str, manifest: ManifestStore, head: Head
 ) -> StoreIdentity:
     """Makes durable that this volume restores the store; of one that was cut off, that it goes on."""
     begun = _begun(fs, paths)
-    open_id = around.randomness.token_hex(8)
+    open_id = components.randomness.token_hex(8)
     if begun is not None:
         if begun.cold_url != url:
             raise StoreMismatchError(
@@ -163,7 +164,7 @@ def _begin(
             )
         identity = replace(begun, open_id=open_id, head_open_ids=(*begun.head_open_ids, open_id))
     else:
-        asked = around.settings.hot
+        asked = components.settings.hot
         segment_bytes = _segment_bytes(manifest, head) or asked.segment_bytes or DEFAULT_SEGMENT_BYTES
         if asked.segment_bytes not in (None, segment_bytes):
             _LOG.warning(
@@ -171,7 +172,7 @@ def _begin(
                 segment_bytes, asked.segment_bytes,
             )  # fmt: skip
         identity = StoreIdentity(
-            store_id=manifest.keys.store_id, volume_id=around.randomness.token_hex(8), open_id=open_id,
+            store_id=manifest.keys.store_id, volume_id=components.randomness.token_hex(8), open_id=open_id,
             head_open_ids=(open_id,), cold_url=url, segment_bytes=segment_bytes,
             queue_file_units=asked.queue_file_units or DEFAULT_QUEUE_FILE_UNITS, restoring_from=head.volume_id,
         )  # fmt: skip
@@ -190,16 +191,19 @@ def _segment_bytes(manifest: ManifestStore, head: Head) -> int:
 
 
 def _restore(
-    fs: FileSystem, paths: StorePaths, around: Components, manifest: ManifestStore, identity: StoreIdentity
+    fs: FileSystem, paths: StorePaths, components: Components, manifest: ManifestStore, identity: StoreIdentity
 ) -> None:
     assert identity.restoring_from is not None
     owner = Ownership(identity.volume_id, identity.open_id, identity.head_open_ids)
     head = take_over(manifest, owner, identity.restoring_from)
     if begins_log(manifest, head, identity.volume_id) is None:
-        folder, sizes = paths.root / "restore", IndexSizes(around.settings.index.slots, around.settings.index.items)
-        recovered = recover_tails(manifest, head, fs, folder, around.randomness)
+        folder, sizes = (
+            paths.root / "restore",
+            IndexSizes(components.settings.index.slots, components.settings.index.items),
+        )
+        recovered = recover_tails(manifest, head, fs, folder, components.randomness)
         head = index_from_archive(
-            manifest, recovered.head, sizes=sizes, fs=fs, folder=folder, randomness=around.randomness
+            manifest, recovered.head, sizes=sizes, fs=fs, folder=folder, randomness=components.randomness
         )
         before = manifest.state(manifest.reader(), head)
         if head.archived_to == head.cold_min and not before.topics:
@@ -211,7 +215,7 @@ def _restore(
             volume_id=identity.volume_id,
             fenced=fenced,
             segment_bytes=identity.segment_bytes,
-            randomness=around.randomness,
+            randomness=components.randomness,
         )
     state = begins_log(manifest, head, identity.volume_id)
     assert state is not None

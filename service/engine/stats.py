@@ -52,8 +52,8 @@ def count_files(
     return dict(found)
 
 
-class Unready(NamedTuple):
-    """Why a process can do nothing of what it is for at the moment."""
+class ReadinessProblem(NamedTuple):
+    """The reason why a process cannot do its work at the moment."""
 
     reason: str
     part: str
@@ -121,7 +121,7 @@ def stats_of(parts: StoreParts, clock: Clock) -> dict[str, object]:
 
 
 def _archive_lag(parts: StoreParts, clock: Clock) -> tuple[int | None, int | None]:
-    """Bytes of log that no archived segment holds, and ms since the oldest of them was stored."""
+    """Returns the bytes of log that no archived segment holds, and ms since the oldest of them was stored."""
     if parts.archive is None:
         return None, None
     hot, head = parts.hot.store, parts.archive.manifest.head

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tierlog.index.format.layout import LAYOUTS
 from tierlog.index.maintenance.repair import ArchiveRepair, RepairReport
@@ -15,6 +15,7 @@ from tierlog.index.search.hot_search import HotPage, HotTierSearch, hot_page
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.index.search.store_search import TieredStoreSearch
+from tierlog.service.access.caller import every_topic
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.append_results import AppendedColumns
 from tierlog.service.engine.appends import Appends, IdempotencyKey
@@ -22,12 +23,12 @@ from tierlog.service.engine.archive_mover import ArchiveReport
 from tierlog.service.engine.background import make_background
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
 from tierlog.service.engine.checks import check_archive, check_classic, check_index, check_store
-from tierlog.service.engine.groups import every_topic
-from tierlog.service.engine.opening import Components, StoreParts, open_parts
+from tierlog.service.engine.opening import StoreParts, open_parts
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.read_path import answer
 from tierlog.service.engine.removal import remove_due
 from tierlog.service.engine.restore import restore_volume
-from tierlog.service.engine.stats import FileState, Unready, count_files, group_lags, stats_of
+from tierlog.service.engine.stats import FileState, ReadinessProblem, count_files, group_lags, stats_of
 from tierlog.service.engine.timeline import Timeline, TimelineView, timeline_of
 from tierlog.service.observing.counts import StoreCounts, facts_of
 from tierlog.tiering.base.clock import Clock, SystemClock
@@ -68,16 +69,16 @@ class Store:
         self.volume_id = parts.identity.volume_id
         hot, archive, writers = parts.hot, parts.archive, parts.writers
         self._hot, self._index, self._classic = hot.store, hot.index, hot.classic
-        self._keeping, self._local_steps, self._disk = hot.keeping, hot.steps, hot.disk
+        self._index_maintenance, self._local_changes, self._disk = hot.index_maintenance, hot.changes, hot.disk
         self._manifest = archive.manifest if archive else None
         self._totals = archive.totals if archive else None
         self._cold_index = archive.cold_index if archive else None
         self._archive_mover = writers.mover if writers else None
         self._archived = writers.appends if writers else None
         self._known, self._searcher, self._fetcher = parts.known, parts.searcher, parts.fetcher
-        #: What was counted while it was open.
+        #: Counts since it was opened.
         self.counted = StoreCounts(parts.meter, hot.store.log.flush_seconds)
-        #: Follows what is done for single requests.
+        #: Traces single requests.
         self.tracer = tracer
         self._broker = parts.directory.broker
         self._resources = parts.resources
@@ -87,7 +88,7 @@ class Store:
         self._read_only = read_only
         #: Consumer groups with their members and committed offsets.
         self.groups = parts.groups
-        #: Erasures, their receipts, and the options of topics that say what may go.
+        #: Erasures and their receipts, and the retention options of topics.
         self.removal = parts.removal
         self._background = make_background(
             parts,
@@ -117,7 +118,7 @@ class Store:
         objects: ObjectStore | None = None,
         tracer: Tracer = NO_TRACER,
     ) -> Store:
-        """Opens or make the store at ``root`` and recover it.
+        """Opens the store at ``root``, or creates it, and recovers it.
 
         Without ``settings`` they are those of the environment, as on the command line (:meth:`Settings.load`).
         ``read_only`` takes no lock and writes nothing: recovery happens in memory. ``restore`` makes the store from its
@@ -127,16 +128,16 @@ class Store:
         of another volume.
         """
         clock, settings = clock or SystemClock(), settings or Settings.load()
-        around = Components(
+        components = Components(
             settings, clock, fs or LocalFileSystem(), randomness or SystemRandomness(), objects, tracer=tracer
         )
         root = Path(root).absolute()
         if restore:
             if read_only:
                 raise InvalidRequestError("a restore writes", hint="leave --read-only out")
-            around = restore_volume(root, around, cold_url=cold_url, store_id=store_id)
-        parts = open_parts(root, around, cold_url=cold_url, store_id=store_id, read_only=read_only)
-        return cls(parts, settings, clock, around.randomness, read_only=read_only, tracer=tracer)
+            components = restore_volume(root, components, cold_url=cold_url, store_id=store_id)
+        parts = open_parts(root, components, cold_url=cold_url, store_id=store_id, read_only=read_only)
+        return cls(parts, settings, clock, components.randomness, read_only=read_only, tracer=tracer)
 
     def start(self) -> None:
         """Runs flushing, dispatching, checkpoints, archiving and removal in the background."""
@@ -168,11 +169,11 @@ class Store:
         return found
 
     def create_topic(self, name: str, queues: int) -> None:
-        """Makes a topic, or give an existing one more queues; fewer is refused."""
+        """Creates a topic, or adds queues to an existing one; fewer queues are refused."""
         self._check_writable()
         if not 1 <= queues <= MAX_QUEUES:
             raise InvalidRequestError(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
-        is_new = self._hot.topics.find(name) is None  # made again after a deletion, it keeps the queues that it had
+        is_new = self._hot.topics.find(name) is None  # a topic that is made again after a deletion keeps its queues
         topic = self._hot.create_topic(name, queues)
         if topic.queues > queues and not is_new:
             raise ConflictError(f"topic {name!r} has {topic.queues} queues already", hint="queues are never taken away")
@@ -206,17 +207,17 @@ class Store:
             until_ms=until_ms, everything=everything, drop_hot=drop_hot, progress=progress
         )
 
-    def tiers_round(self) -> None:
-        """One turn of archiving and removal as :meth:`start` runs it, for a caller with a loop of its own."""
+    def run_tiers(self) -> None:
+        """Runs one round of archiving and removal as :meth:`start` does, for a caller with a loop of its own."""
         self._check_writable()
         if self._archive_mover is None:
             self._remove_due()
-            self._keeping.round()
+            self._index_maintenance.run_once()
         else:
-            self._archive_mover.local_round()
-            self._keeping.round()
-            self._archive_mover.archive_round()
-            self.removal.round()
+            self._archive_mover.roll_and_remove()
+            self._index_maintenance.run_once()
+            self._archive_mover.archive_due()
+            self.removal.run_once()
 
     def _remove_due(self) -> None:
         remove_due(self._hot, self._index, self._settings.retention_options(), self._disk, self._clock.now_ms())
@@ -255,7 +256,7 @@ class Store:
         return self._fetcher.pull_batch(topic, queue_id, offset, limit, columns)
 
     def offsets(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(least, next) offset of a queue; see :meth:`Fetcher.offsets`."""
+        """Returns (least, next) offset of a queue; see :meth:`Fetcher.offsets`."""
         return self._fetcher.offsets(topic, queue_id)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
@@ -263,17 +264,23 @@ class Store:
         return self._fetcher.offset_by_time(topic, queue_id, time_ms, boundary)
 
     def message(self, message_id: str, store_id: str | None = None) -> StoredMessage:
-        """One message by its offset id, whichever tier; see :meth:`Fetcher.message`."""
+        """Returns one message by its offset id, whichever tier; see :meth:`Fetcher.message`."""
         if store_id not in (None, self.store_id):
             raise MessageNotFoundError(f"this is store {self.store_id}, not {store_id!r}")
         return self._fetcher.message(message_id)
 
+    def shown_message(
+        self, message_id: str, show: Callable[[StoredMessage], dict[str, Any]], store_id: str | None = None
+    ) -> dict[str, Any]:
+        """Returns what ``show`` makes of one message; see :meth:`message`."""
+        return show(self.message(message_id, store_id))
+
     def watch(
-        self, topic: str, queue_id: int, offset: int, tell: Callable[[], object]
+        self, topic: str, queue_id: int, offset: int, notify: Callable[[], object]
     ) -> contextlib.AbstractContextManager[None]:
-        """Inside the context, call ``tell`` once, on another thread, when something may be readable at ``offset``."""
+        """Calls ``notify`` once inside the context, on another thread, when ``offset`` may be readable."""
         found = self._hot.topics.get(topic)
-        return self._background.arrivals.watch(lambda: self._hot.next_offset(found, queue_id) > offset, tell)
+        return self._background.pull_waiters.watch(lambda: self._hot.next_offset(found, queue_id) > offset, notify)
 
     def wait_for_message(self, topic: str, queue_id: int, offset: int, timeout_s: float) -> None:
         """Returns when something may be readable at ``offset``, or after ``timeout_s``."""
@@ -282,11 +289,12 @@ class Store:
             self._clock.wait(arrived, timeout_s)
 
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
-        """Topics with their queues and offsets, both tiers counted; those that ``shows`` denies cost nothing."""
+        """Returns topics with their queues and offsets, both tiers counted; those that ``shows`` denies cost
+        nothing."""
         return self._described([topic for topic in self._hot.topics.listed() if shows(topic.name)])
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; :class:`TopicNotFoundError`."""
+        """Returns one topic; raises :class:`TopicNotFoundError`."""
         (found,) = self._described([self._hot.topics.get(name)])
         return found
 
@@ -309,14 +317,14 @@ class Store:
         ]
 
     def files(self) -> list[FileInfo]:
-        """Every segment and index file of both tiers; the cold ones only if the archive can be read."""
+        """Returns every segment and index file of both tiers; the cold ones only if the archive can be read."""
         found = self._local_files()
         if self._manifest is not None and self._manifest.head is not None:
             found += cold_files(self._manifest, self._manifest.head)
         return found
 
     def timeline(self, view: TimelineView) -> Timeline:
-        """The store at a glance: the same files as blocks along the log, of a large archive few enough to draw."""
+        """Returns the files as blocks along the log, few enough to draw however large the archive is."""
         return timeline_of(self.store_id, self._hot, self._local_files(), self._manifest, view)
 
     def _local_files(self) -> list[FileInfo]:
@@ -328,7 +336,7 @@ class Store:
         return found
 
     def stats(self) -> dict[str, object]:
-        """Sizes and lags in bytes, times in ms, and what was asked of the archive since the store was opened."""
+        """Returns sizes and lags in bytes, times in ms, and requests to the archive since the store was opened."""
         found = stats_of(self._parts, self._clock)
         found |= {name: getattr(self, name) for name in ("read_only_reason", "cold_error", "index_error")}
         if self._broker is not None:
@@ -336,11 +344,11 @@ class Store:
         return found
 
     def group_lags(self, most: int) -> dict[str, int]:
-        """Messages that each of ``most`` groups has not committed yet; see the function of this name."""
+        """Returns the messages that each of ``most`` groups has not committed yet; see the function of this name."""
         return group_lags(self._parts, most)
 
     def file_counts(self) -> dict[FileState, Total]:
-        """Number and bytes of files by kind, tier and state; of the archive's once the background has read them."""
+        """Returns number and bytes of files by kind, tier and state; of the archive once the background has read it."""
         totals, head = self._totals, self._manifest.head if self._manifest else None
         held = None if totals is None or head is None else totals.of(head)
         return count_files(self._hot, self._index, self._classic, head, held)
@@ -351,7 +359,7 @@ class Store:
         return report.lines() + report.unasked
 
     def check_report(self, *, deep: bool = False, progress: Progress | None = None) -> Findings:
-        """The same with the object that each finding is about, and with notes; ``progress`` counts objects."""
+        """Runs the same checks; names the object of each finding, and adds notes. ``progress`` counts objects."""
         findings = Findings()
         if self._broker is not None:
             return findings.extend(self._broker.check())
@@ -364,9 +372,7 @@ class Store:
         return findings
 
     def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> RepairReport:
-        """Restores what can be derived in the archive; local files are rebuilt by ``service.engine.local_repair`` and
-        at open.
-        """
+        """Restores what can be derived in the archive; local files are rebuilt by ``repair_local`` and at open."""
         if not dry_run:
             self._check_writable()
         if self._manifest is None:
@@ -385,18 +391,18 @@ class Store:
 
     @property
     def read_only_reason(self) -> str | None:
-        """Why nothing can be written, or None."""
+        """The reason why nothing can be written, or None."""
         return "opened read-only" if self._read_only else self._hot.guard.read_only_reason
 
     @property
-    def unready(self) -> Unready | None:
-        """Why nothing can be appended at the moment; None if it can."""
+    def readiness_problem(self) -> ReadinessProblem | None:
+        """The reason why nothing can be appended at the moment; None if it can."""
         if (reason := self.read_only_reason) is not None:
-            return Unready(
+            return ReadinessProblem(
                 f"read-only: {reason}", "the store is read-only", "see to what the reason names, then restart"
             )
         if (reason := self.disk_full_reason) is not None:
-            return Unready(reason, "the disk is full", "free space; appends go on by themselves")
+            return ReadinessProblem(reason, "the disk is full", "free space; appends go on by themselves")
         return None
 
     @property
@@ -406,7 +412,7 @@ class Store:
 
     #: A store knows its own topics alone, and asks no other.
     finder: None = None
-    asker: None = None
+    fan_out: None = None
 
     def reader_of(self, store_id: str) -> Self:
         """Returns the store: a request for another one never comes here."""
@@ -418,7 +424,7 @@ class Store:
         return self._manifest.objects if self._manifest is not None else None
 
     def own_epoch(self) -> int | None:
-        """The epoch of the archive's head as this open has claimed it; see :meth:`ArchiveMover.own_epoch`."""
+        """Returns the epoch of the archive's head as this open has claimed it; see :meth:`ArchiveMover.own_epoch`."""
         if self._archive_mover is None:
             raise InvalidRequestError("this store has no cold tier", hint="open it once with --cold URL")
         return self._archive_mover.own_epoch()
@@ -431,7 +437,7 @@ class Store:
 
     @property
     def disk_full_reason(self) -> str | None:
-        """Why appends are refused until there is room on the disk again, or None."""
+        """The reason why appends are refused until there is room on the disk again, or None."""
         return self._disk.full_reason
 
     @property
@@ -441,7 +447,7 @@ class Store:
 
     @property
     def index_error(self) -> str | None:
-        """Why key index and queues do not follow the log, or the index's files cannot be kept; None if all is well."""
+        """The reason why index or queues do not follow the log, or index files cannot be maintained; else None."""
         return self._hot.dispatch_error or self._background.index_error
 
     def __enter__(self) -> Self:
@@ -451,11 +457,11 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Flushes and close within 10 s, whatever the object store does. Idempotent."""
+        """Flushes and closes within 10 s, whatever the object store does. Idempotent."""
         self._background.stop()
         if self._archived is not None:
             self._archived.stop()
-        self._local_steps.stop()
+        self._local_changes.stop()
         try:
             if not self._read_only:
                 self._hot.close()

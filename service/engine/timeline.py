@@ -33,7 +33,7 @@ class Block:
     tier: Tier
     state: str
     level: int | None
-    """How often an index object was merged; None for what is no index object, and for several of unknown levels."""
+    """Number of merges behind an index object; None for other files, and for several of unknown levels."""
     name: str | None
     """None for more than one file."""
     count: int
@@ -86,17 +86,17 @@ class Timeline:
     cold: list[Block] | None
     """None: as at the version that is known."""
     cold_error: str | None
-    """Why archived blocks may be missing."""
+    """The reason why archived blocks may be missing."""
 
     def to_json(self) -> dict[str, Any]:
-        """The answer of ``GET /v1/timeline``."""
+        """Returns the answer of ``GET /v1/timeline``."""
         return asdict(self)
 
 
 def timeline_of(
     store_id: str, hot: HotStore, local: Sequence[FileInfo], manifest: ManifestStore | None, view: TimelineView
 ) -> Timeline:
-    """Makes the timeline of a store with these local files; what the archive does not answer is left out and said."""
+    """Builds the timeline of a store with these local files; parts the archive cannot answer are left out and named."""
     head = None if manifest is None else manifest.head
     cold: list[Block] | None = []
     error = None
@@ -120,7 +120,7 @@ def timeline_of(
 
 
 def hot_blocks(files: Sequence[FileInfo], view: TimelineView) -> list[Block]:
-    """Local files, each kind as a row."""
+    """Returns local files, each kind as a row."""
     blocks = [_local_block(file) for file in files]
     blocks = [
         block
@@ -132,7 +132,7 @@ def hot_blocks(files: Sequence[FileInfo], view: TimelineView) -> list[Block]:
 
 
 def cold_blocks(manifest: ManifestStore, head: Head, view: TimelineView) -> list[Block]:
-    """Archived segments and index objects. Raises the errors of reading the manifest's pages."""
+    """Returns archived segments and index objects. Raises the errors of reading the manifest's pages."""
     reader = manifest.reader()
     segments = _deep_enough(reader, (*head.log_tree, *head.log), view, manifest.log_page)
     objects = _deep_enough(reader, (*head.index_tree, *head.index), view, manifest.index_page)

@@ -12,7 +12,7 @@ from tierlog.tiering.base.telemetry import COUNTS, Histogram, Histograms, Tally,
 from tierlog.tiering.base.types import Durability
 from tierlog.tiering.objects.metered import Meter
 
-#: Labels: to ask a member for its value takes as long as to count.
+#: Labels: reading a member's value takes as long as counting.
 _BY_DURABILITY = {durability: (durability.value,) for durability in Durability}
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"))
 _REFUSALS = frozenset((401, 403, 413, 429, 503, 507))
@@ -28,11 +28,11 @@ class StoreCounts:
         self.archive = archive
         #: How long each flush of the log took, s.
         self.flush_seconds = flush_seconds
-        #: How long acknowledged appends took, s, by durability.
+        #: Seconds that acknowledged appends took, by durability.
         self.append_seconds = Histograms()
         #: Messages of those, by durability.
         self.messages = Tally()
-        #: How long answered queries took, s, by what was asked for (``key`` or ``time``).
+        #: Seconds that answered queries took, by what was asked for (``key`` or ``time``).
         self.query_seconds = Histograms()
         #: Answered queries by the same and by outcome.
         self.queries = Tally()
@@ -41,7 +41,7 @@ class StoreCounts:
                 self.queries.add((asked_by, outcome), 0)
         #: Requests that each query made to the archive.
         self.query_requests = Histogram(COUNTS)
-        #: What those cost, USD.
+        #: Cost of those requests, USD.
         self.query_usd = Tally()
 
     def acknowledged(self, durability: Durability, messages: int, taken_s: float) -> None:

@@ -22,7 +22,7 @@ from tierlog.service.config.settings import LogSettings
 from tierlog.service.observing.request_context import current_request
 from tierlog.tiering.base.clock import SystemClock
 
-#: What a line may say beside its words: ``extra={"facts": {...}}``.
+#: Facts of a line beside its text: ``extra={"facts": {...}}``.
 FACTS = "facts"
 _CLOCK = SystemClock()
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -41,7 +41,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("tierlog").setLevel(_LEVELS[settings.level])
-    for name in ("uvicorn", "uvicorn.error"):  # its own lines go the same way, those of each request are ours
+    for name in ("uvicorn", "uvicorn.error"):  # the server's own lines go the same way; request lines are ours
         library = logging.getLogger(name)
         library.handlers[:] = []
         library.propagate = True
@@ -57,7 +57,7 @@ class _RequestRecord(logging.LogRecord):
         setattr(self, FACTS, facts)
 
 
-#: What every record has, for handlers that are not ours.
+#: Attributes that every record has, for other handlers.
 _COMMON = logging.makeLogRecord({}).__dict__
 
 
@@ -131,7 +131,7 @@ class JsonLines(logging.Formatter):
     """An object a line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``event``, and what else is known."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Formats a line."""
         line: dict[str, Any] = {
             "time": _time_of(record),
             "level": record.levelname.lower(),
@@ -156,7 +156,7 @@ class TextLines(logging.Formatter):
     """Time, level, words, then ``name=value``; a traceback on lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Formats a line."""
         words = _shown(" ".join(record.getMessage().splitlines()))
         facts = "".join(
             f" {name}={_shown(str(value))}" for name, value in _facts_of(record).items() if value is not None

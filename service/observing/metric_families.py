@@ -15,11 +15,11 @@ class Family:
 
     name: str
     help: str
-    #: What to do when it is high, or not what it should be; empty where it only explains others.
+    #: Advice for a value that is high or wrong; empty where the metric only explains others.
     advice: str = ""
     labels: tuple[str, ...] = ()
     kind: Literal["gauge", "counter", "histogram"] = "gauge"
-    #: Where ``Store.stats()`` has it, and how many of its units make one of the metric's.
+    #: Its name in ``Store.stats()``, and the number of those units in one of the metric's.
     stat: str | None = None
     divisor: int = 1
 
@@ -68,7 +68,7 @@ _APPENDS = (
     ),
     _gauge("tierlog_last_store_time_seconds", "Store time of the newest record.", stat="last_store_ms", divisor=1000),
     _gauge(
-        "tierlog_clock_behind_seconds", "How far this machine's clock is behind the newest record.",
+        "tierlog_clock_behind_seconds", "Time by which this machine's clock is behind the newest record.",
         "Above a minute the clock was wrong before or is now: see to the machine's time service.",
         stat="clock_behind_ms", divisor=1000,
     ),
@@ -94,15 +94,15 @@ _STORE = (
     ),
     _gauge("tierlog_recover_from_bytes", "Physical offset at which recovery would begin.", stat="recover_from"),
     _gauge(
-        "tierlog_dispatch_lag_bytes", "Bytes of log to be seen that queues and index have not.",
+        "tierlog_dispatch_lag_bytes", "Bytes of visible log that queues and index lack.",
         "Consumers and queries wait for it. Is the processor busy, or the disk full?", stat="dispatch_lag_bytes",
     ),
     _gauge(
-        "tierlog_dispatch_lag_seconds", "Age of the oldest record that queues and index have not seen.",
+        "tierlog_dispatch_lag_seconds", "Age of the oldest visible record that queues and index lack.",
         "As for the bytes.", stat="dispatch_lag_ms", divisor=1000,
     ),
     _gauge(
-        "tierlog_index_behind_bytes", "Bytes of log to be seen whose keys are in no index yet.",
+        "tierlog_index_behind_bytes", "Bytes of visible log whose keys are in no index yet.",
         "Growing: the index cannot be written, see `tierlog_index_failing`.", stat="index_behind_bytes",
     ),
     _gauge(
@@ -115,7 +115,7 @@ _STORE = (
     ),
     _counter(
         "tierlog_index_files_damaged", "Damaged index files moved to `quarantine/` since the store was opened.",
-        "They were derived again, but a disk that gives other bytes back than it took should be replaced; the log "
+        "They were derived again, but a disk that returns other bytes than were written should be replaced; the log "
         "names the files.",
         stat="index_files_damaged",
     ),
@@ -191,7 +191,7 @@ _ARCHIVE = (
         "operation", "outcome",
     ),
     _counter(
-        "tierlog_archive_cost_usd", "What those cost at list prices of Amazon S3 Standard, without storage.",
+        "tierlog_archive_cost_usd", "Cost of those requests at list prices of Amazon S3 Standard, without storage.",
         "`get_range`: queries and replays; give `cold.cache_bytes` and `cold.filter_bytes` more. `put`: shorter "
         "intervals than needed.",
         "operation",
@@ -234,16 +234,16 @@ _QUERIES = (
     ),
     _histogram(
         "tierlog_query_seconds", "Time of answered queries.",
-        "With many requests a query: widen caches; with few: the bucket is slow.", "by",
+        "Many requests a query: enlarge the caches. Few: the bucket is slow.", "by",
     ),
     _histogram(
         "tierlog_query_requests", "Requests to the archive that each query made.",
         "Many small index objects: merge them (docs/pipeline.md).",
     ),
-    _counter("tierlog_query_cost_usd", "What those requests cost."),
+    _counter("tierlog_query_cost_usd", "Cost of those requests in US dollars."),
     _histogram(
-        "tierlog_store_ask_seconds", "Time that stores took to tell a querier what is hot, or not to.",
-        "Nodes are busy or far; `cluster.ask_timeout_ms` is what a query waits at most.",
+        "tierlog_store_ask_seconds", "Time that stores took to answer a querier, or to fail to.",
+        "Nodes are busy or far away; a query waits for `cluster.ask_timeout_ms` at most.",
     ),
     _gauge(
         "tierlog_silent_stores", "Stores that gave a querier no answer when they were asked last.",
@@ -263,7 +263,7 @@ _CLUSTER = (
         "Above `cluster.refresh_ms` the bucket does not answer: new stores, addresses and routes are not known here.",
     ),
     _gauge(
-        "tierlog_cluster_entered", "1 if the own store stands in the cluster table as this process entered it.",
+        "tierlog_cluster_entered", "1 if the cluster table has this store as this process entered it.",
         "At 0 requests for this store are sent elsewhere or nowhere; `tierlog cluster` says why.",
     ),
 )  # fmt: skip
@@ -290,7 +290,7 @@ _HTTP = (
     ),
     _gauge("tierlog_http_connections", "Connections that are open, unfinished TLS handshakes included."),
     _gauge(
-        "tierlog_http_connections_limit", "How many connections there may be.",
+        "tierlog_http_connections_limit", "Maximum number of connections.",
         "Below `serve.max_connections`, the limit of open files (`ulimit -n`) leaves no more: raise it.",
     ),
     _counter(
@@ -300,7 +300,7 @@ _HTTP = (
         "one, raise the limit of open files.",
         "reason",
     ),
-    _labelled("tierlog_build_info", "1; which version runs.", "", "version", "python"),
+    _labelled("tierlog_build_info", "1, with the version that runs.", "", "version", "python"),
 )  # fmt: skip
 
 SECTIONS: dict[str, tuple[Family, ...]] = {
@@ -311,7 +311,7 @@ SECTIONS: dict[str, tuple[Family, ...]] = {
     "Cluster": _CLUSTER,
     "HTTP and process": _HTTP,
 }
-#: What the client library tells of the process, as Prometheus names it everywhere.
+#: Metrics of the process by the client library, with Prometheus' usual names.
 PROCESS = (
     "process_cpu_seconds_total", "process_max_fds", "process_open_fds", "process_resident_memory_bytes",
     "process_start_time_seconds", "process_virtual_memory_bytes",

@@ -32,7 +32,7 @@ bind, unbind = _CURRENT.set, _CURRENT.reset
 
 
 def current_request() -> RequestNotes | None:
-    """The request that this thread or task works for, if any."""
+    """Returns the request that this thread or task works for, if any."""
     return _CURRENT.get()
 
 

@@ -25,7 +25,7 @@ _PATH = "/v1/traces"
 _QUEUE_SPANS = 4096
 _EXPORT_TIMEOUT_S = 5.0
 _LAST_EXPORT_S = 2.0
-#: What facts are called in the conventions of OpenTelemetry; others get our prefix.
+#: Names of facts in the conventions of OpenTelemetry; others get our prefix.
 _NAMES = {
     "method": "http.request.method",
     "route": "http.route",

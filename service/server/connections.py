@@ -24,14 +24,14 @@ from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.telemetry import Tally
 
 _LOG = logging.getLogger("tierlog")
-#: Accepted in one turn of the event loop, before anybody else has one.
+#: Connections accepted in one turn of the event loop.
 ACCEPTED_AT_ONCE = 64
-#: Where the system refuses a connection for want of a descriptor, the next try comes after so long.
+#: Pause after the system had no descriptor for a connection.
 _PAUSE_S = 0.1
 #: Descriptors of what is opened once: standard streams, the event loop, the lock, segment, audit log and listener,
 #: tracing; with as many again for what libraries open, and background threads.
 _ALWAYS = 64
-#: A service for fewer connections is none.
+#: Minimum number of connections of a service.
 _LEAST = 16
 
 
@@ -64,10 +64,10 @@ class Connections:
     def __init__(self, most: int) -> None:
         #: How many there may be.
         self.most = most
-        #: Whether callers have tokens; else everybody is known who has asked something.
+        #: Whether callers have tokens; otherwise a client is known after its first request.
         self.knows_callers = False
         self.places: set[ConnectionSlot] = set()
-        #: Those on which no known caller has asked anything yet, longest first.
+        #: Connections without a request of a known caller, the oldest first.
         self.waiting: dict[ConnectionSlot, None] = {}
         #: How many were turned away, by reason: ``full``, all others being at work; ``silent``, given up for another;
         #: ``system``, times that the system had no descriptor.
@@ -173,7 +173,7 @@ class Listener:
             accepted.setblocking(False)
             accepted.send(self._refusal)
             accepted.shutdown(socket.SHUT_WR)
-            accepted.recv(1 << 16)  # what was asked: closed with it unread, the answer could be lost on its way
+            accepted.recv(1 << 16)  # reads the request: if it stayed unread, closing could lose the answer
 
     async def _open(self, accepted: socket.socket, place: ConnectionSlot) -> None:
         accepted.setblocking(False)

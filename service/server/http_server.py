@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from tierlog.service.config.serve import ServeSettings
 from tierlog.service.server.connections import Connections, ConnectionSlot, Listener
 
-#: What waits in a connection before the application is made to wait; a piece of an answer comes on top.
+#: Bytes that wait in a connection before the application has to wait; a piece of an answer comes on top.
 _WAITING_BYTES = 64 << 10
 
 
@@ -26,14 +26,14 @@ def http_config(app: Any, settings: ServeSettings, **others: Any) -> uvicorn.Con
     """Makes the server's configuration, with every bound set by the settings; ``others`` are passed on."""
     return uvicorn.Config(
         app,
-        http=functools.partial(PatientProtocol, limits=settings),  # type: ignore[arg-type]  # called as the class is
+        http=functools.partial(TimedProtocol, limits=settings),  # type: ignore[arg-type]  # called as the class is
         loop="uvloop",
         ws="none",
         timeout_keep_alive=max(1, settings.keep_alive_ms // 1000),
         h11_max_incomplete_event_size=settings.max_header_bytes,
         lifespan="on",
         server_header=False,
-        # who is at the other end is what the socket says: such headers anybody can send
+        # the socket says who the client is: anybody can send such headers
         proxy_headers=False,
         **others,
     )
@@ -81,7 +81,7 @@ else:
     _Connection = asyncio.Protocol
 
 
-class _Patience(_Connection):
+class _TimedConnection(_Connection):
     """A connection that is cut off when the client sends no head, or takes too little of an answer, for too long.
 
     What a client has not taken waits in the transport, 64 KiB and a piece at most before the application is made to
@@ -97,7 +97,7 @@ class _Patience(_Connection):
         self._untaken = 0
         self._watching: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
-        #: What came of a body after its request was answered.
+        #: Bytes of a body that arrived after its request was answered.
         self._unread_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -193,10 +193,11 @@ class _Patience(_Connection):
             self._watching = None
 
     def _untaken_bytes(self) -> int:
-        """Counts what waits for the client, in the transport and in the socket: a big one hides that somebody reads."""
+        """Counts bytes the client has not taken, in the transport and the socket: a large buffer hides whether it still
+        reads."""
         try:
             queued = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-        except (OSError, ValueError):  # the socket was closed: the system has the rest
+        except (OSError, ValueError):  # the socket was closed: the rest is the system's
             queued = bytes(4)
         (in_socket,) = struct.unpack("i", queued)
         return int(in_socket) + self.transport.get_write_buffer_size()
@@ -206,7 +207,7 @@ class _Patience(_Connection):
         self._watch()
 
 
-class PatientProtocol(_Patience, HttpToolsProtocol):
+class TimedProtocol(_TimedConnection, HttpToolsProtocol):
     """A connection that httptools reads.
 
     Stricter than httptools alone: a head has a greatest size, however many bytes come at once, one ``Host`` and a
@@ -280,7 +281,7 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Ends a request, maybe before anybody has looked at it: who reads it needs not wait then."""
+        """Ends a request, possibly before it is handled; its handler need not wait for the body."""
         self._is_in_message = False
         self.scope["tierlog.is_whole"] = True  # type: ignore[typeddict-unknown-key]  # servers may add their own
         super().on_message_complete()
@@ -298,7 +299,7 @@ class PatientProtocol(_Patience, HttpToolsProtocol):
         other.data_received(b"".join(self._kept))
 
 
-class _WithoutUpgrade(_Patience, H11Protocol):  # type: ignore[misc]  # the two parsers' connections are alike
+class _WithoutUpgrade(_TimedConnection, H11Protocol):  # type: ignore[misc]  # the two parsers' connections are alike
     """A connection that h11 reads, which passes over an upgrade that is asked for."""
 
     def data_received(self, data: bytes) -> None:

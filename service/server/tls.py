@@ -47,7 +47,7 @@ class ServerTls:
         )
 
     def shown(self, *_: object) -> ssl.SSLContext:
-        """The context, for a server that would rather make its own."""
+        """Returns the context, for a server that would rather make its own."""
         return self.context
 
     def refresh(self) -> None:
@@ -61,7 +61,7 @@ class ServerTls:
             return
         before, self._stamps = self._stamps, stamps
         try:
-            self._load(_context())  # a context that refused a key may have the certificate already
+            self._load(_context())  # a context that refused a key may already have the new certificate
             self._load(self.context)
         except InvalidRequestError as error:
             _LOG.error("the certificate stays as it was: %s", error)

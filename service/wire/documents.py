@@ -28,12 +28,12 @@ PARQUET = "application/vnd.apache.parquet"
 
 
 def message_json(message: StoredMessage) -> Json:
-    """A message in an answer; ``body`` if it is UTF-8, else ``body_base64``.
+    """Returns a message in an answer; ``body`` if it is UTF-8, else ``body_base64``.
 
     A compressed body is inflated; ``body_compressed`` says that this failed and the body is the stored one.
     """
     record = message.record
-    properties = record.properties  # taken apart once: this runs for every message of an answer
+    properties = record.properties  # parsed once: this runs for every message of an answer
     found: Json = {
         "message_id": record.message_id,
         "store_id": message.store_id,
@@ -66,11 +66,11 @@ def body_bytes(message: Json) -> bytes:
 
 
 def answer_json(answer: Answer) -> Json:
-    """A page of a query; ``estimate`` is there only for a dry run."""
-    return {"messages": [message_json(message) for message in answer.messages], **beside_answer(answer)}
+    """Returns a page of a query; ``estimate`` is there only for a dry run."""
+    return {"messages": [message_json(message) for message in answer.messages], **answer_metadata(answer)}
 
 
-def beside_answer(answer: Answer) -> Json:
+def answer_metadata(answer: Answer) -> Json:
     """Returns what stands beside the messages of a page."""
     found: Json = {"next_cursor": answer.next_cursor, "coverage": answer.coverage.to_json()}
     if answer.estimate is not None:
@@ -79,11 +79,11 @@ def beside_answer(answer: Answer) -> Json:
 
 
 def pull_json(result: PullResult) -> Json:
-    """An answer of a pull."""
-    return {**beside_pull(result), "messages": [message_json(message) for message in result.messages]}
+    """Returns an answer of a pull."""
+    return {**pull_metadata(result), "messages": [message_json(message) for message in result.messages]}
 
 
-def beside_pull(result: PullResult | PulledBatch) -> Json:
+def pull_metadata(result: PullResult | PulledBatch) -> Json:
     """Returns what stands beside the messages of a pull."""
     return {
         "status": result.status.value,
@@ -94,7 +94,7 @@ def beside_pull(result: PullResult | PulledBatch) -> Json:
 
 
 def topic_json(topic: TopicInfo) -> Json:
-    """A topic; ``queues`` is their number, as in the request that makes one."""
+    """Returns a topic; ``queues`` is their number, as in the request that makes one."""
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id,
@@ -114,17 +114,17 @@ def _queue_json(queue: QueueInfo) -> Json:
 
 
 def file_json(file: FileInfo) -> Json:
-    """A segment or an index file."""
+    """Returns a segment or an index file."""
     return {**asdict(file), "tier": str(file.tier)}
 
 
 def report_json(report: ArchiveReport) -> Json:
-    """The report of an archiving."""
+    """Returns the report of an archiving."""
     return asdict(report)
 
 
 def produced_json(message: Message) -> Json:
-    """A message as a client sends it."""
+    """Returns a message as a client sends it."""
     found: Json = {"keys": list(message.keys), "tag": message.tag, "properties": dict(message.properties)}
     if message.born_ms is not None:
         found["born_ms"] = message.born_ms
@@ -159,7 +159,7 @@ def merged_coverage(before: Json, page: Json) -> Json:
         return page
     merged = dict(page)
     merged["complete"] = before["complete"] and page["complete"]
-    # the limit of a page that another one followed has cut nothing off
+    # a page's limit cuts nothing off if another page followed
     cuts = [cut for cut in (before["cut_by"], page["cut_by"]) if cut not in (None, "limit")]
     merged["cut_by"] = cuts[0] if cuts else page["cut_by"]
     for name in ("index_files", "segments"):

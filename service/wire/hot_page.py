@@ -29,7 +29,7 @@ _SCHEMA = pa.schema([("record", pa.binary())])
 def hot_stream(page: HotPage) -> bytes:
     """Writes the whole answer as an Arrow stream."""
     records = pa.array([encode_record(message.record) for message in page.messages], pa.binary())
-    schema = _SCHEMA.with_metadata({"hot": json.dumps(beside_hot(page))})
+    schema = _SCHEMA.with_metadata({"hot": json.dumps(hot_metadata(page))})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(pa.record_batch([records], schema=schema))
@@ -54,7 +54,7 @@ def _check_schema(schema: pa.Schema) -> None:
         raise CorruptionError("a record is no bytes")
 
 
-def beside_hot(page: HotPage) -> Json:
+def hot_metadata(page: HotPage) -> Json:
     """Returns what stands beside the messages."""
     return {
         "store_id": page.store_id,

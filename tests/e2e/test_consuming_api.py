@@ -142,7 +142,7 @@ def test_the_least_offset_rises_with_removal_only_without_an_archive(service: Se
         for _ in range(500):
             alone.append([Message("orders", bytes(100), queue_id=0)])
         service.clock.advance(2 * HOUR_MS)
-    alone.tiers_round()
+    alone.run_tiers()
     page = http.request("GET", f"{QUEUE}/messages?offset=0").json()
     assert page["status"] == "OFFSET_TOO_SMALL"
     assert 0 < page["min_offset"] == page["next_offset"] < page["max_offset"] == 1_500
@@ -151,7 +151,7 @@ def test_the_least_offset_rises_with_removal_only_without_an_archive(service: Se
     assert http.request("GET", f"{QUEUE}/offset?time_ms=0").json()["offset"] == page["min_offset"]
     alone.close()
     for _ in range(3):
-        service.engine.tiers_round()
+        service.engine.run_tiers()
     assert service.engine.stats()["log_begin"]
     _, page = service.get(f"{QUEUE}/messages?offset=0&limit=1")
     assert (page["status"], page["min_offset"], page["messages"][0]["tier"]) == ("FOUND", 0, "cold")

@@ -29,6 +29,7 @@ from tests.support.oracles.logs import (
 from tests.support.stores.engines import tiny_settings
 from tierlog.index.search.query import Query
 from tierlog.service.archive.archive import Archive
+from tierlog.service.archive.readers import StoreReader
 from tierlog.service.cli.line_loader import LineRules, LoadReport, TimestampParser, batches_of, compile_pattern
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
@@ -104,7 +105,7 @@ def assert_finds_everything(job: Job, ask: Callable[[Query], list[bytes]], seed:
                 assert found == (expected[::-1] if order is Order.NEWEST else expected), (axis, order, start, end)
 
 
-def asking(source: Store | Archive) -> Callable[[Query], list[bytes]]:
+def asking(source: StoreReader) -> Callable[[Query], list[bytes]]:
     """Ask for all pages; every page must be complete."""
 
     def ask(query: Query) -> list[bytes]:

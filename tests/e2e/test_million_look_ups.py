@@ -18,6 +18,7 @@ from tests.support.index.index_merge import Shape, merge, mergeable, neighbours
 from tests.support.oracles.logs import real_log, real_log_names, write_sample
 from tierlog.index.search.query import Query
 from tierlog.service.archive.archive import Archive
+from tierlog.service.archive.readers import StoreReader
 from tierlog.service.config.settings import ColdSettings, HotSettings, IndexSettings, Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
@@ -139,7 +140,7 @@ class Job:
         (run,) = mergeable(manifest, manifest.refresh())
         return len(merge(manifest, neighbours(run, 0, len(run) // 2), SeededRandomness(5), Shape(3)))
 
-    def check(self, source: Store | Archive, query: Query, below: int) -> None:
+    def check(self, source: StoreReader, query: Query, below: int) -> None:
         """The first page of a query."""
         answer, wanted = source.query(query), self.all.matching(query, below)
         self.all.assert_are(answer.messages, wanted[: query.limit], query)

@@ -122,6 +122,6 @@ def test_a_store_that_hangs_is_waited_for_no_longer_than_told(cluster: Cluster, 
         try:
             querier = cluster.querier(url, _HASTY)
             assert_named(querier, url, "no answer")
-            assert querier.asker.silent == 1
+            assert querier.fan_out.silent == 1
         finally:
             ended.set()

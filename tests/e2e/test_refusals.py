@@ -232,17 +232,17 @@ def test_idle_store_notices_that_its_copy_took_over(tmp_path: Path) -> None:
     idle = Store.open(tmp_path / "copy", settings=tiny_settings(), clock=clock, objects=objects)
     original = open_engine(tmp_path)
     try:
-        idle.tiers_round()
+        idle.run_tiers()
         before = meter.requests
         for _ in range(9):
             clock.advance(1_000)
-            idle.tiers_round()
+            idle.run_tiers()
         assert meter.requests == before  # an idle store asks once in 10 s, not once a round
         original.append([GOOD])
         original.archive(everything=True)
         clock.advance(1_001)
         with pytest.raises(FencedError):
-            idle.tiers_round()
+            idle.run_tiers()
         with pytest.raises(ReadOnlyError):
             idle.append([GOOD])
     finally:

@@ -11,7 +11,7 @@ from tests.support.stores.engines import tiny_settings
 from tests.support.world import numbers_of, read_all, send
 from tierlog.service.cli.salvager import salvage
 from tierlog.service.cli.targets import LocalWriter
-from tierlog.service.engine.opening import Components
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import FencedError
@@ -33,9 +33,9 @@ def test_a_volume_comes_back_from_a_bucket(s3_server: S3Server, tmp_path: Path) 
             old.archive(everything=True)
         old.close()
         assert numbers_of(read_all(new, "orders", 0)) == list(range(400))
-        around = Components(settings.unsized(), SystemClock(), LocalFileSystem(), SystemRandomness())
-        assert salvage(tmp_path / "a", around, LocalWriter(new), lambda done, of: None).appended == 10
-        assert salvage(tmp_path / "a", around, LocalWriter(new), lambda done, of: None).appended == 0
+        components = Components(settings.unsized(), SystemClock(), LocalFileSystem(), SystemRandomness())
+        assert salvage(tmp_path / "a", components, LocalWriter(new), lambda done, of: None).appended == 10
+        assert salvage(tmp_path / "a", components, LocalWriter(new), lambda done, of: None).appended == 0
         new.archive(everything=True, drop_hot=True)
         assert numbers_of(read_all(new, "orders", 0)) == list(range(410))
         assert new.check(deep=True) == []

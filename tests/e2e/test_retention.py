@@ -35,11 +35,11 @@ def test_without_a_cold_tier_old_segments_go_and_readers_are_told_where_to_go_on
     engine = Store.open(tmp_path, settings=tiny_settings(hot__retention_ms=_HOUR_MS), clock=clock)
     try:
         append(engine, clock, 0, 200)
-        engine.tiers_round()
+        engine.run_tiers()
         assert numbers(engine) == list(range(200))  # nothing is old enough
         clock.advance(2 * _HOUR_MS)
         append(engine, clock, 200, 1)
-        engine.tiers_round()
+        engine.run_tiers()
         left = numbers(engine)
         assert left[-1] == 200
         assert 0 < len(left) < 100  # only the last segment is left
@@ -59,19 +59,19 @@ def test_with_a_cold_tier_age_removes_only_what_the_archive_holds(tmp_path: Path
     engine = Store.open(tmp_path, settings=settings, clock=clock, cold_url="memory://r", objects=bucket)
     try:
         append(engine, clock, 0, 200)
-        engine.tiers_round()
+        engine.run_tiers()
         bucket.die()
         clock.advance(3 * _HOUR_MS)
         append(engine, clock, 200, 50)
         for _ in range(3):
             with contextlib.suppress(UnavailableError):  # the bucket is dead; what matters is what is still there
-                engine.tiers_round()
+                engine.run_tiers()
         bucket.revive()
         assert numbers(engine) == list(range(250))
-        engine.tiers_round()
+        engine.run_tiers()
         clock.advance(3 * _HOUR_MS)
-        engine.tiers_round()
-        engine.tiers_round()
+        engine.run_tiers()
+        engine.run_tiers()
         hot = [info for info in engine.files() if info.tier == "hot" and info.kind == "segment"]
         assert [info.state for info in hot] == ["active"]
         assert numbers(engine) == list(range(250))
@@ -88,7 +88,7 @@ def test_size_limit_removes_the_oldest_archived_segments(tmp_path: Path) -> None
     engine = Store.open(tmp_path, settings=settings, clock=clock, cold_url="memory://r", objects=bucket)
     try:
         append(engine, clock, 0, 500)
-        engine.tiers_round()
+        engine.run_tiers()
         hot = [info for info in engine.files() if info.tier == "hot" and info.kind == "segment"]
         assert len(hot) == 3
         assert numbers(engine) == list(range(500))
@@ -104,7 +104,7 @@ def test_a_queue_whose_messages_are_all_gone_begins_at_its_end_also_after_a_rest
     engine.append([Message("quiet", b"%d" % number, queue_id=1) for number in range(130)])
     append(engine, clock, 0, 200)
     clock.advance(2 * _HOUR_MS)
-    engine.tiers_round()
+    engine.run_tiers()
     for _ in range(2):
         assert engine.pull("quiet", 1, 0, 10).status is PullStatus.OFFSET_TOO_SMALL
         page = engine.pull("quiet", 1, 129, 10)

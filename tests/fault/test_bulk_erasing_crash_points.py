@@ -110,14 +110,14 @@ def archive_and_erase(world: RemovalWorld, engine: Store) -> None:
     """One of all the things that a running store does by itself."""
     world.append(engine, 3, ("t",))
     engine.archive(everything=True)
-    engine.removal.round()
+    engine.removal.run_once()
 
 
 def carry_out(world: RemovalWorld, engine: Store) -> None:
     """The store carries out what it sees at its look at the head."""
     assert engine._manifest is not None
     engine._manifest.refresh()
-    while engine.removal.round():
+    while engine.removal.run_once():
         pass
 
 
@@ -129,7 +129,7 @@ def expire(world: RemovalWorld, engine: Store) -> None:
     engine._manifest.refresh()
     for _ in range(20):
         with contextlib.suppress(ConflictError):
-            if not engine.removal.round():
+            if not engine.removal.run_once():
                 return
 
 

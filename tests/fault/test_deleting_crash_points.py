@@ -44,7 +44,7 @@ def verify_either(world: RemovalWorld, *, acknowledged: bool) -> bool:
     assert is_gone or not acknowledged
     engine = world.open()
     assert has_topic(engine, "t") != is_gone
-    engine.tiers_round()
+    engine.run_tiers()
     if is_gone:
         verify_gone(engine, world, "t")
         verify_gone(world.cold(), world, "t")

@@ -41,7 +41,7 @@ def erase_and_carry_out(world: RemovalWorld, watched: WatchedStore, number: int 
         engine.removal.erase(Query("t", "k1"))
         acknowledged = True
         engine.archive(everything=True)
-        while engine.removal.round():
+        while engine.removal.run_once():
             pass
     except Killed:
         assert number

@@ -35,7 +35,7 @@ def aged() -> RemovalWorld:
 def go_on(engine: Store) -> None:
     for _ in range(100):
         try:
-            if not engine.removal.round():
+            if not engine.removal.run_once():
                 return
         except ConflictError:
             continue  # something came in between: the next turn plans again

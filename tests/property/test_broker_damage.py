@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.rocketmq.golden import expected, unpack
 from tests.support.stores.engines import tiny_settings
-from tierlog.service.engine.opening import Components, open_parts
+from tierlog.service.engine.opening import open_parts
+from tierlog.service.engine.parts import Components
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.fs import LocalFileSystem
@@ -63,9 +64,9 @@ def damaged(root: Path, chosen: list[tuple[int, int, bytes | None]]) -> OverlayF
 def test_any_damage(root: Path, chosen: list[tuple[int, int, bytes | None]]) -> None:
     fs = damaged(root, chosen)
     assert all(isinstance(finding, str) for finding in check_broker(fs, StorePaths(root)))
-    around = Components(_SETTINGS, SystemClock(), fs, SystemRandomness())
+    components = Components(_SETTINGS, SystemClock(), fs, SystemRandomness())
     try:
-        parts = open_parts(root, around, cold_url=None, store_id=None, read_only=True)
+        parts = open_parts(root, components, cold_url=None, store_id=None, read_only=True)
     except StoreError:
         return
     written = {message["physicalOffset"] for message in expected(NAME)["messages"]}

@@ -161,7 +161,7 @@ def look_up_all(engine: Store) -> bool:
 def verify(engine: Store, root: Path, state: str, files: list[Path]) -> None:
     are_whole = ask_all(engine, {path.name for path in files})
     assert look_up_all(engine) or not are_whole
-    engine._background._keeping.run_once()
+    engine._background._index_maintenance.run_once()
     assert engine.index_error is None
     assert ask_all(engine, set())
     assert look_up_all(engine)

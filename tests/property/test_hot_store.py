@@ -95,7 +95,7 @@ class HotMachine(RuleBasedStateMachine):
             self.promise()
 
     @rule(step=st.sampled_from(["flush", "roll", "prepare", "dispatch", "checkpoint", "seal", "compact"]))
-    def keep_house(self, step: str) -> None:
+    def run_maintenance(self, step: str) -> None:
         """One rule for all of them, so that appends and stops are as frequent as they should be."""
         hot, index = self.engine._hot, self.engine._index
         rolls = step == "roll" and hot.log.end > hot.log.last_base

@@ -74,7 +74,7 @@ class LookUpMachine(RuleBasedStateMachine):
         for number, step in enumerate(before):  # most of what can go wrong needs some files of each kind
             for store in range(len(stores)):
                 self.append_many(store, TOPICS[number % 2], 60, 700)
-                self.keep_house(store, step)
+                self.run_maintenance(store, step)
 
     def store(self, number: int) -> LookUpStore:
         self.tally.count("steps")
@@ -107,7 +107,7 @@ class LookUpMachine(RuleBasedStateMachine):
     # ---- files and tiers
 
     @rule(store=STORES, step=st.sampled_from(STEPS))
-    def keep_house(self, store: int, step: str) -> None:
+    def run_maintenance(self, store: int, step: str) -> None:
         getattr(self.store(store), step)()
 
     @rule(

@@ -65,7 +65,7 @@ class ToldWorld(World):
             self.engine.flush()
         else:
             self.clock.advance(self.chance.choice([1, 40_000]))
-            self.engine.tiers_round()
+            self.engine.run_tiers()
 
     def crash(self, step: Any) -> None:
         """Take a step on a disk whose power goes somewhere in it, or whose process is killed there."""

@@ -14,8 +14,7 @@ from tests.support.stores.engines import tiny_settings
 from tests.support.stores.hot_stores import record
 from tests.support.world import World
 from tierlog.index.search.query import Query
-from tierlog.service.archive.archive import Archive
-from tierlog.service.engine.store import Store
+from tierlog.service.archive.readers import StoreReader
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.types import PullStatus, Tier
 from tierlog.tiering.format.properties import encode_properties
@@ -61,7 +60,7 @@ class PulledWorld(World):
             lambda: self.engine.archive(everything=True),
             lambda: self.engine.archive(everything=True, drop_hot=True),
             lambda: self.engine.removal.erase(Query("t", self.chance.choice((None, "k1", "k2")), 0, self._moment())),
-            self.engine.tiers_round,
+            self.engine.run_tiers,
         ]  # fmt: skip
         self.chance.choice(steps)()
 
@@ -69,7 +68,7 @@ class PulledWorld(World):
         return self.clock.now_ms() - self.chance.randrange(1, 200)
 
 
-def messages_of(engine: Store | Archive, queue: int, offset: int = 0) -> list[StoredMessage]:
+def messages_of(engine: StoreReader, queue: int, offset: int = 0) -> list[StoredMessage]:
     """All that a queue shows, message by message."""
     found: list[StoredMessage] = []
     while (page := engine.pull("t", queue, offset, 100)).status not in (
@@ -80,7 +79,7 @@ def messages_of(engine: Store | Archive, queue: int, offset: int = 0) -> list[St
     return found
 
 
-def batches_of(engine: Store | Archive, queue: int, limit: int, names: list[str] | None = None) -> list[PulledBatch]:
+def batches_of(engine: StoreReader, queue: int, limit: int, names: list[str] | None = None) -> list[PulledBatch]:
     """The answers of pulls as Arrow from a queue's beginning to its end."""
     found: list[PulledBatch] = []
     offset = 0
@@ -101,7 +100,7 @@ def table_of(found: list[PulledBatch]) -> pa.Table:
 @pytest.mark.parametrize("seed", range(8))
 def test_batches_have_the_rows_of_messages_in_both_tiers_whatever_happened(seed: int) -> None:
     world = PulledWorld(seed)
-    readers: list[Store | Archive] = [world.engine]
+    readers: list[StoreReader] = [world.engine]
     for turn in range(8):
         world.step()
         if turn == 7:

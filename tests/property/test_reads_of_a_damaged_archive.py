@@ -15,7 +15,7 @@ from tests.support.stores.archives import KEYS, TOPICS, Named, build
 from tests.support.world import World
 from tierlog.index.search.query import Answer, Query
 from tierlog.service.archive.archive import Archive
-from tierlog.service.engine.store import Store
+from tierlog.service.archive.readers import StoreReader
 from tierlog.tiering.base.errors import ObjectNotFoundError, StoreError
 from tierlog.tiering.base.types import Boundary, Order, PullStatus, Tier, TimeAxis
 from tierlog.tiering.message.stored_message import StoredMessage
@@ -26,7 +26,7 @@ KINDS = (
     "log page 0", "log page 1", "index page 0", "index page 1",
 )  # fmt: skip
 EVER = (0, 1 << 62)
-Reader = Archive | Store
+Reader = StoreReader
 
 
 @dataclass(frozen=True)

@@ -317,7 +317,7 @@ def test_a_segment_that_cannot_be_read_is_no_index(world: World) -> None:
 def test_removed_records_have_no_items(world: World) -> None:
     engine = world.open()
     engine.removal.erase(Query("orders", KEYS[0]))
-    while engine.removal.round():
+    while engine.removal.run_once():
         pass
     engine.close()
     wanted = answers(world)

@@ -79,7 +79,7 @@ class Run:
         self.engine.archive(everything=True, drop_hot=True)
 
     def _round(self) -> None:
-        self.engine.tiers_round()
+        self.engine.run_tiers()
 
     def _restart(self) -> None:
         self.engine = self.world.open()

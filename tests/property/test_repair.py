@@ -19,7 +19,7 @@ from tests.support.world import ROOT, World
 from tierlog.index.format.object_sections import FILTER
 from tierlog.index.maintenance.repair import RepairReport
 from tierlog.index.search.query import Query
-from tierlog.service.engine.local_repair import repair_local
+from tierlog.service.engine.checks import repair_local
 from tierlog.tiering.base.errors import UnavailableError
 from tierlog.tiering.format.manifest import Head, ObjectRef, PageNode, encode_page
 from tierlog.tiering.message.stored_message import StoredMessage

@@ -40,7 +40,7 @@ class VolumesMachine(RuleBasedStateMachine):
         self.committed: dict[tuple[str, int], int] = {}
         self.fenced: list[Store] = []
         self.engine = self.world.open("0")
-        self.engine.tiers_round()
+        self.engine.run_tiers()
 
     def send(self, engine: Store, topic: str, queue_id: int, count: int) -> dict[int, tuple[str, int]]:
         """Append and compare with everything that anybody was ever given."""
@@ -75,7 +75,7 @@ class VolumesMachine(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1_000, 61_000]))
     def time_passes(self, ms: int) -> None:
         self.world.clock.advance(ms)
-        self.engine.tiers_round()
+        self.engine.run_tiers()
 
     @precondition(lambda self: self.safe)
     @rule(data=st.data())
@@ -90,7 +90,7 @@ class VolumesMachine(RuleBasedStateMachine):
         """``told``: the archive heard of everything a minute after it happened."""
         if told:
             self.world.clock.advance(61_000)
-            self.engine.tiers_round()
+            self.engine.run_tiers()
         groups = self.world.state().groups
         known = {(each.topic, each.queue_id): each.offset for group in groups for each in group.offsets}
         self.fenced.append(self.engine)

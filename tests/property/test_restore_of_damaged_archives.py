@@ -52,7 +52,7 @@ def _lost(chance: random.Random) -> Lost:
             given_out[topic, queue_id] = send(engine, topic, sent, sent + count, queue_id=queue_id)[-1]
             sent += count
         world.clock.advance(61_000)
-        engine.tiers_round()
+        engine.run_tiers()
         if chance.random() < 0.7:
             engine.archive(everything=True, drop_hot=chance.random() < 0.5)
     objects = MemoryObjectStore(world.clock)

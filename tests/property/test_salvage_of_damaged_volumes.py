@@ -20,7 +20,7 @@ from tests.support.stores.engines import small_settings
 from tests.support.world import World, read_all
 from tierlog.service.cli.salvager import PROPERTY, SalvageReport, salvage
 from tierlog.service.cli.targets import LocalWriter
-from tierlog.service.engine.opening import Components
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.fs import LocalFileSystem
@@ -63,10 +63,10 @@ class Lost:
     """Of whole records, at their ends; else no checksum covers anything but bodies."""
 
     def salvage(self) -> SalvageReport:
-        around = Components(
+        components = Components(
             self.world.settings.unsized(), self.world.clock, LocalFileSystem(), SeededRandomness(7), self.world.objects
         )
-        return salvage(self.root, around, LocalWriter(self.new), lambda done, of: None)
+        return salvage(self.root, components, LocalWriter(self.new), lambda done, of: None)
 
     def read(self, message: Acknowledged) -> bytes:
         """What is left of its record."""
@@ -273,7 +273,7 @@ def _salvage_damaged(seed: int, tmp_path: Path) -> set[str]:
             named = [(each.offset, each.next) for each in report.not_saved]
             outcomes.add("named" if named else "saved")
             if not lost.before.keys() >= lost.acknowledged.keys() and report.appended and named:
-                outcomes.add("saved around damage")
+                outcomes.add("saved components damage")
             there = _check(lost, unsure)
             for body in whole - there.keys():
                 message = lost.acknowledged[body]
@@ -302,4 +302,4 @@ def test_what_is_whole_comes_back_once_or_is_named(seeds: range, tmp_path: Path)
     outcomes = set[str]()
     for seed in seeds:
         outcomes |= _salvage_damaged(seed, tmp_path / str(seed))
-    assert outcomes == {"refused", "named", "saved", "saved around damage"}
+    assert outcomes == {"refused", "named", "saved", "saved components damage"}

@@ -53,16 +53,16 @@ def test_a_callers_target_never_becomes_part_of_the_address(tmp_path: Path) -> N
 
 
 def test_what_another_store_does_not_have_is_not_taken_for_what_the_store_lacks(store: Store) -> None:
-    asker = StoreFanOut(SETTINGS.cluster, SystemClock())
+    fan_out = StoreFanOut(SETTINGS.cluster, SystemClock())
     with served(store, SETTINGS) as url:
         for store_id, expected in (("b", StoreMismatchError), ("a", TopicNotFoundError)):
             service = StoreService(url, store_id)
-            (page,) = asker.hot_pages([service], Query("orders"), 1 << 20)
-            (topic,) = asker.documents([service], "/v1/topics/orders")
+            (page,) = fan_out.hot_pages([service], Query("orders"), 1 << 20)
+            (topic,) = fan_out.documents([service], "/v1/topics/orders")
             assert [type(page.error), type(topic.error)] == [expected, expected]
-        (message,) = asker.documents([StoreService(url, "b")], f"/v1/messages/{'0' * 32}")
+        (message,) = fan_out.documents([StoreService(url, "b")], f"/v1/messages/{'0' * 32}")
         assert not isinstance(message.error, NotFoundError)
-    asker.client.close()
+    fan_out.client.close()
 
 
 def test_a_volume_that_was_fenced_does_not_speak_for_its_store(store: Store, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_of_two_archives_of_one_id_that_is_read_which_the_store_names(tmp_path: 
     archives = [ArchiveRoot(url, SETTINGS, SystemClock()) for url in urls]
     known = KnownArchives(archives, SETTINGS.cluster, SystemClock())
     with contextlib.closing(known):
-        known.others(())
-        found = known.of("a", urls[1])
+        known.unserved(())
+        found = known.find("a", urls[1])
         assert found is not None
         assert found.manifest.objects is archives[1].objects

@@ -40,7 +40,7 @@ def replaced(engine: Store) -> None:
     engine.append([Message("t", b"x" * 100, [f"k{number}"], queue_id=0) for number in range(20)])
     engine.archive(everything=True)
     engine.removal.erase(Query("t", "k1"))
-    while engine.removal.round():
+    while engine.removal.run_once():
         pass
 
 

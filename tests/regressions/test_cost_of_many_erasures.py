@@ -48,7 +48,7 @@ class StoreWorld:
             self.engine.removal.erase(Query("t", f"k{number}"))
 
     def carry_out(self) -> None:
-        while self.engine.removal.round():
+        while self.engine.removal.run_once():
             pass
 
     @property

@@ -73,8 +73,8 @@ def test_gap_that_could_not_be_derived_at_once_is_derived_later(tmp_path: Path) 
     engine, fs = damaged_engine(tmp_path)
     fs.refuse("create", "*/index/writing/*", error=DiskFullError("no space left"), times=1)
     with pytest.raises(DiskFullError):
-        engine.tiers_round()
-    engine.tiers_round()
+        engine.run_tiers()
+    engine.run_tiers()
     for number in range(1_000):
         answer = engine.query(Query("t", f"k{number}"))
         assert answer.coverage.complete
@@ -96,10 +96,10 @@ def test_derivation_that_fails_half_way_leaves_no_file_behind(tmp_path: Path, mo
     monkeypatch.setattr(engine._hot, "derive", half)
     for _ in range(3):
         with pytest.raises(CorruptionError):
-            engine.tiers_round()
+            engine.run_tiers()
     assert len(list((tmp_path / "index" / "writing").iterdir())) == 1  # that of the log's end
     monkeypatch.undo()
-    engine.tiers_round()
+    engine.run_tiers()
     assert engine.check() == []
     engine.close()
 
@@ -116,7 +116,7 @@ def test_damage_before_a_file_was_sealed_is_derived_again_though_its_checksum_ag
     file = engine._index.snapshot().writing[0]
     assert file.next is not None
     file.reader.data[position : position + 4] = 0x11  # the magic, or the newest item of a slot
-    engine._background._keeping.run_once()
+    engine._background._index_maintenance.run_once()
     assert engine.index_error is None
     assert [file.state for file in engine.files() if file.kind == "index"] == ["compacted", "compacted", "writing"]
     assert len(engine.files()) == len(full)
@@ -135,13 +135,13 @@ def test_a_compaction_that_fails_whatever_is_derived_again_is_told(
     engine.append([Message("t", b"%04d" % number, [f"k{number}"]) for number in range(1_000)])
     engine.flush()
     monkeypatch.setattr("tierlog.index.local.compaction.compare_slots", lambda *given, **named: -1)
-    engine._background._keeping.run_once()
+    engine._background._index_maintenance.run_once()
     assert engine.index_error is not None
     assert "compaction and its source differ" in engine.index_error
     assert engine.stats()["index_files_waiting"] == 2
     monkeypatch.undo()
     clock.advance(120_000)
-    engine._background._keeping.run_once()
+    engine._background._index_maintenance.run_once()
     assert engine.index_error is None
     assert engine.stats()["index_files_waiting"] == 0
     engine.close()

@@ -37,7 +37,7 @@ def test_what_can_be_read_is_overwritten_and_the_rest_follows_its_repair(comes_b
     assert {each["segment"] for each in receipts[0]["segments_rewritten"]} == {each.base for each in others}
     assert {receipt["state"] for receipt in receipts} == {"hidden"}
     assert {receipt["looked_at_bytes"] for receipt in receipts} == {bad.base}
-    assert not engine.removal.round(), "nothing is done again and again"
+    assert not engine.removal.run_once(), "nothing is done again and again"
 
     if comes_back == "as it was":
         world.objects.put(bad.key, sound)

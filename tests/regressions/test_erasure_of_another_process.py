@@ -19,7 +19,7 @@ def test_hot_copies_stay_hidden_after_the_tombstone_left_the_head(restarts: bool
     erase_in_bulk(world, "t", "k1")
     assert engine._manifest is not None
     engine._manifest.refresh()
-    assert engine.removal.round()
+    assert engine.removal.run_once()
     assert engine._manifest.refresh().tombstones == ()
     if restarts:
         dead = FaultyObjectStore(world.objects)

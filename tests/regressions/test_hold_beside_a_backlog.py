@@ -88,7 +88,7 @@ def test_nothing_that_a_hold_forbids_is_published_after_it(world: BacklogWorld) 
     assert _archived(world) == 400, "messages that are erased are hidden, and stay as long as the hold"
     assert len(world.engine.query(Query("t", limit=1000)).messages) == 200
     world.engine.removal.configure("t", hold=False)
-    while world.engine.removal.round():
+    while world.engine.removal.run_once():
         pass
     assert _archived(world) == 200
 

@@ -71,7 +71,7 @@ def test_a_store_that_was_closed_right_after_an_index_file_was_derived_again_fai
     engine = open_engine()
     engine.append([Message("t", b"%04d" % number, [f"k{number}"]) for number in range(1_000)])
     engine.flush()
-    engine.tiers_round()
+    engine.run_tiers()
     file = engine._index.files()[0]
     assert file.next is not None
     engine._index.discard(file)

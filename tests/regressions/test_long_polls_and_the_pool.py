@@ -108,7 +108,7 @@ def test_waiting_longer_looks_no_more_often(world: World, monkeypatch: pytest.Mo
         return dispatch()
 
     monkeypatch.setattr(world.engine._hot, "dispatch", counted)
-    monkeypatch.setattr(world.engine._background.arrivals, "_catch_up", counted)
+    monkeypatch.setattr(world.engine._background.pull_waiters, "_catch_up", counted)
 
     def looks_of(wait_ms: int) -> int:
         before = looks

@@ -27,7 +27,7 @@ def test_what_was_derived_before_an_opening_was_cut_off_is_kept(tmp_path: Path, 
     for number in range(20):
         engine.append([Message("t", b"%0500d" % number, [f"k{number}-{key}" for key in range(100)])] * 4)
     engine.flush()
-    engine.tiers_round()
+    engine.run_tiers()
     engine.close()
     files = sorted((tmp_path / "index" / "compacted").iterdir())
     for file in files[:-1] if is_end_left else files:
@@ -45,6 +45,6 @@ def test_what_was_derived_before_an_opening_was_cut_off_is_kept(tmp_path: Path, 
     engine = open_engine()
     for number in range(20):
         assert len(engine.query(Query("t", f"k{number}-7")).messages) == 4
-    engine.tiers_round()
+    engine.run_tiers()
     assert engine.check() == []
     engine.close()

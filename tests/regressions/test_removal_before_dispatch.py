@@ -18,7 +18,7 @@ def test_what_is_not_dispatched_is_dispatched_before_it_goes(tmp_path: Path) -> 
     for number in range(300):
         clock.advance(10)
         engine.append([Message("t", bytes(1_000), [f"k{number}"], queue_id=0)])
-    engine.tiers_round()
+    engine.run_tiers()
     assert engine.pull("t", 0, 0, 1).status is PullStatus.OFFSET_TOO_SMALL
     engine.append([Message("t", b"last", ["last"], queue_id=0)])
     assert [message.record.queue_offset for message in engine.query(Query("t", "last")).messages] == [300]

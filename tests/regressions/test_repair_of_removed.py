@@ -54,7 +54,7 @@ def test_what_was_erased_stays_away_although_its_topic_is_on_hold_before_the_era
     engine.archive(everything=True)
     world.append(engine, 10)
     world.erase(engine, "t", "k0")
-    while engine.removal.round():
+    while engine.removal.run_once():
         pass
     assert engine._manifest is not None
     assert engine._manifest.head is not None
@@ -107,7 +107,7 @@ def test_an_index_object_that_reaches_into_what_was_dropped_is_made_again_for_th
     engine.archive(everything=True, drop_hot=True)
     world.clock.advance(51_000)
     assert engine._manifest is not None
-    while engine.removal.round():
+    while engine.removal.run_once():
         pass
     head = engine._manifest.refresh()
     (old,) = [each for each in head.index if each.first < head.cold_min < each.next]

@@ -83,7 +83,7 @@ def test_the_erased_message_itself_is_not_appended_again(store: StoreWorld, then
 def test_an_archived_segment_that_was_written_again_answers_too(store: StoreWorld) -> None:
     store.engine.archive(everything=True, drop_hot=True)
     store.engine.removal.erase(Query("t", key="k3"))
-    while store.engine.removal.round():
+    while store.engine.removal.run_once():
         pass
     assert store.engine.query(Query("t", key="k3")).messages == []
     assert store.send(5, 10) == store.first[5:]
@@ -94,7 +94,7 @@ def test_an_archived_segment_that_was_written_again_answers_too(store: StoreWorl
 def test_all_of_a_topic_that_was_erased_is_refused(store: StoreWorld) -> None:
     store.engine.archive(everything=True, drop_hot=True)
     store.engine.removal.erase(Query("t"))
-    while store.engine.removal.round():
+    while store.engine.removal.run_once():
         pass
     with pytest.raises(ConflictError, match="message 0 was appended before"):
         store.send(5, 10)

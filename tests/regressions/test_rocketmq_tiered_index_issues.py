@@ -132,7 +132,7 @@ def test_9802_of_what_has_expired_no_index_object_stays_known() -> None:
         objects=world.objects,
     )  # fmt: skip
     world.clock.advance(HOUR_MS)
-    while engine.removal.round():
+    while engine.removal.run_once():
         world.clock.advance(60_000)
     head = manifest.refresh()
     assert head.cold_min == head.archived_to
@@ -165,7 +165,7 @@ def test_8481_nothing_is_sent_again_after_a_start() -> None:
     meter = Meter()
     engine = world.open(objects=MeteredObjectStore(world.objects, meter))
     report = engine.archive()
-    engine.tiers_round()
+    engine.run_tiers()
     assert (report.segments, report.index_objects) == (0, 0)
     assert {info.key for info in world.objects.list("") if "/log/" in info.key or "/index/" in info.key} <= named
     engine.close()

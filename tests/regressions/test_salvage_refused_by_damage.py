@@ -11,7 +11,7 @@ from tests.support.stores.engines import small_settings
 from tests.support.world import World, numbers_of, read_all, send
 from tierlog.service.cli.salvager import SalvageReport, salvage
 from tierlog.service.cli.targets import LocalWriter
-from tierlog.service.engine.opening import Components
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import CorruptionError, StoreMismatchError
 from tierlog.tiering.base.paths import StorePaths
@@ -41,8 +41,8 @@ def lost(world: World) -> dict[int, Record]:
 
 
 def run(world: World, new: Store) -> SalvageReport:
-    around = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
-    return salvage(world.place("a"), around, LocalWriter(new), lambda done, of: None)
+    components = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    return salvage(world.place("a"), components, LocalWriter(new), lambda done, of: None)
 
 
 def overwrite(world: World, name: str, at: int, data: bytes) -> None:

@@ -11,7 +11,7 @@ from tests.support.world import World, numbers_of, read_all, send
 from tierlog.index.search.query import Query
 from tierlog.service.cli.salvager import SalvageReport, salvage
 from tierlog.service.cli.targets import LocalWriter
-from tierlog.service.engine.opening import Components
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import FencedError, MessageTooLargeError
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -29,8 +29,8 @@ def world() -> World:
 
 
 def run(world: World, old: str, new: Store) -> SalvageReport:
-    around = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
-    return salvage(world.place(old), around, LocalWriter(new), lambda done, of: None)
+    components = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    return salvage(world.place(old), components, LocalWriter(new), lambda done, of: None)
 
 
 def all_numbers(engine: Store, topic: str = "orders") -> list[int]:
@@ -107,7 +107,7 @@ def test_what_was_never_archived_is_not_taken_for_expired_once_all_of_that_time_
     new.archive(everything=True, drop_hot=True)
     new.removal.configure("orders", cold_retention_ms=60_000)
     world.clock.advance(10_000_000)
-    while new.removal.round():
+    while new.removal.run_once():
         pass
     assert world.head().cold_min > 1 << 44
     assert run(world, "a", new).appended == 20
@@ -139,7 +139,7 @@ def erased(world: World, owner: Store) -> None:
 def erased_long_ago(world: World, owner: Store) -> None:
     erased(world, owner)
     owner.archive(everything=True)
-    while owner.removal.round():
+    while owner.removal.run_once():
         pass
     assert world.head().tombstones == ()
 
@@ -280,7 +280,7 @@ def test_what_was_salvaged_and_then_erased_is_not_salvaged_again(world: World) -
     run(world, "a", new)
     new.removal.erase(Query("orders", "key-50"))
     new.archive(everything=True)
-    while new.removal.round():
+    while new.removal.run_once():
         pass
     assert world.head().tombstones == ()
     assert run(world, "a", new).appended == 0

@@ -62,7 +62,7 @@ def test_no_short_answer_is_complete_and_the_file_is_derived_again(tmp_path: Pat
     assert short > 0
     with pytest.raises(CorruptIndexError, match=file.name), engine.hot_keys("t") as hot:
         hot.look_up([f"k{number}" for number in range(400)])
-    engine._background._keeping.run_once()
+    engine._background._index_maintenance.run_once()
     for number in range(400):
         answer = engine.query(Query("t", f"k{number}"))
         assert answer.coverage.complete

@@ -19,7 +19,7 @@ def test_segments_with_nothing_but_a_blank_record_are_archived_listed_and_remove
     assert len(engine.files()) >= 5
     engine.archive(until_ms=world.clock.now_ms() + 1)
     world.clock.advance(120_000)
-    engine.tiers_round()
+    engine.run_tiers()
     engine.archive(everything=True, drop_hot=True)
     assert engine._hot.border == engine._hot.log.last_base
     assert numbers_of(read_all(engine, "orders", 0)) == list(range(8))

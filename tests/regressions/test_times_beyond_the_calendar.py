@@ -31,7 +31,7 @@ from tierlog.service.archive.archived_stores import ArchiveRoot
 from tierlog.service.cli.line_loader import EPOCH_MS, TimestampParser
 from tierlog.service.cli.salvager import BORN_PROPERTY, salvage
 from tierlog.service.cli.targets import LocalWriter
-from tierlog.service.engine.opening import Components
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.producers import AsyncProducer, Producer
 from tierlog.service.engine.store import Store
 from tierlog.service.wire.hot_page import hot_stream, read_hot_stream
@@ -289,8 +289,8 @@ def test_salvage_keeps_what_an_append_would_refuse() -> None:
     old._hot.append(odd, Durability.FLUSHED, None, create_topics=True)
     old.close()
     new = world.open("b", restore=True)
-    around = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
-    report = salvage(world.place("a"), around, LocalWriter(new), lambda done, of: None)
+    components = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    report = salvage(world.place("a"), components, LocalWriter(new), lambda done, of: None)
     assert report.appended == 2
     found = [one for one in read_all(new, "orders", 0) if one.record.body == b"odd 1."]
     assert [(one.record.born_ms, one.properties[BORN_PROPERTY]) for one in found] == [

@@ -45,7 +45,7 @@ def test_a_long_poll_tells_nothing_of_what_came_later(service: GuardedService) -
     async def run() -> Call:
         call = Call("GET", "/v1/topics/t/queues/0/messages?offset=8&wait_ms=30000", headers=_LATE)
         polling = asyncio.ensure_future(call.run(service.app))
-        while not service.engine._background.arrivals._watches:
+        while not service.engine._background.pull_waiters._watches:
             await asyncio.sleep(0)
         assert isinstance(service.clock, ManualClock)
         service.clock.advance(3_600_000)

@@ -17,7 +17,7 @@ from tests.support.objects.s3_server import S3Server
 from tests.support.stores.engines import tiny_settings
 from tierlog.index.search.query import Query
 from tierlog.service.archive.archive import Archive
-from tierlog.service.engine.store import Store
+from tierlog.service.archive.readers import StoreReader
 
 _REPOSITORY = Path(__file__).parents[2]
 _KILLS = 4
@@ -41,7 +41,7 @@ def _acknowledged(lines: list[str]) -> set[int]:
     return found
 
 
-def assert_finds(source: Store | Archive, numbers: set[int]) -> None:
+def assert_finds(source: StoreReader, numbers: set[int]) -> None:
     for number in sorted(numbers):
         answer = source.query(Query(TOPIC, f"k{number}"))
         assert answer.coverage.complete

@@ -15,6 +15,7 @@ from tierlog.index.search.query import Query
 from tierlog.pipeline.jobs import erase, expire
 from tierlog.pipeline.jobs.job import FAILED, FINDINGS, WRONG_USE
 from tierlog.service.archive.archive import Archive
+from tierlog.service.archive.readers import StoreReader
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.types import Order
 from tierlog.tiering.message.batch import Message
@@ -43,7 +44,7 @@ def engine(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def bodies(engine: Store | Archive, topic: str, key: str | None = None) -> list[bytes]:
+def bodies(engine: StoreReader, topic: str, key: str | None = None) -> list[bytes]:
     answer = engine.query(Query(topic, key, limit=5000, order=Order.OLDEST))
     assert answer.coverage.complete
     return [message.record.body for message in answer.messages]
@@ -76,7 +77,7 @@ def test_erased_by_executors_and_closed_by_the_store(
         assert bodies(cold, "pays", "k2") == [each for each in bodies(engine, "pays", "k2") if each]
     assert engine._manifest is not None
     engine._manifest.refresh()
-    while engine.removal.round():
+    while engine.removal.run_once():
         pass
     assert engine.removal.receipt(receipt["tombstone_id"])["state"] == "rewritten"
     assert bodies(engine, "orders") == expected("orders", "k1", "k2", "k3")

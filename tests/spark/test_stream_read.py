@@ -180,7 +180,7 @@ def test_messages_that_expired_before_they_were_read_end_the_query(streamed: Str
     streamed.engine.archive(everything=True, drop_hot=True)
     streamed.engine.removal.configure("orders", cold_retention_ms=1)
     streamed.append("orders", 40)
-    streamed.engine.tiers_round()
+    streamed.engine.run_tiers()
     streamed.engine.archive(everything=True)
     with pytest.raises(Exception, match=r"offsets \[\d+, \d+\) of topic 'orders' queue \d+ of store s are not there"):
         streamed.available_now(cold=streamed.cold)

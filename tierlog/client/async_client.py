@@ -8,10 +8,19 @@ from pathlib import Path
 from tierlog.client.async_transport import AsyncHttpTransport, AsyncTransport, run
 from tierlog.client.calls import Calls, Query
 from tierlog.client.client import DEFAULT_SESSION_MS, Client
-from tierlog.client.models import Appended, GroupInfo, Membership, Message, NewMessage, PulledPage, QueueRef, TopicInfo
+from tierlog.client.models import (
+    Appended,
+    GroupInfo,
+    Membership,
+    Message,
+    PulledPage,
+    QueueRef,
+    StoredMessage,
+    TopicInfo,
+)
 from tierlog.client.paging import AsyncPages, Paging, Tailing
 from tierlog.client.producers import AsyncProducer, Batching
-from tierlog.client.requests import Asking, Flow, RetryPolicy, T
+from tierlog.client.requests import Flow, RequestAttempts, RetryPolicy, T
 from tierlog.client.transport import Service
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -56,13 +65,13 @@ class AsyncClient:
             url, token=token, token_file=token_file, ca_file=ca_file, certificate=certificate, key=key,
             timeout_s=timeout_s,
         )  # fmt: skip
-        self.calls = Calls(Asking(self.clock, self.randomness, self.retries))
+        self.calls = Calls(RequestAttempts(self.clock, self.randomness, self.retries))
         self._transport = transport or AsyncHttpTransport(self.service)
 
     @classmethod
     def like(cls, client: Client) -> AsyncClient:
-        """Speaks to the same service in the same way."""
-        made = cls.__new__(cls)  # what the environment says by now may be no use, and is not needed
+        """Makes a client of the same service with the same options."""
+        made = cls.__new__(cls)  # the environment may have changed, and is not needed again
         made.clock, made.randomness, made.retries = client.clock, client.randomness, client.retries
         made.service, made.calls = client.service, client.calls
         made._transport = AsyncHttpTransport(client.service)
@@ -75,11 +84,11 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """End pauses and close connections. Idempotent."""
+        """Ends pauses and closes connections. Idempotent."""
         await self._transport.close()
 
     async def run(self, flow: Flow[T]) -> T:
-        """Work off a call of :class:`Calls`."""
+        """Runs a call of :class:`Calls`."""
         return await run(flow, self._transport)
 
     # messages in
@@ -87,16 +96,19 @@ class AsyncClient:
     async def append(
         self,
         topic: str,
-        messages: Iterable[NewMessage],
+        messages: Iterable[Message],
         *,
         durability: Durability = Durability.FLUSHED,
         idempotency_key: str | None = None,
     ) -> list[Appended]:
-        """Append messages in order, all of them or, if one is wrong, none; answers where each went.
+        """Appends messages in order, all of them or, if one is wrong, none; returns the place of each.
 
         However often the request is sent until it is answered, each message is in the log once. With an
         ``idempotency_key`` (``producer`` or ``producer:number``) of one's own that holds for further calls with the
         same key and messages too.
+
+        Each message is in the log once as long as the store remembers the request: it knows the newest
+        ``produce.window_requests``, so it must take fewer than these in ``within_s`` and ``timeout_s`` together.
         """
         lines = [message.line() for message in messages]
         return await self.run(self.calls.append(topic, lines, durability, idempotency_key))
@@ -104,7 +116,7 @@ class AsyncClient:
     def producer(
         self, topic: str, *, durability: Durability = Durability.FLUSHED, batching: Batching | None = None
     ) -> AsyncProducer:
-        """Sends messages that come one by one, many at a time."""
+        """Makes a producer, which takes messages one by one and sends many at a time."""
         return AsyncProducer(self.run, self.calls, topic, durability, batching or Batching())
 
     # messages out
@@ -125,7 +137,7 @@ class AsyncClient:
         timeout_ms: int | None = None,
         store_id: str | None = None,
     ) -> AsyncPages:
-        """Find messages; pages come as they are asked for, each with its coverage.
+        """Finds messages; each page is requested when it is wanted, and comes with its coverage.
 
         ``[from_ms, to_ms)`` and the order are by ``time``; ``limit`` and ``max_requests`` are for all pages together,
         ``timeout_ms`` is for each. A page that is not complete ends the query if budget or time ran out.
@@ -147,7 +159,7 @@ class AsyncClient:
         tag: str | None = None,
         store_id: str | None = None,
     ) -> PulledPage:
-        """Messages of a queue in order from ``offset``; ``wait_ms`` waits at its end until one comes."""
+        """Reads messages of a queue in order from ``offset``; ``wait_ms`` waits at its end until one comes."""
         flow = self.calls.pull(topic, queue_id, offset, limit, wait_ms=wait_ms, tag=tag, store_id=store_id)
         return await self.run(flow)
 
@@ -160,8 +172,8 @@ class AsyncClient:
         follow: bool = True,
         tag: str | None = None,
         store_id: str | None = None,
-    ) -> AsyncIterator[Message]:
-        """The messages of a queue from ``offset`` on, and, unless told not to ``follow``, those that come."""
+    ) -> AsyncIterator[StoredMessage]:
+        """Yields the messages of a queue from ``offset`` on, and, unless told not to ``follow``, those that come."""
         tailing = Tailing(self.calls, topic, queue_id, offset, follow=follow, tag=tag, store_id=store_id)
         while (messages := await self.run(tailing.next_messages())) is not None:
             for message in messages:
@@ -179,44 +191,44 @@ class AsyncClient:
         """Finds the offset of a store time in a queue; ``lower``: of the first message at or after it, or the end."""
         return await self.run(self.calls.offset_by_time(topic, queue_id, time_ms, boundary, store_id))
 
-    async def message(self, message_id: str, *, store_id: str | None = None) -> Message:
-        """One message, in whichever tier; :class:`MessageNotFoundError`."""
+    async def message(self, message_id: str, *, store_id: str | None = None) -> StoredMessage:
+        """Returns one message, in whichever tier; raises :class:`MessageNotFoundError`."""
         return await self.run(self.calls.message(message_id, store_id))
 
     # topics and groups
 
     async def topics(self) -> list[TopicInfo]:
-        """Every topic that the caller may read."""
+        """Returns every topic that the caller may read."""
         return await self.run(self.calls.topics())
 
     async def topic(self, name: str) -> TopicInfo:
-        """One topic; :class:`TopicNotFoundError`."""
+        """Returns one topic; raises :class:`TopicNotFoundError`."""
         return await self.run(self.calls.topic(name))
 
     async def make_topic(self, name: str, *, queues: int | None = None) -> TopicInfo:
-        """Make a topic, or give one that is there more queues."""
+        """Creates a topic, or adds queues to an existing one."""
         return await self.run(self.calls.make_topic(name, queues))
 
     async def group(self, name: str) -> GroupInfo:
-        """The members of a group, how far it is in each queue, and its lag; :class:`NotFoundError`."""
+        """Returns the members of a group, how far it is in each queue, and its lag; raises :class:`NotFoundError`."""
         return await self.run(self.calls.group(name))
 
     async def join(
         self, group: str, topics: str | Iterable[str], *, session_timeout_ms: int = DEFAULT_SESSION_MS
     ) -> Membership:
-        """Become a member by hand; :class:`AsyncConsumer` does this and all that follows from it."""
+        """Joins a group by hand; :class:`AsyncConsumer` does this and all that follows from it."""
         return await self.run(self.calls.join(group, topics, session_timeout_ms))
 
     async def heartbeat(self, group: str, member_id: str) -> Membership:
-        """Stay a member, and learn the assignment of now; :class:`MemberNotFoundError`: join again."""
+        """Keeps the member alive and returns the current assignment; after :class:`MemberNotFoundError`, join again."""
         return await self.run(self.calls.heartbeat(group, member_id))
 
     async def leave(self, group: str, member_id: str) -> None:
-        """Give the queues to the other members at once."""
+        """Gives the queues to the other members at once."""
         await self.run(self.calls.leave(group, member_id))
 
     async def committed(self, group: str) -> dict[QueueRef, int]:
-        """Of each queue the next message to consume; a queue without a commit is left out."""
+        """Returns the next offset to consume of each queue; a queue without a commit is left out."""
         return await self.run(self.calls.committed(group))
 
     async def commit(
@@ -227,7 +239,7 @@ class AsyncClient:
         member: Membership | None = None,
         reset: bool = False,
     ) -> dict[QueueRef, int]:
-        """Commit, durably and all or nothing; without ``member`` the group must have none that is alive.
+        """Commits, durably and all or nothing; without ``member`` the group must have no live one.
 
         :class:`StaleGenerationError` if the queues were shared out anew. ``reset`` allows offsets below the committed.
         """
@@ -236,5 +248,5 @@ class AsyncClient:
         return await self.run(self.calls.commit(group, offsets, member, reset=reset))
 
     async def remove_group(self, name: str) -> None:
-        """Forget a group that has no live member, and its offsets."""
+        """Forgets a group that has no live member, and its offsets."""
         await self.run(self.calls.remove_group(name))

@@ -26,7 +26,7 @@ from tierlog.client.async_client import AsyncClient
 from tierlog.client.commit_window import Window
 from tierlog.client.consumer_settings import ConsumerCounts, Consuming, ConsumingChanges, Decision, Start
 from tierlog.client.errors import HandlerFailedError
-from tierlog.client.models import Membership, Message, PulledPage, QueueRef
+from tierlog.client.models import Membership, PulledPage, QueueRef, StoredMessage
 from tierlog.client.requests import ONCE, T
 from tierlog.tiering.base.backoff import Backoff
 from tierlog.tiering.base.errors import (
@@ -44,24 +44,24 @@ from tierlog.tiering.base.errors import (
 from tierlog.tiering.base.types import PullStatus
 
 _LOG = logging.getLogger("tierlog.client")
-#: Of one pull; and of the first one, when nothing is known of how large messages are.
+#: Messages of one pull at most; and of the first one, while their size is unknown.
 _MOST_OF_A_PULL, _FIRST_PULL = 1_000, 64
 #: Offsets of one commit, as many as the service takes.
 _MOST_OF_A_COMMIT = 10_000
-#: How long a task that was cancelled is waited for; a handler may hold on to its own.
+#: Time to wait for a cancelled task; a handler may ignore its cancellation.
 _CANCEL_S = 1.0
 #: Tries of the commit before a consumer leaves.
 _LAST_COMMITS = 3
 #: An offset beyond the end of every queue.
 _BEYOND = (1 << 53) - 1
-#: What ends by itself, or when an operator has done something; a consumer waits for it.
+#: Errors that pass, by themselves or by an operator's action; a consumer waits.
 _LATER = (UnavailableError, CapacityError, ReadOnlyError)
 
-Handler = Callable[[Message], Awaitable[object]]
-OnFailure = Callable[[Message, Exception], Awaitable[Decision]]
+Handler = Callable[[StoredMessage], Awaitable[object]]
+OnFailure = Callable[[StoredMessage, Exception], Awaitable[Decision]]
 
 
-async def stop(message: Message, error: Exception) -> Decision:
+async def stop(message: StoredMessage, error: Exception) -> Decision:
     """Ends the consumer with the error: what happens to a message that cannot be handled, unless told otherwise."""
     return Decision.STOP
 
@@ -70,7 +70,7 @@ async def stop(message: Message, error: Exception) -> Decision:
 class _Delivery:
     """A message that waits for a handler, and what it has behind it."""
 
-    message: Message
+    message: StoredMessage
     tries: int = 0
     pauses: Backoff | None = None
 
@@ -83,11 +83,11 @@ class _Queue:
     ) -> None:
         self.ref = ref
         self.window = Window(committed or 0)
-        #: From when on its messages are the latest; None: what is in it when it is placed is not.
+        #: The time from which :attr:`Start.LATEST` reads the queue, in ms; None: from its end.
         self.latest_ms = latest_ms
-        #: Where the queue begins is not known yet.
+        #: Whether the beginning of the queue is not known yet.
         self.is_new = committed is None
-        #: The beginning is committed before any message is: another member would look for one of its own.
+        #: Whether the beginning must be committed before any message: another member would choose another.
         self.must_commit = False
         #: The same queue as it was read before; its handlers end first.
         self.after = after
@@ -133,16 +133,16 @@ class AsyncConsumer:
         self._settings = replace(settings or Consuming(), **changes)
         self._clock = client.clock
         self._member_id: str | None = None
-        #: As it is followed: a commit says this generation.
+        #: The membership that is followed; commits carry its generation.
         self._member: Membership | None = None
-        #: When it joined first, as the service tells the time: what is stored later is the latest.
+        #: The service's time of the first join, in ms, from which :attr:`Start.LATEST` reads younger queues.
         self._joined_ms: int | None = None
-        #: Whether all queues of then were opened; those that come later are younger.
+        #: Whether the first assignment was adopted; queues that come later may be younger than the consumer.
         self._has_begun = False
         self._beats = 0
-        #: The generation in which a commit was refused by itself, and how many heartbeats there were by then.
+        #: The membership under which a commit was refused as a conflict, and the number of heartbeats before that.
         self._refused_at: tuple[Membership, int] | None = None
-        #: Stores whose offsets cannot be committed, and when each is tried again.
+        #: Stores whose offsets cannot be committed, with the pause before each is tried again.
         self._down: dict[str, Backoff] = {}
         self._session_until_s = 0.0
         self._in_session = asyncio.Event()
@@ -170,17 +170,17 @@ class AsyncConsumer:
             raise self._failure
 
     def start(self) -> None:
-        """Begin in the background, once."""
+        """Starts in the background, once."""
         if self._running is not None:
             raise ClosedError("a consumer begins once", hint="make another")
         self._running = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Begin to end, and do not wait for it; a handler may call it."""
+        """Begins to stop and does not wait; a handler may call it."""
         self._stopping.set()
 
     async def wait(self) -> None:
-        """Wait until the consumer has ended: it was stopped, or something is wrong, which is raised.
+        """Waits until the consumer has ended: it was stopped, or something failed, which is raised.
 
         :class:`HandlerFailedError` after a failure that ``on_failure`` did not let pass, else what the service
         refused for good.
@@ -191,7 +191,7 @@ class AsyncConsumer:
             raise self._failure
 
     async def close(self) -> None:
-        """Stop handing out, wait ``drain_s`` for handlers at work, commit what is done, and leave the group.
+        """Stops handing out, waits ``drain_s`` for running handlers, commits what is done, and leaves the group.
 
         Handlers that take longer are cancelled, and their messages come again. Idempotent.
         """
@@ -237,7 +237,7 @@ class AsyncConsumer:
         self._stopping.set()
 
     async def _wind_down(self, workers: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:
-        """The session goes on until handlers are done, so that what they did can be committed."""
+        """Keeps the session until handlers are done, so that what they did can be committed."""
         for queue in self._queues.values():
             queue.waiting.clear()
         for queue in {queue for _, queue in self._later.values()}:
@@ -251,7 +251,8 @@ class AsyncConsumer:
             await _cancel(idle)
         await _cancel(workers)
         await _cancel(others)
-        session_s = self._settings.session_timeout_ms / 1000  # after so long without a word the queues are others'
+        # after this time without a heartbeat, other members have the queues
+        session_s = self._settings.session_timeout_ms / 1000
         try:
             async with asyncio.timeout(session_s):
                 await self._commit_at_last()
@@ -264,7 +265,8 @@ class AsyncConsumer:
                     await self._client.run(self._calls.leave(self._group, self._member_id, ONCE))
 
     async def _commit_at_last(self) -> None:
-        """Members that leave together begin a generation each: of what is still ours, the next one takes the commit."""
+        """Commits for the last time. Members that leave together each begin a generation; a refused commit is repeated
+        in the next one."""
         for _ in range(_LAST_COMMITS):
             self._beat_now.clear()
             left = await self._commit(at_once=True)
@@ -277,7 +279,7 @@ class AsyncConsumer:
     # membership
 
     async def _stay_member(self) -> None:
-        pauses = self._calls.asking.backoff()
+        pauses = self._calls.attempts.backoff()
         while True:
             try:
                 await self._beat()
@@ -295,13 +297,13 @@ class AsyncConsumer:
             await _set_within(self._beat_now, wait_s)
 
     async def _beat(self) -> None:
-        """Tell the service that this member is there, and follow what it says."""
+        """Sends a heartbeat and follows the assignment in its answer."""
         self._beat_now.clear()
         begun_s = self._clock.monotonic_s()
         found = await self._membership()
         known = self._member
         if known is None or (known.member_id, known.generation) != (found.member_id, found.generation):
-            for ref in set(self._queues) - set(found.assignment):  # others may be at them already
+            for ref in set(self._queues) - set(found.assignment):  # other members may read them already
                 self._drop(self._queues[ref])
             committed = await self._committed()
             self._adopt(found, committed)
@@ -310,7 +312,7 @@ class AsyncConsumer:
         self._in_session.set()
 
     async def _membership(self) -> Membership:
-        """Of the member that this consumer is, or of one that it becomes, unless it ends."""
+        """Renews the membership of this consumer, or joins if its session is over and it is not closing."""
         settings = self._settings
         if self._member_id is not None:
             try:
@@ -331,14 +333,14 @@ class AsyncConsumer:
 
     @property
     def _call_s(self) -> float:
-        """How long each step of a call may take that heartbeats wait for: three of them are in a session."""
+        """Seconds that each step of a call may take when heartbeats wait for it: a third of a session."""
         return self._settings.session_timeout_ms / 3000
 
     async def _committed(self) -> dict[QueueRef, int]:
         return await self._client.run(self._calls.committed(self._group, ONCE, self._call_s))
 
     def _adopt(self, member: Membership, committed: dict[QueueRef, int]) -> None:
-        """Read what is assigned now, and nothing else."""
+        """Reads the queues that are assigned now, and no others."""
         assigned = set(member.assignment)
         before, self._member = self._member, member
         if assigned != set(() if before is None else before.assignment):
@@ -384,7 +386,7 @@ class AsyncConsumer:
         if queue.after is not None:
             await _set_within(queue.after.is_idle, self._settings.drain_s)
             queue.after = None
-        pauses = self._calls.asking.backoff()
+        pauses = self._calls.attempts.backoff()
         name = str(queue.ref)
         while True:
             try:
@@ -395,8 +397,8 @@ class AsyncConsumer:
                 await self._until_room(queue)
                 page = await self._pull(queue)
             except (UnavailableError, NotFoundError) as error:
-                # its store is down or was taken out, or the topic was deleted, of which a heartbeat tells
-                if queue.latest_ms is None:  # what comes until it can be placed is not to be left out
+                # its store is down or was taken out, or the topic was deleted, which the next heartbeat shows
+                if queue.latest_ms is None:  # messages that come before it can be placed must not be left out
                     queue.latest_ms = self._joined_ms
                 pauses.failed()
                 self._say_once(name, "queue %s: %s", name, error)
@@ -410,7 +412,7 @@ class AsyncConsumer:
             self._took(queue, page)
 
     def _begin_lower(self, queue: _Queue, end: int) -> None:
-        """Begin a queue anew whose store lost what was read of it: other messages come where those were."""
+        """Restarts a queue whose store lost messages that were read: other messages get their offsets."""
         _LOG.warning("queue %s: begun anew, it ends at %d and was read to %d", queue.ref, end, queue.window.read_to)
         committed = queue.window.committed
         self._drop(queue)
@@ -418,19 +420,19 @@ class AsyncConsumer:
         anew.window.took([], min(committed, end))
 
     async def _set_back(self, queue: _Queue) -> None:
-        """Commit the end of a queue that was committed beyond it: a disk or a volume came back with less.
+        """Commits the end of a queue that ends below its committed offset: its store came back with fewer messages.
 
-        Without that nothing would be committed until the queue is as long again, and what comes until then would be
-        skipped by whoever begins at the old commit later.
+        Otherwise nothing could be committed until the queue is as long again, and a consumer that begins at the old
+        offset after that would skip the messages below it.
         """
         end = queue.window.read_to
         if not await self._try_commit({queue.ref: end}, reset=True):
-            raise UnavailableError("the queues were shared out anew meanwhile")
+            raise UnavailableError("the queues were reassigned meanwhile")
         _LOG.warning("queue %s: ends at %d, and %d was committed: set back", queue.ref, end, queue.window.committed)
         queue.window.committed_to(end)
 
     async def _place(self, queue: _Queue) -> None:
-        """Begin a queue in which the group has committed nothing."""
+        """Decides where a queue begins in which the group has committed nothing."""
         ref, start = queue.ref, self._settings.start
         offset = 0
         since_ms = queue.latest_ms if start is Start.LATEST else start if isinstance(start, int) else None
@@ -456,7 +458,7 @@ class AsyncConsumer:
         return min(settings.read_ahead - len(window), max(1, by_size), _MOST_OF_A_PULL)
 
     async def _until_room(self, queue: _Queue) -> None:
-        """For a quarter of what may be read ahead, so that a busy queue is not pulled message by message."""
+        """Waits until a quarter of the read-ahead is free, so that a busy queue is not pulled message by message."""
         settings, window = self._settings, queue.window
         while (room := self._room(queue)) < 1 or queue.waiting:
             is_much = 4 * (settings.read_ahead - len(window)) >= settings.read_ahead
@@ -489,7 +491,7 @@ class AsyncConsumer:
     # handling
 
     def _list(self, queue: _Queue) -> None:
-        """Let a worker look at a queue that has something to hand out."""
+        """Lets a worker look at a queue that has messages to hand out."""
         busy = queue.running and self._settings.is_ordered
         if queue.waiting and not (queue.is_listed or busy or queue.is_dropped):
             queue.is_listed = True
@@ -517,7 +519,7 @@ class AsyncConsumer:
         except Exception as error:
             self.counts.failed += 1
             await self._failed(queue, delivery, error)
-        except BaseException:  # a cancellation, or an exit, which ends the loop: nobody is to wait for this handler
+        except BaseException:  # a cancellation, or an exit, which ends the loop: nobody must wait for this handler
             self._rest(queue)
             raise
         else:
@@ -551,7 +553,7 @@ class AsyncConsumer:
             self._rest(queue)
             return
         if delivery.pauses is None:
-            delivery.pauses = self._calls.asking.backoff(self._settings.pauses)
+            delivery.pauses = self._calls.attempts.backoff(self._settings.pauses)
         delivery.pauses.failed()
         timer = asyncio.get_running_loop().call_later(delivery.pauses.left_s, self._again, queue, delivery)
         self._later[id(delivery)] = (timer, queue)
@@ -564,14 +566,14 @@ class AsyncConsumer:
             self._list(queue)
 
     def _cancel_tries(self, queue: _Queue) -> None:
-        """Nothing of a queue waits for its next try any more."""
+        """Drops the messages of a queue that wait for their next try."""
         for key, (timer, waiting) in list(self._later.items()):
             if waiting is queue:
                 del self._later[key]
                 timer.cancel()
                 self._rest(queue)
 
-    def _finish(self, queue: _Queue, message: Message) -> None:
+    def _finish(self, queue: _Queue, message: StoredMessage) -> None:
         self._rest(queue)
         if queue.is_dropped:
             return
@@ -583,7 +585,7 @@ class AsyncConsumer:
         self._list(queue)
 
     def _rest(self, queue: _Queue) -> None:
-        """A handler has ended, or waits for its next try no more."""
+        """Notes that a handler has ended, or that a message waits for its next try no more."""
         queue.running -= 1
         if not queue.running:
             queue.is_idle.set()
@@ -593,7 +595,7 @@ class AsyncConsumer:
     # committing
 
     async def _keep_committing(self) -> None:
-        pauses = self._calls.asking.backoff()
+        pauses = self._calls.attempts.backoff()
         while True:
             await _set_within(self._commit_now, self._settings.commit_interval_s)
             self._commit_now.clear()
@@ -608,9 +610,9 @@ class AsyncConsumer:
                 self._said.discard("commit")
 
     async def _commit(self, *, at_once: bool = False) -> UnavailableError | None:
-        """Commit what is due; returns why the offsets of some stores were not, which others do not wait for.
+        """Commits all offsets that are due; returns the error of a store that is down.
 
-        A store that is down is tried again after a pause, or ``at_once``.
+        Such a store holds up no other. It is tried again after a pause, or ``at_once``.
         """
         due = [queue for queue in self._queues.values() if queue.must_commit or queue.window.is_due]
         sound = [queue for queue in due if queue.ref.store_id not in self._down]
@@ -623,8 +625,8 @@ class AsyncConsumer:
         return failure
 
     async def _commit_of_store(self, store_id: str, queues: list[_Queue]) -> UnavailableError | None:
-        """Commit for the queues of one store; returns why that cannot be."""
-        pauses = self._down.get(store_id) or self._calls.asking.backoff()
+        """Commits for the queues of one store; returns the error if it is down."""
+        pauses = self._down.get(store_id) or self._calls.attempts.backoff()
         try:
             for begin in range(0, len(queues), _MOST_OF_A_COMMIT):
                 await self._commit_together(queues[begin : begin + _MOST_OF_A_COMMIT])
@@ -638,11 +640,11 @@ class AsyncConsumer:
         return None
 
     async def _commit_together(self, queues: list[_Queue]) -> None:
-        """Commit for all of them or none; where one is refused for what it is, each by itself.
+        """Commits for all of them or none; if one is refused for a reason of its own, each by itself.
 
-        One store that is down keeps a commit from all: then each store is committed by itself.
+        A store that is down makes the service refuse the whole commit; then each store is committed by itself.
         """
-        # while others were committed the queues may have been shared out anew: what was dropped is not ours to commit
+        # the queues may have been reassigned meanwhile: dropped ones are not ours to commit
         queues = [queue for queue in queues if not queue.is_dropped]
         if not queues:
             return
@@ -654,7 +656,7 @@ class AsyncConsumer:
                 for queue in queues:
                     await self._commit_together([queue])
                 return
-            # set back by hand, or a volume came back with less than it had
+            # the group was reset by hand, or a volume came back with less than it had
             _LOG.warning("queue %s: begun anew, its offset was refused: %s", queues[0].ref, error)
             await self._reopen(queues[0])
         except UnavailableError:
@@ -675,9 +677,9 @@ class AsyncConsumer:
                 queue.moved.set()
 
     async def _try_commit(self, offsets: dict[QueueRef, int], *, reset: bool = False) -> bool:
-        """Commit; False if this is not the generation for it, which the next heartbeat tells.
+        """Commits; returns False if the generation is over, which the next heartbeat shows.
 
-        Raises what no heartbeat mends.
+        Raises :class:`ConflictError` if one that is refused otherwise is refused again after a heartbeat.
         """
         member = self._member
         assert member is not None, "who has queues is a member"
@@ -685,8 +687,8 @@ class AsyncConsumer:
             await self._client.run(
                 self._calls.commit(self._group, offsets, member, reset=reset, retries=ONCE, within_s=self._call_s)
             )
-        except (StaleGenerationError, MemberNotFoundError):  # the queues were shared out anew: what is ours goes on
-            pass
+        except (StaleGenerationError, MemberNotFoundError):
+            pass  # the queues were reassigned: those that are still ours go on
         except ConflictError as error:
             self._say_once("refused", "group %s: a commit was refused: %s", self._group, error)
             if self._refused_at is None or self._refused_at[0] != member:
@@ -709,14 +711,14 @@ class AsyncConsumer:
             self._open(queue.ref, committed.get(queue.ref), queue.latest_ms)
 
     def _say_once(self, about: str, words: str, *values: object) -> None:
-        """Of a fault that lasts, the log has one line."""
+        """Logs one line for a fault that lasts."""
         if about not in self._said:
             self._said.add(about)
             _LOG.warning(words, *values)
 
 
 def _goes_on(queue: _Queue, committed: int | None) -> bool:
-    """Whether a queue that stays goes on with what was read of it."""
+    """Returns whether a queue that stays assigned goes on with what was read of it."""
     if committed is None:
         return not queue.window.committed or queue.must_commit
     return not queue.is_new and queue.window.goes_on_at(committed)
@@ -730,19 +732,19 @@ def _by_store(queues: Iterable[_Queue]) -> dict[str, list[_Queue]]:
 
 
 def _pause_s(pauses: Backoff, error: StoreError) -> float:
-    """How long to wait after an error: for as long as the service asked, if that is longer."""
+    """Returns the pause after an error, in seconds: at least as long as the service asked for."""
     return max(pauses.left_s, error.retry_after_s)
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Until the event is set, or the time is over."""
+    """Waits until the event is set, or the time is over."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
 
 
 async def _called(work: Awaitable[T]) -> T:
-    """Returns what a handler comes to. If what it waits for is cancelled, it has failed, and its worker goes on."""
+    """Returns the result of a handler. If what it waits for is cancelled, it has failed, and its worker goes on."""
     try:
         return await work
     except asyncio.CancelledError as error:
@@ -753,7 +755,7 @@ async def _called(work: Awaitable[T]) -> T:
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they have ended, or show that they do not mean to."""
+    """Cancels tasks, and waits until they have ended, or show that they do not mean to."""
     waiting = list(tasks)
     for task in waiting:
         task.cancel()

@@ -19,18 +19,19 @@ _PIECE_BYTES = 64 << 10
 
 
 class AsyncTransport(Protocol):
-    """How requests get there. For one event loop."""
+    """The way of requests to a service. For one event loop."""
 
     async def send(self, request: Request) -> Answer:
-        """The answer, whatever it is; :class:`NoAnswerError` if there is none, :class:`AccessError` from a stranger."""
+        """Returns the answer, whatever its status; raises :class:`NoAnswerError` if there is none, :class:`AccessError`
+        if the server is not who it says it is."""
         ...
 
     async def pause(self, seconds: float) -> None:
-        """Wait; :class:`ClosedError` once the transport is closed."""
+        """Waits; raises :class:`ClosedError` once the transport is closed."""
         ...
 
     async def close(self) -> None:
-        """End pauses and close connections. Idempotent."""
+        """Ends pauses and closes connections. Idempotent."""
         ...
 
 
@@ -43,7 +44,7 @@ class AsyncHttpTransport:
         self._closed = asyncio.Event()
 
     async def send(self, request: Request) -> Answer:
-        """The answer, whatever it is; :class:`NoAnswerError` if there is none, :class:`AccessError` from a stranger."""
+        """See :meth:`AsyncTransport.send`."""
         here = self._service
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=here.connect_s(request), sock_read=here.read_s(request)
@@ -67,7 +68,7 @@ class AsyncHttpTransport:
             raise here.failure(error) from error
 
     async def pause(self, seconds: float) -> None:
-        """Wait; :class:`ClosedError` once the transport is closed."""
+        """Waits; raises :class:`ClosedError` once the transport is closed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closed.wait()
@@ -75,14 +76,14 @@ class AsyncHttpTransport:
             raise ClosedError("the client is closed")
 
     async def close(self) -> None:
-        """End pauses and close connections. Idempotent."""
+        """Ends pauses and closes connections. Idempotent."""
         self._closed.set()
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     def _opened(self) -> aiohttp.ClientSession:
-        """Made by the first request: a session belongs to the event loop that it is made on."""
+        """Returns the session, which the first request makes: it belongs to the event loop that it is made on."""
         if self._closed.is_set():
             raise ClosedError("the client is closed")
         if self._session is None:
@@ -95,7 +96,7 @@ class AsyncHttpTransport:
 
 
 class _Pieces:
-    """A body in pieces. Between them the event loop has its turn: an answer that comes before the end is read."""
+    """A body in pieces. The event loop runs between them, and reads an answer that comes before the last one."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -107,7 +108,7 @@ class _Pieces:
 
 
 async def run(flow: Flow[T], transport: AsyncTransport) -> T:
-    """Work a flow off, and return what it returns."""
+    """Runs a flow to its end and returns its result."""
     try:
         step = next(flow)
         while True:

@@ -14,25 +14,34 @@ from tierlog.client.models import (
     Coverage,
     GroupInfo,
     Membership,
-    Message,
     Page,
     PulledPage,
     QueueRef,
+    StoredMessage,
     TopicInfo,
 )
-from tierlog.client.requests import Asking, Flow, Json, Request, RetryPolicy, Tries, document_of, told_ms
+from tierlog.client.requests import (
+    Flow,
+    Json,
+    Request,
+    RequestAttempts,
+    RetryPolicy,
+    Tries,
+    document_of,
+    told_ms,
+)
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, StoreError
 from tierlog.tiering.base.types import Boundary, Durability, Order, TimeAxis
 
 _NDJSON, _JSON = "application/x-ndjson", "application/json"
 _PRODUCER_BYTES = 16
-#: A store that was told to take a topic is believed for so long; an append that fails asks anew.
+#: Time for which the home of a topic is remembered; a failed append asks again.
 _HOME_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a query asks for."""
+    """The arguments of a query."""
 
     topic: str
     key: str | None = None
@@ -48,8 +57,8 @@ class Query:
 class Calls:
     """The calls of one client. Thread safe; what they return is worked off by who does input and output."""
 
-    def __init__(self, asking: Asking) -> None:
-        self.asking = asking
+    def __init__(self, attempts: RequestAttempts) -> None:
+        self.attempts = attempts
         self._homes: dict[str, tuple[str | None, float]] = {}
 
     # messages in
@@ -62,10 +71,10 @@ class Calls:
         key: str | None = None,
         retries: RetryPolicy | None = None,
     ) -> Flow[list[Appended]]:
-        """Append messages that :meth:`NewMessage.line` made, in order, all or none; ``key`` is fresh if not given.
+        """Appends messages that :meth:`StoredMessage.line` made, in order, all or none; ``key`` is fresh if not given.
 
-        All tries go to the same store, because another one would not know what the first has done. Only a store that
-        says at the first try that it is not in the cluster is asked for anew, once.
+        All tries go to the same store, because another one would not know what the first has done. Only if the first
+        try is answered with :class:`NotFoundError`, because the store left the cluster, the home is looked up again.
         """
         if not lines:
             return []
@@ -79,7 +88,7 @@ class Calls:
             path = _path("topics", topic, "messages", durability=durability.value, store_id=home)
             tries = Tries()
             try:
-                found = yield from self.asking.document(Request("POST", path, body, headers), retries, tries)
+                found = yield from self.attempts.document(Request("POST", path, body, headers), retries, tries)
                 break
             except InvalidRequestError:
                 raise
@@ -97,30 +106,32 @@ class Calls:
         return results
 
     def home(self, topic: str) -> Flow[str | None]:
-        """The store that takes new messages of a topic, None if the service does not tell its name."""
-        now_s = self.asking.clock.monotonic_s()
+        """Returns the store that takes new messages of a topic, None if the service does not tell its name."""
+        now_s = self.attempts.clock.monotonic_s()
         known = self._homes.get(topic)
         if known is None or now_s - known[1] > _HOME_S:
-            found = yield from self.asking.document(Request("GET", _path("cluster/topics", topic)))
+            found = yield from self.attempts.document(Request("GET", _path("cluster/topics", topic)))
             known = self._homes[topic] = (found["store_id"], now_s)
         return known[0]
 
     def new_producer(self) -> str:
-        """A name that no other producer has."""
-        return self.asking.randomness.token_hex(_PRODUCER_BYTES)
+        """Returns a name that no other producer has."""
+        return self.attempts.randomness.token_hex(_PRODUCER_BYTES)
 
     # messages out
 
     def query_page(self, query: Query, cursor: str | None, limit: int, max_requests: int | None) -> Flow[Page]:
-        """The page behind ``cursor``, the first one without."""
+        """Returns the page behind ``cursor``, the first one without."""
         path = _path(
             "topics", query.topic, "messages",
             key=query.key, **{"from": query.from_ms}, to=query.to_ms, time=query.time.value, order=query.order.value,
             limit=limit, cursor=cursor, max_requests=max_requests, timeout_ms=query.timeout_ms,
             store_id=query.store_id,
         )  # fmt: skip
-        found = yield from self.asking.document(Request("GET", path, waits_s=(query.timeout_ms or 0) / 1000))
-        return Page(tuple(map(Message.of, found["messages"])), found["next_cursor"], Coverage.of(found["coverage"]))
+        found = yield from self.attempts.document(Request("GET", path, waits_s=(query.timeout_ms or 0) / 1000))
+        return Page(
+            tuple(map(StoredMessage.of, found["messages"])), found["next_cursor"], Coverage.of(found["coverage"])
+        )
 
     def pull(
         self,
@@ -134,12 +145,12 @@ class Calls:
         store_id: str | None = None,
         retries: RetryPolicy | None = None,
     ) -> Flow[PulledPage]:
-        """Messages of a queue in order from ``offset``; the service may give fewer than ``limit``."""
+        """Reads messages of a queue in order from ``offset``; the service may return fewer than ``limit``."""
         path = _path(
             "topics", topic, "queues", queue_id, "messages",
             offset=offset, limit=limit, wait_ms=wait_ms or None, tag=tag, store_id=store_id,
         )  # fmt: skip
-        found = yield from self.asking.document(Request("GET", path, waits_s=wait_ms / 1000), retries)
+        found = yield from self.attempts.document(Request("GET", path, waits_s=wait_ms / 1000), retries)
         return PulledPage.of(found)
 
     def offset_by_time(
@@ -156,30 +167,30 @@ class Calls:
         path = _path(
             "topics", topic, "queues", queue_id, "offset", time_ms=time_ms, boundary=boundary.value, store_id=store_id
         )
-        found = yield from self.asking.document(Request("GET", path), retries)
+        found = yield from self.attempts.document(Request("GET", path), retries)
         return int(found["offset"])
 
-    def message(self, message_id: str, store_id: str | None = None) -> Flow[Message]:
-        """One message by its id."""
-        found = yield from self.asking.document(Request("GET", _path("messages", message_id, store_id=store_id)))
-        return Message.of(found)
+    def message(self, message_id: str, store_id: str | None = None) -> Flow[StoredMessage]:
+        """Returns one message by its id."""
+        found = yield from self.attempts.document(Request("GET", _path("messages", message_id, store_id=store_id)))
+        return StoredMessage.of(found)
 
     # topics
 
     def topics(self) -> Flow[list[TopicInfo]]:
-        """Every topic that the caller may read."""
-        found = yield from self.asking.document(Request("GET", _path("topics")))
+        """Returns every topic that the caller may read."""
+        found = yield from self.attempts.document(Request("GET", _path("topics")))
         return [TopicInfo.of(one) for one in found["topics"]]
 
     def topic(self, name: str) -> Flow[TopicInfo]:
-        """One topic."""
-        found = yield from self.asking.document(Request("GET", _path("topics", name)))
+        """Returns one topic."""
+        found = yield from self.attempts.document(Request("GET", _path("topics", name)))
         return TopicInfo.of(found)
 
     def make_topic(self, name: str, queues: int | None = None) -> Flow[TopicInfo]:
-        """Make a topic, or give one that is there more queues."""
+        """Creates a topic, or adds queues to an existing one."""
         body = {} if queues is None else {"queues": queues}
-        found = yield from self.asking.document(_with_json("PUT", _path("topics", name), body))
+        found = yield from self.attempts.document(_with_json("PUT", _path("topics", name), body))
         return TopicInfo.of(found)
 
     # groups
@@ -187,7 +198,7 @@ class Calls:
     def join(
         self, group: str, topics: str | Iterable[str], session_timeout_ms: int, retries: RetryPolicy | None = None
     ) -> Flow[Membership]:
-        """Become a member. A join whose answer was lost leaves a member behind, whose session ends by itself."""
+        """Joins a group. A join whose answer was lost leaves a member behind, whose session ends by itself."""
         joined, _ = yield from self.join_at(group, topics, session_timeout_ms, None, retries)
         return joined
 
@@ -199,34 +210,34 @@ class Calls:
         within_s: float | None,
         retries: RetryPolicy | None,
     ) -> Flow[tuple[Membership, int]]:
-        """The same, and when that was in ms: by the clock of the service to the second, or by ours if it tells none."""
+        """Joins as :meth:`join` does; returns the time as well, in ms: the service's to the second, else ours."""
         body = {
             "topics": [topics] if isinstance(topics, str) else list(topics),
             "session_timeout_ms": session_timeout_ms,
         }
         request = _with_json("POST", _path("groups", group, "members"), body, within_s)
-        answer = yield from self.asking.answer(request, retries)
+        answer = yield from self.attempts.answer(request, retries)
         now_ms = told_ms(answer)
-        return Membership.of(document_of(answer)), self.asking.clock.now_ms() if now_ms is None else now_ms
+        return Membership.of(document_of(answer)), self.attempts.clock.now_ms() if now_ms is None else now_ms
 
     def heartbeat(
         self, group: str, member_id: str, within_s: float | None = None, retries: RetryPolicy | None = None
     ) -> Flow[Membership]:
-        """Stay a member, and learn the assignment of now."""
+        """Keeps the member alive and returns the current assignment."""
         request = Request("PUT", _path("groups", group, "members", member_id), within_s=within_s)
-        found = yield from self.asking.document(request, retries)
+        found = yield from self.attempts.document(request, retries)
         return Membership.of(found)
 
     def leave(self, group: str, member_id: str, retries: RetryPolicy | None = None) -> Flow[None]:
-        """Give the queues to the other members at once."""
-        yield from self.asking.answer(Request("DELETE", _path("groups", group, "members", member_id)), retries)
+        """Gives the queues to the other members at once."""
+        yield from self.attempts.answer(Request("DELETE", _path("groups", group, "members", member_id)), retries)
 
     def committed(
         self, group: str, retries: RetryPolicy | None = None, within_s: float | None = None
     ) -> Flow[dict[QueueRef, int]]:
-        """Of each queue the next message to consume; a queue without a commit is left out."""
+        """Returns the next offset to consume of each queue; a queue without a commit is left out."""
         request = Request("GET", _path("groups", group, "offsets"), within_s=within_s)
-        found = yield from self.asking.document(request, retries)
+        found = yield from self.attempts.document(request, retries)
         return _offsets(found)
 
     def commit(
@@ -239,7 +250,7 @@ class Calls:
         retries: RetryPolicy | None = None,
         within_s: float | None = None,
     ) -> Flow[dict[QueueRef, int]]:
-        """Commit, durably and all or nothing; returns all committed offsets of the group."""
+        """Commits, durably and all or nothing; returns all committed offsets of the group."""
         body: Json = {
             "offsets": [
                 {"topic": queue.topic, "store_id": queue.store_id, "queue_id": queue.queue_id, "offset": offset}
@@ -251,21 +262,21 @@ class Calls:
         if reset:
             body["reset"] = True
         request = _with_json("PUT", _path("groups", group, "offsets"), body, within_s)
-        found = yield from self.asking.document(request, retries)
+        found = yield from self.attempts.document(request, retries)
         return _offsets(found)
 
     def group(self, name: str) -> Flow[GroupInfo]:
-        """One group."""
-        found = yield from self.asking.document(Request("GET", _path("groups", name)))
+        """Returns one group."""
+        found = yield from self.attempts.document(Request("GET", _path("groups", name)))
         return GroupInfo.of(found)
 
     def remove_group(self, name: str) -> Flow[None]:
-        """Forget a group that has no live member, and its offsets."""
+        """Forgets a group that has no live member, and its offsets."""
         tries = Tries()
         try:
-            yield from self.asking.answer(Request("DELETE", _path("groups", name)), tries=tries)
+            yield from self.attempts.answer(Request("DELETE", _path("groups", name)), tries=tries)
         except NotFoundError:
-            if not tries.may_be_done:  # else one whose answer was lost has removed it
+            if not tries.may_be_done:  # otherwise a try whose answer was lost has removed it
                 raise
 
 
@@ -274,7 +285,7 @@ def _offsets(found: Json) -> dict[QueueRef, int]:
 
 
 def _path(*parts: object, **arguments: Any) -> str:
-    """The first part is a path of the API, the others are names from outside."""
+    """Builds a path: the first part is of the API, the others are names from outside."""
     first, *names = parts
     path = "/".join([f"/v1/{first}", *(quote(str(name), safe="") for name in names)])
     given = {name: value for name, value in arguments.items() if value is not None}

@@ -6,10 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tierlog.client.calls import Calls, Query
-from tierlog.client.models import Appended, GroupInfo, Membership, Message, NewMessage, PulledPage, QueueRef, TopicInfo
+from tierlog.client.models import (
+    Appended,
+    GroupInfo,
+    Membership,
+    Message,
+    PulledPage,
+    QueueRef,
+    StoredMessage,
+    TopicInfo,
+)
 from tierlog.client.paging import Pages, Paging, Tailing
 from tierlog.client.producers import Batching, Producer
-from tierlog.client.requests import Asking, Flow, RetryPolicy, T
+from tierlog.client.requests import Flow, RequestAttempts, RetryPolicy, T
 from tierlog.client.transport import HttpTransport, Service, Transport, run
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
@@ -56,7 +65,7 @@ class Client:
             url, token=token, token_file=token_file, ca_file=ca_file, certificate=certificate, key=key,
             timeout_s=timeout_s,
         )  # fmt: skip
-        self.calls = Calls(Asking(self.clock, self.randomness, self.retries))
+        self.calls = Calls(RequestAttempts(self.clock, self.randomness, self.retries))
         self._transport = transport or HttpTransport(self.service, self.clock)
 
     def __enter__(self) -> Client:
@@ -66,11 +75,11 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End pauses and close connections. Idempotent."""
+        """Ends pauses and closes connections. Idempotent."""
         self._transport.close()
 
     def run(self, flow: Flow[T]) -> T:
-        """Work off a call of :class:`Calls`."""
+        """Runs a call of :class:`Calls`."""
         return run(flow, self._transport)
 
     # messages in
@@ -78,16 +87,19 @@ class Client:
     def append(
         self,
         topic: str,
-        messages: Iterable[NewMessage],
+        messages: Iterable[Message],
         *,
         durability: Durability = Durability.FLUSHED,
         idempotency_key: str | None = None,
     ) -> list[Appended]:
-        """Append messages in order, all of them or, if one is wrong, none; answers where each went.
+        """Appends messages in order, all of them or, if one is wrong, none; returns the place of each.
 
         However often the request is sent until it is answered, each message is in the log once. With an
         ``idempotency_key`` (``producer`` or ``producer:number``) of one's own that holds for further calls with the
         same key and messages too.
+
+        Each message is in the log once as long as the store remembers the request: it knows the newest
+        ``produce.window_requests``, so it must take fewer than these in ``within_s`` and ``timeout_s`` together.
         """
         lines = [message.line() for message in messages]
         return self.run(self.calls.append(topic, lines, durability, idempotency_key))
@@ -95,7 +107,7 @@ class Client:
     def producer(
         self, topic: str, *, durability: Durability = Durability.FLUSHED, batching: Batching | None = None
     ) -> Producer:
-        """Sends messages that come one by one, many at a time."""
+        """Makes a producer, which takes messages one by one and sends many at a time."""
         return Producer(self.run, self.calls, topic, durability, batching or Batching())
 
     # messages out
@@ -116,7 +128,7 @@ class Client:
         timeout_ms: int | None = None,
         store_id: str | None = None,
     ) -> Pages:
-        """Find messages; pages come as they are asked for, each with its coverage.
+        """Finds messages; each page is requested when it is wanted, and comes with its coverage.
 
         ``[from_ms, to_ms)`` and the order are by ``time``; ``limit`` and ``max_requests`` are for all pages together,
         ``timeout_ms`` is for each. A page that is not complete ends the query if budget or time ran out.
@@ -138,7 +150,7 @@ class Client:
         tag: str | None = None,
         store_id: str | None = None,
     ) -> PulledPage:
-        """Messages of a queue in order from ``offset``; ``wait_ms`` waits at its end until one comes."""
+        """Reads messages of a queue in order from ``offset``; ``wait_ms`` waits at its end until one comes."""
         flow = self.calls.pull(topic, queue_id, offset, limit, wait_ms=wait_ms, tag=tag, store_id=store_id)
         return self.run(flow)
 
@@ -151,8 +163,8 @@ class Client:
         follow: bool = True,
         tag: str | None = None,
         store_id: str | None = None,
-    ) -> Iterator[Message]:
-        """The messages of a queue from ``offset`` on, and, unless told not to ``follow``, those that come."""
+    ) -> Iterator[StoredMessage]:
+        """Yields the messages of a queue from ``offset`` on, and, unless told not to ``follow``, those that come."""
         tailing = Tailing(self.calls, topic, queue_id, offset, follow=follow, tag=tag, store_id=store_id)
         while (messages := self.run(tailing.next_messages())) is not None:
             yield from messages
@@ -169,44 +181,44 @@ class Client:
         """Finds the offset of a store time in a queue; ``lower``: of the first message at or after it, or the end."""
         return self.run(self.calls.offset_by_time(topic, queue_id, time_ms, boundary, store_id))
 
-    def message(self, message_id: str, *, store_id: str | None = None) -> Message:
-        """One message, in whichever tier; :class:`MessageNotFoundError`."""
+    def message(self, message_id: str, *, store_id: str | None = None) -> StoredMessage:
+        """Returns one message, in whichever tier; raises :class:`MessageNotFoundError`."""
         return self.run(self.calls.message(message_id, store_id))
 
     # topics and groups
 
     def topics(self) -> list[TopicInfo]:
-        """Every topic that the caller may read."""
+        """Returns every topic that the caller may read."""
         return self.run(self.calls.topics())
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; :class:`TopicNotFoundError`."""
+        """Returns one topic; raises :class:`TopicNotFoundError`."""
         return self.run(self.calls.topic(name))
 
     def make_topic(self, name: str, *, queues: int | None = None) -> TopicInfo:
-        """Make a topic, or give one that is there more queues."""
+        """Creates a topic, or adds queues to an existing one."""
         return self.run(self.calls.make_topic(name, queues))
 
     def group(self, name: str) -> GroupInfo:
-        """The members of a group, how far it is in each queue, and its lag; :class:`NotFoundError`."""
+        """Returns the members of a group, how far it is in each queue, and its lag; raises :class:`NotFoundError`."""
         return self.run(self.calls.group(name))
 
     def join(
         self, group: str, topics: str | Iterable[str], *, session_timeout_ms: int = DEFAULT_SESSION_MS
     ) -> Membership:
-        """Become a member by hand; :class:`Consumer` does this and all that follows from it."""
+        """Joins a group by hand; :class:`Consumer` does this and all that follows from it."""
         return self.run(self.calls.join(group, topics, session_timeout_ms))
 
     def heartbeat(self, group: str, member_id: str) -> Membership:
-        """Stay a member, and learn the assignment of now; :class:`MemberNotFoundError`: join again."""
+        """Keeps the member alive and returns the current assignment; after :class:`MemberNotFoundError`, join again."""
         return self.run(self.calls.heartbeat(group, member_id))
 
     def leave(self, group: str, member_id: str) -> None:
-        """Give the queues to the other members at once."""
+        """Gives the queues to the other members at once."""
         self.run(self.calls.leave(group, member_id))
 
     def committed(self, group: str) -> dict[QueueRef, int]:
-        """Of each queue the next message to consume; a queue without a commit is left out."""
+        """Returns the next offset to consume of each queue; a queue without a commit is left out."""
         return self.run(self.calls.committed(group))
 
     def commit(
@@ -217,7 +229,7 @@ class Client:
         member: Membership | None = None,
         reset: bool = False,
     ) -> dict[QueueRef, int]:
-        """Commit, durably and all or nothing; without ``member`` the group must have none that is alive.
+        """Commits, durably and all or nothing; without ``member`` the group must have no live one.
 
         :class:`StaleGenerationError` if the queues were shared out anew. ``reset`` allows offsets below the committed.
         """
@@ -226,5 +238,5 @@ class Client:
         return self.run(self.calls.commit(group, offsets, member, reset=reset))
 
     def remove_group(self, name: str) -> None:
-        """Forget a group that has no live member, and its offsets."""
+        """Forgets a group that has no live member, and its offsets."""
         self.run(self.calls.remove_group(name))

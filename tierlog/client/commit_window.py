@@ -1,4 +1,4 @@
-"""What a consumer has read of one queue and not committed, and how far it may commit."""
+"""The messages of one queue that a consumer has read and not committed, and the offset that it may commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Window:
     def __init__(self, start: int) -> None:
         """Begins empty, at the offset of the next message to read."""
         self.committed = start
-        #: Of the next message to read.
+        #: Offset of the next message to read.
         self.read_to = start
         #: Bytes of messages that are not finished.
         self.open_bytes = 0
@@ -34,7 +34,7 @@ class Window:
         self._finished: deque[int] = deque()
 
     def __len__(self) -> int:
-        """Messages that were read and are not committed."""
+        """Returns the number of messages that were read and are not committed."""
         return len(self._open) + len(self._finished)
 
     @property
@@ -58,7 +58,7 @@ class Window:
         return not len(self) and self.read_to < self.committed
 
     def took(self, messages: Iterable[tuple[int, int]], next_offset: int) -> None:
-        """Add what was read: offset and size of each message, in order, and where reading goes on."""
+        """Adds what was read: offset and size of each message, in order, and where reading goes on."""
         for offset, size in messages:
             if offset < self.read_to:
                 raise ValueError(f"offset {offset} was read before {self.read_to}")
@@ -71,7 +71,7 @@ class Window:
         self.read_to = max(self.read_to, next_offset) if len(self) else next_offset
 
     def finish(self, offset: int) -> None:
-        """The message is done with; KeyError for one that is not open."""
+        """Marks a message as done; KeyError for one that is not open."""
         entry = self._by_offset.pop(offset)
         entry.is_finished = True
         self.open_bytes -= entry.size
@@ -79,13 +79,13 @@ class Window:
             self._finished.append(self._open.popleft().offset)
 
     def committed_to(self, offset: int) -> None:
-        """The group begins at ``offset`` from now on, which is not beyond :attr:`lowest_unfinished`."""
+        """Notes that the group begins at ``offset`` from now on, which is not beyond :attr:`lowest_unfinished`."""
         self.committed = offset
         while self._finished and self._finished[0] < offset:
             self._finished.popleft()
 
     def goes_on_at(self, committed: int) -> bool:
-        """Whether a consumer that finds this offset committed may go on with what it has, and miss nothing.
+        """Returns whether a consumer that finds this offset committed may go on with what it has, and miss nothing.
 
         Otherwise another member was further in the meantime, or somebody set the group back.
         """

@@ -18,16 +18,16 @@ from tierlog.client.async_client import AsyncClient
 from tierlog.client.async_consumer import AsyncConsumer
 from tierlog.client.client import Client
 from tierlog.client.consumer_settings import ConsumerCounts, Consuming, ConsumingChanges, Decision
-from tierlog.client.models import Message, QueueRef
+from tierlog.client.models import QueueRef, StoredMessage
 from tierlog.tiering.base.errors import ClosedError
 
 T = TypeVar("T")
 
-Handler = Callable[[Message], object]
-OnFailure = Callable[[Message, Exception], Decision]
+Handler = Callable[[StoredMessage], object]
+OnFailure = Callable[[StoredMessage, Exception], Decision]
 
 
-def stop(message: Message, error: Exception) -> Decision:
+def stop(message: StoredMessage, error: Exception) -> Decision:
     """Ends the consumer with the error: what happens to a message that cannot be handled, unless told otherwise."""
     return Decision.STOP
 
@@ -76,20 +76,20 @@ class Consumer:
             raise self._failure
 
     def start(self) -> None:
-        """Begin in the background, once."""
+        """Starts in the background, once."""
         if self._begun.is_set():
             raise ClosedError("a consumer begins once", hint="make another")
         self._thread.start()
         self._begun.wait()
 
     def stop(self) -> None:
-        """Begin to end, and do not wait for it; a handler may call it."""
+        """Begins to stop and does not wait; a handler may call it."""
         if self._loop is not None and self._consumer is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._consumer.stop)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the consumer has ended, for so long at most; says whether it has, and raises what was wrong.
+        """Waits until the consumer has ended, at most ``timeout_s``; returns whether it has, and raises what ended it.
 
         :class:`HandlerFailedError` after a failure that ``on_failure`` did not let pass, else what the service
         refused for good.
@@ -102,7 +102,7 @@ class Consumer:
         return True
 
     def close(self) -> None:
-        """Stop handing out, wait ``drain_s`` for handlers at work, commit what is done, and leave the group.
+        """Stops handing out, waits ``drain_s`` for running handlers, commits what is done, and leaves the group.
 
         Handlers that take longer are left alone, and their messages come again. Idempotent.
         """
@@ -132,10 +132,10 @@ class Consumer:
     async def _consume(self) -> None:
         hands = _Hands(self._settings.workers, self._group)
 
-        async def handle(message: Message) -> None:
+        async def handle(message: StoredMessage) -> None:
             await hands.call(self._handler, message)
 
-        async def decide(message: Message, error: Exception) -> Decision:
+        async def decide(message: StoredMessage, error: Exception) -> Decision:
             return await hands.call(self._on_failure, message, error)
 
         async with AsyncClient.like(self._client) as client:
@@ -165,7 +165,7 @@ class _Hands:
             thread.start()
 
     def close(self) -> None:
-        """End the threads as soon as they have nothing to do, and wait for none."""
+        """Ends idle threads at once and busy ones when they are done; waits for none."""
         for _ in self._threads:
             self._work.put(None)
 

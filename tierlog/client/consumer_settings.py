@@ -1,4 +1,4 @@
-"""How a consumer is to work: what it reads, how far ahead, in what order, and what it does about failures."""
+"""The settings of a consumer: what it reads, how far ahead, in what order, and what it does about failures."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _WAIT_MS = (100, 60_000)
 
 
 class Start(Enum):
-    """Where a queue begins for a group that has committed nothing in it."""
+    """The place where a queue begins for a group that has committed nothing in it."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class Decision(StrEnum):
-    """What happens to a message for which the handler failed as often as it may."""
+    """The fate of a message for which all tries of the handler failed."""
 
     SKIP = "skip"
     """It counts as done."""
@@ -37,33 +37,33 @@ class Consuming:
     """Settings of a consumer. With the defaults a kill repeats at most ``read_ahead`` messages of each queue."""
 
     workers: int = 8
-    """Handlers at work at once, over all queues."""
+    """Handlers that run at once, over all queues."""
     is_ordered: bool = True
-    """One message of a queue after the other, so that no more than a handler works for each queue. False: as many as
-    there are workers, in any order."""
+    """Whether the messages of a queue are handled one after another. False: as many at once as there are workers, in
+    any order."""
     read_ahead: int = 500
-    """Messages of a queue that were read and are not committed: what is at most handled again after a kill. A queue
-    with as many waits for the next commit, which comes as soon as half of them are done."""
+    """Maximum number of messages of a queue that were read and are not committed, and so of those handled again after
+    a kill. A queue at the limit waits for the next commit, which comes as soon as half of them are done."""
     read_ahead_bytes: int = 16 << 20
     """Bytes of a queue's messages that are not done; passed by one page at most."""
     commit_interval_s: float = 1.0
-    """How long a message that is done waits for its commit at most."""
+    """Maximum time from handling a message to its commit."""
     session_timeout_ms: int = 30_000
-    """How long the service waits for a consumer that says nothing before others get its queues."""
+    """Time without a heartbeat after which other members get the queues: 1,000 to 600,000."""
     heartbeat_s: float = 3.0
-    """How often it says something, and so how soon it learns of new members: three times a session at least."""
+    """Time between heartbeats, and so until new members are noticed; at most a third of the session."""
     drain_s: float = 30.0
-    """How long handlers at work are waited for, when the consumer closes or a queue is begun anew."""
+    """Time to wait for running handlers when the consumer closes or a queue is begun anew."""
     start: Start | int = Start.EARLIEST
-    """Where a queue begins without a commit; a number is a store time in ms."""
+    """The place where a queue without a commit begins; a number is a store time in ms."""
     tag: str | None = None
-    """Only messages that this tag expression fits."""
+    """A tag expression; other messages are skipped."""
     wait_ms: int = 20_000
-    """How long a pull waits at the end of a queue: 100 to 60,000."""
+    """Time that a pull waits at the end of a queue: 100 to 60,000."""
     tries: int = 3
-    """How often a handler gets a message before ``on_failure`` decides."""
+    """Number of times a handler gets a message before ``on_failure`` decides."""
     first_pause_s: float = 0.5
-    """Between the first two tries; each further pause is twice as long."""
+    """Pause between the first two tries; each further one is twice as long."""
     most_pause_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Consuming:
 
     @property
     def pauses(self) -> RetryPolicy:
-        """Between the tries of a handler."""
+        """The pauses between the tries of a handler."""
         return RetryPolicy(first_s=self.first_pause_s, most_s=self.most_pause_s)
 
     @property
@@ -110,7 +110,7 @@ class ConsumingChanges(TypedDict, total=False):
 
 @dataclass(slots=True)
 class ConsumerCounts:
-    """What a consumer has done since it was made."""
+    """The counts of a consumer since it was made."""
 
     handled: int = 0
     """Messages for which the handler returned."""
@@ -120,7 +120,7 @@ class ConsumerCounts:
     """Messages that ``on_failure`` gave up."""
     commits: int = 0
     refused_commits: int = 0
-    """Those of a generation that had passed."""
+    """Commits in a generation that had passed."""
     joins: int = 0
     rebalances: int = 0
     """Assignments that differed from the one before."""

@@ -1,4 +1,4 @@
-"""What the client raises: the errors that the service answered with, and a few of its own.
+"""The errors of the client: those that the service answered with, and a few of its own.
 
 A class is chosen by what the caller does about it; :mod:`tiering.base.errors` is the whole tree.
 
@@ -30,7 +30,7 @@ A class is chosen by what the caller does about it; :mod:`tiering.base.errors` i
 
 from __future__ import annotations
 
-from tierlog.client.models import Coverage, Message
+from tierlog.client.models import Coverage, StoredMessage
 from tierlog.tiering.base.errors import (
     AccessError,
     CapacityError,
@@ -96,6 +96,6 @@ class IncompleteAnswerError(UnavailableError):
 class HandlerFailedError(StoreError):
     """A handler failed for ``failed_message``, and ``on_failure`` said to stop; what it raised is the cause."""
 
-    def __init__(self, message: str, failed_message: Message) -> None:
+    def __init__(self, message: str, failed_message: StoredMessage) -> None:
         super().__init__(message)
         self.failed_message = failed_message

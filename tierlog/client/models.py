@@ -1,4 +1,4 @@
-"""What is sent and what is read: messages, what a query covered, topics, queues and consumer groups."""
+"""Values that are sent and read: messages, the coverage of a query, topics, queues and consumer groups."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class NewMessage:
-    """A message to append. The topic is said where it is sent."""
+class Message:
+    """A message to append. Its topic is an argument of the call."""
 
     body: bytes | str
     """At least one byte; text is sent as UTF-8."""
@@ -26,14 +26,15 @@ class NewMessage:
     tag: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
     born_ms: int | None = None
-    """ms since the epoch; None: when the store takes it."""
+    """ms since the epoch; None: the time when the store takes the message."""
     queue_id: int | None = None
     """None: spread round robin, or by ``sharding_key``."""
     sharding_key: str | None = None
     """Messages of one key go to one queue."""
 
     def line(self) -> bytes:
-        """The message as a line of NDJSON, without its end; :class:`InvalidRequestError` for what JSON cannot say."""
+        """Returns the message as a line of NDJSON, without its end; raises :class:`InvalidRequestError` for what JSON
+        cannot say."""
         document: Json = {}
         if isinstance(self.body, str):
             document["body"] = self.body
@@ -62,7 +63,7 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where one message went."""
+    """The place of one message."""
 
     message_id: str
     queue_id: int
@@ -71,7 +72,7 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StoredMessage:
     """A message that was read."""
 
     message_id: str
@@ -92,8 +93,8 @@ class Message:
     """Whether the body is as it was stored, because it could not be inflated."""
 
     @classmethod
-    def of(cls, found: Json) -> Message:
-        """From the fields of an answer; those of a newer service that are not known here are left out."""
+    def of(cls, found: Json) -> StoredMessage:
+        """Reads the fields of an answer; those of a newer service that are not known here are left out."""
         encoded = found.get("body_base64")
         return cls(
             message_id=found["message_id"],
@@ -116,23 +117,23 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class PulledPage:
-    """What one pull found; go on at ``next_offset``, whatever the status."""
+    """The result of one pull; go on at ``next_offset``, whatever the status."""
 
     status: PullStatus
     next_offset: int
     min_offset: int
     max_offset: int
-    messages: tuple[Message, ...]
+    messages: tuple[StoredMessage, ...]
 
     @classmethod
     def of(cls, found: Json) -> PulledPage:
-        """From an answer."""
+        """Reads an answer."""
         return cls(
             PullStatus(found["status"]),
             found["next_offset"],
             found["min_offset"],
             found["max_offset"],
-            tuple(map(Message.of, found["messages"])),
+            tuple(map(StoredMessage.of, found["messages"])),
         )
 
 
@@ -143,12 +144,12 @@ class CoveredRange:
     from_ms: int
     to_ms: int
     manifest_version: int | None = None
-    """Of an archive's list that was read; None for the hot tier."""
+    """The version of the archive's manifest that was read; None for the hot tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCoverage:
-    """What was searched of one store; None for a tier of which nothing is claimed."""
+    """The coverage of one store; None for a tier of which nothing is claimed."""
 
     store_id: str
     hot: CoveredRange | None
@@ -158,25 +159,25 @@ class StoreCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What was searched for one page, and what that took."""
+    """The coverage and the cost of one page."""
 
     complete: bool
     """Whether all that ``stores`` claim was searched in full for this page."""
     cut_by: str | None
-    """What ended the page: ``limit``, ``budget``, ``timeout``; None: nothing is left."""
+    """The limit that ended the page: ``limit``, ``budget``, ``timeout``; None: nothing is left."""
     stores: tuple[StoreCoverage, ...]
     failures: tuple[tuple[str, str], ...]
-    """What could not be read, and why."""
+    """Objects that could not be read, each with the reason."""
     requests: int
     """Requests to the object store."""
     bytes: int
     cost_usd: float
     document: Json
-    """The whole of it, as the service said it."""
+    """The whole coverage, as the service sent it."""
 
     @classmethod
     def of(cls, found: Json) -> Coverage:
-        """From an answer."""
+        """Reads an answer."""
         return cls(
             found["complete"],
             found["cut_by"],
@@ -210,7 +211,7 @@ def _range(found: Json | None) -> CoveredRange | None:
 class Page:
     """A page of a query; ``coverage`` says whether it is everything."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[StoredMessage, ...]
     next_cursor: str | None
     """None: there is nothing behind this page."""
     coverage: Coverage
@@ -229,7 +230,7 @@ class QueueRef:
 
     @classmethod
     def of(cls, found: Json) -> QueueRef:
-        """From an answer."""
+        """Reads an answer."""
         return cls(found["topic"], found["store_id"], found["queue_id"])
 
 
@@ -243,7 +244,7 @@ class QueueInfo:
     gaps: tuple[tuple[int, int], ...] | None
     """Ranges ``[first, next)`` that a restore left out; None while the archive cannot tell."""
     store_id: str | None
-    """Where a querier answers for several stores."""
+    """The queue's store, where a querier answers for several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,7 @@ class TopicInfo:
 
     @classmethod
     def of(cls, found: Json) -> TopicInfo:
-        """From an answer."""
+        """Reads an answer."""
         return cls(
             found["topic"], tuple(map(_queue, found["offsets"])), found["archive"], found["cold_retention_ms"],
             found["hold"],
@@ -284,7 +285,7 @@ class Membership:
 
     @classmethod
     def of(cls, found: Json) -> Membership:
-        """From an answer."""
+        """Reads an answer."""
         return cls(
             found["member_id"], found["generation"], found["session_timeout_ms"],
             tuple(map(QueueRef.of, found["assignment"])),
@@ -293,7 +294,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group is in one queue; ``lag`` counts messages still to consume, None where nobody knows."""
+    """The progress of a group in one queue; ``lag`` counts messages still to consume, None if unknown."""
 
     queue: QueueRef
     offset: int | None
@@ -309,14 +310,14 @@ class GroupInfo:
     name: str
     generation: int
     members: Mapping[str, tuple[QueueRef, ...]]
-    """What is assigned to each live member."""
+    """The queues that are assigned to each live member."""
     queues: tuple[QueueProgress, ...]
     lag: int | None
     stores_down: tuple[str, ...]
 
     @classmethod
     def of(cls, found: Json) -> GroupInfo:
-        """From an answer."""
+        """Reads an answer."""
         return cls(
             found["group"],
             found["generation"],

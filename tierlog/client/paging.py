@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from tierlog.client.calls import Calls, Query
 from tierlog.client.errors import IncompleteAnswerError
-from tierlog.client.models import Coverage, Message, Page
+from tierlog.client.models import Coverage, Page, StoredMessage
 from tierlog.client.requests import Flow
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.types import PullStatus
@@ -17,12 +17,12 @@ _LOG = logging.getLogger("tierlog.client")
 _MOST_OF_A_PAGE = 10_000
 #: Of one pull.
 _PULLED = 500
-#: How long the service waits for a message; at most, 60 s.
+#: Time that the service waits for a message; the maximum is 60 s.
 _WAIT_MS = 20_000
 
 
 class Paging:
-    """Where a query is. For one thread."""
+    """The position of a query. For one thread."""
 
     def __init__(self, calls: Calls, query: Query, limit: int | None, page_size: int, cursor: str | None) -> None:
         """``limit`` bounds the messages of all pages."""
@@ -41,7 +41,7 @@ class Paging:
         self.is_complete = False
 
     def next_page(self) -> Flow[Page | None]:
-        """The next page, None after the last one."""
+        """Returns the next page, None after the last one."""
         if self._is_over:
             return None
         limit = self._page_size if self._left is None else min(self._left, self._page_size)
@@ -51,9 +51,9 @@ class Paging:
         if self._left is not None:
             self._left -= len(page.messages)
         if self._requests_left is not None:
-            # a page that may ask for nothing still says what is missing, if anything is
+            # a page without a budget still reports what is missing
             self._requests_left = max(0, self._requests_left - page.coverage.requests)
-        # a budget or a time that ran out ends the query: who has more to spend goes on at the cursor
+        # an exhausted budget or time ends the query; a caller can continue at the cursor
         cut = page.coverage.cut_by not in (None, "limit")
         self._is_over = page.next_cursor is None or self._left == 0 or cut
         return page
@@ -65,7 +65,7 @@ class Paging:
 
 
 class _Read:
-    """What both kinds of pages tell."""
+    """The state that both kinds of pages show."""
 
     def __init__(self, paging: Paging) -> None:
         self._paging = paging
@@ -77,12 +77,12 @@ class _Read:
 
     @property
     def coverage(self) -> Coverage | None:
-        """Of the last page that was read."""
+        """The coverage of the last page that was read."""
         return self._paging.coverage
 
     @property
     def cursor(self) -> str | None:
-        """Behind the last page that was read; None: nothing is left."""
+        """The cursor behind the last page that was read; None if nothing is left."""
         return self._paging.cursor
 
 
@@ -97,8 +97,9 @@ class Pages(_Read):
         while (page := self._run(self._paging.next_page())) is not None:
             yield page
 
-    def messages(self) -> Iterator[Message]:
-        """The messages of all pages; :class:`IncompleteAnswerError` after those of a page that is not complete."""
+    def messages(self) -> Iterator[StoredMessage]:
+        """Yields the messages of all pages; raises :class:`IncompleteAnswerError` after those of a page that is not
+        complete."""
         for page in self:
             yield from page.messages
             self._paging.check()
@@ -115,8 +116,9 @@ class AsyncPages(_Read):
         while (page := await self._run(self._paging.next_page())) is not None:
             yield page
 
-    async def messages(self) -> AsyncIterator[Message]:
-        """The messages of all pages; :class:`IncompleteAnswerError` after those of a page that is not complete."""
+    async def messages(self) -> AsyncIterator[StoredMessage]:
+        """Yields the messages of all pages; raises :class:`IncompleteAnswerError` after those of a page that is not
+        complete."""
         async for page in self:
             for message in page.messages:
                 yield message
@@ -124,7 +126,7 @@ class AsyncPages(_Read):
 
 
 class Tailing:
-    """Where a reader of one queue is. For one thread."""
+    """The position of a reader of one queue. For one thread."""
 
     def __init__(
         self,
@@ -144,8 +146,8 @@ class Tailing:
         #: Of the next message.
         self.offset = offset
 
-    def next_messages(self) -> Flow[tuple[Message, ...] | None]:
-        """At least one message, however long that takes; None at the end of a queue that is not followed."""
+    def next_messages(self) -> Flow[tuple[StoredMessage, ...] | None]:
+        """Waits for at least one message, however long that takes; None at the end of a queue that is not followed."""
         while True:
             page = yield from self._calls.pull(
                 self._topic, self._queue_id, self.offset, _PULLED, wait_ms=_WAIT_MS if self._follows else 0,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from tierlog.client.calls import Calls
-from tierlog.client.models import Appended, NewMessage
+from tierlog.client.models import Appended, Message
 from tierlog.client.requests import Flow, T
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
@@ -34,25 +34,25 @@ from tierlog.tiering.base.types import Durability
 _LOG = logging.getLogger("tierlog.client")
 F = TypeVar("F")
 
-#: What a message takes beside its bytes, about.
+#: Memory that a message takes beside its bytes, about.
 _BESIDE_BYTES = 512
-#: How the refusal of a body that cannot be read names a message.
+#: Finds the line that the refusal of an unreadable body names.
 _LINE = re.compile(r"\bline \d")
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """When messages go out, and how many wait."""
+    """The size and pace of batches, and how many messages may wait."""
 
     max_messages: int = 1_000
-    """A batch that has so many goes at once."""
+    """A batch with this many is sent at once."""
     max_bytes: int = 1 << 20
-    """So does one of so many bytes; a larger message is a batch of its own."""
+    """So is one of this size; a larger message is a batch of its own."""
     linger_ms: int = 0
-    """How long the first message of a batch that is not full waits for others. The time that the batch before takes
+    """Time that the first message of a batch waits for others if the batch is not full; the time of the batch before it
     counts."""
     max_pending_bytes: int = 16 << 20
-    """What waits and what is on its way, at most; then senders wait."""
+    """Maximum size of all messages without an answer; senders wait beyond it."""
 
     def __post_init__(self) -> None:
         if min(self.max_messages, self.max_bytes, self.max_pending_bytes) < 1 or self.linger_ms < 0:
@@ -71,7 +71,8 @@ class Batch(Generic[F]):
 
 
 class Outbox(Generic[F]):
-    """What a producer has to send. For one thread at a time: whoever owns it has a lock or an event loop."""
+    """The messages that a producer has to send. For one thread at a time: whoever owns it has a lock or an event
+    loop."""
 
     def __init__(self, batching: Batching, clock: Clock) -> None:
         self._batching = batching
@@ -80,18 +81,18 @@ class Outbox(Generic[F]):
         self._waiting_bytes = self._pending_bytes = 0
         self._oldest_s = 0.0
         self._next = self._urgent_to = 0
-        #: How many messages were added, and how many of those, the oldest, are answered.
+        #: Numbers of messages that were added, and of the oldest of those that are answered.
         self.added = self.answered = 0
 
     def has_room(self, line: bytes) -> bool:
-        """Whether a message may be added; one that is larger than the bound may when it is alone."""
+        """Returns whether a message may be added; one that is larger than the bound may when it is alone."""
         return (
             not self._pending_bytes
             or self._pending_bytes + len(line) + _BESIDE_BYTES <= self._batching.max_pending_bytes
         )
 
     def add(self, line: bytes, future: F) -> None:
-        """Add a message behind the others."""
+        """Adds a message behind the others."""
         if not self._waiting:
             self._oldest_s = self._clock.monotonic_s()
         self._waiting.append((line, future))
@@ -100,12 +101,12 @@ class Outbox(Generic[F]):
         self.added += 1
 
     def hurry(self) -> int:
-        """Lets what waits now linger no longer; returns how many are to be answered for all of it to be."""
+        """Ends the linger of all that waits now; returns the number of answers to wait for."""
         self._urgent_to = self.added
         return self.added
 
     def due_in_s(self) -> float | None:
-        """When a batch may go, 0 for now; None if nothing waits."""
+        """Returns the seconds until a batch may go, 0 for now; None if nothing waits."""
         if not self._waiting:
             return None
         chosen = self._batching
@@ -115,7 +116,7 @@ class Outbox(Generic[F]):
         return max(0.0, self._oldest_s + chosen.linger_ms / 1000 - self._clock.monotonic_s())
 
     def take(self) -> Batch[F]:
-        """The oldest messages, as many as a batch has; something has to wait."""
+        """Returns the oldest messages, as many as a batch has; something has to wait."""
         lines: list[bytes] = []
         futures: list[F] = []
         size = 0
@@ -133,12 +134,12 @@ class Outbox(Generic[F]):
         return batch
 
     def take_all(self) -> Iterator[Batch[F]]:
-        """All that waits."""
+        """Yields batches until nothing waits."""
         while self._waiting:
             yield self.take()
 
     def done(self, batch: Batch[F]) -> None:
-        """Give back the room of a batch that is on its way no more."""
+        """Gives back the room of a batch that was answered."""
         self._pending_bytes -= batch.size
         self.answered += len(batch.lines)
 
@@ -156,7 +157,7 @@ def _send_batch(
     pieces = [(0, len(batch.lines))]
     whole: InvalidRequestError | None = None
     try:
-        yield from calls.home(topic)  # what is wrong with the topic is not looked for in the messages
+        yield from calls.home(topic)  # an error of the topic is not an error of a message
         while pieces:
             start, end = pieces.pop()
             key = f"{producer}:{batch.first + start}"
@@ -177,9 +178,9 @@ def _send_batch(
 
 
 def _is_of_all(whole: InvalidRequestError, first: Appended | StoreError, second: InvalidRequestError) -> bool:
-    """Whether a refusal is that of every message: of the batch, and of the first two alone in the same words.
+    """Returns whether a refusal concerns every message: batch and first two messages are refused in the same words.
 
-    What is wrong with a message is told with its place: a position, or a line of the body in the words.
+    The refusal of a single message names its place: a position, or a line of the body in its words.
     """
     return (
         not isinstance(whole, MessageTooLargeError)
@@ -204,10 +205,10 @@ def _abandoned(batch: Batch[F]) -> list[Appended | StoreError]:
 
 
 class _Sending(Generic[F]):
-    """What producers for threads and for event loops have in common: their batches and what became of them."""
+    """The common part of producers for threads and for event loops: their batches and the answers."""
 
     def __init__(self, calls: Calls, topic: str, durability: Durability, batching: Batching) -> None:
-        self.outbox: Outbox[F] = Outbox(batching, calls.asking.clock)
+        self.outbox: Outbox[F] = Outbox(batching, calls.attempts.clock)
         self._calls = calls
         self._topic = topic
         self._durability = durability
@@ -231,14 +232,14 @@ class _Sending(Generic[F]):
         return results
 
     def done(self, batch: Batch[F], results: Sequence[Appended | StoreError]) -> None:
-        """Give back the room of a batch, and remember the first failure."""
+        """Gives back the room of a batch, and remembers the first failure."""
         self.outbox.done(batch)
         last = results[-1]
         self._silence = last if self.is_closed and isinstance(last, UnavailableError) else None
         self._failure = self._failure or next((one for one in results if isinstance(one, StoreError)), None)
 
     def take_failure(self) -> StoreError | None:
-        """The first failure since it was last asked for."""
+        """Returns the first failure since it was last asked for."""
         failure, self._failure = self._failure, None
         return failure
 
@@ -278,13 +279,13 @@ class Producer:
         queue_id: int | None = None,
         sharding_key: str | None = None,
     ) -> Future[Appended]:
-        """Send a message in the background; the future says where it went, or raises why it did not.
+        """Sends a message in the background; the future gets its place, or the error.
 
         Waits only while ``max_pending_bytes`` are on their way. Raises :class:`InvalidRequestError` for what is no
         message, :class:`ClosedError`. Callbacks of the future run on the thread that sends: they may submit, which
         does not wait there, but not wait for other messages.
         """
-        line = NewMessage(body, keys, tag, properties or {}, born_ms, queue_id, sharding_key).line()
+        line = Message(body, keys, tag, properties or {}, born_ms, queue_id, sharding_key).line()
         future: Future[Appended] = Future()
         is_callback = threading.current_thread() is self._thread
         with self._changed:
@@ -306,14 +307,14 @@ class Producer:
         queue_id: int | None = None,
         sharding_key: str | None = None,
     ) -> Appended:
-        """Send a message, with those of other threads, and wait until it is as durable as was asked for."""
+        """Sends a message, batched with those of other threads, and waits until it is as durable as asked for."""
         return self.submit(
             body, keys=keys, tag=tag, properties=properties, born_ms=born_ms, queue_id=queue_id,
             sharding_key=sharding_key,
         ).result()  # fmt: skip
 
     def flush(self) -> None:
-        """Wait until all that was sent before is answered.
+        """Waits until all that was sent before is answered.
 
         Raises the first error of a message since the last flush, whether anybody looked at its future or not.
         """
@@ -326,7 +327,7 @@ class Producer:
             raise failure
 
     def close(self) -> None:
-        """Flush, and end; messages left when a whole call had no answer fail with its error. Idempotent."""
+        """Flushes and ends; messages that remain when a whole call had no answer fail with its error. Idempotent."""
         with self._changed:
             self._sending.is_closed = True
             self._changed.notify_all()
@@ -353,14 +354,14 @@ class Producer:
                     future.set_exception(result)
                 else:
                     future.set_result(result)
-            except BaseException:  # an exit of a callback; the others wait for their answers
+            except BaseException:  # a callback exits; other senders still wait for their answers
                 _LOG.exception("a callback of a message failed")
         with self._changed:
             self._sending.done(batch, results)
             self._changed.notify_all()
 
     def _give_up(self) -> None:
-        """Nothing waits for a thread that has ended."""
+        """Fails what waits for a thread that has ended."""
         with self._changed:
             self._sending.is_closed = True
             left = list(self._outbox.take_all())
@@ -414,12 +415,12 @@ class AsyncProducer:
         queue_id: int | None = None,
         sharding_key: str | None = None,
     ) -> asyncio.Future[Appended]:
-        """Send a message in the background; the future says where it went, or raises why it did not.
+        """Sends a message in the background; the future gets its place, or the error.
 
         Waits only while ``max_pending_bytes`` are on their way. Raises :class:`InvalidRequestError` for what is no
         message, :class:`ClosedError`.
         """
-        line = NewMessage(body, keys, tag, properties or {}, born_ms, queue_id, sharding_key).line()
+        line = Message(body, keys, tag, properties or {}, born_ms, queue_id, sharding_key).line()
         future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         async with self._changed:
             await self._changed.wait_for(lambda: self._sending.is_closed or self._outbox.has_room(line))
@@ -442,7 +443,7 @@ class AsyncProducer:
         queue_id: int | None = None,
         sharding_key: str | None = None,
     ) -> Appended:
-        """Send a message, with those of other tasks, and wait until it is as durable as was asked for.
+        """Sends a message, batched with those of other tasks, and waits until it is as durable as asked for.
 
         One that is cancelled may be in the log or not.
         """
@@ -453,7 +454,7 @@ class AsyncProducer:
         return await future
 
     async def flush(self) -> None:
-        """Wait until all that was sent before is answered.
+        """Waits until all that was sent before is answered.
 
         Raises the first error of a message since the last flush, whether anybody looked at its future or not.
         """
@@ -466,7 +467,7 @@ class AsyncProducer:
             raise failure
 
     async def close(self) -> None:
-        """Flush, and end; messages left when a whole call had no answer fail with its error. Idempotent.
+        """Flushes and ends; messages that remain when a whole call had no answer fail with its error. Idempotent.
 
         One that is cancelled leaves the rest to the task that sends.
         """

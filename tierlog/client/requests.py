@@ -36,9 +36,9 @@ class Request:
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     waits_s: float = 0.0
-    """How long the service is asked to wait before it answers."""
+    """Time that the service is asked to wait before it answers."""
     within_s: float | None = None
-    """How long each step may take; None: what the transport was told."""
+    """Time-out of each step; None: that of the transport."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing is to be asked for so long."""
+    """A time in which nothing is to be asked."""
 
     seconds: float
 
@@ -62,29 +62,29 @@ Flow = Generator[Request | Pause, Answer | None, T]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a call goes on when the service does not answer, or answers that it cannot for now."""
+    """The bounds within which a call is repeated while the service does not answer, or says that it cannot for now."""
 
     within_s: float = 120.0
-    """From the first try to the last; 0: one try. A longer pause than is left ends the call at once."""
+    """Time from the first try to the last; 0: one try. A pause longer than what is left ends the call at once."""
     first_s: float = 0.1
-    """The first pause; each further one is twice as long, and the service's own wish goes before."""
+    """The first pause; each further one is twice as long. A longer ``Retry-After`` wins."""
     most_s: float = 10.0
 
 
 @dataclass(slots=True)
 class Tries:
-    """What is known of the tries of one request that failed before the last one."""
+    """The failed tries of one request before its last one."""
 
     may_be_done: bool = False
-    """Whether one of them may have done what was asked for: nobody said that it has not."""
+    """Whether one of them may have taken effect: no answer said that it did not."""
 
 
-#: One try, for those who have their own way to wait.
+#: One try, for callers that repeat by themselves.
 ONCE = RetryPolicy(within_s=0.0)
 
 
-class Asking:
-    """Asks until there is an answer that counts. Thread safe."""
+class RequestAttempts:
+    """Attempts of a request, repeated until there is an answer that counts. Thread safe."""
 
     def __init__(self, clock: Clock, randomness: Randomness, retries: RetryPolicy) -> None:
         self.clock = clock
@@ -92,14 +92,14 @@ class Asking:
         self.retries = retries
 
     def backoff(self, retries: RetryPolicy | None = None) -> Backoff:
-        """Fresh pauses, as long as those of a call."""
+        """Returns fresh pauses, as long as those of a call."""
         chosen = retries or self.retries
         return Backoff(self.clock, self.randomness, first_s=chosen.first_s, most_s=chosen.most_s)
 
     def answer(self, request: Request, retries: RetryPolicy | None = None, tries: Tries | None = None) -> Flow[Answer]:
-        """The answer of a success; raises what the service refused with, :class:`NoAnswerError` if nobody answered.
+        """Returns the answer of a success; raises the service's refusal, or :class:`NoAnswerError` if nobody answered.
 
-        Every request that goes this way may be repeated; ``tries`` is told what came of it before.
+        Every request that goes this way may be repeated; ``tries`` records the failed tries.
         """
         chosen = retries or self.retries
         backoff = self.backoff(chosen)
@@ -128,12 +128,12 @@ class Asking:
             yield Pause(pause_s)
 
     def document(self, request: Request, retries: RetryPolicy | None = None, tries: Tries | None = None) -> Flow[Json]:
-        """The JSON object of the answer."""
+        """Returns the JSON object of the answer."""
         return document_of((yield from self.answer(request, retries, tries)))
 
 
 def document_of(answer: Answer) -> Json:
-    """The JSON object that a good answer is."""
+    """Returns the JSON object of a successful answer; raises :class:`StoreError` if it has none."""
     document = _parsed(answer.body)
     if document is None:
         raise StoreError(f"an answer ({answer.status}) without JSON", hint="is it tierlog that answers there?")
@@ -141,7 +141,7 @@ def document_of(answer: Answer) -> Json:
 
 
 def told_ms(answer: Answer) -> int | None:
-    """The time of the service, in ms and to the second; None if the answer does not tell it."""
+    """Returns the service's time in ms, to the second; None if the answer has no date."""
     try:
         told = parsedate_to_datetime(answer.headers.get("date", ""))
     except ValueError:
@@ -151,7 +151,7 @@ def told_ms(answer: Answer) -> int | None:
 
 def _error(answer: Answer) -> StoreError:
     error = refusal(answer.status, _parsed(answer.body), "the service")
-    if isinstance(error, ClosedError):  # the service's store, not this client: it ends, and may begin again
+    if isinstance(error, ClosedError):  # the service's store closed, not this client; the service may come back
         return UnavailableError(f"the service is ending: {error.message}")
     return error
 

@@ -27,19 +27,19 @@ from tierlog.tiering.remote.http_client import HttpClient
 
 _JSON = "application/json"
 _CONNECT_S = 10.0
-#: Connections kept; more are opened where more threads ask at once, and closed afterwards.
+#: Connections kept; further ones are closed after their request.
 _KEPT = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How to speak to one service. What is not given is taken from the environment, each time it is needed."""
+    """The address of one service and the access to it. What is not given is read from the environment at each use."""
 
     address: ServiceAddress
     given: Mapping[str, str]
-    """Names of the environment, and what goes before it."""
+    """Values that override variables of the environment, by their names."""
     timeout_s: float
-    """How long an answer, and each further piece of it, may stay away."""
+    """Time-out for an answer, and for each further piece of it."""
 
     @classmethod
     def of(
@@ -53,7 +53,8 @@ class Service:
         key: Path | None,
         timeout_s: float,
     ) -> Service:
-        """Raises :class:`InvalidRequestError` for anything but the URL of a service, and for what is no token."""
+        """Makes a service of a URL; raises :class:`InvalidRequestError` for one that is none, and for an invalid
+        token."""
         files = {TOKEN_FILE: token_file, CA_FILE: ca_file, CLIENT_CERTIFICATE: certificate, CLIENT_KEY: key}
         given = {name: str(path) for name, path in files.items() if path is not None}
         if token is not None:
@@ -72,28 +73,28 @@ class Service:
         return f"{self.address}{request.path}"
 
     def headers(self, request: Request) -> dict[str, str]:
-        """All headers of a request; a mounted token may have changed since the last one."""
+        """Returns all headers of a request; a mounted token may have changed since the last one."""
         authorised = self._access().headers(is_private=self.address.is_private)
         return {"Accept": _JSON, "Accept-Encoding": "identity", **authorised, **request.headers}
 
     def tls(self) -> ssl.SSLContext | None:
-        """Returns how to check the service; None for one without TLS."""
+        """Returns the TLS context of the service; None for one without TLS."""
         return self._access().tls() if self.address.is_tls else None
 
     def http(self, clock: Clock) -> HttpClient:
-        """A blocking client for :meth:`headers`, which bring the token, with the files of now."""
+        """Returns a blocking client with the certificate files of now; tokens come with :meth:`headers`."""
         return HttpClient(replace(self._access(), token=None), self.timeout_s, kept=_KEPT, clock=clock)
 
     def read_s(self, request: Request) -> float:
-        """Returns for how long the answer of a request may stay away."""
+        """Returns the time-out for the answer to a request."""
         return (request.within_s or self.timeout_s) + request.waits_s
 
     def connect_s(self, request: Request) -> float:
-        """Returns how long connecting may take."""
+        """Returns the time-out for connecting."""
         return min(request.within_s or self.timeout_s, _CONNECT_S)
 
     def failure(self, error: BaseException) -> StoreError:
-        """Returns the error of a request without an answer; a service that cannot be believed is not asked again."""
+        """Returns the error of a request without an answer; a service with a wrong certificate is not asked again."""
         for one in (error, *error.args, error.__cause__, getattr(error, "certificate_error", None)):
             if isinstance(one, ssl.SSLCertVerificationError):
                 why = getattr(one, "verify_message", "its certificate is not trusted")  # aiohttp's has none
@@ -109,18 +110,19 @@ class Service:
 
 
 class Transport(Protocol):
-    """How requests get there. Thread safe."""
+    """The way of requests to a service. Thread safe."""
 
     def send(self, request: Request) -> Answer:
-        """The answer, whatever it is; :class:`NoAnswerError` if there is none, :class:`AccessError` from a stranger."""
+        """Returns the answer, whatever its status; raises :class:`NoAnswerError` if there is none, :class:`AccessError`
+        if the server is not who it says it is."""
         ...
 
     def pause(self, seconds: float) -> None:
-        """Wait; :class:`ClosedError` once the transport is closed."""
+        """Waits; raises :class:`ClosedError` once the transport is closed."""
         ...
 
     def close(self) -> None:
-        """End pauses and close connections. Idempotent."""
+        """Ends pauses and closes connections. Idempotent."""
         ...
 
 
@@ -135,7 +137,7 @@ class HttpTransport:
         self._http.check_certificates(service.address)
 
     def send(self, request: Request) -> Answer:
-        """The answer, whatever it is; :class:`NoAnswerError` if there is none, :class:`AccessError` from a stranger."""
+        """See :meth:`Transport.send`."""
         if self._closed.is_set():
             raise ClosedError("the client is closed")
         here = self._service
@@ -149,18 +151,18 @@ class HttpTransport:
         return Answer(answer.status, answer.headers, answer.content)
 
     def pause(self, seconds: float) -> None:
-        """Wait; :class:`ClosedError` once the transport is closed."""
+        """Waits; raises :class:`ClosedError` once the transport is closed."""
         if self._clock.wait(self._closed, seconds):
             raise ClosedError("the client is closed")
 
     def close(self) -> None:
-        """End pauses and close connections that nobody uses. Idempotent."""
+        """Ends pauses and closes idle connections. Idempotent."""
         self._closed.set()
         self._http.close()
 
 
 def run(flow: Flow[T], transport: Transport) -> T:
-    """Work a flow off, and return what it returns."""
+    """Runs a flow to its end and returns its result."""
     try:
         step = next(flow)
         while True:

@@ -43,7 +43,7 @@ from tierlog.service.api.routes import (
     timeline,
     topics,
 )
-from tierlog.service.archive.readable import Served
+from tierlog.service.archive.readers import Served
 from tierlog.service.cluster.queue_counts import QueueCounts
 from tierlog.service.cluster.view import ClusterView, claim_group
 from tierlog.service.config.settings import Settings
@@ -135,7 +135,7 @@ def _wrap(
     """
     lanes, table = app.state.lanes, route_table(app)
     store = engine.own_store
-    if store is not None and store.tracer is NO_TRACER:  # an append that is followed belongs to one request
+    if store is not None and store.tracer is NO_TRACER:  # a traced append belongs to one request
         app.add_middleware(
             AppendFastPath, engine=store, settings=settings, lanes=lanes, needs_tokens=control is not None
         )
@@ -167,9 +167,13 @@ def routed_app(*, access: bool) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # of our own; its logs quote what clients sent
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+        },  # our own; its logs quote what clients sent
     )
-    app.state.exact = StrictRequests()
+    app.state.strict = StrictRequests()
     describe(app, access=access)
     for router in _ROUTERS:
         app.router.routes.extend(router.routes)  # included as routers, each would be searched twice
@@ -177,12 +181,13 @@ def routed_app(*, access: bool) -> FastAPI:
 
 
 def route_table(app: FastAPI) -> RouteTable:
-    """The lane and the store that each route of an application declares."""
+    """Returns the lane and the store that each route of an application declares."""
     return RouteTable((one.path, one.methods or (), one.traits) for one in app.routes if isinstance(one, LaneRoute))
 
 
 def _open_routes(app: FastAPI) -> list[BaseRoute]:
-    """The page with its files, health, and the description of the API: they tell nothing about a store's messages."""
+    """Returns the page with its files, health, and the description of the API: they tell nothing about a store's
+    messages."""
     described = [route for route in app.routes if getattr(route, "path", None) == app.openapi_url]
     return [*described, *health.router.routes, *page.router.routes]
 

@@ -70,7 +70,7 @@ class AppendBatcher:
     def __init__(self, append: Append, lane: Lane) -> None:
         self._append = append
         self._lane = lane
-        #: Groups that wait, in their order; a key is there as long as a task appends for it.
+        #: Waiting groups, in their order; a key exists while a task appends for it.
         self._waiting: dict[tuple[str, Durability], deque[_Group]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -86,7 +86,7 @@ class AppendBatcher:
         groups = self._waiting.get(key)
         if groups is None:
             groups = self._waiting[key] = deque()
-            # in a context of its own, as it goes on with the requests of others
+            # in a context of its own, because it continues with other requests
             task = loop.create_task(self._run(key), context=contextvars.Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -118,7 +118,7 @@ class AppendBatcher:
         if group.timer is not None:
             group.timer.cancel()
         for (_, answer), one in zip(group.requests, found, strict=True):
-            if answer.done():  # it waited for too long, or is not waited for any more
+            if answer.done():  # it waited too long, or its client is gone
                 continue
             if isinstance(one, Exception):
                 answer.set_exception(one)
@@ -204,7 +204,7 @@ class AppendFastPath:
                 answer = await self._gathering.append(topic, durability, content.count(b"{"), read)
                 response: ASGIApp | None = None if answer is None else _Answer(answer)
             else:
-                del content  # of which nobody but the body may keep anything
+                del content  # nobody but the body may keep a reference to it
                 incoming = RequestMessages(kind, topic, self._engine, self._settings, self._lanes.parsing)
                 response = await incoming.append(body, self._lanes.append, durability, None, form)
         except StoreError as error:

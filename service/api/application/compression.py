@@ -12,13 +12,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tierlog.service.api.lanes import Lane
 from tierlog.service.api.negotiation import weight_of
 
-#: A smaller body gains nothing by it.
+#: Smaller bodies do not gain by compression.
 _LEAST_BYTES = 1 << 10
-#: A larger piece takes longer than the event loop may be away, and is compressed on a thread.
+#: Larger pieces are compressed on a thread: they would block the event loop for too long.
 _LONG_BYTES = 32 << 10
-#: The first one first, where a client has no preference.
+#: In order of preference, for clients that have none.
 _ENCODINGS = ("zstd", "gzip")
-#: Arrow and Parquet are left as they are: compressed inside, or read where they lie.
+#: Arrow and Parquet are not compressed: they are compressed inside, or read in place.
 _KINDS = ("application/json", "application/problem+json", "application/x-ndjson", "text/")
 _RAW_KINDS = tuple(kind.encode() for kind in _KINDS)
 

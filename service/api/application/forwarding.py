@@ -46,7 +46,7 @@ from tierlog.tiering.remote.endpoint import TOKEN_OVER_HTTP, ServiceAccess, Serv
 from tierlog.tiering.remote.problems import problem_title, problem_type
 
 _LOG = logging.getLogger("tierlog")
-#: The store that a request is for, and who sent it on; in answers the store that answers, and its address.
+#: The store that a request is for, and the node that forwarded it; in answers, the store and its address.
 STORE, SENDER, ADDRESS = "Tierlog-Store", "Tierlog-Forwarded", "Tierlog-Address"
 _STORE, _SENDER = STORE.lower().encode(), SENDER.lower().encode()
 _SAFE = ("GET", "HEAD")
@@ -63,7 +63,7 @@ _OF_A_CONNECTION = frozenset(
         b"trailer", b"transfer-encoding", b"upgrade",
     )
 )  # fmt: skip
-#: Headers of requests that this node has judged for both, or sets itself.
+#: Headers of requests that this node has handled for both, or sets itself.
 _JUDGED_HERE = frozenset(
     (
         b"host", b"expect", b"origin", b"sec-fetch-dest", b"sec-fetch-mode", b"sec-fetch-site", b"sec-fetch-user",
@@ -74,7 +74,7 @@ _SET_HERE = frozenset((b"date", b"server", b"x-request-id"))
 
 
 def request_headers(given: Iterable[tuple[bytes, bytes]], more: Mapping[str, str]) -> Pairs:
-    """Headers of a request as it is sent on; those of ``more`` replace others of the same names.
+    """Returns the headers of a forwarded request; those of ``more`` replace others of the same names.
 
     Raises :class:`InvalidRequestError` for a value that is not UTF-8, which the client library would change.
     """
@@ -91,7 +91,7 @@ def request_headers(given: Iterable[tuple[bytes, bytes]], more: Mapping[str, str
 
 
 def answer_headers(given: Iterable[tuple[bytes, bytes]], more: Mapping[str, str]) -> Pairs:
-    """Headers of an answer as it is handed back."""
+    """Returns the headers of an answer as the client gets them."""
     return _passed(given, _SET_HERE, more)
 
 
@@ -101,7 +101,7 @@ def _passed(given: Iterable[tuple[bytes, bytes]], left_out: frozenset[bytes], mo
     ours = {name.lower().encode(): value.encode() for name, value in more.items()}
     dropped = {*_OF_A_CONNECTION, *left_out, *named, *ours}
     if any(name == b"transfer-encoding" for name, _ in headers):
-        dropped.add(b"content-length")  # which does not hold for the body
+        dropped.add(b"content-length")  # not true of the forwarded body
     return [*((name, value) for name, value in headers if name not in dropped), *ours.items()]
 
 
@@ -169,7 +169,7 @@ class Forwarding:
                 return
             with self._places.one_of(place.store_id):
                 scope["route"] = _Forwarded()
-                tells = _tells_homes(asked, scope)
+                shows_homes = _may_see_homes(asked, scope)
                 await _Forward(
                     self._session,
                     idle_s=self._idle_s,
@@ -178,18 +178,18 @@ class Forwarding:
                     scope=scope,
                     receive=receive,
                     send=send,
-                    tells=tells,
+                    shows_homes=shows_homes,
                 ).run()
         except _MisdirectedError as error:
             await _misdirected(error)(scope, receive, send)
         except _RefusedError as error:
             told = error.error
-            if isinstance(told, UnavailableError) and asked is not None and not _tells_homes(asked, scope):
+            if isinstance(told, UnavailableError) and asked is not None and not _may_see_homes(asked, scope):
                 told = _SILENCE
             await store_error(Request(scope), told)(scope, receive, send)
 
     async def _elsewhere(self, asked: RoutedRequest, scope: Scope, cluster: ClusterView) -> StorePlace | None:
-        """The store that is meant, if it is another node's; raises :class:`_RefusedError`."""
+        """Returns the store that is meant, if it is another node's; raises :class:`_RefusedError`."""
         try:
             store_id = await self._store_meant(asked, scope, cluster)
             if store_id is None:
@@ -209,13 +209,13 @@ class Forwarding:
         if asked.group is not None and asked.store_id is None and asked.group in self._homes:
             return self._homes[asked.group]
         with self._places.one_of(""):
-            work = partial(target_store, asked, cluster, self._topics, tells_homes=_tells_homes(asked, scope))
+            work = partial(target_store, asked, cluster, self._topics, shows_homes=_may_see_homes(asked, scope))
             meant = await asyncio.wrap_future(self._pool.submit(work))
         self._remember(asked, meant)
         return meant.store_id
 
     def _remember(self, asked: RoutedRequest, meant: RouteTarget) -> None:
-        """Remembers the home of a group, which is decided for good; that there is none may change at any time."""
+        """Remembers the home of a group, which never changes; that a group has no home is not remembered."""
         if asked.group is not None and meant.is_home:
             if len(self._homes) >= _REMEMBERED_GROUPS:
                 self._homes.clear()
@@ -224,7 +224,7 @@ class Forwarding:
     async def _check_meant(
         self, asked: RoutedRequest, scope: Scope, cluster: ClusterView | None, headers: Headers, sender: str
     ) -> None:
-        """Refuses what another node sent on and is not meant for this one: nodes that disagree would send it round."""
+        """Rejects a forwarded request that is not for this node; nodes that disagree would otherwise loop."""
         own: str | None = cluster.own_store if cluster is not None else scope["app"].state.engine.store_id
         meant = headers.get(STORE, own)
         try:
@@ -255,7 +255,7 @@ def _caller(scope: Scope) -> Caller | None:
     return caller
 
 
-def _tells_homes(asked: RoutedRequest, scope: Scope) -> bool:
+def _may_see_homes(asked: RoutedRequest, scope: Scope) -> bool:
     """Whether the caller may learn where the group or the topic of a request is.
 
     Only the home of a group knows its topics, and answers others as if the group were not there.
@@ -288,7 +288,7 @@ class _Places:
 
     @contextmanager
     def one_of(self, store_id: str) -> Iterator[None]:
-        """Counts a request; raises :class:`_RefusedError` if there are enough."""
+        """Counts a request; raises :class:`_RefusedError` if there are too many."""
         if self._taken[store_id] >= self._most:
             raise _RefusedError(
                 OverloadedError(
@@ -310,10 +310,10 @@ class _Forward:
 
     def __init__(
         self, session: NodeSession, *, idle_s: float, cluster: ClusterView, place: StorePlace,
-        scope: Scope, receive: Receive, send: Send, tells: bool,
+        scope: Scope, receive: Receive, send: Send, shows_homes: bool,
     ) -> None:  # fmt: skip
-        """With ``tells``, a refusal may say which store it is of, and where that is."""
-        self._tells = tells
+        """With ``shows_homes``, a refusal may say which store it is of, and where that is."""
+        self._shows_homes = shows_homes
         self._session, self._idle_s, self._cluster, self._place = session, idle_s, cluster, place
         self._scope, self._receive, self._send = scope, receive, send
         self._is_gone = self._has_begun = False
@@ -365,7 +365,7 @@ class _Forward:
                 await self._hand_back(answer)
 
     def _checked(self, answer: NodeAnswer) -> Response | None:
-        """A refusal, if another than the store that is meant has answered."""
+        """Returns a refusal if a store answered that is not the one that is meant."""
         found = next((value.decode("latin-1") for name, value in answer.headers if name.lower() == _STORE), None)
         if answer.status == 421 and found is not None:
             self._cluster.refresh_soon()
@@ -387,7 +387,7 @@ class _Forward:
         own = self._cluster.own_store
         named = {STORE: self._place.store_id, ADDRESS: self._place.url}
         headers = answer.headers
-        if not self._tells and answer.status in (401, 403, 404):  # as if this node had it to say
+        if not self._shows_homes and answer.status in (401, 403, 404):  # as if this node had it to say
             headers = [(name, value) for name, value in headers if name.lower() != _STORE]
             named = {} if own is None else {STORE: own}
         self._has_begun = True
@@ -423,7 +423,7 @@ class _Forward:
             self._is_gone = (await self._receive())["type"] == "http.disconnect"
 
     def _moved(self) -> None:
-        """Begins the wait anew: something came or went, so the other side lives."""
+        """Restarts the timeout: something was sent or received, so the other side is alive."""
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time() + self._idle_s)
 
@@ -456,7 +456,7 @@ class _Forward:
         return self._unavailable(detail, hint)
 
     def _unavailable(self, detail: str, hint: str, *, retry_s: int | None = None) -> Response:
-        if not self._tells:
+        if not self._shows_homes:
             return store_error(Request(self._scope), UnavailableError(_SILENCE.message, hint=hint))
         return problem(
             503, problem_title(UnavailableError), detail, uri=problem_type(UnavailableError), hint=hint,
@@ -468,7 +468,7 @@ _SILENCE = UnavailableError("the store that is meant cannot be asked now", hint=
 
 
 def _check_token(scope: Scope, address: ServiceAddress) -> None:
-    """Refuses to send a token on readable, however it came here, unless the operator allows it."""
+    """Refuses to forward a token over an unencrypted connection, unless the operator allows it."""
     is_secret = any(name == b"authorization" for name, _ in scope["headers"])
     if is_secret and not address.is_private and not ServiceAccess.of().is_token_for_all:
         raise UnavailableError(
@@ -478,7 +478,7 @@ def _check_token(scope: Scope, address: ServiceAddress) -> None:
 
 
 def _named(send: Send, store_id: str) -> Send:
-    """Adds to answers of this process which store they are of."""
+    """Adds the id of the store to answers of this process."""
     header = (_STORE, store_id.encode())
 
     async def named(message: Message) -> None:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 #: Bytes of an answer that are read ahead of its reader.
 _AHEAD_BYTES = 64 << 10
-#: A machine that is gone without a word is noticed after about 30 s, however long an answer may take.
+#: A machine that vanishes is noticed after about 30 s, however long an answer may take.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-#: Headers that the library would add of its own.
+#: Headers that the library would add by itself.
 _NOT_OURS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _MAY_BE_SENT_TWICE = ("GET", "HEAD")
 
@@ -49,7 +49,8 @@ class NodeAnswer:
         self.headers: Headers = answer.raw_headers
 
     async def pieces(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """The body as it arrives, each piece with whether more may come; :class:`BrokenOffError` if it does not end."""
+        """Yields the body as it arrives, each piece with whether more may come; raises :class:`BrokenOffError` if it
+        does not end."""
         import aiohttp
 
         content = self._answer.content
@@ -133,7 +134,8 @@ class NodeSession:
         return self._session
 
     def _context(self) -> ssl.SSLContext:
-        """The TLS context, made again when a file of it has changed: certificates are replaced while a service runs."""
+        """Returns the TLS context, made again when a file of it has changed: certificates are replaced while a service
+        runs."""
         access = ServiceAccess.of()
         files = (access.ca_file, access.certificate, access.key)
         stamps = [None if path is None else (path, os.stat(path).st_mtime_ns) for path in files]

@@ -24,7 +24,7 @@ from tierlog.service.access.audit import AuditLog
 from tierlog.service.access.control import AccessControl
 from tierlog.service.api.application.app import create_app
 from tierlog.service.archive.querier import Querier
-from tierlog.service.archive.readable import Served
+from tierlog.service.archive.readers import Served
 from tierlog.service.cluster.table_view import OwnNode, TableView
 from tierlog.service.cluster.view import ClusterView
 from tierlog.service.config.serve import ServeSettings
@@ -44,9 +44,9 @@ from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import Tracer
 from tierlog.tiering.hot.identity import StoreIdentity
 
-#: Requests that are being answered get this long after the stop.
+#: Time for running requests after the stop.
 _GRACE_S = 2
-#: The whole way out gets this long; then the process ends as it stands, which a store survives like a kill.
+#: Time for the whole stop; then the process ends as it is, which a store survives like a kill.
 _EXIT_S = 9.0
 _BACKLOG = 2048
 _SWITCH_S = 0.0005
@@ -80,7 +80,7 @@ def check_membership(settings: Settings, root: Path, cold_url: str | None) -> No
 def join_cluster(
     engine: Store, settings: Settings, clock: Clock | None = None, randomness: Randomness | None = None
 ) -> TableView | None:
-    """The view of a store that is a node, not started; None for a store that is alone."""
+    """Returns the view of a store that is a node, not started; None for a store that is alone."""
     address, objects = settings.cluster.address, engine.archive_objects
     if address is None or objects is None:
         return None
@@ -101,7 +101,7 @@ def serve(
     prepare: Callable[[Store], None] = lambda engine: None,
     ready: Callable[[str], None] = lambda url: print(f"tierlog: serving {url}", file=sys.stderr, flush=True),
 ) -> None:
-    """Serves the store until SIGTERM or SIGINT, then stop accepting, flush, and close. In the main thread only.
+    """Serves the store until SIGTERM or SIGINT, then stops accepting, flushes and closes. Main thread only.
 
     ``restore`` makes the store from its archive first, see :meth:`Store.open`.
     A stop before requests are taken raises KeyboardInterrupt once the store is closed. ``prepare`` runs on
@@ -206,7 +206,7 @@ def _serve(settings: Settings, run: Callable[[_Process], None], *, forwards: boo
         with _listen(settings.serve.host, settings.serve.port) as listener, tracer_of(settings.tracing) as tracer:
             _check_access(listener, control)
             connections = _connections(settings, forwards=forwards)
-            port = listener.getsockname()[1]  # goes into message ids, so a free port asked for as 0 must be known
+            port = listener.getsockname()[1]  # message ids contain it, so the free port chosen for 0 must be known
             settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": port})})
             run(
                 _Process(
@@ -246,7 +246,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _check_access(listener: socket.socket, control: AccessControl) -> None:
-    """Refuses any address but the loopback without tokens, and tells who starts it that everybody there may come in."""
+    """Refuses to listen beyond the loopback without tokens; otherwise warns that the loopback is open."""
     host = listener.getsockname()[0]
     if control.is_on:
         return
@@ -263,7 +263,7 @@ def _check_access(listener: socket.socket, control: AccessControl) -> None:
 
 
 def _connections(settings: Settings, *, forwards: bool) -> Connections:
-    """Allows as many connections as there are descriptors for; says so where these are fewer than set."""
+    """Returns the number of connections that the descriptors allow; logs if that is fewer than set."""
     most = share_descriptors(settings, forwards=forwards)
     if most < settings.serve.max_connections:
         print(
@@ -306,7 +306,7 @@ class _Server(HttpServer):
         super().__init__(config, connections, settings)
         self._tls = tls
         self._stopping = stopping
-        self._tell = started
+        self._announce = started
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         _last_resort(self._stopping)
@@ -320,7 +320,7 @@ class _Server(HttpServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._tell()
+            self._announce()
 
 
 def _answer(
@@ -372,7 +372,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def _last_resort(stopping: threading.Event) -> None:
-    """Starts the clock at the first stop: whatever hangs, the process ends in time."""
+    """Starts a timer at the first stop: whatever hangs, the process ends in time."""
     if not stopping.is_set():
         stopping.set()
         timer = threading.Timer(_EXIT_S, _give_up)
@@ -394,7 +394,7 @@ def _end_if_threads_hang() -> None:
     ]
     for thread in hanging:
         thread.join(0.5)
-    for handler in logging.getLogger().handlers:  # of the last turn of an event loop some lines may wait
+    for handler in logging.getLogger().handlers:  # lines of the last turn of an event loop may still wait
         handler.flush()
     if any(thread.is_alive() for thread in hanging):
         sys.stdout.flush()

@@ -17,9 +17,9 @@ from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
 
 _LOG = logging.getLogger("tierlog.access")
 _ID, _PARENT = b"x-request-id", b"traceparent"
-#: Machines ask for these all the time.
+#: Requested by machines all the time.
 _QUIET = frozenset(("/livez", "/readyz", "/metrics"))
-#: One name for all requests that no route takes: a path that a client makes up is no label.
+#: One label for all requests without a route: clients could invent any number of paths.
 UNMATCHED = "unmatched"
 
 
@@ -69,7 +69,7 @@ class RequestObserver:
                 answer.route, scope["method"], answer.status, taken_s,
                 received=answer.received, sent=answer.sent, problem=notes.problem,
             )  # fmt: skip
-            self._tell(scope, answer, notes, taken_s)
+            self._log(scope, answer, notes, taken_s)
             unbind(token)
 
     async def _traced(self, scope: Scope, answer: _Answer, notes: RequestNotes, parent: str | None) -> None:
@@ -94,7 +94,7 @@ class RequestObserver:
             unexpected = problem(500, "internal error", "an unexpected error, see the service's log")
             await unexpected(scope, answer.receive, answer.send)
 
-    def _tell(self, scope: Scope, answer: _Answer, notes: RequestNotes, taken_s: float) -> None:
+    def _log(self, scope: Scope, answer: _Answer, notes: RequestNotes, taken_s: float) -> None:
         level = logging.DEBUG if answer.route in _QUIET else logging.INFO
         if not _LOG.isEnabledFor(level):
             return
@@ -118,12 +118,12 @@ class RequestObserver:
         log_request(_LOG, level, "request", facts)
 
 
-#: Headers of every answer that does not set them itself: no guessing of its type, and no cache on the way.
+#: Headers of every answer that does not set them itself: no guessing of its type, and no caching.
 _GUARDS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
 def _headers(scope: Scope) -> tuple[str | None, str | None]:
-    """The id that the client sent, and the trace that the request belongs to."""
+    """Returns the id that the client sent, and the trace that the request belongs to."""
     given = parent = None
     for name, value in reversed(scope["headers"]):  # of several the first
         if name == _ID:

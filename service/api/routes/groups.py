@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, FailFast, Field
 
 from tierlog.service.access.caller import ANYBODY, ASK, Caller, Scope
 from tierlog.service.api.contract import may_answer
@@ -18,7 +18,15 @@ from tierlog.service.api.json_bodies import sent, to_some
 from tierlog.service.api.lane_route import LaneRoute
 from tierlog.service.api.lanes import LaneChoice
 from tierlog.service.api.route_traits import traits
-from tierlog.service.api.schemas.parameters import MAX_OFFSET, GroupName, MemberId, StoreIdText, Topic, Whole
+from tierlog.service.api.schemas.parameters import (
+    MAX_OFFSET,
+    GroupName,
+    MemberId,
+    StoreIdText,
+    StrictModel,
+    Topic,
+    Whole,
+)
 from tierlog.service.cluster.routing import GROUP, NEW_GROUP, ONE_STORE
 from tierlog.service.engine.groups import DEFAULT_SESSION_MS, MAX_SESSION_MS, MAX_TOPICS, MIN_SESSION_MS, Membership
 from tierlog.service.engine.store import Store
@@ -27,11 +35,7 @@ from tierlog.tiering.hot.consumer_groups import GroupState, Queue
 from tierlog.tiering.message.batch import MAX_QUEUES
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class JoinIn(_Strict):
+class JoinIn(StrictModel):
     """Who wants to read what; a topic that does not exist yet has no queues until it does."""
 
     topics: Annotated[list[Topic], FailFast()] = Field(min_length=1, max_length=MAX_TOPICS)
@@ -43,7 +47,7 @@ class JoinIn(_Strict):
     )
 
 
-class OffsetIn(_Strict):
+class OffsetIn(StrictModel):
     """The offset of the next message to consume, one more than that of the last one consumed."""
 
     topic: Topic
@@ -54,7 +58,7 @@ class OffsetIn(_Strict):
     offset: Whole = Field(ge=0, le=MAX_OFFSET)
 
 
-class OffsetsIn(_Strict):
+class OffsetsIn(StrictModel):
     """A commit, all of it or nothing: of a member for queues assigned to it, or, without both, of a group at rest."""
 
     member_id: str | None = None
@@ -143,7 +147,7 @@ class GroupSummaryOut(BaseModel):
     queues: int
 
 
-class LeftOut(BaseModel):
+class MemberGoneOut(BaseModel):
     """The member is gone."""
 
     group: str
@@ -251,7 +255,7 @@ def heartbeat(group: GroupName, member_id: MemberId, caller: TheCaller, engine: 
 
 
 @router.delete(
-    "/{group}/members/{member_id}", operation_id="leave_group", response_model=LeftOut, responses=may_answer(507)
+    "/{group}/members/{member_id}", operation_id="leave_group", response_model=MemberGoneOut, responses=may_answer(507)
 )
 @traits(lane=LaneChoice.READ, store=GROUP)
 def leave(group: GroupName, member_id: MemberId, caller: TheCaller, engine: TheEngine) -> JSONResponse:

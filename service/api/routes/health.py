@@ -1,4 +1,7 @@
-"""Health: alive means that requests are answered, ready that messages are taken."""
+"""Health: alive means that requests are answered, ready that messages are taken.
+
+Everybody may ask for it, also without a token: every route of this module is open (:mod:`service.api.application.app`).
+"""
 
 from __future__ import annotations
 
@@ -34,16 +37,16 @@ async def readyz(request: Request, engine: TheServed) -> JSONResponse:
     have answered. Reasons name files and addresses: where tokens are needed, who sends none that may read learns only
     which part it is.
     """
-    tells = _tells_reasons(request)
-    if (unready := engine.unready) is not None:
-        return problem(503, "not ready", unready.reason if tells else unready.part, hint=unready.hint)
+    shows_reasons = _shows_reasons(request)
+    if (found := engine.readiness_problem) is not None:
+        return problem(503, "not ready", found.reason if shows_reasons else found.part, hint=found.hint)
     cold_error, index_error = engine.cold_error, engine.index_error
-    if not tells:
+    if not shows_reasons:
         cold_error = cold_error and "the archive does not answer"
         index_error = index_error and "the index cannot be written"
     return JSONResponse({"status": "ready", "cold_error": cold_error, "index_error": index_error})
 
 
-def _tells_reasons(request: Request) -> bool:
+def _shows_reasons(request: Request) -> bool:
     caller: Caller | None = request.scope.get("tierlog.caller")
     return not request.app.state.needs_tokens if caller is None else caller.may(Scope.READ)

@@ -23,7 +23,7 @@ from tierlog.service.api.schemas.messages import KEY_FIELD, CoverageOut, Message
 from tierlog.service.api.schemas.parameters import TIMES, Number, Time, TopicName
 from tierlog.service.cluster.routing import TOPIC_STORE
 from tierlog.service.wire.documents import ARROW_STREAM, JSON
-from tierlog.service.wire.hot_page import beside_hot, hot_stream
+from tierlog.service.wire.hot_page import hot_metadata, hot_stream
 from tierlog.tiering.base.errors import FencedError
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis
 
@@ -110,5 +110,5 @@ def hot(
     page = engine.hot_page(question, page_bytes=asked.page_bytes)
     if form == JSON:
         shown_bytes = sum(message.shown_bytes for message in page.messages)
-        return answer_in_pieces(request, document(beside_hot(page), page.messages, {}), shown_bytes, form)
+        return answer_in_pieces(request, document(hot_metadata(page), page.messages, {}), shown_bytes, form)
     return whole_answer(request, hot_stream(page), form)

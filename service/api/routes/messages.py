@@ -47,10 +47,10 @@ from tierlog.service.wire.documents import (
     NDJSON,
     PARQUET,
     Json,
-    beside_answer,
-    beside_pull,
+    answer_metadata,
     merged_coverage,
     message_json,
+    pull_metadata,
 )
 from tierlog.tiering.base.errors import InvalidRequestError, MessageNotFoundError, StoreError
 from tierlog.tiering.base.types import PullStatus
@@ -107,7 +107,7 @@ async def query(
 
     def page() -> Response:
         answer = engine.query(question)
-        return _page(request, answer.messages, {}, beside_answer(answer), form)
+        return _page(request, answer.messages, {}, answer_metadata(answer), form)
 
     return await lane.run(page, is_timed=False)
 
@@ -165,15 +165,15 @@ async def pull(
 
     def answer(result: PullResult | PulledBatch) -> Response:
         if isinstance(result, PulledBatch):
-            return whole_answer(request, batch_stream(result.messages, beside_pull(result)), form)
-        return _page(request, result.messages, beside_pull(result), {}, form)
+            return whole_answer(request, batch_stream(result.messages, pull_metadata(result)), form)
+        return _page(request, result.messages, pull_metadata(result), {}, form)
 
     result = await run(read)
     if result.status is PullStatus.NO_NEW_MESSAGE and asked.wait_ms > 0:
         loop = asyncio.get_running_loop()
         arrival: asyncio.Future[None] = loop.create_future()
-        tell = partial(loop.call_soon_threadsafe, arrival.set_result, None)
-        with await run(partial(engine.watch, topic, queue_id, asked.offset, tell)):
+        notify = partial(loop.call_soon_threadsafe, arrival.set_result, None)
+        with await run(partial(engine.watch, topic, queue_id, asked.offset, notify)):
             await _wait(arrival, asked.wait_ms / 1000, request, stopping)
         check_now(request, Scope.READ, topic)
         result = await run(read)
@@ -221,8 +221,7 @@ def message(
     if it lies in an archive that cannot be reached. A client's own id (`UNIQ_KEY`) is a key: query the topic by it.
     """
     caller.check(Scope.READ)
-    found = engine.message(message_id, store_id)
-    shown = message_json(found) if isinstance(found, StoredMessage) else found
+    shown = engine.shown_message(message_id, message_json, store_id)
     if not caller.may(Scope.READ, shown["topic"]):
         raise MessageNotFoundError(f"no message has the id {message_id}")
     return JSONResponse(shown)
@@ -266,7 +265,7 @@ class PagedQuery:
                 left = max(0, left - int(self._coverage["requests"]))
             query = replace(query, cursor=answer.next_cursor, max_requests=left)
 
-    def beside(self) -> Json:
+    def metadata(self) -> Json:
         """Returns what stands beside the messages of all pages so far."""
         return {"next_cursor": self._cursor, "coverage": self._coverage}
 
@@ -307,7 +306,7 @@ class _Download(Response):
         page = next(self._pages, None)
         if page is None:
             self._at_end = True
-            return self._form.end(self._query.beside())
+            return self._form.end(self._query.metadata())
         return self._form.page(page)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -328,13 +327,13 @@ class _Download(Response):
             try:
                 data = await self._lane.run(self._step)
                 self._share.hold(len(data))
-            except Exception as error:  # the status is out: what can be said is said in the form's own way
+            except Exception as error:  # the status was sent already: the form itself reports the failure
                 if not isinstance(error, StoreError):
                     _LOG.exception("a download failed")
                 last = self._form.failed(self._problem(error))
                 if last is None:
                     _LOG.warning("a download is broken off: %s", error)
-                    return  # without an end, which the server makes the end of the connection
+                    return  # without an end: the server closes the connection
                 await send_pieces(send, last)
                 break
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -6,17 +6,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tierlog.service.api.schemas.parameters import TIMES, Key, Time, Topic
+from tierlog.service.api.schemas.parameters import TIMES, Key, StrictModel, Time, Topic
 from tierlog.tiering.base.types import END_OF_TIME_MS
 
 _COUNT = Field(ge=0)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class EraseIn(_Strict):
+class EraseIn(StrictModel):
     """What to erase: a topic, or only a key of it, or what was stored in ``[from, to)``; ``dry_run`` only counts.
 
     ``wait`` answers after everything that is archived was overwritten.
@@ -37,7 +33,7 @@ def _not_both(schema: dict[str, Any]) -> None:
     }
 
 
-class ArchiveIn(_Strict):
+class ArchiveIn(StrictModel):
     """What to archive: rolled segments; or all; or what is older than ``until``."""
 
     model_config = ConfigDict(json_schema_extra=_not_both)
@@ -47,7 +43,7 @@ class ArchiveIn(_Strict):
     drop_hot: bool = False
 
 
-class CheckIn(_Strict):
+class CheckIn(StrictModel):
     """How thorough to be: ``deep`` reads every byte of the archive."""
 
     deep: bool = False

@@ -154,7 +154,7 @@ _Properties = Annotated[
 ]
 
 
-class _Strict(BaseModel):
+class _KnownFields(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
@@ -204,7 +204,7 @@ _BornTime = Annotated[
 ]
 
 
-class MessageIn(_Strict):
+class MessageIn(_KnownFields):
     """A message to append: ``body`` (text) or ``body_base64``, exactly one of them."""
 
     model_config = ConfigDict(strict=True, json_schema_extra=_one_body_one_place)
@@ -237,13 +237,13 @@ class MessageIn(_Strict):
         return self
 
     def body_bytes(self) -> bytes:
-        """The body as it is stored."""
+        """Returns the body as it is stored."""
         if self.body_base64 is not None:
             return decode_base64(self.body_base64)
         return (self.body or "").encode()
 
 
-class MessagesIn(_Strict):
+class MessagesIn(_KnownFields):
     """A batch to append; all of it or nothing."""
 
     model_config = ConfigDict(strict=True)
@@ -308,7 +308,7 @@ class OffsetByTimeIn(_Arguments):
     boundary: Boundary = Field(default=Boundary.LOWER, description="which end of a run of equal times")
 
 
-class TopicIn(_Strict):
+class TopicIn(_KnownFields):
     """A topic to make, or to give more queues."""
 
     model_config = ConfigDict(
@@ -326,7 +326,7 @@ class TopicIn(_Strict):
     )
 
 
-class HoldIn(_Strict):
+class HoldIn(_KnownFields):
     """Whether nothing of the topic may be erased or expire."""
 
     model_config = ConfigDict(strict=True)

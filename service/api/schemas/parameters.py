@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.times import parse_time
@@ -30,6 +30,12 @@ _TIME: dict[str, Any] = {
         {"type": "string", "format": "date"},
     ],
 }
+
+
+class StrictModel(BaseModel):
+    """A body without fields that are not declared, and without conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def whole(pattern: str) -> str:

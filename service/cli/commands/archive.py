@@ -59,7 +59,7 @@ def archive_progress(target: Reader) -> Iterator[Progress]:
 def _poll(target: Reader, move: Callable[[int, int], None], ended: threading.Event) -> None:
     """Shows by how much what is not archived yet has shrunk, until told to end or not answered."""
     most = 0
-    with contextlib.suppress(StoreError):  # decoration: whoever may not see statistics sees no bar
+    with contextlib.suppress(StoreError):  # decoration: callers without the right to statistics see no bar
         while not ended.is_set():
             left = target.stats().get("unarchived_bytes")
             if not isinstance(left, int):

@@ -165,12 +165,12 @@ def _print_values(values: Json) -> None:
 
 
 def _cells(dump: Dump, row: Json) -> Json:
-    """A row of a table."""
+    """Returns a row of a table."""
     return {name: _short(_cell(name, row.get(name), is_in_row=True)) for name in dump.shown or dump.columns}
 
 
 def _cell(name: str, value: object, *, is_in_row: bool = False) -> str:
-    """A value as one printable line; a time as such, in the head beside its number."""
+    """Returns a value as one printable line; a time as such, in the head beside its number."""
     if value is None:
         return ""
     if name.endswith("_ms") and isinstance(value, int):

@@ -143,7 +143,7 @@ def _show_estimate(page: Json, out: Rows, form: str) -> int:
 
 
 def _seconds(text: str) -> int:
-    """Seconds as ms."""
+    """Converts seconds to ms."""
     try:
         seconds = float(text)
     except ValueError:

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _repair(arguments: argparse.Namespace, progress: Progress) -> tuple[list[Finding], RepairReport]:
     local: list[Finding] = []
     if arguments.root is not None:
-        from tierlog.service.engine.local_repair import repair_local
+        from tierlog.service.engine.checks import repair_local
         from tierlog.tiering.base.fs import LocalFileSystem
 
         with open_repairable(arguments, read_only=True) as engine:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints a summary, findings if anything could not be saved; stopped, or run again, it appends nothing twice."""
     from tierlog.service.cli.salvager import salvage
-    from tierlog.service.engine.opening import Components
+    from tierlog.service.engine.parts import Components
     from tierlog.tiering.base.clock import SystemClock
     from tierlog.tiering.base.fs import LocalFileSystem
     from tierlog.tiering.base.randomness import SystemRandomness
@@ -44,12 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.root is not None and arguments.root.absolute() == old_root:
         raise InvalidRequestError("--root is the new volume's directory, not the old one's")
     # sizes and archive are the old volume's own
-    around = Components(
+    components = Components(
         settings_of(arguments).unsized(), SystemClock(), LocalFileSystem(), SystemRandomness()
     )  # fmt: skip
     with stop_flag() as stop, open_writer(arguments) as target, bar("bytes", "salvaging") as move:
         progress = stopping_at(move, stop)
-        report = run_stoppable(lambda: salvage(old_root, around, target, progress), stop)
+        report = run_stoppable(lambda: salvage(old_root, components, target, progress), stop)
     print_document(asdict(report), OutputStyle.of(arguments))
     if not report.not_saved:
         return DONE

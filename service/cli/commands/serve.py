@@ -23,7 +23,7 @@ EXAMPLES = (
     ),
 )
 
-#: More keep more memory that is free: a service of dozens of threads grew by a third in ten minutes, and not with two.
+#: With more arenas, more free memory is kept: a service with dozens of threads grew by a third in ten minutes.
 _ARENAS = 2
 
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     import gc
     from pathlib import Path
 
-    gc.disable()  # nothing that is imported is garbage; looking through it again and again is a tenth of the start
+    gc.disable()  # imports make no garbage, and collecting takes a tenth of the start
     try:
         from tierlog.service.api.application.process import serve, serve_querier
         from tierlog.service.cli.arguments import overrides

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         expires = format_time(parse_time(arguments.expires))
         entry += f"expires = {expires}\n"
         line += f":{expires}"
-    read_toml(entry, "the new entry")  # what a service would refuse is refused here
+    read_toml(entry, "the new entry")  # refuse here what a service would refuse
     read_lines(line, "the new entry")
     if arguments.format in ("json", "ndjson"):
         print(json.dumps({"token": token, "entry": entry, "line": line}, ensure_ascii=False))

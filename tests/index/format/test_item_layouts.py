@@ -23,7 +23,8 @@ from tierlog.index.objects.builder import IndexMeta, IndexObject, build_index_ob
 from tierlog.index.objects.reader import IndexObjectReader
 from tierlog.index.rocketmq.export import export_rocketmq
 from tierlog.index.search.query import Query
-from tierlog.service.engine.opening import Components, open_parts
+from tierlog.service.engine.opening import open_parts
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.fs import LocalFileSystem
@@ -167,8 +168,8 @@ def test_rocketmq_form_has_zeros_for_what_a_layout_lacks(tmp_path: Path, layout:
 
 def open_store(folder: Path, objects: MemoryObjectStore, clock: ManualClock, layout: ItemLayout) -> Store:
     settings, randomness = index_settings(), SeededRandomness(1)
-    around = Components(settings, clock, FS, randomness, objects, layout)
-    parts = open_parts(folder, around, cold_url=URL, store_id="s", read_only=False)
+    components = Components(settings, clock, FS, randomness, objects, layout)
+    parts = open_parts(folder, components, cold_url=URL, store_id="s", read_only=False)
     return Store(parts, settings, clock, randomness, read_only=False)
 
 

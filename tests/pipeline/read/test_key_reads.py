@@ -199,7 +199,7 @@ def numbers(rows: list[dict[str, Any]]) -> list[int]:
 def rewritten(engine: Store, topic: str) -> None:
     """Everything of a topic that has the key ``b`` is erased, and the objects that held it are gone."""
     engine.removal.erase(Query(topic, "b"))
-    while engine.removal.round():
+    while engine.removal.run_once():
         pass
     store = ArchiveSnapshot.take(cold_of(engine)).only()
     assert not store.head.tombstones
@@ -236,7 +236,7 @@ def test_a_segment_that_is_replaced_while_it_is_read_gives_each_row_once(engine:
 
     (batch,) = read_frames(store, entry)
     engine.removal.erase(Query("t1", "b"))
-    while engine.removal.round():
+    while engine.removal.run_once():
         pass
     for cut in range(len(whole)):
 
@@ -260,7 +260,7 @@ def test_what_has_expired_since_the_plan_is_an_error_that_says_so(engine: Store)
     for topic in ("t0", "t1"):
         engine.removal.configure(topic, cold_retention_ms=1)
     clock_of(engine).advance(86_400_000)
-    engine.tiers_round()
+    engine.run_tiers()
     store = ArchiveSnapshot.take(cold_of(engine)).only()
     assert store.head.cold_min > 0
     objects = open_objects(store.url)

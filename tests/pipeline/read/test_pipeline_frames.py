@@ -190,7 +190,7 @@ def test_what_has_expired_is_not_read(tmp_path: Path) -> None:
     world.clock.advance(3_600_000 - 60_000 - 80_000)
     for step in ("of one topic", "of all, by whole segments"):
         world.clock.advance(60_000)
-        while engine.removal.round():
+        while engine.removal.run_once():
             pass
         store = on_disk(world, tmp_path / step)
         verify(world, store)

@@ -64,7 +64,7 @@ def test_the_job_does_what_the_store_would() -> None:
             expiry_of(world, ConfiguredRules()).run(unseen)
             look(engine)
         else:
-            while engine.removal.round():
+            while engine.removal.run_once():
                 pass
         assert engine._manifest is not None
         head, reader = engine._manifest.refresh(), engine._manifest.reader()
@@ -158,7 +158,7 @@ def beside(world: RemovalWorld, engine: Store) -> None:
     world.erase(engine, "t", "k1")
     for _ in range(3):
         with contextlib.suppress(ConflictError):
-            engine.removal.round()
+            engine.removal.run_once()
 
 
 @pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.slow)])

@@ -171,7 +171,7 @@ def test_messages_removed_between_plan_and_read_are_an_error(tmp_path: Path) -> 
         assert bodies(rows_of({"url": url})) == sorted(service.bodies)
         reader, partitions = planned({"url": url})
         clock.advance(600_000)
-        engine.tiers_round()
+        engine.run_tiers()
         assert engine.topic("orders").queues[0].min_offset > 0
         with pytest.raises(ConflictError, match="were removed since the read was planned"):
             read(reader, partitions)

@@ -116,7 +116,7 @@ def test_what_expired_before_it_was_read_is_an_error_that_names_it(store: Stream
     store.engine.archive(everything=True, drop_hot=True)
     store.engine.removal.configure("orders", cold_retention_ms=1)
     later(store)
-    store.engine.tiers_round()
+    store.engine.run_tiers()
     store.append("orders", 0, 5)
     store.engine.archive(everything=True)
     with pytest.raises(NotFoundError, match=r"offsets \[30, \d+\) of topic 'orders' queue 0 of store s are not there"):
@@ -136,7 +136,7 @@ def test_messages_that_expire_between_plan_and_read_are_not_left_out_in_silence(
     assert store.query.plan()
     store.engine.removal.configure("orders", cold_retention_ms=1)
     later(store)
-    store.engine.tiers_round()
+    store.engine.run_tiers()
     with pytest.raises(NotFoundError, match=r"of topic 'orders' queue 0 of store s"):
         store.query.read()
 

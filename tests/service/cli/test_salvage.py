@@ -13,7 +13,7 @@ from tests.support.world import STORE_ID, URL, World, numbers_of, read_all, send
 from tierlog.index.search.query import Query
 from tierlog.service.cli.salvager import PROPERTY, SalvageReport, salvage
 from tierlog.service.cli.targets import LocalWriter
-from tierlog.service.engine.opening import Components
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import (
     FencedError,
@@ -36,8 +36,8 @@ def run(
     world: World, old: str, new: Store, *, progress: Callable[[int, int], None] = lambda done, of: None,
     target: LocalWriter | None = None,
 ) -> SalvageReport:  # fmt: skip
-    around = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
-    return salvage(world.place(old), around, target or LocalWriter(new), progress)
+    components = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    return salvage(world.place(old), components, target or LocalWriter(new), progress)
 
 
 def taken_over(world: World) -> Store:
@@ -151,7 +151,7 @@ def test_salvaged_messages_lost_with_the_next_volume_are_salvaged_again(world: W
     new = taken_over(world)
     run(world, "a", new)
     world.clock.advance(60_000)
-    new.tiers_round()  # the mark is in the archive, what it stands for is not
+    new.run_tiers()  # the mark is in the archive, what it stands for is not
     new.close()
     third = world.open("c", restore=True)
     assert all_numbers(third) == list(range(40))
@@ -291,7 +291,7 @@ def test_a_dead_bucket_is_an_error_and_nothing_is_appended(world: World) -> None
     new = taken_over(world)
     faulty = FaultyObjectStore(world.objects)
     faulty.die()
-    around = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(7), faulty)
+    components = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(7), faulty)
     with pytest.raises(ObjectStoreUnavailableError):
-        salvage(world.place("a"), replace(around), LocalWriter(new), lambda done, of: None)
+        salvage(world.place("a"), replace(components), LocalWriter(new), lambda done, of: None)
     assert all_numbers(new) == list(range(40))

@@ -324,7 +324,7 @@ def test_what_stores_share_is_nobody_elses_business(tmp_path: Path) -> None:
         view.home_of_group("billing")
         engine.append([Message("orders", b"x", keys=("k",))])
         engine.archive(everything=True, drop_hot=True)
-        engine.tiers_round()
+        engine.run_tiers()
         assert engine.check(deep=True) == []
         assert engine.check_report(deep=True).notes == []
         cold = Archive.open("memory://cluster", settings=tiny_settings(), objects=objects)

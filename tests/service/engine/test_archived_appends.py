@@ -46,7 +46,7 @@ class World:
 
     def sweep(self) -> None:
         assert self.engine._archived is not None
-        self.engine._archived.sweep_round()
+        self.engine._archived.sweep_due()
 
     def tails(self) -> list[str]:
         return [info.key for info in self.objects.inner.list("s/tail/")]

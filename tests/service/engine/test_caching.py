@@ -9,6 +9,7 @@ from tests.support.stores.engines import tiny_settings
 from tests.support.world import World
 from tierlog.index.search.query import Coverage, Query
 from tierlog.service.archive.archive import Archive
+from tierlog.service.archive.readers import StoreReader
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.cold.manifest.change import ManifestChange
@@ -53,7 +54,7 @@ class ReadWorld(World):
         return sum(call.operation == "get_range" and call.key.endswith(".idx") for call in self.bucket.calls)
 
 
-def point_read(engine: Store | Archive) -> tuple[int, int]:
+def point_read(engine: StoreReader) -> tuple[int, int]:
     """Requests and round trips of a look-up that must find its message."""
     answer = engine.query(Query("orders", KEY))
     assert [message.keys for message in answer.messages] == [[KEY]]
@@ -122,7 +123,7 @@ def wait_for_filters() -> None:
             thread.join(10)
 
 
-def miss(engine: Store | Archive) -> Coverage:
+def miss(engine: StoreReader) -> Coverage:
     """A look-up of a key that is nowhere."""
     answer = engine.query(Query("orders", "absent"))
     assert answer.coverage.complete

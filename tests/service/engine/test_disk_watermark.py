@@ -61,7 +61,7 @@ class FullWorld(World):
 
     def round(self) -> None:
         with contextlib.suppress(UnavailableError):
-            self.engine.tiers_round()
+            self.engine.run_tiers()
 
     def used_percent(self) -> float:
         return 100 - 100 * self.fs.free_bytes(ROOT) / TOTAL

@@ -9,7 +9,7 @@ from tests.support.world import World, numbers_of, read_all, send
 from tierlog.index.search.query import Query
 from tierlog.service.cli.salvager import salvage
 from tierlog.service.cli.targets import LocalWriter
-from tierlog.service.engine.opening import Components
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import ConflictError, TopicNotFoundError
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -22,7 +22,7 @@ def numbers(engine: Store) -> list[int]:
 
 def finish(engine: Store) -> None:
     engine.archive(everything=True)
-    while engine.removal.round():
+    while engine.removal.run_once():
         pass
 
 
@@ -43,8 +43,8 @@ def test_a_new_volume_goes_on_with_the_erasures_of_the_lost_one() -> None:
     states = {receipt["tombstone_id"]: receipt["state"] for receipt in new.removal.receipts()}
     assert states == dict.fromkeys(erased, "rewritten")
     assert world.head().tombstones == ()
-    around = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
-    report = salvage(world.place("a"), around, LocalWriter(new), lambda done, of: None)
+    components = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    report = salvage(world.place("a"), components, LocalWriter(new), lambda done, of: None)
     assert (report.appended, report.skipped) == (9, 1)
     assert numbers(new) == [*kept, *(n for n in range(40, 50) if n != 45), *range(50, 60)]
     assert new.query(Query("orders", "key-45")).messages == []
@@ -85,8 +85,8 @@ def test_a_deleted_topic_stays_deleted_on_a_new_volume_and_none_of_it_is_salvage
     with pytest.raises(TopicNotFoundError):
         new.query(Query("orders"))
     finish(new)
-    around = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
-    assert salvage(world.place("a"), around, LocalWriter(new), lambda done, of: None).appended == 4
+    components = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    assert salvage(world.place("a"), components, LocalWriter(new), lambda done, of: None).appended == 4
     send(new, "orders", 50, 60)
     assert numbers(new) == list(range(50, 60))
     assert all(queue.min_offset >= 2**32 for queue in new.topic("orders").queues)
@@ -106,7 +106,7 @@ def test_a_topic_deleted_after_the_takeover_is_not_salvaged_from_the_old_volume(
     new.removal.delete_topic("orders")
     finish(new)
     assert world.head().tombstones == ()
-    around = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
-    assert salvage(world.place("a"), around, LocalWriter(new), lambda done, of: None).appended == 4
+    components = Components(world.settings.unsized(), world.clock, world.fs, SeededRandomness(77), world.objects)
+    assert salvage(world.place("a"), components, LocalWriter(new), lambda done, of: None).appended == 4
     assert [topic.name for topic in new.topics()] == ["others"]
     assert new.check(deep=True) == []

@@ -48,11 +48,11 @@ def test_what_a_fenced_volume_acknowledges_stays_on_it(world: World) -> None:
 
 def test_it_turns_read_only_within_one_look_at_the_head(world: World) -> None:
     old = opened(world)
-    old.tiers_round()
+    old.run_tiers()
     world.open("b", restore=True)
     world.clock.advance(WATCH_MS)
     with pytest.raises(FencedError):
-        old.tiers_round()
+        old.run_tiers()
     assert old.read_only_reason is not None
     with pytest.raises(ReadOnlyError):
         old.groups.commit("billing", {("orders", old.store_id, 0): 1})
@@ -112,7 +112,7 @@ def test_opened_while_the_bucket_was_dead_it_stops_when_that_is_back(world: Worl
     send(again, "orders", 20, 24, queue_id=0)
     faulty.revive()
     with pytest.raises((FencedError, StoreMismatchError), match="salvage"):
-        again.tiers_round()
+        again.run_tiers()
     assert again.read_only_reason is not None
 
 
@@ -125,7 +125,7 @@ def test_of_two_copies_the_first_to_write_goes_on(world: World) -> None:
     first.archive(everything=True)
     world.clock.advance(WATCH_MS)
     with pytest.raises(FencedError, match="a copy of this volume"):
-        second.tiers_round()
+        second.run_tiers()
     assert second.read_only_reason is not None
     assert numbers_of(read_all(first, "orders", 0)) == list(range(24))
     assert first.check(deep=True) == []
@@ -183,7 +183,7 @@ def test_watermarks_of_another_volume_remove_nothing_here(world: World) -> None:
     old = seen_by_a_reader(world)
     assert old._archive_mover is not None
     world.clock.advance(1000 * 86_400_000)
-    old._archive_mover.local_round()
+    old._archive_mover.roll_and_remove()
     assert numbers_of(read_all(old, "orders", 0)) == list(range(61))
     with pytest.raises(FencedError):
         old.archive(drop_hot=True)

@@ -215,7 +215,7 @@ def test_messages_that_were_never_archived_lie_in_the_gap(world: World) -> None:
     old = filled(world)
     send(old, "orders", 60, 65, queue_id=0)
     world.clock.advance(60_000)
-    old.tiers_round()
+    old.run_tiers()
     assert world.state().topics[0].ends[0] == 65
     engine = world.open("b", restore=True)
     assert send(engine, "orders", 70, 71, queue_id=0) == [65 + QUEUE_STEP]
@@ -235,7 +235,7 @@ def test_gap_of_a_queue_that_was_idle_for_long_begins_where_its_messages_end(wor
         engine.archive(everything=True)
     send(engine, "orders", 3, 5, queue_id=1)
     world.clock.advance(60_000)
-    engine.tiers_round()
+    engine.run_tiers()
     assert world.head().log_tree
     again = world.open("b", restore=True)
     manifest = world.manifest()
@@ -271,7 +271,7 @@ def test_store_that_archived_nothing_is_taken_over_all_the_same(world: World) ->
     old = world.open("a")
     seen = send(old, "orders", 0, 5, queue_id=0)
     old.groups.commit("billing", {("orders", old.store_id, 0): 2})
-    old.tiers_round()
+    old.run_tiers()
     assert world.head().log == ()
     engine = world.open("b", restore=True)
     assert engine.groups.committed("billing").offsets == {("orders", engine.store_id, 0): 2}

@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 
 from tests.support.stores.engines import tiny_settings
 from tierlog.service.server.connections import Connections
-from tierlog.service.server.http_server import PatientProtocol, http_config
+from tierlog.service.server.http_server import TimedProtocol, http_config
 
 
 class Timers:
@@ -73,7 +73,7 @@ class World:
         self.loop, self.wire = Timers(), Wire()
         place = Connections(1).enter()
         assert place is not None
-        self.protocol = PatientProtocol(config, ServerState(), {}, cast(Any, self.loop), limits=limits, place=place)
+        self.protocol = TimedProtocol(config, ServerState(), {}, cast(Any, self.loop), limits=limits, place=place)
         self.protocol.connection_made(self.wire)
         self.protocol._stop_waiting()  # the head was there
 

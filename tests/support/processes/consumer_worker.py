@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from tierlog.client import Client, Consumer, Message
+from tierlog.client import Client, Consumer, StoredMessage
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     url, group, topic, file, read_ahead = sys.argv[1:]
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def handle(message: Message) -> None:
+    def handle(message: StoredMessage) -> None:
         time.sleep(0.0005)
         os.write(log, b"%d %d\n" % (message.queue_id, message.queue_offset))
 

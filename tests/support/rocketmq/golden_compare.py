@@ -15,7 +15,8 @@ from tierlog.index.search.query import Query
 from tierlog.index.search.searcher import search
 from tierlog.index.search.store_search import TieredStoreSearch
 from tierlog.service.config.settings import Settings
-from tierlog.service.engine.opening import Components, StoreParts, open_parts
+from tierlog.service.engine.opening import StoreParts, open_parts
+from tierlog.service.engine.parts import Components
 from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.fs import LocalFileSystem
@@ -67,8 +68,8 @@ def compare(name: str, folder: Path) -> Comparison:
     before = _files(root)
     for file in wanted["files"]:
         found.check("files as shipped", file["path"], (file["size"], file["sha256"]), before.get(file["path"]))
-    around = Components(Settings(), SystemClock(), LocalFileSystem(), SystemRandomness())
-    parts = open_parts(root, around, cold_url=None, store_id=None, read_only=True)
+    components = Components(Settings(), SystemClock(), LocalFileSystem(), SystemRandomness())
+    parts = open_parts(root, components, cold_url=None, store_id=None, read_only=True)
     try:
         store = _Opened(parts, wanted, found)
         for part in (

@@ -79,7 +79,7 @@ class PageWorld:
 
     def keep_index(self) -> None:
         """Seal and compact index files that are full."""
-        self.engine._keeping.round()
+        self.engine._index_maintenance.run_once()
 
     def archive(self, *, everything: bool = False, drop_hot: bool = False) -> None:
         """Publish what is rolled, or all of it."""

@@ -21,7 +21,7 @@ from tests.support.simulation.world import Outcome
 from tests.support.world import read_all
 from tierlog.service.cli.salvager import salvage
 from tierlog.service.cli.targets import LocalWriter
-from tierlog.service.engine.opening import Components
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.randomness import SeededRandomness
@@ -78,11 +78,11 @@ def _read_again(server: Server, ledger: TailLedger, world: TailWorld) -> int:
         for fs, acknowledged in zip(world.disks, world.durable, strict=True):
             if acknowledged:  # else it may be of a restore that was never done
                 durable |= acknowledged
-                around = Components(
+                components = Components(
                     SETTINGS.unsized(), ManualClock(), fs.after_kill(), SeededRandomness(2), server.objects
                 )  # fmt: skip
                 for run in range(2):
-                    report = salvage(ROOT, around, LocalWriter(engine), lambda done, of: None)
+                    report = salvage(ROOT, components, LocalWriter(engine), lambda done, of: None)
                     world.counts["salvaged"] = world.counts.get("salvaged", 0) + report.appended
                     if report.not_saved or (run and report.appended):
                         raise BrokenPromiseError(f"run {run} of salvage: {report}")

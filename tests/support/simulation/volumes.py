@@ -125,7 +125,7 @@ class VolumeProcess:
 
     def _round(self, engine: Store) -> None:
         """What the background does, and what an operator asks for."""
-        steps = (engine.tiers_round, engine.tiers_round, engine._hot.roll, lambda: engine.archive(everything=True))
+        steps = (engine.run_tiers, engine.run_tiers, engine._hot.roll, lambda: engine.archive(everything=True))
         try:
             self._chance.choice(steps)()
             if self._chance.random() < 0.2:
@@ -171,6 +171,6 @@ class VolumeProcess:
         while True:
             self._world.sleep(GRACE_MS // 2)
             try:
-                engine._archived.sweep_round()
+                engine._archived.sweep_due()
             except (UnavailableError, NotFoundError):
                 self._world.count("sweeps refused")

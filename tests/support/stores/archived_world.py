@@ -101,7 +101,7 @@ class ArchivedWorld:
         self.engine._hot.roll()
 
     def round(self) -> None:
-        self._unless_unavailable(self.engine.tiers_round)
+        self._unless_unavailable(self.engine.run_tiers)
 
     def reopen(self) -> None:
         self.engine.close()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.stores.removal_world import Erased, RemovalWorld, is_found
 from tierlog.index.search.query import Query
-from tierlog.service.archive.archive import Archive
+from tierlog.service.archive.readers import StoreReader
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import TopicNotFoundError
 from tierlog.tiering.base.types import END_OF_TIME_MS, Boundary
@@ -19,12 +19,12 @@ def note_deletion(world: RemovalWorld, topic: str) -> None:
     world.erased.append(Erased(topic, None, 0, END_OF_TIME_MS, len(world.sent)))
 
 
-def has_topic(reader: Store | Archive, topic: str) -> bool:
+def has_topic(reader: StoreReader, topic: str) -> bool:
     """Whether it is listed."""
     return topic in [each.name for each in reader.topics()]
 
 
-def verify_gone(reader: Store | Archive, world: RemovalWorld, topic: str) -> None:
+def verify_gone(reader: StoreReader, world: RemovalWorld, topic: str) -> None:
     """The topic is listed nowhere, every read of it says that there is none, and no message of it has an id."""
     assert not has_topic(reader, topic)
     ways: list[Callable[[], object]] = [

@@ -167,12 +167,12 @@ class LookUpStore:
 
     def round(self) -> None:
         """A turn of the background: rolling and sealing by age, archiving, removal, expiry, rewriting."""
-        self.engine.tiers_round()
+        self.engine.run_tiers()
 
     def rewrite(self) -> None:
         """Take erasures and expiry to their end."""
         for _ in range(200):
-            if not self.engine.removal.round():
+            if not self.engine.removal.run_once():
                 return
         raise AssertionError("removal does not come to an end")
 
@@ -312,7 +312,7 @@ class LookUpWorld:
         for store in self.stores:
             for part in (store.engine._archive_mover, store.engine._archived):
                 assert part is not None
-                part.sweep_round()
+                part.sweep_due()
 
     def readers(self) -> list[tuple[str, Callable[[Query], Answer], list[Held]]]:
         """Every way to ask, and what must be found so."""

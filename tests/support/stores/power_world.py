@@ -271,7 +271,7 @@ class PowerWorld(World):
         engine._index.compact_sealed()
 
     def _round(self, engine: Store) -> None:
-        engine.tiers_round()
+        engine.run_tiers()
 
     def _prepare(self, engine: Store) -> None:
         """The next segment is made ahead, whether it will be needed or not."""

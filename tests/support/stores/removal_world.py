@@ -11,7 +11,7 @@ from tests.support.index.hot_look_ups import verify_hot_keys
 from tests.support.stores.engines import small_settings
 from tests.support.world import URL, World
 from tierlog.index.search.query import Query
-from tierlog.service.archive.archive import Archive
+from tierlog.service.archive.readers import StoreReader
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import MessageNotFoundError
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, PullStatus
@@ -113,7 +113,7 @@ class RemovalWorld(World):
         """Archive everything and carry every erasure out."""
         engine.archive(everything=True)
         for _ in range(200):
-            if not engine.removal.round():
+            if not engine.removal.run_once():
                 return
         raise AssertionError("erasing does not end")
 
@@ -188,7 +188,7 @@ class RemovalWorld(World):
         return any(text in SegmentReader(reader, entry).restore().data for entry in manifest.log_entries(reader, head))
 
 
-def asked(engine: Store | Archive, query: Query) -> list[bytes]:
+def asked(engine: StoreReader, query: Query) -> list[bytes]:
     """Bodies that a query finds, oldest first."""
     found: list[bytes] = []
     cursor: str | None = None
@@ -202,7 +202,7 @@ def asked(engine: Store | Archive, query: Query) -> list[bytes]:
             return found
 
 
-def pulled(engine: Store | Archive, topic: str, tag: str | None = None) -> dict[int, list[StoredMessage]]:
+def pulled(engine: StoreReader, topic: str, tag: str | None = None) -> dict[int, list[StoredMessage]]:
     """What a consumer gets of each queue that begins at 0 and goes where it is told."""
     found: dict[int, list[StoredMessage]] = {}
     (info,) = [each for each in engine.topics() if each.name == topic]

@@ -15,7 +15,7 @@ from tests.support.world import World, read_all
 from tierlog.index.search.query import Query
 from tierlog.service.cli.salvager import SalvageReport, salvage
 from tierlog.service.cli.targets import LocalWriter
-from tierlog.service.engine.opening import Components
+from tierlog.service.engine.parts import Components
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.randomness import SeededRandomness
 from tierlog.tiering.base.types import Durability
@@ -115,7 +115,7 @@ class SalvagedWorld:
 
     def round(self) -> None:
         self.world.clock.advance(61_000)
-        self.engine.tiers_round()
+        self.engine.run_tiers()
 
     def reopen(self) -> None:
         self.engine.close()
@@ -244,7 +244,7 @@ class SalvagedWorld:
     def _finish(self) -> None:
         """Erasures are carried out and closed."""
         self.engine.archive(everything=True)
-        while self.engine.removal.round():
+        while self.engine.removal.run_once():
             pass
 
     def _put_aside(self, engine: Store, name: str, *, killed: bool = False) -> None:
@@ -256,10 +256,10 @@ class SalvagedWorld:
         self._disks.append(name)
 
     def _run(self, name: str) -> SalvageReport:
-        around = Components(
+        components = Components(
             self.world.settings.unsized(), self.world.clock, self.world.fs, SeededRandomness(77), self.world.objects
         )
-        return salvage(self.world.place(name), around, LocalWriter(self.engine), lambda done, of: None)
+        return salvage(self.world.place(name), components, LocalWriter(self.engine), lambda done, of: None)
 
     def _salvage(self, name: str) -> None:
         """Twice: the second run appends nothing."""

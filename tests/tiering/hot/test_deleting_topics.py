@@ -202,7 +202,7 @@ def test_a_dead_bucket_delays_only_the_archive_and_asking_again_is_answered() ->
 def test_what_the_archive_was_not_told_is_told_in_the_background() -> None:
     world, _ = deleted_while_the_bucket_is_dead()
     engine = world.open()
-    engine.tiers_round()
+    engine.run_tiers()
     verify_gone(world.cold(), world, "t")
     (receipt,) = engine.removal.receipts()
     assert receipt["topic"] == "t"

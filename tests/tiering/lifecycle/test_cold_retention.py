@@ -35,7 +35,7 @@ def expire(world: RemovalWorld, engine: Store) -> None:
     """The next turn of expiry, and all that follows from it."""
     world.clock.advance(60_000)
     for _ in range(100):
-        if not engine.removal.round():
+        if not engine.removal.run_once():
             return
     raise AssertionError("expiry does not end")
 
@@ -268,11 +268,11 @@ def test_hot_copies_of_a_topic_on_hold_stay_where_they_are_the_only_ones(has_arc
     if has_archive:
         engine.archive(everything=True)
     world.clock.advance(10_000_000)
-    engine.tiers_round()
+    engine.run_tiers()
     first = next(one.offset for one in world.sent if one.message.topic == "t")
     assert engine._hot.border == first - first % 4096 > 0
     engine.removal.configure("t", hold=False)
-    engine.tiers_round()
+    engine.run_tiers()
     assert engine._hot.border == engine._hot.log.last_base
 
 
@@ -322,7 +322,7 @@ def test_nobody_is_led_past_what_is_hot_in_a_queue_of_which_the_archive_has_noth
     expire(world, engine)
     world.append(engine, 6, ("t",))
     engine.groups.commit("g", {("t", engine.store_id, 0): end})
-    engine.tiers_round()  # the state object counts what is hot
+    engine.run_tiers()  # the state object counts what is hot
     cold = world.cold()
     assert cold.topic("t").queues[0].max_offset == engine.topic("t").queues[0].max_offset
     for offset in (0, end):

@@ -25,7 +25,7 @@ def opened(world: World, objects: object = None) -> Store:
     """An open volume that the archive knows, with two queues."""
     engine = world.open("a", objects=objects)
     send(engine, "orders", 0, 3, queue_id=0)
-    engine.tiers_round()
+    engine.run_tiers()
     return engine
 
 
@@ -34,10 +34,10 @@ def test_groups_and_queue_ends_are_written_a_minute_after_a_change(world: World)
     before = world.head()
     send(engine, "orders", 3, 5, queue_id=1)
     engine.groups.commit("billing", {("orders", engine.store_id, 0): 2})
-    engine.tiers_round()
+    engine.run_tiers()
     assert world.head() == before, "a minute has not passed"
     world.clock.advance(MINUTE_MS)
-    engine.tiers_round()
+    engine.run_tiers()
     state = world.state()
     assert state.groups == (GroupRecord("billing", 0, (CommittedOffset("orders", 0, 2),)),)
     assert [topic.ends for topic in state.topics] == [(3, 2)]
@@ -58,13 +58,13 @@ def test_nothing_is_written_where_nothing_has_changed(world: World) -> None:
     engine = opened(world)
     for _ in range(5):
         world.clock.advance(MINUTE_MS)
-        engine.tiers_round()
+        engine.run_tiers()
     version = world.head().version
     engine.close()
     again = world.open("a")
     for _ in range(5):
         world.clock.advance(MINUTE_MS)
-        again.tiers_round()
+        again.run_tiers()
     assert world.head().version == version
 
 
@@ -113,9 +113,9 @@ def test_a_state_that_could_not_be_written_is_written_later(world: World) -> Non
     world.clock.advance(MINUTE_MS)
     faulty.fail_before("put", "store/state/*")
     with pytest.raises(ObjectStoreUnavailableError):
-        engine.tiers_round()
+        engine.run_tiers()
     world.clock.advance(MINUTE_MS)
-    engine.tiers_round()
+    engine.run_tiers()
     assert world.state().groups[0].name == "billing"
 
 

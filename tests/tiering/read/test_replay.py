@@ -13,7 +13,7 @@ from tests.support.stores.engines import tiny_settings
 from tests.support.world import World
 from tierlog.index.search.query import Query
 from tierlog.service.archive.archive import Archive
-from tierlog.service.engine.store import Store
+from tierlog.service.archive.readers import StoreReader
 from tierlog.tiering.base.errors import ObjectStoreUnavailableError, StoreError
 from tierlog.tiering.base.types import PullStatus
 from tierlog.tiering.cold.segment.reader import SegmentReader
@@ -74,7 +74,7 @@ def offsets_in(page: PullResult, queue: int = 0) -> list[int]:
     return found
 
 
-def replay(engine: Archive | Store, limit: int, queue: int = 0, offset: int = 0) -> list[int]:
+def replay(engine: StoreReader, limit: int, queue: int = 0, offset: int = 0) -> list[int]:
     found: list[int] = []
     while (page := engine.pull("orders", queue, offset, limit)).status is PullStatus.FOUND:
         found += offsets_in(page, queue)

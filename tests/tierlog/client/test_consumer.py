@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.client.scripted import problem
 from tests.support.client.scripted_group import GroupInMemory
-from tierlog.client import AsyncClient, AsyncConsumer, Consuming, Decision, Message, Start
+from tierlog.client import AsyncClient, AsyncConsumer, Consuming, Decision, Start, StoredMessage
 from tierlog.client.errors import ConflictError, HandlerFailedError, InvalidRequestError
 from tierlog.client.requests import Answer
 from tierlog.tiering.base.clock import ManualClock
@@ -42,7 +42,7 @@ class Handled:
         self.held: dict[Place, asyncio.Event] = {}
         self.failing: Counter[Place] = Counter()
 
-    async def __call__(self, message: Message) -> None:
+    async def __call__(self, message: StoredMessage) -> None:
         place = (message.queue_id, message.queue_offset)
         self.begun.append(place)
         if place in self.held:
@@ -69,9 +69,9 @@ async def until(reached: Callable[[], bool]) -> None:
 
 def consumer_of(
     group: GroupInMemory,
-    handler: Callable[[Message], Awaitable[object]],
+    handler: Callable[[StoredMessage], Awaitable[object]],
     clock: ManualClock | None = None,
-    on_failure: Callable[[Message, Exception], Awaitable[Decision]] | None = None,
+    on_failure: Callable[[StoredMessage, Exception], Awaitable[Decision]] | None = None,
     **changes: Any,
 ) -> AsyncConsumer:
     client = AsyncClient("http://127.0.0.1:1", clock=clock or ManualClock(), transport=group)
@@ -272,7 +272,7 @@ async def test_a_hook_may_skip_or_try_again() -> None:
     handled.failing[0, 2], handled.failing[0, 6] = 99, 5
     asked: list[int] = []
 
-    async def decide(message: Message, error: Exception) -> Decision:
+    async def decide(message: StoredMessage, error: Exception) -> Decision:
         asked.append(message.queue_offset)
         return Decision.SKIP if message.queue_offset == 2 else Decision.RETRY
 
@@ -363,7 +363,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
 async def test_a_cancellation_within_a_handler_is_a_failure_and_its_worker_goes_on() -> None:
     group, done = GroupInMemory({0: 10}), []
 
-    async def handle(message: Message) -> None:
+    async def handle(message: StoredMessage) -> None:
         if message.queue_offset % 2 and message.queue_offset not in done:
             done.append(message.queue_offset)
             inner = asyncio.create_task(asyncio.sleep(60))
@@ -379,7 +379,7 @@ async def test_a_cancellation_within_a_handler_is_a_failure_and_its_worker_goes_
 async def test_a_handler_that_does_not_let_itself_be_cancelled_holds_up_no_end() -> None:
     group, begun, gate = GroupInMemory({0: 10}), asyncio.Event(), asyncio.Event()
 
-    async def handle(message: Message) -> None:
+    async def handle(message: StoredMessage) -> None:
         begun.set()
         while not gate.is_set():
             with contextlib.suppress(asyncio.CancelledError):
@@ -440,7 +440,7 @@ async def test_what_was_shared_out_anew_during_a_commit_is_not_committed_by_the_
 def test_an_exit_in_a_handler_ends_the_loop_and_nobody_waits_for_that_handler() -> None:
     group = GroupInMemory({0: 10})
 
-    async def leave(message: Message) -> None:
+    async def leave(message: StoredMessage) -> None:
         raise SystemExit(3)
 
     async def work() -> None:
@@ -603,7 +603,7 @@ async def test_a_hook_that_decides_nothing_ends_the_consumer() -> None:
     group, handled, asked = GroupInMemory({0: 10}), Handled(), []
     handled.failing[0, 3] = 99
 
-    async def decide(message: Message, error: Exception) -> Decision:
+    async def decide(message: StoredMessage, error: Exception) -> Decision:
         asked.append(message.queue_offset)
         return None  # type: ignore[return-value]  # what is tested
 
@@ -620,7 +620,7 @@ async def test_a_hook_may_decide_by_the_word() -> None:
     group, handled = GroupInMemory({0: 10}), Handled()
     handled.failing[0, 3] = 99
 
-    async def decide(message: Message, error: Exception) -> Decision:
+    async def decide(message: StoredMessage, error: Exception) -> Decision:
         return "skip"  # type: ignore[return-value]  # what is tested
 
     async with consumer_of(group, handled, on_failure=decide) as consumer:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support.processes.nodes import Node
-from tierlog.client import Client, NewMessage
+from tierlog.client import Client, Message
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def service(folder: Path, count: int) -> Iterator[tuple[Node, Client]]:
     try:
         with Client(node.url) as client:
             client.make_topic(TOPIC, queues=QUEUES)
-            client.append(TOPIC, [NewMessage(f"order {number}") for number in range(count)])
+            client.append(TOPIC, [Message(f"order {number}") for number in range(count)])
             yield node, client
     finally:
         node.kill()

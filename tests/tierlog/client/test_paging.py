@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tests.support.client.scripted import Said, Scripted, good, in_turn
-from tierlog.client import Client, Message
+from tierlog.client import Client, StoredMessage
 from tierlog.client.errors import IncompleteAnswerError, InvalidRequestError
 from tierlog.tiering.base.clock import ManualClock
 
@@ -89,7 +89,7 @@ def test_an_incomplete_page_is_said_to_be_so(cut_by: str | None) -> None:
 def test_messages_alone_end_with_an_error_where_they_are_not_everything() -> None:
     client, _ = client_of(page(range(2), "c1", complete=False, cut_by="timeout"))
     pages = client.query("orders")
-    got: list[Message] = []
+    got: list[StoredMessage] = []
     with pytest.raises(IncompleteAnswerError, match="cut by timeout") as raised:
         got.extend(pages.messages())
     assert [one.body for one in got] == [b"order 0", b"order 1"]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.client.scripted import AsyncScripted, Said, Scripted, good, in_turn, problem
 from tests.support.service.raw_server import Connection, raw_server
-from tierlog.client import AsyncClient, Client, NewMessage, RetryPolicy
+from tierlog.client import AsyncClient, Client, Message, RetryPolicy
 from tierlog.client.async_transport import run as run_async
 from tierlog.client.errors import (
     CapacityError,
@@ -100,7 +100,7 @@ def test_a_service_that_closes_its_store_is_waited_for_like_one_that_is_away() -
 
 def test_an_append_is_repeated_with_its_key_and_for_the_same_store() -> None:
     client, transport = client_of(HOME, NoAnswerError("cut off"), problem(409, "request-under-way"), APPENDED)
-    client.append("orders", [NewMessage(b"a", keys=["k"])])
+    client.append("orders", [Message(b"a", keys=["k"])])
     _, *tries = transport.requests
     assert len(tries) == 3
     assert {one.path for one in tries} == {"/v1/topics/orders/messages?durability=flushed&store_id=store-a"}
@@ -109,8 +109,8 @@ def test_an_append_is_repeated_with_its_key_and_for_the_same_store() -> None:
 
 def test_two_appends_have_two_keys_and_ask_once_for_the_home() -> None:
     client, transport = client_of(HOME, APPENDED, APPENDED)
-    client.append("orders", [NewMessage("a")])
-    client.append("orders", [NewMessage("a")])
+    client.append("orders", [Message("a")])
+    client.append("orders", [Message("a")])
     _, one, other = transport.requests
     assert one.headers["Idempotency-Key"] != other.headers["Idempotency-Key"]
 
@@ -118,8 +118,8 @@ def test_two_appends_have_two_keys_and_ask_once_for_the_home() -> None:
 def test_an_append_that_failed_asks_for_the_home_again() -> None:
     client, transport = client_of(HOME, problem(503, "unavailable"), HOME, APPENDED, within_s=0)
     with pytest.raises(UnavailableError):
-        client.append("orders", [NewMessage("a")])
-    client.append("orders", [NewMessage("a")])
+        client.append("orders", [Message("a")])
+    client.append("orders", [Message("a")])
     assert [one.path for one in transport.requests].count("/v1/cluster/topics/orders") == 2
 
 
@@ -187,7 +187,7 @@ def test_a_key_that_no_header_can_have_is_refused_and_not_tried_again() -> None:
     client, transport = client_of(HOME)
     for key in ("ключ", "a\nb"):
         with pytest.raises(InvalidRequestError, match="printable ASCII"):
-            client.append("orders", [NewMessage("a")], idempotency_key=key)
+            client.append("orders", [Message("a")], idempotency_key=key)
     assert transport.requests == []
 
 
@@ -199,7 +199,7 @@ def test_a_connection_that_was_closed_meanwhile_costs_no_retry() -> None:
     heads: list[bytes] = []
     with raw_server(act) as url, Client(url, retries=RetryPolicy(within_s=0)) as client:
         for _ in range(3):
-            assert client.run(client.calls.asking.document(Request("POST", "/v1/topics", b"{}"))) == {"topics": []}
+            assert client.run(client.calls.attempts.document(Request("POST", "/v1/topics", b"{}"))) == {"topics": []}
     assert len(heads) == 3
 
 
@@ -226,7 +226,7 @@ def test_a_name_that_no_machine_can_have_is_silence_for_both_clients(host: str) 
 
 def test_one_key_is_not_taken_for_a_key_a_letter() -> None:
     with pytest.raises(InvalidRequestError, match="keys is a list of keys, not one"):
-        NewMessage("paid", keys="4711").line()
+        Message("paid", keys="4711").line()
 
 
 def test_one_topic_is_not_taken_for_a_topic_a_letter() -> None:
@@ -241,8 +241,8 @@ OTHER_HOME: Said = good({"topic": "orders", "store_id": "store-b", "url": None, 
 
 def test_a_home_that_was_taken_out_is_asked_for_again() -> None:
     client, transport = client_of(HOME, APPENDED, problem(404, "not-found"), OTHER_HOME, APPENDED)
-    client.append("orders", [NewMessage("a")])
-    client.append("orders", [NewMessage("b")])
+    client.append("orders", [Message("a")])
+    client.append("orders", [Message("b")])
     *_, refused, _, again = transport.requests
     assert (refused.path[-7:], again.path[-7:]) == ("store-a", "store-b")
     assert (refused.headers, refused.body) == (again.headers, again.body)
@@ -250,25 +250,25 @@ def test_a_home_that_was_taken_out_is_asked_for_again() -> None:
 
 def test_a_home_that_may_have_taken_the_messages_is_not_left_for_another() -> None:
     client, transport = client_of(HOME, APPENDED, NoAnswerError("cut off"), problem(404, "not-found"))
-    client.append("orders", [NewMessage("a")])
+    client.append("orders", [Message("a")])
     with pytest.raises(NotFoundError):
-        client.append("orders", [NewMessage("b")])
+        client.append("orders", [Message("b")])
     assert len(transport.requests) == 4
 
 
 def test_a_home_that_is_not_there_is_asked_for_again_once() -> None:
     away: Said = problem(404, "not-found")
     client, transport = client_of(HOME, APPENDED, away, HOME, away)
-    client.append("orders", [NewMessage("a")])
+    client.append("orders", [Message("a")])
     with pytest.raises(NotFoundError):
-        client.append("orders", [NewMessage("b")])
+        client.append("orders", [Message("b")])
     assert len(transport.requests) == 5
 
 
 def test_an_answer_of_another_length_is_none() -> None:
     client, _ = client_of(HOME, APPENDED)
     with pytest.raises(StoreError, match="2 messages were answered with 1 results"):
-        client.append("orders", [NewMessage("a"), NewMessage("b")])
+        client.append("orders", [Message("a"), Message("b")])
 
 
 def test_a_group_that_is_removed_twice_is_removed() -> None:
@@ -326,7 +326,7 @@ def test_a_service_that_takes_no_more_of_a_body_is_silence_for_both_clients() ->
         over.wait(60)
 
     def send(client: Client) -> object:
-        return client.run(client.calls.asking.answer(Request("POST", "/v1/topics", b"x" * 64_000_000, within_s=0.3)))
+        return client.run(client.calls.attempts.answer(Request("POST", "/v1/topics", b"x" * 64_000_000, within_s=0.3)))
 
     over = threading.Event()
     with raw_server(act) as url:
@@ -344,7 +344,7 @@ def test_a_request_that_is_too_large_is_that_for_both_clients() -> None:
         threading.Event().wait(0.2)  # a reset that comes in the same moment may be seen before the answer
 
     def send(client: Client) -> object:
-        return client.run(client.calls.asking.answer(Request("POST", "/v1/topics", b"x" * 64_000_000)))
+        return client.run(client.calls.attempts.answer(Request("POST", "/v1/topics", b"x" * 64_000_000)))
 
     with raw_server(act) as url:
         for ask in _both(url, send, threading.Event(), retries=RetryPolicy(within_s=0)):

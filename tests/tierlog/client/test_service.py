@@ -20,11 +20,11 @@ from tierlog.client import (
     Consumer,
     Decision,
     Message,
-    NewMessage,
     Order,
     PullStatus,
     QueueRef,
     Start,
+    StoredMessage,
     Tier,
 )
 from tierlog.client.errors import (
@@ -76,9 +76,9 @@ def until(reached: Callable[[], bool]) -> None:
 def test_what_is_appended_is_found_by_every_way(service: Service) -> None:
     client = service.client
     sent = [
-        NewMessage("text", keys=["k1", "k2"], tag="paid", properties={"region": "eu"}, born_ms=5, queue_id=2),
-        NewMessage(b"\xff\x00", queue_id=2),
-        NewMessage("sharded", sharding_key="customer"),
+        Message("text", keys=["k1", "k2"], tag="paid", properties={"region": "eu"}, born_ms=5, queue_id=2),
+        Message(b"\xff\x00", queue_id=2),
+        Message("sharded", sharding_key="customer"),
     ]
     first, second, _ = client.append("orders", sent)
     assert (first.queue_id, second.queue_offset) == (2, 1)
@@ -95,9 +95,9 @@ def test_what_is_appended_is_found_by_every_way(service: Service) -> None:
 
 
 def test_both_tiers_are_one_and_say_which_they_are(service: Service) -> None:
-    service.client.append("orders", [NewMessage(f"{number}", keys=["k"]) for number in range(500)])
+    service.client.append("orders", [Message(f"{number}", keys=["k"]) for number in range(500)])
     service.engine.archive(everything=True, drop_hot=True)
-    service.client.append("orders", [NewMessage("hot", keys=["k"])])
+    service.client.append("orders", [Message("hot", keys=["k"])])
     pages = service.client.query("orders", key="k", order=Order.OLDEST, page_size=100)
     found = list(pages.messages())
     assert [one.body for one in found] == [b"%d" % number for number in range(500)] + [b"hot"]
@@ -109,7 +109,7 @@ def test_both_tiers_are_one_and_say_which_they_are(service: Service) -> None:
 
 def test_a_budget_that_is_spent_is_said(service: Service) -> None:
     for part in range(8):
-        service.client.append("orders", [NewMessage(f"{part} {number}", keys=["k"]) for number in range(300)])
+        service.client.append("orders", [Message(f"{part} {number}", keys=["k"]) for number in range(300)])
         service.engine.archive(everything=True, drop_hot=True)
     pages = service.client.query("orders", key="k", max_requests=1)
     found = list(pages)
@@ -118,19 +118,19 @@ def test_a_budget_that_is_spent_is_said(service: Service) -> None:
 
 
 def test_a_tail_follows(service: Service) -> None:
-    service.client.append("orders", [NewMessage("0", queue_id=0)])
+    service.client.append("orders", [Message("0", queue_id=0)])
     tail = service.client.tail("orders", 0)
     assert next(tail).body == b"0"
-    threading.Timer(0.1, service.client.append, ("orders", [NewMessage("1", queue_id=0)])).start()
+    threading.Timer(0.1, service.client.append, ("orders", [Message("1", queue_id=0)])).start()
     assert next(tail).body == b"1"
 
 
 def test_a_key_of_ones_own_holds_for_further_calls(service: Service) -> None:
-    messages = [NewMessage("a"), NewMessage("b")]
+    messages = [Message("a"), Message("b")]
     first = service.client.append("orders", messages, idempotency_key="loader:0")
     assert service.client.append("orders", messages, idempotency_key="loader:0") == first
     with pytest.raises(KeyReusedError):
-        service.client.append("orders", [NewMessage("c")], idempotency_key="loader:0")
+        service.client.append("orders", [Message("c")], idempotency_key="loader:0")
 
 
 def test_a_producer_sends_each_message_once_and_in_order(service: Service) -> None:
@@ -153,9 +153,9 @@ def test_refusals_come_back_as_what_they_are(service: Service) -> None:
     with pytest.raises(TopicNotFoundError):
         client.topic("none")
     with pytest.raises(InvalidRequestError):
-        client.append("bad topic", [NewMessage("x")])
+        client.append("bad topic", [Message("x")])
     with pytest.raises(InvalidRequestError, match="body"):
-        client.append("orders", [NewMessage("")])
+        client.append("orders", [Message("")])
     with pytest.raises(MessageNotFoundError):
         client.message("7F0000010000480500000000000001F0")
     with pytest.raises(NotFoundError):
@@ -178,7 +178,7 @@ def test_tokens_decide(tmp_path: Path) -> None:
         app = create_app(engine, settings, control=AccessControl(settings.access, SystemClock()))
         with served_app(app, settings, threading.Event()) as url:
             with Client(url, token=token("sender")) as sender:
-                sender.append("orders", [NewMessage("x")])
+                sender.append("orders", [Message("x")])
                 with pytest.raises(ForbiddenError):
                     list(sender.query("orders"))
             file = tmp_path / "reader.token"
@@ -195,7 +195,7 @@ def test_tokens_decide(tmp_path: Path) -> None:
 def test_a_group_by_hand(service: Service) -> None:
     client = service.client
     client.make_topic("orders", queues=2)
-    client.append("orders", [NewMessage("x", queue_id=0)])
+    client.append("orders", [Message("x", queue_id=0)])
     member = client.join("audit", ["orders"])
     queue = QueueRef("orders", member.assignment[0].store_id, 0)
     assert client.commit("audit", {queue: 1}, member=member) == {queue: 1}
@@ -214,24 +214,24 @@ def test_a_group_by_hand(service: Service) -> None:
 def test_two_consumers_share_the_queues_and_one_takes_over_from_the_other(service: Service) -> None:
     client = service.client
     client.make_topic("orders", queues=4)
-    got: list[Message] = []
+    got: list[StoredMessage] = []
     quick = {"heartbeat_s": 0.05, "commit_interval_s": 0.05}
     with Consumer(client, "audit", ["orders"], got.append, **quick) as first:  # type: ignore[arg-type]  # numbers all
         with Consumer(client, "audit", ["orders"], got.append, **quick) as second:  # type: ignore[arg-type]  # numbers all
             until(lambda: len(first.assignment) == len(second.assignment) == 2)
-            client.append("orders", [NewMessage(f"{number}") for number in range(400)])
+            client.append("orders", [Message(f"{number}") for number in range(400)])
             until(lambda: len(got) == 400)
         until(lambda: len(first.assignment) == 4)
-        client.append("orders", [NewMessage(f"{number}") for number in range(400, 500)])
+        client.append("orders", [Message(f"{number}") for number in range(400, 500)])
         until(lambda: len(got) == 500)
     assert sorted(int(one.body) for one in got) == list(range(500))
     assert client.group("audit").lag == 0
 
 
 def test_a_handler_that_fails_ends_the_consumer_with_its_error(service: Service) -> None:
-    service.client.append("orders", [NewMessage("x")])
+    service.client.append("orders", [Message("x")])
 
-    def fail(message: Message) -> None:
+    def fail(message: StoredMessage) -> None:
         raise KeyError("missing")
 
     with (
@@ -244,9 +244,9 @@ def test_a_handler_that_fails_ends_the_consumer_with_its_error(service: Service)
 
 
 def test_a_handler_may_stop_its_consumer_and_a_hook_may_skip(service: Service) -> None:
-    service.client.append("orders", [NewMessage("bad", queue_id=0), NewMessage("last", queue_id=0)])
+    service.client.append("orders", [Message("bad", queue_id=0), Message("last", queue_id=0)])
 
-    def handle(message: Message) -> None:
+    def handle(message: StoredMessage) -> None:
         if message.body == b"bad":
             raise ValueError("bad")
         consumer.stop()
@@ -262,16 +262,16 @@ def test_a_handler_may_stop_its_consumer_and_a_hook_may_skip(service: Service) -
 def test_a_topic_that_comes_later_and_one_that_grows_are_read(service: Service) -> None:
     got: list[bytes] = []
     with Consumer(service.client, "audit", ["later"], lambda one: got.append(one.body), heartbeat_s=0.05):
-        service.client.append("later", [NewMessage("1")])
+        service.client.append("later", [Message("1")])
         until(lambda: got == [b"1"])
         service.client.make_topic("later", queues=6)
-        service.client.append("later", [NewMessage("2", queue_id=5)])
+        service.client.append("later", [Message("2", queue_id=5)])
         until(lambda: got == [b"1", b"2"])
 
 
 def test_a_consumer_that_begins_at_the_end_or_at_a_time_leaves_out_what_is_before(service: Service) -> None:
-    (first,) = service.client.append("orders", [NewMessage("1", queue_id=0)])
-    until(lambda: service.client.append("orders", [NewMessage("2", queue_id=0)])[0].store_ms > first.store_ms)
+    (first,) = service.client.append("orders", [Message("1", queue_id=0)])
+    until(lambda: service.client.append("orders", [Message("2", queue_id=0)])[0].store_ms > first.store_ms)
     got: list[bytes] = []
     with Consumer(service.client, "g1", ["orders"], lambda one: got.append(one.body), start=first.store_ms + 1):
         until(lambda: bool(got))
@@ -280,7 +280,7 @@ def test_a_consumer_that_begins_at_the_end_or_at_a_time_leaves_out_what_is_befor
     with Consumer(service.client, "g2", ["orders"], lambda one: got.append(one.body), start=Start.LATEST) as late:
         until(lambda: len(late.assignment) == 4)
         until(lambda: len(service.client.committed("g2")) == 4)
-        service.client.append("orders", [NewMessage("3", queue_id=0)])
+        service.client.append("orders", [Message("3", queue_id=0)])
         until(lambda: bool(got))
     assert got == [b"3"]
 
@@ -297,10 +297,10 @@ def test_the_same_on_an_event_loop(service: Service) -> None:
             assert len([one async for one in client.tail("orders", 0, follow=False)]) == 125
             with pytest.raises(TopicNotFoundError):
                 await client.topic("none")
-            got: list[Message] = []
+            got: list[StoredMessage] = []
             done = asyncio.Event()
 
-            async def handle(message: Message) -> None:
+            async def handle(message: StoredMessage) -> None:
                 got.append(message)
                 if len(got) == 500:
                     done.set()
@@ -321,10 +321,10 @@ def test_a_closed_client_ends_its_pauses() -> None:
 
 
 def test_a_handler_that_hangs_is_left_alone_and_its_message_comes_again(service: Service) -> None:
-    service.client.append("orders", [NewMessage("x", queue_id=0)])
+    service.client.append("orders", [Message("x", queue_id=0)])
     begun, gate = threading.Event(), threading.Event()
 
-    def hang(message: Message) -> None:
+    def hang(message: StoredMessage) -> None:
         begun.set()
         gate.wait(60)
 
@@ -332,15 +332,15 @@ def test_a_handler_that_hangs_is_left_alone_and_its_message_comes_again(service:
         assert begun.wait(60)
     assert service.client.committed("audit") == {}
     gate.set()
-    got: list[Message] = []
+    got: list[StoredMessage] = []
     with Consumer(service.client, "audit", ["orders"], got.append):
         until(lambda: len(got) == 1)
 
 
 def test_an_exit_in_a_handler_is_a_failure_of_it(service: Service) -> None:
-    service.client.append("orders", [NewMessage("x")])
+    service.client.append("orders", [Message("x")])
 
-    def leave(message: Message) -> None:
+    def leave(message: StoredMessage) -> None:
         raise SystemExit(1)
 
     with (

@@ -9,7 +9,7 @@ from pathlib import Path
 import tierlog
 from tests.support.service.fixed_cluster import nodes
 from tests.support.stores.engines import tiny_settings
-from tierlog.client import Client, Consumer, Message, NewMessage, QueueRef
+from tierlog.client import Client, Consumer, Message, QueueRef, StoredMessage
 
 SETTINGS = tiny_settings(cluster__refresh_ms=100, cluster__retry_ms=0, cluster__ask_timeout_ms=20_000)
 
@@ -27,15 +27,15 @@ def test_a_consumer_reads_and_commits_the_queues_of_all_stores(tmp_path: Path) -
             node.engine.create_topic("orders", queues)
         made.homes["orders"] = "store-b"
         with Client(by_store["store-a"].url) as client:
-            sent = [client.append("orders", [NewMessage(f"b{number}", queue_id=number % 3)]) for number in range(9)]
+            sent = [client.append("orders", [Message(f"b{number}", queue_id=number % 3)]) for number in range(9)]
             made.homes["orders"] = "store-a"
             with Client(by_store["store-b"].url) as other:
-                sent += [other.append("orders", [NewMessage(f"a{number}", queue_id=number % 2)]) for number in range(6)]
+                sent += [other.append("orders", [Message(f"a{number}", queue_id=number % 2)]) for number in range(6)]
             assert len(sent) == 15
-            got: list[Message] = []
+            got: list[StoredMessage] = []
             all_came = threading.Event()
 
-            def handle(message: Message) -> None:
+            def handle(message: StoredMessage) -> None:
                 got.append(message)
                 if len(got) == 15:
                     all_came.set()
@@ -76,7 +76,7 @@ def test_a_store_that_is_down_holds_up_no_commit_of_the_others(tmp_path: Path) -
             node.engine.create_topic("orders", 1)
         begun, gate = threading.Event(), threading.Event()
 
-        def handle(message: Message) -> None:
+        def handle(message: StoredMessage) -> None:
             if message.store_id == "store-b":
                 begun.set()
                 gate.wait(60)

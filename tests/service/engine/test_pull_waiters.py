@@ -19,61 +19,61 @@ def stopping() -> threading.Event:
 
 
 @pytest.fixture
-def arrivals(stopping: threading.Event) -> Iterator[PullWaiters]:
+def waiters(stopping: threading.Event) -> Iterator[PullWaiters]:
     made = PullWaiters(lambda: None, stopping)
     yield made
     stopping.set()
     made.stop()
 
 
-def test_only_who_has_something_is_told_and_once(arrivals: PullWaiters) -> None:
+def test_only_who_has_something_is_told_and_once(waiters: PullWaiters) -> None:
     here: set[str] = {"a"}
     told: list[str] = []
     last = threading.Event()
     with (
-        arrivals.watch(lambda: "a" in here, lambda: told.append("a")),
-        arrivals.watch(lambda: "b" in here, lambda: told.append("b")),
-        arrivals.watch(lambda: "c" in here, last.set),
+        waiters.watch(lambda: "a" in here, lambda: told.append("a")),
+        waiters.watch(lambda: "b" in here, lambda: told.append("b")),
+        waiters.watch(lambda: "c" in here, last.set),
     ):
         here.add("c")
-        arrivals.look()
+        waiters.look()
         assert last.wait(_S)
         assert told == ["a"]
 
 
-def test_nobody_is_told_after_the_context(arrivals: PullWaiters) -> None:
+def test_nobody_is_told_after_the_context(waiters: PullWaiters) -> None:
     here, told, last = threading.Event(), threading.Event(), threading.Event()
-    with arrivals.watch(here.is_set, told.set):
+    with waiters.watch(here.is_set, told.set):
         pass
     here.set()
-    with arrivals.watch(here.is_set, last.set):
+    with waiters.watch(here.is_set, last.set):
         assert last.wait(_S)
     assert not told.is_set()
 
 
-def test_a_slow_look_holds_nobody_up(arrivals: PullWaiters) -> None:
+def test_a_slow_look_holds_nobody_up(waiters: PullWaiters) -> None:
     asked, go_on, told = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> bool:
         asked.set()
         return go_on.wait(_S)
 
-    with arrivals.watch(slow, told.set):
+    with waiters.watch(slow, told.set):
         assert asked.wait(_S)
-        arrivals.look()
-        with arrivals.watch(lambda: False, lambda: None):
+        waiters.look()
+        with waiters.watch(lambda: False, lambda: None):
             assert not told.is_set()
         go_on.set()
         assert told.wait(_S)
 
 
-def test_a_stop_tells_everybody_also_who_comes_later(arrivals: PullWaiters, stopping: threading.Event) -> None:
+def test_a_stop_tells_everybody_also_who_comes_later(waiters: PullWaiters, stopping: threading.Event) -> None:
     early, late = threading.Event(), threading.Event()
-    with arrivals.watch(lambda: False, early.set):
+    with waiters.watch(lambda: False, early.set):
         stopping.set()
-        arrivals.stop()
+        waiters.stop()
         assert early.is_set()
-    with arrivals.watch(lambda: False, late.set):
+    with waiters.watch(lambda: False, late.set):
         assert late.is_set()
 
 
@@ -84,12 +84,12 @@ def test_a_failure_sends_everybody_to_read_and_the_next_look_works(stopping: thr
         if failing:
             raise DiskFailedError("scripted")
 
-    arrivals = PullWaiters(catch_up, stopping)
-    with arrivals.watch(here.is_set, sent.set):
+    waiters = PullWaiters(catch_up, stopping)
+    with waiters.watch(here.is_set, sent.set):
         assert sent.wait(_S)
     failing = False
     here.set()
-    with arrivals.watch(here.is_set, told.set):
+    with waiters.watch(here.is_set, told.set):
         assert told.wait(_S)
     stopping.set()
-    arrivals.stop()
+    waiters.stop()

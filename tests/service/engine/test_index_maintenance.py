@@ -43,18 +43,18 @@ def test_a_file_is_sealed_an_hour_after_its_first_message_with_and_without_a_col
 ) -> None:
     clock = ManualClock()
     engine = Store.open(tmp_path, settings=settings(), clock=clock, cold_url=cold_url, objects=MemoryObjectStore(clock))
-    engine.tiers_round()
+    engine.run_tiers()
     assert states(engine) == []
     append(engine, "a")
     clock.advance(HOUR_MS - 1)
     append(engine, "b")  # a later message does not put it off
-    engine.tiers_round()
+    engine.run_tiers()
     assert states(engine) == ["writing"]
     clock.advance(2)
-    engine.tiers_round()
+    engine.run_tiers()
     assert states(engine) == ["compacted"]
     clock.advance(10 * HOUR_MS)
-    engine.tiers_round()  # no message, no file
+    engine.run_tiers()  # no message, no file
     assert states(engine) == ["compacted"]
     append(engine, "c")
     for key in "abc":
@@ -68,7 +68,7 @@ def test_the_age_is_a_setting(tmp_path: Path) -> None:
     engine = Store.open(tmp_path, settings=settings(seal_age_ms=50), clock=clock)
     append(engine, "a")
     clock.advance(51)
-    engine.tiers_round()
+    engine.run_tiers()
     assert states(engine) == ["compacted"]
     engine.close()
 
@@ -83,7 +83,7 @@ def test_a_dead_bucket_holds_up_no_sealing_and_no_compaction(tmp_path: Path) -> 
     archiving.start()
     hold.wait_until_reached()
     append(engine, *(f"k{number}" for number in range(120)))
-    engine._keeping.round()
+    engine._index_maintenance.run_once()
     assert states(engine)[-3:] == ["compacted", "compacted", "writing"]
     assert archiving.is_alive()
     hold.release()
@@ -106,7 +106,7 @@ def test_no_file_of_the_index_changes_after_the_store_was_closed(tmp_path: Path,
 
     def keep() -> None:
         try:
-            engine._keeping.round()
+            engine._index_maintenance.run_once()
         except StoreError as error:
             failures.append(error)
 
@@ -120,7 +120,7 @@ def test_no_file_of_the_index_changes_after_the_store_was_closed(tmp_path: Path,
     assert failures
     for number in range(120):
         assert len(again.query(Query("t", f"k{number}")).messages) == 1
-    again.tiers_round()
+    again.run_tiers()
     assert again.check() == []
     assert states(again) == ["compacted", "compacted", "writing"]
     again.close()
@@ -132,11 +132,11 @@ def test_a_file_that_could_not_be_sealed_is_derived_again_by_the_next_turn(tmp_p
     append(engine, *(f"k{number}" for number in range(60)))
     fs.refuse("flush", "*/index/writing/*", times=1)
     with pytest.raises(DiskFailedError):
-        engine._keeping.round()
+        engine._index_maintenance.run_once()
     answer = engine.query(Query("t", "k7"))
     assert not answer.messages
     assert not answer.coverage.complete
-    engine._keeping.round()
+    engine._index_maintenance.run_once()
     for number in range(60):
         answer = engine.query(Query("t", f"k{number}"))
         assert answer.coverage.complete
@@ -152,13 +152,13 @@ def test_the_background_tells_why_the_index_is_not_kept_until_it_is(tmp_path: Pa
     engine = Store.open(tmp_path, settings=settings(), clock=clock, fs=fs)
     append(engine, *(f"k{number}" for number in range(60)))
     fs.refuse("rename", "*/compacted/*", error=DiskFailedError("EIO"))
-    engine._background._keeping.run_once()
+    engine._background._index_maintenance.run_once()
     assert engine.index_error is not None
     assert "EIO" in engine.index_error
     assert engine.stats()["index_files_waiting"] == 1
     fs.heal()
     clock.advance(120_000)
-    engine._background._keeping.run_once()
+    engine._background._index_maintenance.run_once()
     assert engine.index_error is None
     assert engine.stats()["index_files_waiting"] == 0
     engine.close()
@@ -173,11 +173,11 @@ def test_what_nobody_foresaw_is_told_and_tried_again(tmp_path: Path, monkeypatch
         raise MemoryError
 
     monkeypatch.setattr("tierlog.index.local.file_set.compact", no_memory)
-    engine._background._keeping.run_once()
+    engine._background._index_maintenance.run_once()
     assert engine.index_error == "MemoryError()"
     monkeypatch.undo()
     clock.advance(120_000)
-    engine._background._keeping.run_once()
+    engine._background._index_maintenance.run_once()
     assert engine.index_error is None
     assert engine.stats()["index_files_waiting"] == 0
     engine.close()

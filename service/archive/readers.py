@@ -1,4 +1,4 @@
-"""What can be asked of whatever holds messages: a store, archives, a querier of many stores, one archive below it."""
+"""The protocols of whatever holds messages: a store, archives, a querier of many stores, one archive below it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 from tierlog.index.maintenance.repair import RepairReport
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.results import PAGE_BYTES
+from tierlog.service.access.caller import every_topic
 from tierlog.service.cluster.fan_out import StoreFanOut
 from tierlog.service.cluster.routing import TopicFinder
 from tierlog.service.engine.catalogue import FileInfo, TopicInfo
-from tierlog.service.engine.groups import every_topic
-from tierlog.service.engine.stats import Unready
+from tierlog.service.engine.stats import ReadinessProblem
 from tierlog.service.engine.store import Store
 from tierlog.service.observing.counts import StoreCounts
 from tierlog.service.wire.documents import Json
@@ -25,8 +25,8 @@ from tierlog.tiering.read.pull_batch import Columns, PulledBatch
 from tierlog.tiering.read.pull_result import PullResult
 
 
-class Readable(Protocol):
-    """Whatever answers queries and lists what it has. Thread safe."""
+class MessageReader(Protocol):
+    """The reading part that a store, archives and a querier have in common. Thread safe."""
 
     def query(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
         """Finds messages by key or time; a page is about ``page_bytes`` at most."""
@@ -37,7 +37,7 @@ class Readable(Protocol):
         ...
 
     def topic(self, name: str) -> TopicInfo:
-        """Returns one topic; :class:`TopicNotFoundError`."""
+        """Returns one topic; raises :class:`TopicNotFoundError`."""
         ...
 
     def files(self) -> list[FileInfo]:
@@ -49,8 +49,8 @@ class Readable(Protocol):
         ...
 
 
-class ReadableStore(Readable, Protocol):
-    """A store, or archives of which each call means one: queues in order, checks and repairs too."""
+class StoreReader(MessageReader, Protocol):
+    """The reading part of a store, and of archives of which each call means one: queues, checks, repairs."""
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Reads a queue in order."""
@@ -69,7 +69,7 @@ class ReadableStore(Readable, Protocol):
         ...
 
     def check_report(self, *, deep: bool = False, progress: Progress | None = None) -> Findings:
-        """Verifies the same; with the object that each finding is about. ``deep`` reads every archived byte."""
+        """Runs the same checks; names the object of each finding. ``deep`` reads every archived byte."""
         ...
 
     def repair(self, *, dry_run: bool = False, progress: Progress | None = None) -> RepairReport:
@@ -77,11 +77,11 @@ class ReadableStore(Readable, Protocol):
         ...
 
 
-class Served(Readable, Protocol):
-    """What a process serves: one open store, or a querier of many."""
+class Served(MessageReader, Protocol):
+    """The source of a process's answers: one open store, or a querier of many."""
 
     counted: StoreCounts
-    """What was counted since it was opened."""
+    """Counts since it was opened."""
     tracer: Tracer
     """Follows what is done for single requests."""
 
@@ -96,7 +96,7 @@ class Served(Readable, Protocol):
         ...
 
     @property
-    def asker(self) -> StoreFanOut | None:
+    def fan_out(self) -> StoreFanOut | None:
         """The fan-out to the services of many stores; None of a store."""
         ...
 
@@ -107,23 +107,25 @@ class Served(Readable, Protocol):
 
     @property
     def cold_error(self) -> str | None:
-        """Why the archive cannot be reached; None if all is well."""
+        """The reason why the archive cannot be reached; None if all is well."""
         ...
 
     @property
     def index_error(self) -> str | None:
-        """Why the index does not follow the log; None if all is well."""
+        """The reason why the index does not follow the log; None if all is well."""
         ...
 
     @property
-    def unready(self) -> Unready | None:
-        """Why the process can do nothing of what it is for at the moment; None if it can."""
+    def readiness_problem(self) -> ReadinessProblem | None:
+        """The reason why the process cannot do its work at the moment; None if it can."""
         ...
 
-    def reader_of(self, store_id: str) -> Readable:
+    def reader_of(self, store_id: str) -> MessageReader:
         """Returns the reader of one store, which is there or has an archive and no service."""
         ...
 
-    def message(self, message_id: str, store_id: str | None = None) -> StoredMessage | Json:
-        """Returns one message by its id; a querier as the store that has it told it."""
+    def shown_message(
+        self, message_id: str, show: Callable[[StoredMessage], Json], store_id: str | None = None
+    ) -> Json:
+        """Returns one message by its id as ``show`` makes it; a querier returns the JSON it got from the store."""
         ...

@@ -184,8 +184,8 @@ def test_whom_no_home_is_told_learns_of_no_group() -> None:
     cluster = FixedCluster("a", _PLACES, {}, dict(_GROUPS))
     look = _asked("GET", "/v1/groups/billing", b"store_id=b")
     with pytest.raises(NotFoundError, match="no such group 'billing'"):
-        target_store(look, cluster, tells_homes=False)
+        target_store(look, cluster, shows_homes=False)
     with pytest.raises(InvalidRequestError, match="kept by another store, not by 'b'"):
-        target_store(_asked("POST", "/v1/groups/billing/members", b"store_id=b"), cluster, tells_homes=False)
+        target_store(_asked("POST", "/v1/groups/billing/members", b"store_id=b"), cluster, shows_homes=False)
     with pytest.raises(InvalidRequestError, match="kept by store 'c', not by 'b'"):
         target_store(look, cluster)
