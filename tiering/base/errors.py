@@ -51,7 +51,7 @@ class StoreError(Exception):
 
     retryable = False
     retry_after_s = 0.0
-    """How long another service asked to be left alone, where it is one that answered with this."""
+    """Seconds for which a service that answered with this asked to be left alone; 0 if it did not."""
 
     def __init__(
         self,

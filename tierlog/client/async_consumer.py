@@ -135,14 +135,14 @@ class AsyncConsumer:
         self._member_id: str | None = None
         #: The membership that is followed; commits carry its generation.
         self._member: Membership | None = None
-        #: When it joined first, as the service tells the time: what is stored later is the latest.
+        #: The service's time of the first join, in ms, from which :attr:`Start.LATEST` reads younger queues.
         self._joined_ms: int | None = None
-        #: Whether all queues of then were opened; those that come later are younger.
+        #: Whether the first assignment was adopted; queues that come later may be younger than the consumer.
         self._has_begun = False
         self._beats = 0
-        #: The generation in which a commit was refused by itself, and how many heartbeats there were by then.
+        #: The membership under which a commit was refused as a conflict, and the number of heartbeats before that.
         self._refused_at: tuple[Membership, int] | None = None
-        #: Stores whose offsets cannot be committed, and when each is tried again.
+        #: Stores whose offsets cannot be committed, with the pause before each is tried again.
         self._down: dict[str, Backoff] = {}
         self._session_until_s = 0.0
         self._in_session = asyncio.Event()
@@ -303,7 +303,7 @@ class AsyncConsumer:
         found = await self._membership()
         known = self._member
         if known is None or (known.member_id, known.generation) != (found.member_id, found.generation):
-            for ref in set(self._queues) - set(found.assignment):  # others may be at them already
+            for ref in set(self._queues) - set(found.assignment):  # other members may read them already
                 self._drop(self._queues[ref])
             committed = await self._committed()
             self._adopt(found, committed)
@@ -333,7 +333,7 @@ class AsyncConsumer:
 
     @property
     def _call_s(self) -> float:
-        """How long each step of a call may take that heartbeats wait for: three of them are in a session."""
+        """Seconds that each step of a call may take when heartbeats wait for it: a third of a session."""
         return self._settings.session_timeout_ms / 3000
 
     async def _committed(self) -> dict[QueueRef, int]:
@@ -397,8 +397,8 @@ class AsyncConsumer:
                 await self._until_room(queue)
                 page = await self._pull(queue)
             except (UnavailableError, NotFoundError) as error:
-                # its store is down or was taken out, or the topic was deleted, of which a heartbeat tells
-                if queue.latest_ms is None:  # what comes until it can be placed is not to be left out
+                # its store is down or was taken out, or the topic was deleted, which the next heartbeat shows
+                if queue.latest_ms is None:  # messages that come before it can be placed must not be left out
                     queue.latest_ms = self._joined_ms
                 pauses.failed()
                 self._say_once(name, "queue %s: %s", name, error)
@@ -422,8 +422,8 @@ class AsyncConsumer:
     async def _set_back(self, queue: _Queue) -> None:
         """Commits the end of a queue that was committed beyond it: a disk or a volume came back with less.
 
-        Without that nothing would be committed until the queue is as long again, and what comes until then would be
-        skipped by whoever begins at the old commit later.
+        Otherwise nothing could be committed until the queue is as long again, and a consumer that begins at the old
+        offset after that would skip the messages below it.
         """
         end = queue.window.read_to
         if not await self._try_commit({queue.ref: end}, reset=True):
@@ -732,7 +732,7 @@ def _by_store(queues: Iterable[_Queue]) -> dict[str, list[_Queue]]:
 
 
 def _pause_s(pauses: Backoff, error: StoreError) -> float:
-    """How long to wait after an error: for as long as the service asked, if that is longer."""
+    """Returns the pause after an error, in seconds: at least as long as the service asked for."""
     return max(pauses.left_s, error.retry_after_s)
 
 

@@ -96,7 +96,7 @@ class AsyncHttpTransport:
 
 
 class _Pieces:
-    """A body in pieces. Between them the event loop has its turn: an answer that comes before the end is read."""
+    """A body in pieces. The event loop runs between them, and reads an answer that comes before the last one."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

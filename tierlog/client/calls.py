@@ -64,8 +64,8 @@ class Calls:
     ) -> Flow[list[Appended]]:
         """Appends messages that :meth:`StoredMessage.line` made, in order, all or none; ``key`` is fresh if not given.
 
-        All tries go to the same store, because another one would not know what the first has done. Only a store that
-        says at the first try that it is not in the cluster is asked for anew, once.
+        All tries go to the same store, because another one would not know what the first has done. Only if the first
+        try is answered with :class:`NotFoundError`, because the store left the cluster, the home is looked up again.
         """
         if not lines:
             return []
@@ -268,7 +268,7 @@ class Calls:
         try:
             yield from self.attempts.answer(Request("DELETE", _path("groups", name)), tries=tries)
         except NotFoundError:
-            if not tries.may_be_done:  # else one whose answer was lost has removed it
+            if not tries.may_be_done:  # otherwise a try whose answer was lost has removed it
                 raise
 
 

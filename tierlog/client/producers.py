@@ -36,7 +36,7 @@ F = TypeVar("F")
 
 #: Memory that a message takes beside its bytes, about.
 _BESIDE_BYTES = 512
-#: How the refusal of a body that cannot be read names a message.
+#: Finds the line that the refusal of an unreadable body names.
 _LINE = re.compile(r"\bline \d")
 
 
@@ -178,9 +178,9 @@ def _send_batch(
 
 
 def _is_of_all(whole: InvalidRequestError, first: Appended | StoreError, second: InvalidRequestError) -> bool:
-    """Whether a refusal is that of every message: of the batch, and of the first two alone in the same words.
+    """Returns whether a refusal concerns every message: batch and first two messages are refused in the same words.
 
-    What is wrong with a message is told with its place: a position, or a line of the body in the words.
+    The refusal of a single message names its place: a position, or a line of the body in its words.
     """
     return (
         not isinstance(whole, MessageTooLargeError)

@@ -99,7 +99,7 @@ class RequestAttempts:
     def answer(self, request: Request, retries: RetryPolicy | None = None, tries: Tries | None = None) -> Flow[Answer]:
         """Returns the answer of a success; raises the service's refusal, or :class:`NoAnswerError` if nobody answered.
 
-        Every request that goes this way may be repeated; ``tries`` is told what came of it before.
+        Every request that goes this way may be repeated; ``tries`` records the failed tries.
         """
         chosen = retries or self.retries
         backoff = self.backoff(chosen)

@@ -207,6 +207,20 @@ def test_no_more_requests_are_known_than_the_window_holds(store: StoreWorld, reo
     store.engine.close()
 
 
+def test_a_request_is_known_until_as_many_others_came_as_the_window_holds(store: StoreWorld) -> None:
+    """docs/producing.md says which rate of requests that allows, for as long as a client tries."""
+    store.reopen(produce__window_requests=100)
+    store.send(0, 1, producer="one")
+    for number in range(99):
+        store.send(number, number + 1, producer=f"p{number}")
+    store.send(0, 1, producer="one")
+    assert store.count == 100
+    store.send(99, 100, producer="p99")
+    store.send(0, 1, producer="one")
+    assert store.count == 102
+    store.engine.close()
+
+
 def test_a_store_without_producers_has_no_file_and_scans_nothing(store: StoreWorld) -> None:
     store.engine.append(batch(0, 10))
     store.reopen()

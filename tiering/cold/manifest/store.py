@@ -196,7 +196,7 @@ class ManifestStore(ArchiveCatalogue):
             self._check_owner(head, owner, log_end)
 
     def check_owner_seen(self, owner: Ownership, *, log_end: int) -> None:
-        """The same by the head that was seen last, without asking; nothing if none was."""
+        """Checks as :meth:`check_owner` does, by the head that was seen last and without a request."""
         with self._lock:
             if self._head is not None:
                 self._check_owner(self._head, owner, log_end)
