@@ -62,7 +62,7 @@ class Calls:
         key: str | None = None,
         retries: RetryPolicy | None = None,
     ) -> Flow[list[Appended]]:
-        """Appends messages that :meth:`StoredMessage.line` made, in order, all or none; ``key`` is fresh if not given.
+        """Appends messages that :meth:`Message.line` made, in order, all or none; ``key`` is fresh if not given.
 
         All tries go to the same store, because another one would not know what the first has done. Only if the first
         try is answered with :class:`NotFoundError`, because the store left the cluster, the home is looked up again.
