@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import random
+import signal
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,12 @@ _skips = pytest.StashKey[dict[str, str]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Fix the session's seed (``TIERLOG_SEED``, else drawn) before Hypothesis looks for its own."""
+    """Fix the session's seed (``TIERLOG_SEED``, else drawn) before Hypothesis looks for its own.
+
+    A shell lets what it starts in the background ignore Ctrl-C, and so would all that tests start, and send it to.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     given = os.environ.get("TIERLOG_SEED", "")
     seed = int(given) if given else random.SystemRandom().randrange(2**32)
     os.environ["TIERLOG_SEED"] = str(seed)  # the processes that share the tests have one seed
