@@ -25,7 +25,7 @@ from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.checks.archive import ColdCheck, SegmentOrder, SegmentSeen, StoredRows, check_segment
 from tierlog.tiering.checks.findings import Findings
 from tierlog.tiering.cold.manifest.store import ManifestStore
-from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
+from tierlog.tiering.cold.reading.archive_reader import uncached_reader
 from tierlog.tiering.cold.segment.whole_segment import WholeSegment
 from tierlog.tiering.format.manifest import IndexEntry, LogEntry
 
@@ -83,7 +83,7 @@ class SegmentTask:
             findings.extend(segment.indexed.compare(manifest.objects, self.rules, whole))
 
         seen = check_segment(
-            manifest.objects, ArchiveReader(manifest.objects, ArchiveCache(0), scan=True), segment.entry,
+            manifest.objects, uncached_reader(manifest.objects), segment.entry,
             topic_ids=dict(self.rules.topic_ids), stored=segment.stored,
             add=lambda about, text: findings.append(PendingFinding(FindingKind.PLAIN, about, text)), visit=visit,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from tierlog.tiering.checks.findings import Finding, Findings
 from tierlog.tiering.checks.repair import ColdRepair
 from tierlog.tiering.cold.manifest.change import ManifestChange, MendedPage
 from tierlog.tiering.cold.manifest.store import ManifestStore
-from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
+from tierlog.tiering.cold.reading.archive_reader import ArchiveReader, uncached_reader
 from tierlog.tiering.cold.segment.derivation import entry_of_segment
 from tierlog.tiering.format.manifest import Entry, Head, IndexEntry, LogEntry, ObjectRef, PageNode, decode_page
 from tierlog.tiering.hot.store import HotStore
@@ -173,7 +173,7 @@ class ArchiveRepair:
         for entry in head.log:
             if entry.rows is not None:
                 yield entry.rows, [entry]
-        reader = ArchiveReader(self._manifest.objects, ArchiveCache(0), scan=True)
+        reader = uncached_reader(self._manifest.objects)
         for node in head.log_tree:
             for leaf in self._leaves(reader, head, node):
                 if leaf.rows is not None:
@@ -208,7 +208,7 @@ class LostPage:
         self._manifest = manifest
         self._objects = manifest.objects
         self._head = check.head
-        removed = {key for key, _ in manifest.removed_names(check.reader(), check.head)}
+        removed = {key for key, _ in manifest.removed_names(uncached_reader(manifest.objects), check.head)}
         self._known = {entry.key for entry in check.log} | {entry.key for entry in check.index} | removed
         self._known |= check.page_names
 

@@ -21,7 +21,7 @@ from tierlog.tiering.checks.findings import Findings
 from tierlog.tiering.checks.segment import compare_queue_rows, compare_segment, compare_with_hot
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.manifest.sweep import NameSet, overdue_ms
-from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
+from tierlog.tiering.cold.reading.archive_reader import ArchiveReader, uncached_reader
 from tierlog.tiering.cold.segment.reader import DirectoryRow, SegmentReader
 from tierlog.tiering.cold.segment.whole_segment import Find, WholeSegment, read_whole
 from tierlog.tiering.format.manifest import (
@@ -68,10 +68,6 @@ class ColdCheck:
         self._rows: list[tuple[tuple[int, int], ObjectRef]] = []
         self._gaps: Sequence[QueueGap] = ()
         self._is_manifest_damaged = False
-
-    def reader(self) -> ArchiveReader:
-        """Returns a reader past all caches, for one object: its bill remembers every range that it read."""
-        return ArchiveReader(self.manifest.objects, ArchiveCache(0), scan=True)
 
     # the manifest
 
@@ -176,7 +172,7 @@ class ColdCheck:
             copy = kept[entry.base].data if entry.base in kept else None
             seen = check_segment(
                 self.manifest.objects,
-                self.reader(),
+                uncached_reader(self.manifest.objects),
                 entry,
                 topic_ids=follow.topic_ids,
                 stored=stored,
@@ -198,7 +194,7 @@ class ColdCheck:
         """Whether a segment itself is not what its entry says, whatever is said of it elsewhere."""
         found: list[str] = []
         try:
-            segment = SegmentReader(self.reader(), entry)
+            segment = SegmentReader(uncached_reader(self.manifest.objects), entry)
             whole = read_whole(self.manifest.objects, segment, entry, [], found.append)
             if whole is not None:
                 compare_segment(segment, whole, found.append)
@@ -236,7 +232,7 @@ class ColdCheck:
             self.findings.note(self.manifest.keys.head, "orphans are not looked for while the manifest is damaged")
             return
         named = [entry.key for entry in self.log] + [entry.key for entry in self.index]
-        reader = self.reader()
+        reader = uncached_reader(self.manifest.objects)
         named += [ref.key for ref in self.manifest.pages(reader, self.head)]
         check_orphans(self.manifest, reader, self.head, named, self.findings)
 

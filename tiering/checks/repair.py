@@ -16,7 +16,7 @@ from tierlog.tiering.base.errors import CorruptionError, ObjectNotFoundError
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.cold.manifest.change import ManifestChange
 from tierlog.tiering.cold.manifest.store import ManifestStore
-from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
+from tierlog.tiering.cold.reading.archive_reader import uncached_reader
 from tierlog.tiering.cold.segment.derivation import rows_of_directory
 from tierlog.tiering.cold.segment.reader import SegmentReader
 from tierlog.tiering.format.manifest import Head, LogEntry, ObjectRef, Tombstone
@@ -35,7 +35,6 @@ class ColdRepair:
     def __init__(self, manifest: ManifestStore, randomness: Randomness) -> None:
         self._manifest = manifest
         self._randomness = randomness
-        self._reader = ArchiveReader(manifest.objects, ArchiveCache(0), scan=True)
 
     def rows(self, ref: ObjectRef, entries: Sequence[LogEntry], topic_ids: Mapping[str, int]) -> str:
         """Restores the queue rows of ``entries``, which ``ref`` ought to hold; returns what was done, in words.
@@ -58,7 +57,7 @@ class ColdRepair:
         return [replace(entry, rows=self._store(entry, rows)) for entry, rows in zip(entries, derived, strict=True)]
 
     def _derive(self, entry: LogEntry, topic_ids: Mapping[str, int]) -> QueueRows:
-        runs = list(SegmentReader(self._reader, entry).runs())
+        runs = list(SegmentReader(uncached_reader(self._manifest.objects), entry).runs())
         if not {run.topic for run in runs} <= topic_ids.keys():
             raise CorruptionError("the state object lacks a topic of this segment", path=entry.key)
         return rows_of_directory(runs, entry.base, topic_ids)
@@ -92,7 +91,7 @@ class ColdRepair:
 
     def _as_archived(self, head: Head, entry: LogEntry, topics: Sequence[Topic]) -> list[Topic]:
         try:
-            held = {run.topic for run in SegmentReader(self._reader, entry).runs()}
+            held = {run.topic for run in SegmentReader(uncached_reader(self._manifest.objects), entry).runs()}
         except (CorruptionError, ObjectNotFoundError):
             try:
                 held = {topic.name for topic in topics if self._has_rows(head, entry, topic)}
@@ -101,7 +100,8 @@ class ColdRepair:
         return [replace(topic, archive=topic.name in held) for topic in topics]
 
     def _has_rows(self, head: Head, entry: LogEntry, topic: Topic) -> bool:
-        pieces = self._manifest.queue_row_pieces(self._reader, head, topic.topic_id, from_offset=entry.base)
+        reader = uncached_reader(self._manifest.objects)
+        pieces = self._manifest.queue_row_pieces(reader, head, topic.topic_id, from_offset=entry.base)
         return any((rows["segment"] == entry.base).any() for rows in pieces)
 
     def _removals(self, head: Head, topics: Sequence[Topic], erased: Erasures, entry: LogEntry) -> list[Tombstone]:

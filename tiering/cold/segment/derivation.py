@@ -10,7 +10,7 @@ import numpy as np
 
 from tierlog.tiering.base.errors import TornRecordError
 from tierlog.tiering.base.types import TimeBounds
-from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
+from tierlog.tiering.cold.reading.archive_reader import uncached_reader
 from tierlog.tiering.cold.segment.reader import DirectoryRow, SegmentReader
 from tierlog.tiering.format.manifest import LogEntry
 from tierlog.tiering.format.queue_rows import QUEUE_ROW, QueueRows
@@ -97,7 +97,7 @@ def entry_of_segment(objects: ObjectStore, key: str, added: int) -> LogEntry:
         rows=None,
         added=added,
     )
-    segment = SegmentReader(ArchiveReader(objects, ArchiveCache(0), scan=True), entry)
+    segment = SegmentReader(uncached_reader(objects), entry)
     said, runs = segment.directory_table(), list(segment.runs())
     bounds = reduce(TimeBounds.union, [run.bounds for run in runs]) if runs else None
     return LogEntry(
