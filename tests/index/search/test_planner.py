@@ -16,6 +16,7 @@ from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.objects.priced_store import PricedStore
 from tests.support.objects.slow_store import SlowStore
 from tests.support.stores.engines import tiny_settings
+from tests.support.threads import wait_for_threads
 from tierlog.index.format.layout import Items
 from tierlog.index.objects.catalogue import ColdIndex
 from tierlog.index.objects.lookup import KeyRun
@@ -339,9 +340,7 @@ def test_the_newest_of_a_topic_ask_for_little_more_than_they_need(days: TwoDays)
 def let_go(faulty: FaultyObjectStore) -> None:
     """Let what hangs go on, and wait until it has ended."""
     faulty.heal()
-    for thread in threading.enumerate():
-        if thread.name == "test-query":
-            thread.join(10)
+    wait_for_threads("test-query")
 
 
 def ask_beside(manifest: ManifestStore, query: Query, clock: ManualClock) -> tuple[threading.Thread, list[Answer]]:

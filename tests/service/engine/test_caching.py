@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 from tests.support.stores.engines import tiny_settings
+from tests.support.threads import wait_for_threads
 from tests.support.world import World
 from tierlog.index.search.query import Coverage, Query
 from tierlog.service.archive.archive import Archive
@@ -63,9 +63,7 @@ def point_read(engine: StoreReader) -> tuple[int, int]:
 
 
 def wait_for_disk() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "tierlog-disk-cache":
-            thread.join(10)
+    wait_for_threads("tierlog-disk-cache")
 
 
 def files_below(folder: Path) -> dict[Path, bytes]:
@@ -118,9 +116,7 @@ def test_opening_read_only_leaves_the_stores_cache_alone(tmp_path: Path) -> None
 
 
 def wait_for_filters() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "tierlog-filters":
-            thread.join(10)
+    wait_for_threads("tierlog-filters")
 
 
 def miss(engine: StoreReader) -> Coverage:

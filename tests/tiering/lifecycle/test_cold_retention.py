@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 from tests.support.stores.engines import small_settings
 from tests.support.stores.removal_world import RemovalWorld, WatchedStore, bodies, by_queue, pulled
+from tests.support.threads import wait_for_threads
 from tests.support.world import URL
 from tierlog.index.search.query import Query
 from tierlog.service.engine.store import Store
@@ -43,9 +43,7 @@ def expire(world: RemovalWorld, engine: Store) -> None:
 
 def what_was_read_is_on_disk() -> None:
     """The cache of the volume, which outlives the process, is written by a thread of its own."""
-    for thread in threading.enumerate():
-        if thread.name == "tierlog-disk-cache":
-            thread.join(10)
+    wait_for_threads("tierlog-disk-cache")
 
 
 def newest_ms(world: RemovalWorld, base: int) -> int:

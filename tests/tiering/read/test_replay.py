@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.objects.damage import flipped, overwrite
 from tests.support.stores.engines import tiny_settings
+from tests.support.threads import wait_for_threads
 from tests.support.world import World
 from tierlog.index.search.query import Query
 from tierlog.service.archive.archive import Archive
@@ -85,9 +86,7 @@ def replay(engine: StoreReader, limit: int, queue: int = 0, offset: int = 0) -> 
 
 def settle() -> None:
     """What was begun ahead has ended."""
-    for thread in threading.enumerate():
-        if thread.name == "tierlog-read-ahead":
-            thread.join(10)
+    wait_for_threads("tierlog-read-ahead")
 
 
 @pytest.mark.parametrize("read_ahead", [0, 6000, 1 << 26])

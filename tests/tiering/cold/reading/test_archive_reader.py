@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem
 from tests.support.objects.faulty_store import FaultyObjectStore
+from tests.support.threads import wait_for_threads
 from tierlog.tiering.base.clock import ManualClock
 from tierlog.tiering.base.errors import ChecksumMismatchError, ObjectStoreUnavailableError
 from tierlog.tiering.cold.reading.archive_reader import ArchiveCache, ArchiveReader
@@ -51,9 +52,7 @@ class NumberedPages:
 
     def written(self) -> None:
         """What was offered to the disk is there."""
-        for thread in threading.enumerate():
-            if thread.name == "tierlog-disk-cache":
-                thread.join(10)
+        wait_for_threads("tierlog-disk-cache")
 
     def requests(self) -> int:
         return sum(call.operation == "get_range" for call in self.bucket.calls)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem, PowerCut
 from tests.support.fs.faulty_fs import FaultyFileSystem
+from tests.support.threads import wait_for_threads
 from tierlog.tiering.base.errors import DiskFailedError, DiskFullError, StoreLockedError
 from tierlog.tiering.base.fs import ByteArray, File, FileSystem, LocalFileSystem
 from tierlog.tiering.cold.reading.disk_cache import DiskCache
@@ -246,9 +247,7 @@ def test_closing_ends_all_writing(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     assert not cache.put("store/log/b", 0, 5, b"12345")
     assert cache.get("store/log/a", 0, 1000) is None
-    for thread in threading.enumerate():
-        if thread.name == "tierlog-disk-cache":
-            thread.join(10)
+    wait_for_threads("tierlog-disk-cache")
     assert sorted(tmp_path.rglob("*")) == before
 
 
