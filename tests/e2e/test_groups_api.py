@@ -220,3 +220,15 @@ def test_every_call_is_described(service: Service) -> None:
     ours = {key: call for key, call in calls.items() if key[0].startswith("/v1/groups")}
     assert len(ours) == 8
     assert all(call["description"] for call in ours.values())
+
+
+def test_who_joins_for_a_topic_that_does_not_exist_is_told(service: Service) -> None:
+    status, member = service.ask("POST", f"{GROUP}/members", {"topics": ["orders", "ordrs", "zz"]})
+    assert status == 200
+    assert {one["topic"] for one in member["assignment"]} == {"orders"}
+    assert (member["missing_topics"], member["hint"]) == (["ordrs", "zz"], "'ordrs': did you mean 'orders'?")
+    service.engine.create_topic("zz", 1)
+    found = service.beat(member)[1]
+    assert (found["missing_topics"], "hint" in found) == (["ordrs"], False)
+    assert ("zz", 0) in {(one["topic"], one["queue_id"]) for one in found["assignment"]}
+    assert not {"missing_topics", "hint"} & service.join().keys()
