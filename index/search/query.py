@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.times import format_time
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis, TimeRange
 from tierlog.tiering.message.batch import validate_key, validate_topic
 from tierlog.tiering.message.stored_message import Place, StoredMessage
@@ -41,7 +42,8 @@ class Query:
         if self.key is not None:
             validate_key(self.key)
         if self.from_ms >= self.to_ms:
-            raise InvalidRequestError(f"from ({self.from_ms}) is not before to ({self.to_ms})", hint="times are ms")
+            said = f"from ({format_time(self.from_ms)}) is not before to ({format_time(self.to_ms)})"
+            raise InvalidRequestError(said, hint="the range is [from, to)")
         if not 1 <= self.limit <= MAX_LIMIT:
             raise InvalidRequestError(f"limit {self.limit} is not between 1 and {MAX_LIMIT}")
         if self.max_requests is not None and self.max_requests < 0:

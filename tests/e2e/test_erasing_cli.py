@@ -46,7 +46,8 @@ def test_what_the_commands_refuse(tmp_path: Path, shell: Shell) -> None:
     shell("receipts", *where, code=NOTHING)
     shell("receipts", "0123", *where, code=NOTHING)
     shell("erase", "nobody", *where, code=WRONG_USE)
-    shell("erase", "t", "--from", "5", "--to", "5", *where, code=WRONG_USE)
+    shell("erase", "t", "--from", "2026-01-02", "--to", "2026-01-01T10:00:00Z", *where, code=WRONG_USE)
+    assert "from (2026-01-02T00:00:00.000Z) is not before to (2026-01-01T10:00:00.000Z)" in shell.err
     shell("hold", "t", "on", *where)
     shell("erase", "t", "--all", *where, code=FAILED)
     assert "on hold" in shell.err
