@@ -265,7 +265,7 @@ KEY_FIELD: Any = Field(
 
 
 class QueryIn(_Arguments):
-    """What a query asks for; times are ms or RFC 3339, the range is half-open."""
+    """What a query asks for; the range is half-open."""
 
     key: str | None = KEY_FIELD
     from_ms: Time = Field(default=0, alias="from", description=f"first time; {TIMES}")
@@ -304,7 +304,7 @@ class PullIn(_Arguments):
 class OffsetByTimeIn(_Arguments):
     """A store time, and which end of a run of equal times is meant."""
 
-    time_ms: Time
+    time_ms: Time = Field(description=f"store time; {TIMES}")
     boundary: Boundary = Field(default=Boundary.LOWER, description="which end of a run of equal times")
 
 

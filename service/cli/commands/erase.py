@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tierlog.service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
+from tierlog.service.cli.arguments import DOCUMENT_FORMS, TIMES, add_format, add_target, asked_times
 from tierlog.service.cli.errors import say
 from tierlog.service.cli.output import print_document
 from tierlog.service.cli.output_style import OutputStyle
@@ -12,7 +12,6 @@ from tierlog.service.cli.signals import run_stoppable, stop_flag, stopping_at
 from tierlog.service.cli.targets import open_writer
 from tierlog.service.exit_codes import DONE, INCOMPLETE
 from tierlog.tiering.base.progress_bar import bar
-from tierlog.tiering.base.times import parse_time
 
 HELP = "erase messages everywhere by topic, key and store time; answer with a JSON receipt"
 EXAMPLES = (
@@ -31,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what to erase, and whether to wait."""
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--key", metavar="K", help="only messages with this key")
-    parser.add_argument("--from", dest="from_time", metavar="T", help="stored at or after T; ms or RFC 3339")
+    parser.add_argument("--from", dest="from_time", metavar="T", help=f"stored at or after T: {TIMES}")
     parser.add_argument("--to", dest="to_time", metavar="T", help="stored before T")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only count what would be erased")
@@ -45,9 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     from tierlog.index.search.query import Query
     from tierlog.tiering.base.types import END_OF_TIME_MS
 
-    from_ms = 0 if arguments.from_time is None else parse_time(arguments.from_time)
-    to_ms = END_OF_TIME_MS if arguments.to_time is None else parse_time(arguments.to_time)
-    query = Query(arguments.topic, arguments.key, from_ms, to_ms)
+    from_ms, to_ms = asked_times(arguments, "from_time", "to_time")
+    query = Query(
+        arguments.topic, arguments.key, 0 if from_ms is None else from_ms, END_OF_TIME_MS if to_ms is None else to_ms
+    )
     with stop_flag() as stop, open_writer(arguments) as target, bar("bytes", "rewriting") as move:
         progress = stopping_at(move, stop)
         receipt = run_stoppable(
