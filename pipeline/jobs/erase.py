@@ -30,7 +30,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", nargs="?")
     parser.add_argument("--key", metavar="K", action="append", default=[], help="only messages with this key, or ...")
     parser.add_argument("--keys-file", metavar="FILE", type=Path, help="... one of these, one a line")
-    parser.add_argument("--from", dest="from_time", metavar="T", help="stored at or after T: ms, RFC 3339 or 2h (ago)")
+    parser.add_argument("--from", dest="from_time", metavar="T", help="stored at or after T; ms or RFC 3339")
     parser.add_argument("--to", dest="to_time", metavar="T", help="stored before T")
     parser.add_argument("--scan", action="store_true", help="look at every record instead of asking the key index")
     how = parser.add_mutually_exclusive_group()
@@ -39,7 +39,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
-    request = _request(arguments, context.clock.now_ms())
+    request = _request(arguments)
     store = ArchiveSnapshot.take(arguments.cold, filter(None, [arguments.store])).only()
     place = ArchivePlace(store.url, store.store_id, grace_ms_of(arguments))
     erasure = BulkErasure(
@@ -60,7 +60,7 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
     return {**erasure.receipt(tombstone_id), "unreadable": list(unreadable), "findings": len(unreadable)}
 
 
-def _request(arguments: argparse.Namespace, now_ms: int) -> ErasureRequest | None:
+def _request(arguments: argparse.Namespace) -> ErasureRequest | None:
     """Returns the request of the arguments; None to go on with an erasure that was begun."""
     if arguments.resume is not None:
         if arguments.topic or arguments.key or arguments.keys_file or arguments.from_time or arguments.to_time:
@@ -74,8 +74,8 @@ def _request(arguments: argparse.Namespace, now_ms: int) -> ErasureRequest | Non
     return ErasureRequest(
         arguments.topic,
         tuple(dict.fromkeys(keys)),
-        None if arguments.from_time is None else parse_time(arguments.from_time, now_ms),
-        None if arguments.to_time is None else parse_time(arguments.to_time, now_ms),
+        None if arguments.from_time is None else parse_time(arguments.from_time),
+        None if arguments.to_time is None else parse_time(arguments.to_time),
         arguments.scan,
     )
 

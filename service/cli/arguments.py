@@ -58,7 +58,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds --config and the sizes."""
     group = parser.add_argument_group("settings (docs/configuration.md)")
     group.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
-    group.add_argument("--segment-bytes", type=int, metavar="N", help="bytes of a segment of a new store")
+    group.add_argument("--segment-bytes", metavar="N", help="bytes of a segment of a new store, or 64MiB")
     group.add_argument("--queue-file-units", type=int, metavar="N", help="units of a queue file of a new store")
     group.add_argument("--index-slots", type=int, metavar="N", help="hash slots of a new index file")
     group.add_argument("--index-items", type=int, metavar="N", help="items of a new index file")

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from tierlog.service.observing.request_context import current_request
 from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.base.times import RELATIVE_PATTERN, parse_time
+from tierlog.tiering.base.times import RELATIVE_PATTERN, parse_duration, parse_time
 from tierlog.tiering.base.types import END_OF_TIME_MS
 from tierlog.tiering.hot.consumer_groups import GROUP_PATTERN, validate_group
 from tierlog.tiering.hot.identity import STORE_ID_PATTERN, validate_known_store_id
@@ -74,6 +74,16 @@ def _time(value: object) -> int:
         raise InvalidRequestError(f"{error.message}: {error.hint}") from error
 
 
+def _duration(value: object) -> object:
+    """Reads a duration: a number of ms, or a text with a unit."""
+    if not isinstance(value, str):
+        return _whole_number(value)
+    try:
+        return parse_duration(value)
+    except InvalidRequestError as error:  # the answer has room for one text
+        raise InvalidRequestError(f"{error.message}: {error.hint}, or a number of ms") from error
+
+
 def _number(value: object) -> object:
     """Reads a number: of the texts that Python takes for one only what everybody writes."""
     if isinstance(value, str):
@@ -91,6 +101,20 @@ def _flag(value: object) -> object:
 Time = Annotated[int, BeforeValidator(_time), WithJsonSchema(_TIME)]
 #: A number in a body of JSON.
 Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole_number)]
+#: A duration in a body of JSON.
+Duration = Annotated[
+    int,
+    Field(strict=True, ge=1, le=END_OF_TIME_MS),
+    BeforeValidator(_duration),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": END_OF_TIME_MS},
+                {"type": "string", "pattern": "^[1-9][0-9]{0,4}(ms|s|m|h|d|w)$", "examples": ["90d"]},
+            ]
+        }
+    ),
+]
 #: A number in a URL.
 Number = Annotated[int, BeforeValidator(_number)]
 #: ``true`` or ``false`` in a URL.

@@ -17,6 +17,7 @@ from tierlog.service.exit_codes import DONE, INCOMPLETE, NOTHING
 from tierlog.service.wire.documents import Json, merged_coverage
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.progress_bar import spinner
+from tierlog.tiering.base.times import parse_duration
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time", choices=[axis.value for axis in TimeAxis], default="store", help="which time")
     parser.add_argument("--order", choices=[order.value for order in Order], default="newest")
     parser.add_argument("--max-requests", type=int, metavar="N", help="ask the object store at most this often")
-    parser.add_argument("--timeout", type=_seconds, metavar="S", help="answer after S seconds with what is known then")
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="answer after S seconds, or 2m, with what is known"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what it may cost, and read only the manifest")
     parser.add_argument("--coverage", action="store_true", help="show what was searched and what it cost")
     parser.add_argument("--all", action="store_true", help="follow the cursor to the end")
@@ -143,13 +146,18 @@ def _show_estimate(page: Json, out: Rows, form: str) -> int:
 
 
 def _seconds(text: str) -> int:
-    """Converts seconds to ms."""
+    """Converts seconds, or a duration with a unit, to ms."""
     try:
         seconds = float(text)
     except ValueError:
-        seconds = 0.0
+        try:
+            seconds = parse_duration(text) / 1000
+        except InvalidRequestError:
+            seconds = 0.0
     if not 0.001 <= seconds <= 86_400:  # nan neither
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number of seconds from 0.001 to 86400")
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} is no number of seconds from 0.001 to 86400, nor 500ms, 2m or 1h"
+        )
     return round(seconds * 1000)
 
 

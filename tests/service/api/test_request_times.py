@@ -103,3 +103,14 @@ def test_the_document_describes_relative_times_wherever_a_time_is_taken() -> Non
     for described, text in ((asked["schema"], asked["description"]), (erase, erase["description"])):
         assert any("now|today|yesterday" in form.get("pattern", "") for form in described["anyOf"])
         assert "`2h` (two hours ago)" in text
+
+
+def test_the_time_that_an_archive_keeps_a_topic_may_have_a_unit(service: Service) -> None:
+    answer = service.http.request("PUT", "/v1/topics/t", {"cold_retention_ms": "90d"})
+    assert answer.json()["cold_retention_ms"] == 7_776_000_000
+    assert service.http.request("PUT", "/v1/topics/t", {"cold_retention_ms": 5}).json()["cold_retention_ms"] == 5
+    assert service.http.request("PUT", "/v1/topics/t", {"cold_retention_ms": None}).json()["cold_retention_ms"] is None
+    for wrong in ("90 days", "0s", "", -1, 0, True):
+        refused = service.http.request("PUT", "/v1/topics/t", {"cold_retention_ms": wrong})
+        assert refused.status_code == 422, wrong
+    assert "ms, s, m, h, d or w" in service.http.request("PUT", "/v1/topics/t", {"cold_retention_ms": "3y"}).text
