@@ -80,6 +80,10 @@ class RemoteTarget:
         found: list[Json] = self._call("GET", "/v1/topics")["topics"]
         return found
 
+    def topic(self, name: str) -> Json:
+        """Returns one topic with its queues."""
+        return self._call("GET", f"/v1/topics/{quote(name, safe='')}")
+
     def files(self) -> list[Json]:
         """Returns segments and index files."""
         found: list[Json] = self._call("GET", "/v1/files")["files"]
@@ -101,7 +105,7 @@ class RemoteTarget:
     def queues_of(self, topic: str) -> int | None:
         """Returns the number of queues of a topic, None if there is no such topic."""
         try:
-            return int(self._call("GET", f"/v1/topics/{quote(topic, safe='')}")["queues"])
+            return int(self.topic(topic)["queues"])
         except TopicNotFoundError:
             return None
 

@@ -54,6 +54,10 @@ class Reader(Protocol):
         """Returns topics with their queues."""
         ...
 
+    def topic(self, name: str) -> Json:
+        """Returns one topic with its queues."""
+        ...
+
     def files(self) -> list[Json]:
         """Returns segments and index files."""
         ...
@@ -323,6 +327,10 @@ class LocalReader:
     def topics(self) -> list[Json]:
         """Returns topics with their queues."""
         return [topic_json(topic) for topic in self._reading.topics()]
+
+    def topic(self, name: str) -> Json:
+        """Returns one topic with its queues."""
+        return topic_json(self._reading.topic(name))
 
     def files(self) -> list[Json]:
         """Returns segments and index files."""
