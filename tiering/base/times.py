@@ -44,9 +44,8 @@ def parse_time(text: str, now_ms: int | None = None, *, local: bool = False) -> 
     if _NUMBER.fullmatch(text):
         ms = int(text)
     else:
-        ms = _parse_relative(text, now_ms, local=local) if now_ms is not None else None
-        if ms is None:
-            ms = _parse_rfc_3339(text, _hint(now_ms), local=local)
+        relative = None if now_ms is None else _parse_relative(text, now_ms, local=local)
+        ms = _parse_rfc_3339(text, _hint(now_ms), local=local) if relative is None else relative
     if not 0 <= ms <= END_OF_TIME_MS:
         raise InvalidRequestError(f"time {text[:60]!r} is not between 1970 and 9999", hint=_hint(now_ms))
     return ms
