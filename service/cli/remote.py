@@ -19,6 +19,7 @@ from tierlog.tiering.remote.http_client import HttpClient
 
 if TYPE_CHECKING:
     from tierlog.index.search.query import Query
+    from tierlog.service.engine.groups import ResetQueues, ResetTo
     from tierlog.tiering.base.types import Durability
     from tierlog.tiering.hot.consumer_groups import Queue
     from tierlog.tiering.message.batch import Message
@@ -80,6 +81,10 @@ class RemoteTarget:
         found: list[Json] = self._call("GET", "/v1/topics")["topics"]
         return found
 
+    def topic(self, name: str) -> Json:
+        """Returns one topic with its queues."""
+        return self._call("GET", f"/v1/topics/{quote(name, safe='')}")
+
     def files(self) -> list[Json]:
         """Returns segments and index files."""
         found: list[Json] = self._call("GET", "/v1/files")["files"]
@@ -101,7 +106,7 @@ class RemoteTarget:
     def queues_of(self, topic: str) -> int | None:
         """Returns the number of queues of a topic, None if there is no such topic."""
         try:
-            return int(self._call("GET", f"/v1/topics/{quote(topic, safe='')}")["queues"])
+            return int(self.topic(topic)["queues"])
         except TopicNotFoundError:
             return None
 
@@ -176,6 +181,35 @@ class RemoteTarget:
         found = self._call("GET", f"/v1/groups/{quote(group, safe='')}/offsets")["offsets"]
         return {(one["topic"], one["store_id"], one["queue_id"]): one["offset"] for one in found}
 
+    def groups(self) -> list[Json]:
+        """Returns the groups of the store that is named, else of every store of the service's cluster."""
+        if self._store_id is not None:
+            stores = [self._store_id]
+        else:
+            stores = [one["store_id"] for one in self.cluster()["stores"]]
+        found: list[Json] = []
+        for store_id in stores:
+            found += self._call("GET", f"/v1/groups?{urlencode({'store_id': store_id})}")["groups"]
+        return sorted(found, key=lambda group: (group["group"], group["store_id"]))
+
+    def group(self, name: str) -> Json:
+        """Returns one group with its members and queues."""
+        return self._call("GET", f"/v1/groups/{quote(name, safe='')}")
+
+    def reset_group(self, name: str, to: ResetTo, queues: ResetQueues, *, dry_run: bool) -> list[Json]:
+        """Moves a group, or says what that would change."""
+        wanted: Json = {
+            "to": to.place, "time": to.time_ms, "offset": to.offset,
+            "topic": queues.topic, "store_id": queues.store_id, "queue_id": queues.queue_id,
+        }  # fmt: skip
+        wanted = {field: value for field, value in wanted.items() if value is not None} | {"dry_run": dry_run}
+        found: list[Json] = self._call("POST", f"/v1/groups/{quote(name, safe='')}/reset", wanted)["queues"]
+        return found
+
+    def remove_group(self, name: str) -> None:
+        """Removes a group."""
+        self._call("DELETE", f"/v1/groups/{quote(name, safe='')}")
+
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Commits for a group without members."""
         wanted = [
@@ -197,6 +231,6 @@ class RemoteTarget:
         return document
 
     def _path(self, path: str) -> str:
-        if self._store_id is None or path.startswith("/v1/groups/"):
+        if self._store_id is None or path.startswith("/v1/groups"):
             return path
         return path + ("&" if "?" in path else "?") + urlencode({"store_id": self._store_id})

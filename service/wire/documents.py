@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tierlog.index.search.query import Answer
     from tierlog.service.engine.archive_mover import ArchiveReport
     from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
+    from tierlog.service.engine.groups import GroupInfo
+    from tierlog.tiering.hot.consumer_groups import Queue
     from tierlog.tiering.message.batch import Message
     from tierlog.tiering.message.stored_message import StoredMessage
     from tierlog.tiering.read.pull_batch import PulledBatch
@@ -111,6 +113,27 @@ def _queue_json(queue: QueueInfo) -> Json:
     if queue.store_id is None:
         del found["store_id"]
     return found
+
+
+def group_json(group: GroupInfo) -> Json:
+    """Returns a consumer group; its lag is null while a store with queues of it does not answer."""
+    return {
+        "group": group.name,
+        "generation": group.generation,
+        "members": [
+            {**asdict(member), "assignment": [queue_ref_json(queue) for queue in member.assignment]}
+            for member in group.members
+        ],
+        "queues": [asdict(queue) for queue in group.queues],
+        "lag": None if group.stores_down else sum(queue.lag or 0 for queue in group.queues),
+        "stores_down": group.stores_down,
+    }
+
+
+def queue_ref_json(queue: Queue) -> Json:
+    """Returns the name of a queue of a store."""
+    topic, store_id, queue_id = queue
+    return {"topic": topic, "store_id": store_id, "queue_id": queue_id}
 
 
 def file_json(file: FileInfo) -> Json:

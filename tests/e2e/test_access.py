@@ -41,6 +41,7 @@ NEEDS: dict[tuple[str, str], tuple[str, object]] = {
     ("GET", "/v1/groups/{group}"): (READ, None),
     ("DELETE", "/v1/groups/{group}"): (READ, None),
     ("POST", "/v1/groups/{group}/members"): (READ, {"topics": ["shop-1"]}),
+    ("POST", "/v1/groups/{group}/reset"): (READ, {"to": "first", "dry_run": True}),
     ("PUT", "/v1/groups/{group}/members/{member_id}"): (READ, None),
     ("DELETE", "/v1/groups/{group}/members/{member_id}"): (READ, None),
     ("GET", "/v1/groups/{group}/offsets"): (READ, None),

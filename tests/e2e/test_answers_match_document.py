@@ -153,6 +153,7 @@ def _ask_of_groups(asked: Checked) -> None:
     asked.ask("GET", "/v1/groups")
     asked.ask("DELETE", "/v1/groups/g", status=409)
     asked.ask("DELETE", f"/v1/groups/g/members/{member['member_id']}")
+    asked.ask("POST", "/v1/groups/g/reset", {"time": "2h"})
     asked.ask("DELETE", "/v1/groups/g")
 
 

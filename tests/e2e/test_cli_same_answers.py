@@ -85,6 +85,9 @@ QUESTIONS: dict[str, list[str]] = {
     "unknown": ["query", "nope"],
     "tail": ["tail", "t"],
     "tail of one queue": ["tail", "t", "--queue", "2", "--offset", "5", "--limit", "7"],
+    "newest of all queues": ["tail", "t", "-n", "13"],
+    "newest of one queue": ["tail", "t", "--queue", "1", "--last", "450", "--limit", "7"],
+    "newest by tag": ["tail", "t", "-n", "20", "--tag", "k3 || k5"],
     "tail by tag": ["tail", "t", "--tag", "k3 || k5"],
     "topics": ["topics"],
 }

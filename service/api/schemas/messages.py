@@ -7,7 +7,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, WithJsonSchema, model_validator
 
 from tierlog.index.search.query import DEFAULT_LIMIT, MAX_LIMIT
-from tierlog.service.api.schemas.parameters import MAX_OFFSET, TIMES, Flag, Key, Number, Time, Whole, absent, whole
+from tierlog.service.api.schemas.parameters import (
+    MAX_OFFSET,
+    TIMES,
+    Duration,
+    Flag,
+    Key,
+    Number,
+    Time,
+    Whole,
+    absent,
+    whole,
+)
 from tierlog.service.wire.documents import decode_base64
 from tierlog.tiering.base.types import END_OF_TIME_MS, Boundary, Order, PullStatus, TimeAxis
 from tierlog.tiering.format.properties import OWN_FIELDS
@@ -265,7 +276,7 @@ KEY_FIELD: Any = Field(
 
 
 class QueryIn(_Arguments):
-    """What a query asks for; times are ms or RFC 3339, the range is half-open."""
+    """What a query asks for; the range is half-open."""
 
     key: str | None = KEY_FIELD
     from_ms: Time = Field(default=0, alias="from", description=f"first time; {TIMES}")
@@ -304,7 +315,7 @@ class PullIn(_Arguments):
 class OffsetByTimeIn(_Arguments):
     """A store time, and which end of a run of equal times is meant."""
 
-    time_ms: Time
+    time_ms: Time = Field(description=f"store time; {TIMES}")
     boundary: Boundary = Field(default=Boundary.LOWER, description="which end of a run of equal times")
 
 
@@ -312,7 +323,7 @@ class TopicIn(_KnownFields):
     """A topic to make, or to give more queues."""
 
     model_config = ConfigDict(
-        strict=True, json_schema_extra={"examples": [{"queues": 8}, {"cold_retention_ms": 2_592_000_000}]}
+        strict=True, json_schema_extra={"examples": [{"queues": 8}, {"cold_retention_ms": "90d"}]}
     )
 
     queues: Annotated[Whole, Field(ge=1, le=MAX_QUEUES)] | None = Field(
@@ -320,9 +331,10 @@ class TopicIn(_KnownFields):
         description="absent: 8 for a new topic, as many as it has for an existing one",
     )
     archive: bool | None = Field(default=None, description="false: messages live as long as their hot copies only")
-    cold_retention_ms: Annotated[Whole, Field(ge=1, le=END_OF_TIME_MS)] | None = Field(
+    cold_retention_ms: Duration | None = Field(
         default=None,
-        description="ms; archived messages that are older expire; null: never; absent: as it is",
+        description="ms, or a text with a unit such as `90d` (ms, s, m, h, d, w); archived messages that are older "
+        "expire; null: never; absent: as it is",
     )
 
 
