@@ -7,8 +7,11 @@
  * @typedef {object} Search
  * @property {string} topic
  * @property {string} key
+ * @property {string} tag  one tag, or several as `A || B`
+ * @property {string[]} contains  texts that the body has, all of them
+ * @property {string[]} where  `name=value`, all of them
  * @property {string} range  name of a preset, or "custom"
- * @property {string} from  RFC 3339 or ms, of a custom range; empty: no bound
+ * @property {string} from  RFC 3339, ms or a relative time such as `2h`, of a custom range; empty: no bound
  * @property {string} to
  * @property {"store" | "born"} time
  * @property {"newest" | "oldest"} order
@@ -26,7 +29,7 @@ export const LIMITS = [32, 100, 500, 1000];
 
 /** @returns {Search} */
 export function emptySearch() {
-  return { topic: "", key: "", range: "all", from: "", to: "", time: "store", order: "newest", limit: 32 };
+  return { topic: "", key: "", tag: "", contains: [], where: [], range: "all", from: "", to: "", time: "store", order: "newest", limit: 32 };
 }
 
 /**
@@ -39,6 +42,9 @@ export function parsePlace(fragment) {
   const search = emptySearch();
   search.topic = asked.get("topic") ?? "";
   search.key = asked.get("key") ?? "";
+  search.tag = asked.get("tag") ?? "";
+  search.contains = asked.getAll("contains").filter(Boolean);
+  search.where = asked.getAll("where").filter(Boolean);
   search.from = asked.get("from") ?? "";
   search.to = asked.get("to") ?? "";
   search.range = asked.get("range") ?? (search.from || search.to ? "custom" : "all");
@@ -58,6 +64,9 @@ export function searchFragment(search) {
   const plain = emptySearch();
   if (search.topic) asked.set("topic", search.topic);
   if (search.key) asked.set("key", search.key);
+  if (search.tag) asked.set("tag", search.tag);
+  for (const text of search.contains) asked.append("contains", text);
+  for (const text of search.where) asked.append("where", text);
   if (search.range === "custom") {
     if (search.from) asked.set("from", search.from);
     if (search.to) asked.set("to", search.to);

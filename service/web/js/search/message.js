@@ -49,13 +49,13 @@ export function copyButton(label, text) {
 
 /**
  * @param {Message} message
- * @param {string} key  that was searched for
+ * @param {string[]} sought  texts to mark in the body
  * @param {(key: string) => void} searchKey
  */
-export function messageDetails(message, key, searchKey) {
+export function messageDetails(message, sought, searchKey) {
   const text = message.body;
   const ways = /** @type {[string, () => Node][]} */ ([
-    ...(text === undefined ? [] : [["Text", () => plainText(text, key)]]),
+    ...(text === undefined ? [] : [["Text", () => plainText(text, sought)]]),
     ...(isJson(text) ? [["JSON", () => prettyJson(text ?? "")]] : []),
     ["Hex", () => hexDump(bodyBytes(message))],
   ]);

@@ -4,7 +4,7 @@ import { askJson, words } from "../api.js";
 import { h, refill, say } from "../dom.js";
 import { onZone } from "../prefs.js";
 import { bytes, count, counted } from "../units.js";
-import { coveragePanel, estimatePanel, verdict } from "./coverage.js";
+import { coveragePanel, estimatePanel, isCut, verdict } from "./coverage.js";
 import { FORMS, download } from "./download.js";
 import { SearchForm } from "./form.js";
 import { WrongSearch, pathOf, questionOf } from "./question.js";
@@ -41,6 +41,8 @@ export class SearchView {
     this.running = null;
     /** @type {any} */
     this.coverage = null;
+    /** @type {{time: "store" | "born", detail: string} | null} */
+    this.hint = null;
     onZone(() => {
       this.results.redraw();
       this.showCoverage();
@@ -75,6 +77,7 @@ export class SearchView {
     this.extra.replaceChildren();
     this.question = null;
     this.coverage = null;
+    this.hint = null;
     this.results.begin(search);
     this.covered.replaceChildren();
     this.saving.hidden = true;
@@ -140,14 +143,10 @@ export class SearchView {
     this.cursor = page.next_cursor;
     this.coverage = page.coverage;
     const all = this.results.messages.length;
-    refill(this.status, all === 0 && empty(
-      page.coverage.complete ? "No message found" : "No message found so far",
-      page.coverage.complete
-        ? `Nothing in topic ${question.topic} matches, in either tier.`
-        : "But not everything was searched: see below what could not be.",
-    ));
+    this.hint = (all === 0 && page.hint) || null;
+    refill(this.status, all === 0 && this.nothing(question, page));
     this.more.hidden = !this.cursor;
-    this.more.textContent = question.search.order === "newest" ? "Older messages" : "Newer messages";
+    this.more.textContent = isCut(page.coverage, Boolean(this.cursor)) ? "Go on searching" : question.search.order === "newest" ? "Older messages" : "Newer messages";
     this.showCoverage();
     this.offerDownload();
     this.around.found(question, this.results.messages, page.coverage);
@@ -155,9 +154,30 @@ export class SearchView {
     say(`${counted(all, "message")} shown. ${verdict(page.coverage, Boolean(this.cursor))}.`);
   }
 
+  /**
+   * What is said where no message is.
+   * @param {Question} question
+   * @param {any} page
+   */
+  nothing(question, page) {
+    const hint = this.hint;
+    if (hint) {
+      const again = () => this.around.go({ ...question.search, time: hint.time });
+      return empty(`No message found by ${timeWords(question.search.time)}`, hint.detail,
+        h("button", { type: "button", class: "primary", onclick: again }, `Search by ${timeWords(hint.time)}`));
+    }
+    if (page.coverage.complete) {
+      return empty(this.cursor ? "No message found so far" : "No message found",
+        this.cursor ? "There is more to search." : `Nothing in topic ${question.topic} matches, in either tier.`);
+    }
+    return empty("No message found so far", isCut(page.coverage, Boolean(this.cursor))
+      ? "Not everything was searched yet. Going on continues where this stopped."
+      : "But not everything was searched: see below what could not be.");
+  }
+
   showCoverage() {
     if (!this.question || !this.coverage) return;
-    refill(this.covered, coveragePanel(this.coverage, this.question, Boolean(this.cursor)));
+    refill(this.covered, coveragePanel(this.coverage, this.question, Boolean(this.cursor), this.hint !== null));
   }
 
   offerDownload() {
@@ -207,10 +227,16 @@ export class SearchView {
   }
 }
 
+/** @param {"store" | "born"} axis */
+function timeWords(axis) {
+  return axis === "born" ? "born time" : "store time";
+}
+
 /**
  * @param {string} title
  * @param {string} text
+ * @param {HTMLElement | null} [action]
  */
-function empty(title, text) {
-  return h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text));
+function empty(title, text, action = null) {
+  return h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), action);
 }
