@@ -21,10 +21,12 @@
 /**
  * @typedef {object} Place
  * @property {string} view
- * @property {Search} search
+ * @property {string} rest  of the path behind the view: the id of a message
+ * @property {URLSearchParams} asked
+ * @property {Search} search  what of it is a search
  */
 
-export const VIEWS = ["search", "topics", "groups", "store"];
+export const VIEWS = ["search", "message", "topics", "groups", "store"];
 export const LIMITS = [32, 100, 500, 1000];
 
 /** @returns {Search} */
@@ -38,6 +40,7 @@ export function emptySearch() {
  */
 export function parsePlace(fragment) {
   const [path, query = ""] = fragment.replace(/^#?\/?/, "").split("?", 2);
+  const [view, rest = ""] = path.split("/", 2);
   const asked = new URLSearchParams(query);
   const search = emptySearch();
   search.topic = asked.get("topic") ?? "";
@@ -52,7 +55,25 @@ export function parsePlace(fragment) {
   search.order = asked.get("order") === "oldest" ? "oldest" : "newest";
   const limit = Number(asked.get("limit"));
   if (Number.isInteger(limit) && limit >= 1 && limit <= 10_000) search.limit = limit;
-  return { view: VIEWS.includes(path) ? path : "search", search };
+  return { view: VIEWS.includes(view) ? view : "search", rest: decoded(rest), asked, search };
+}
+
+/** @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // a lone % is one
+  }
+}
+
+/**
+ * @param {{message_id: string, store_id: string}} message
+ * @returns {string} the fragment of one message
+ */
+export function messageFragment(message) {
+  const store = message.store_id ? `?store_id=${encodeURIComponent(message.store_id)}` : "";
+  return `#/message/${encodeURIComponent(message.message_id)}${store}`;
 }
 
 /**

@@ -10,6 +10,7 @@ import { rfc3339 } from "./times.js";
 import { Glance } from "./timeline/glance.js";
 import { onToken } from "./token.js";
 import { GroupsView } from "./views/groups.js";
+import { MessageView } from "./views/message.js";
 import { StoreView } from "./views/store.js";
 import { TopicsView } from "./views/topics.js";
 
@@ -18,12 +19,15 @@ import { TopicsView } from "./views/topics.js";
 const search = new SearchView({ go, found: (question, messages, coverage) => glance.showSearch(question, messages, coverage) });
 const topics = new TopicsView();
 const groups = new GroupsView();
+const message = new MessageView();
 const store = new StoreView(byId("banners"));
 const glance = new Glance(byId("glance"), (from, to) => {
   go({ ...search.form.read(), range: "custom", from: rfc3339(from), to: rfc3339(to), time: "store" });
 });
-const views = /** @type {Record<string, {element: HTMLElement, open: (search: Search) => unknown, close?: () => void}>} */ ({ search, topics, groups, store });
+/** @typedef {{element: HTMLElement, open: (place: import("./address.js").Place) => unknown, close?: () => void}} View */
+const views = /** @type {Record<string, View>} */ ({ search, message, topics, groups, store });
 let shown = "";
+let opened = "";
 let ran = "";
 
 /** @param {Search} wanted */
@@ -45,13 +49,15 @@ function follow() {
       if (tab.getAttribute("data-view") === shown) tab.setAttribute("aria-current", "page");
       else tab.removeAttribute("aria-current");
     }
-    if (shown !== "search") views[shown].open(place.search);
+    opened = "";
   }
-  document.title = place.view === "search" ? [place.search.key, place.search.topic, "tierlog"].filter(Boolean).join(" · ") : `${shown} · tierlog`;
+  const named = place.view === "search" ? [place.search.key, place.search.topic] : [place.rest, place.search.topic, shown];
+  document.title = [...named, "tierlog"].filter(Boolean).join(" · ");
   const fragment = searchFragment(place.search);
-  if (shown === "search" && ran !== fragment) {
-    ran = fragment;
-    search.open(place.search);
+  if (shown === "search" ? ran !== fragment : opened !== location.hash) {
+    if (shown === "search") ran = fragment;
+    opened = location.hash;
+    views[shown].open(place);
   }
 }
 
@@ -83,6 +89,7 @@ connectKeys({
   d: () => byId("theme").click(),
   "?": showHelp,
   "g s": to("search"),
+  "g m": to("message"),
   "g t": to("topics"),
   "g g": to("groups"),
   "g o": to("store"),

@@ -68,9 +68,9 @@ export class SearchView {
 
   /**
    * Take a search from the address; without a topic there is nothing to ask yet.
-   * @param {Search} search
+   * @param {import("../address.js").Place} place
    */
-  async open(search) {
+  async open({ search }) {
     this.form.write(search);
     this.form.complain("");
     this.stop();
