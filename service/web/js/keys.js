@@ -13,6 +13,7 @@ const KEYS = [
   ["g t, g g, g o", "go to topics, groups, store"],
   ["t", "times in UTC or local"],
   ["d", "dark or light"],
+  ["In the bars: ← →", "bar before, after; with Shift: several"],
   ["In the timeline: ← →", "block before, after; with Shift: move"],
   ["↑ ↓", "row above, below"],
   ["+  −  0", "closer, wider, all"],

@@ -6,7 +6,8 @@ const MINUTE = 60_000;
 const DAY = 24 * 60 * MINUTE;
 /** @type {Record<string, number>} */
 const UNITS = { ms: 1, s: 1000, m: MINUTE, h: 60 * MINUTE, d: DAY, w: 7 * DAY };
-const RELATIVE = /^(?:now|(?:now\s*-\s*)?(\d{1,15})\s*(ms|s|m|h|d|w)|(today|yesterday))$/i;
+const AGO = /^(\d{1,15})\s*(ms|s|m|h|d|w)$/i;
+const FROM_NOW = /^(now|today|yesterday)(?:\s*([+-])\s*(\d{1,15})\s*(ms|s|m|h|d|w))?$/i;
 
 /** @param {number} n @param {number} [width] */
 const pad = (n, width = 2) => String(n).padStart(width, "0");
@@ -71,11 +72,26 @@ export function rfc3339(ms) {
 }
 
 /**
- * Whether a text is a time that moves with the moment it is read at: `now`, `2h`, `now-2h`, `today`, `yesterday`.
+ * Whether a text is a time that moves with the moment it is read at: `2h`, `now-2h`, `today`, `yesterday+8h`.
  * @param {string} text
  */
 export function isRelative(text) {
-  return RELATIVE.test(text.trim());
+  return AGO.test(text.trim()) || FROM_NOW.test(text.trim());
+}
+
+/**
+ * @param {string} text
+ * @param {number} now
+ * @returns {number | null} null for a text that is no relative time
+ */
+function parseRelative(text, now) {
+  const ago = AGO.exec(text);
+  if (ago) return Math.max(0, now - Number(ago[1]) * UNITS[ago[2].toLowerCase()]);
+  const found = FROM_NOW.exec(text);
+  if (!found) return null;
+  const [, name, sign, n, unit] = found;
+  const begin = /^now$/i.test(name) ? now : midnight(now, /^today$/i.test(name) ? 0 : 1);
+  return sign ? Math.max(0, begin + Number(n) * UNITS[unit.toLowerCase()] * (sign === "-" ? -1 : 1)) : begin;
 }
 
 /**
@@ -90,8 +106,8 @@ function midnight(now, back) {
 }
 
 /**
- * What a person typed, as ms: ms since the epoch, RFC 3339, a date with or without a time in the zone shown, or a
- * relative time. Null for an empty text, NaN for one that is none of them.
+ * What a person typed, as ms: ms since the epoch, RFC 3339, a date with or without a time in the zone shown, a time of
+ * today, or a relative time. Null for an empty text, NaN for one that is none of them.
  * @param {string} text
  * @param {number} [now]  what relative times are counted from
  * @returns {number | null}
@@ -100,13 +116,10 @@ export function parse(text, now = Date.now()) {
   const asked = text.trim();
   if (asked === "") return null;
   if (/^\d{1,15}$/.test(asked)) return Number(asked);
-  const relative = RELATIVE.exec(asked);
-  if (relative) {
-    const [, n, unit, day] = relative;
-    if (day) return midnight(now, day.toLowerCase() === "today" ? 0 : 1);
-    return n ? Math.max(0, now - Number(n) * UNITS[unit.toLowerCase()]) : now;
-  }
-  const found = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?))?\s*(Z|UTC|[+-]\d\d:\d\d)?$/i.exec(asked);
+  const relative = parseRelative(asked, now);
+  if (relative !== null) return relative;
+  const dated = /^\d\d:\d\d/.test(asked) ? `${parts(now).date} ${asked}` : asked;
+  const found = /^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?))?\s*(Z|UTC|[+-]\d\d:\d\d)?$/i.exec(dated);
   if (!found) return Number.NaN;
   const [, date, time = "00:00", zone] = found;
   const wall = `${date}T${(time.length === 5 ? `${time}:00` : time).replace(",", ".")}`;

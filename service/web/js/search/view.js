@@ -3,10 +3,12 @@
 import { askJson, words } from "../api.js";
 import { h, refill, say } from "../dom.js";
 import { onZone } from "../prefs.js";
+import { rfc3339 } from "../times.js";
 import { bytes, count, counted } from "../units.js";
 import { coveragePanel, estimatePanel, isCut, verdict } from "./coverage.js";
 import { FORMS, download } from "./download.js";
 import { SearchForm } from "./form.js";
+import { Histogram } from "./histogram.js";
 import { WrongSearch, pathOf, questionOf } from "./question.js";
 import { Results } from "./results.js";
 
@@ -22,6 +24,7 @@ export class SearchView {
   constructor(around) {
     this.around = around;
     this.form = new SearchForm({ search: () => this.submit(), price: () => this.price() });
+    this.histogram = new Histogram((from, to) => this.narrow(from, to));
     this.results = new Results((key) => this.searchKey(key));
     this.status = h("div", { class: "status" });
     this.extra = h("div");
@@ -31,7 +34,7 @@ export class SearchView {
     this.element = h(
       "section",
       { class: "view search-view", "aria-label": "Search" },
-      this.form.element, this.extra, this.status, this.covered, this.saving, this.results.element, this.more,
+      this.form.element, this.extra, this.histogram.element, this.status, this.covered, this.saving, this.results.element, this.more,
     );
     /** @type {Question | null} */
     this.question = null;
@@ -67,6 +70,16 @@ export class SearchView {
   }
 
   /**
+   * Ask the same of a part of the range.
+   * @param {number} from
+   * @param {number} to
+   */
+  narrow(from, to) {
+    const search = this.question?.search;
+    if (search) this.around.go({ ...search, range: "custom", from: rfc3339(from), to: rfc3339(to) });
+  }
+
+  /**
    * Take a search from the address; without a topic there is nothing to ask yet.
    * @param {import("../address.js").Place} place
    */
@@ -83,6 +96,7 @@ export class SearchView {
     this.saving.hidden = true;
     this.more.hidden = true;
     this.around.found(null, [], null);
+    this.histogram.begin(null);
     if (!search.topic) {
       refill(this.status, empty("Find a message", "Choose a topic; with a key only messages that carry it are found, wherever they are."));
       return;
@@ -95,6 +109,7 @@ export class SearchView {
       this.status.replaceChildren();
       return;
     }
+    this.histogram.begin(this.question);
     await this.page(null);
   }
 
@@ -150,6 +165,7 @@ export class SearchView {
     this.showCoverage();
     this.offerDownload();
     this.around.found(question, this.results.messages, page.coverage);
+    this.histogram.loaded(this.results.messages);
     if (before) /** @type {HTMLElement | null} */ (this.results.list.children[before]?.querySelector(".line"))?.focus();
     say(`${counted(all, "message")} shown. ${verdict(page.coverage, Boolean(this.cursor))}.`);
   }
