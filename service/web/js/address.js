@@ -26,7 +26,7 @@
  * @property {Search} search  what of it is a search
  */
 
-export const VIEWS = ["search", "message", "topics", "groups", "store"];
+export const VIEWS = ["search", "tail", "message", "topics", "groups", "store"];
 export const LIMITS = [32, 100, 500, 1000];
 
 /** @returns {Search} */
@@ -74,6 +74,15 @@ function decoded(text) {
 export function messageFragment(message) {
   const store = message.store_id ? `?store_id=${encodeURIComponent(message.store_id)}` : "";
   return `#/message/${encodeURIComponent(message.message_id)}${store}`;
+}
+
+/**
+ * @param {{topic: string, tag?: string, last?: number}} followed
+ * @returns {string} the fragment of a topic that is followed
+ */
+export function tailFragment({ topic, tag = "", last = 0 }) {
+  const asked = new URLSearchParams({ topic, ...(tag && { tag }), ...(last && { last: String(last) }) });
+  return topic ? `#/tail?${asked}` : "#/tail";
 }
 
 /**

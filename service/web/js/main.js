@@ -6,6 +6,7 @@ import { byId } from "./dom.js";
 import { connectKeys, showHelp } from "./keys.js";
 import { connectSwitches, switchZone } from "./prefs.js";
 import { SearchView } from "./search/view.js";
+import { TailView } from "./tail/view.js";
 import { rfc3339 } from "./times.js";
 import { Glance } from "./timeline/glance.js";
 import { onToken } from "./token.js";
@@ -17,6 +18,7 @@ import { TopicsView } from "./views/topics.js";
 /** @typedef {import("./address.js").Search} Search */
 
 const search = new SearchView({ go, found: (question, messages, coverage) => glance.showSearch(question, messages, coverage) });
+const tail = new TailView();
 const topics = new TopicsView();
 const groups = new GroupsView();
 const message = new MessageView();
@@ -25,7 +27,7 @@ const glance = new Glance(byId("glance"), (from, to) => {
   go({ ...search.form.read(), range: "custom", from: rfc3339(from), to: rfc3339(to), time: "store" });
 });
 /** @typedef {{element: HTMLElement, open: (place: import("./address.js").Place) => unknown, close?: () => void}} View */
-const views = /** @type {Record<string, View>} */ ({ search, message, topics, groups, store });
+const views = /** @type {Record<string, View>} */ ({ search, tail, message, topics, groups, store });
 let shown = "";
 let opened = "";
 let ran = "";
@@ -64,10 +66,17 @@ function follow() {
 async function offerTopics() {
   try {
     const found = await askJson("/v1/topics");
-    search.form.offer(found.topics.map((/** @type {any} */ topic) => topic.topic));
+    const names = found.topics.map((/** @type {any} */ topic) => topic.topic);
+    search.form.offer(names);
+    tail.offer(names);
   } catch {
     // the search itself says what is wrong
   }
+}
+
+/** The list of messages that is shown. */
+function results() {
+  return shown === "tail" ? tail.results : search.results;
 }
 
 /** @param {string} view */
@@ -82,13 +91,15 @@ connectKeys({
     if (shown !== "search") location.hash = "#/search";
     requestAnimationFrame(() => search.form.key.focus());
   },
-  j: () => void search.results.move(1),
-  k: () => void search.results.move(-1),
+  j: () => void results().move(1),
+  k: () => void results().move(-1),
   m: () => void search.next(),
+  p: () => void (shown === "tail" && tail.pause()),
   t: switchZone,
   d: () => byId("theme").click(),
   "?": showHelp,
   "g s": to("search"),
+  "g l": to("tail"),
   "g m": to("message"),
   "g t": to("topics"),
   "g g": to("groups"),
@@ -96,7 +107,7 @@ connectKeys({
 });
 addEventListener("popstate", follow);
 addEventListener("hashchange", follow);
-search.form.topic.addEventListener("focus", offerTopics);
+for (const field of [search.form.topic, tail.topic]) field.addEventListener("focus", offerTopics);
 onToken(() => {
   offerTopics();
   glance.poll.now();

@@ -43,6 +43,13 @@ export class Results {
     this.list.append(...messages.map((message) => this.line(message)));
   }
 
+  /** Keep the last messages only. @param {number} most */
+  trim(most) {
+    const gone = Math.max(0, this.messages.length - most);
+    this.messages.splice(0, gone);
+    for (const line of [...this.list.children].slice(0, gone)) line.remove();
+  }
+
   /** Show times in the zone of now. */
   redraw() {
     const open = new Set([...this.list.querySelectorAll(".message.open")].map((line) => this.place(line)));
