@@ -178,8 +178,8 @@ def test_a_narrow_screen_and_dark_colours(browser: Browsing, shop: PageWorld) ->
         page = watched.page
         expect(page.locator(_LINES)).to_have_count(32)
         page.locator(_LINES).first.click()
-        for view in ("#/search?topic=shop", "#/tail?topic=shop&last=20", "#/message", "#/topics", "#/groups", "#/store"):
-            page.goto(f"{shop.url}/{view}")
+        for view in ("search?topic=shop", "tail?topic=shop&last=20", "message", "topics", "groups", "store"):
+            page.goto(f"{shop.url}/#/{view}")
             expect(page.locator("#main > *")).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         color = "getComputedStyle(document.body).backgroundColor"

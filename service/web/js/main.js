@@ -4,7 +4,7 @@ import { askJson } from "./api.js";
 import { parsePlace, searchFragment } from "./address.js";
 import { byId } from "./dom.js";
 import { connectKeys, showHelp } from "./keys.js";
-import { connectSwitches, switchZone } from "./prefs.js";
+import { connectTheme, connectZone, switchZone } from "./prefs.js";
 import { SearchView } from "./search/view.js";
 import { TailView } from "./tail/view.js";
 import { rfc3339 } from "./times.js";
@@ -84,7 +84,8 @@ const to = (view) => () => {
   location.hash = `#/${view}`;
 };
 
-connectSwitches(byId("zone"), byId("theme"));
+connectZone(byId("zone"));
+connectTheme(byId("theme"));
 byId("help").addEventListener("click", showHelp);
 connectKeys({
   "/": () => {
