@@ -48,8 +48,12 @@ function follow() {
     byId("main").replaceChildren(views[place.view].element);
     shown = place.view;
     for (const tab of document.querySelectorAll(".tabs a")) {
-      if (tab.getAttribute("data-view") === shown) tab.setAttribute("aria-current", "page");
-      else tab.removeAttribute("aria-current");
+      if (tab.getAttribute("data-view") !== shown) tab.removeAttribute("aria-current");
+      else {
+        tab.setAttribute("aria-current", "page");
+        const bar = /** @type {HTMLElement} */ (tab.parentElement);
+        bar.scrollLeft = /** @type {HTMLElement} */ (tab).offsetLeft - bar.offsetLeft - 24; // it may be wider than the screen
+      }
     }
     opened = "";
   }
