@@ -12,11 +12,13 @@ from pathlib import Path
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.service.served import served
 from tests.support.world import World
+from tierlog.index.search.query import Query
 from tierlog.service.cli.line_loader import LineRules, LoadReport, TimestampParser, batches_of_lines
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.sample import BORN_FORMAT, BORN_PATTERN, KEY_PATTERNS, TAG_PATTERN, sample_log
 from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.types import Tier
 from tierlog.tiering.message.batch import Message
 
 SIZES: dict[str, object] = {
@@ -120,3 +122,14 @@ def tell_the_shops_story(world: PageWorld) -> None:
         member = engine.groups.join("billing", ["shop"])
         taken = {queue: max(0, ends[queue[2]] - behind * queue[2]) for queue in member.assignment}
         engine.groups.commit("billing", taken, member_id=member.member_id, generation=member.generation, reset=True)
+
+
+def key_in_both_tiers(world: PageWorld) -> str:
+    """An address of the shop's story that bodies of the first and of the last hour name."""
+    for message in world.engine.query(Query("shop", limit=2000)).messages:
+        found = re.search(rb"10\.\d\.\d\.\d+", message.record.body)
+        if found:
+            answer = world.engine.query(Query("shop", found[0].decode(), limit=200))
+            if {one.tier for one in answer.messages} == set(Tier):
+                return found[0].decode()
+    raise AssertionError("no key in both tiers")
