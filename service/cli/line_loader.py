@@ -448,6 +448,7 @@ class _Gathering:
 
     def _past(self, blocks: Iterator[bytes], at: FilePosition) -> bytes:
         """Reads past what was loaded before, and returns what was read behind it."""
+        is_new = self._is_new
         for block in blocks:
             missing, lines = at.lines - self._lines, block.count(b"\n")
             cut = len(block) if lines <= missing else int(_ends_of(block)[missing - 1]) + 1
@@ -455,7 +456,7 @@ class _Gathering:
             if self._lines == at.lines:
                 if self._here().digest != at.digest:
                     break
-                self._is_new = True
+                self._is_new = is_new
                 return block[cut:]
         raise InvalidRequestError(
             f"{place_of(self._name, at.lines)}: what was loaded up to here is not what the file has now",
@@ -464,10 +465,12 @@ class _Gathering:
 
     def _take(self, block: bytes, *, is_end: bool) -> Generator[Batch, None, bytes]:
         """Takes the records of a block of whole lines, and returns the bytes of what the next block may go on with."""
-        records, is_held = self._records(block), False
+        records, is_held, is_over = self._records(block), False, False
         if self._rules.continues is not None and not is_end and len(records):
-            tail = block[int(records.starts[-1]) :]
-            is_held = len(tail.rstrip(b"\n")) <= self._rules.max_body_bytes >= len(tail) - PIECE_BYTES
+            start, most = int(records.starts[-1]), self._rules.max_body_bytes
+            is_over = int(records.ends[-1]) - start > most
+            # a record does not go on behind more empty lines than it could hold
+            is_held = not is_over and len(block) - start <= most + PIECE_BYTES
         count, begin, at = len(records) - is_held, 0, 0
         while begin < count:
             end = begin + self._room(records.part(begin, count))
@@ -482,7 +485,7 @@ class _Gathering:
                 self._counts.skipped_empty += lines - len(part) - continued
                 self._pass(block[at:cut], lines)
                 at, begin = cut, end
-            if not len(part) or self._counts.messages >= BATCH_LINES:
+            if not len(part) or self._counts.messages >= BATCH_LINES or (is_over and begin == count):
                 yield self._batch((*self._done, self._here()))
         if is_held:
             return block[at:]

@@ -190,11 +190,11 @@ def _rules(arguments: argparse.Namespace, settings: Settings, now_ms: int) -> Li
         None if arguments.tag is None else compile_pattern(arguments.tag),
         born,
         settings.hot.max_body_bytes,
-        None if arguments.continues is None else compile_pattern(arguments.continues),
-        [JsonField(path) for path in arguments.json_key],
-        None if arguments.json_tag is None else JsonField(arguments.json_tag),
-        None if arguments.json_born is None else JsonField(arguments.json_born),
-        arguments.text,
+        continues=None if arguments.continues is None else compile_pattern(arguments.continues),
+        json_keys=[JsonField(path) for path in arguments.json_key],
+        json_tag=None if arguments.json_tag is None else JsonField(arguments.json_tag),
+        json_born=None if arguments.json_born is None else JsonField(arguments.json_born),
+        is_text=arguments.text,
     )
 
 
