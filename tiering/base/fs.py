@@ -439,9 +439,9 @@ def replace_file(fs: FileSystem, path: Path, data: bytes, tmp_dir: Path) -> None
     """Durably replaces a small file: readers after a crash see the old bytes or the new ones, never a mixture.
 
     Written to ``tmp_dir`` and flushed, renamed over ``path``, then the folder flushed. Killed before the rename:
-    the old file stands and the temporary one is garbage.
+    the old file stands and the temporary one is garbage. In the file's own folder it has ``.new`` behind its name.
     """
-    temporary = tmp_dir / path.name
+    temporary = tmp_dir / (path.name if tmp_dir != path.parent else f"{path.name}.new")
     fs.unlink(temporary)
     file = fs.open(temporary)
     try:
