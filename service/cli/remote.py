@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import tierlog.index.format.errors  # noqa: F401 - a service may answer with its classes
-from tierlog.service.wire.documents import ARROW_STREAM, Json, produced_json
+from tierlog.service.wire.documents import ARROW_STREAM, Json, filter_arguments, produced_json
 from tierlog.tiering.base.errors import TopicNotFoundError, UnavailableError
 from tierlog.tiering.remote.endpoint import ServiceAccess, ServiceAddress
 from tierlog.tiering.remote.http_client import HttpAnswer, HttpClient
@@ -58,8 +58,8 @@ class RemoteTarget:
             "key": query.key, "cursor": query.cursor, "max_requests": query.max_requests,
             "timeout_ms": query.timeout_ms, "dry_run": "true" if query.dry_run else None,
         }  # fmt: skip
-        asked.update({name: value for name, value in optional.items() if value is not None})
-        path = f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(asked)}"
+        asked.update({name: value for name, value in optional.items() if value is not None} | filter_arguments(query))
+        path = f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(asked, doseq=True)}"
         return self._call("GET", path, timeout_s=_TIMEOUT_S + (query.timeout_ms or 0) / 1000)
 
     def pull(
