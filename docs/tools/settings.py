@@ -22,7 +22,10 @@ _HEAD = """# Settings
 
 A TOML file (`--config FILE`), the environment and flags, in rising order. `hot.retention_ms` is
 `retention_ms` in the file's table `[hot]` and `TIERLOG_HOT_RETENTION_MS` in the environment. An unknown name
-in the file, or below a group in the environment, is an error.
+in the file, or below a group in the environment, is an error, and so is a variable whose name is like that of
+a setting. Of any other variable below `TIERLOG_` that nothing reads, `tierlog serve` and `tierlog config` warn.
+What Kubernetes puts into pods for a Service of a name like `tierlog` (`TIERLOG_SERVICE_HOST`, `TIERLOG_PORT=tcp://…`)
+is passed over.
 
 A number is in the unit that the name says. A setting whose name ends with `_ms` or `_s` also takes a text with a
 unit, such as `72h`: a whole number with `ms`, `s`, `m`, `h`, `d` (24 hours) or `w`. One whose name ends with `_bytes`

@@ -104,7 +104,9 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
 def _request(arguments: argparse.Namespace) -> ExportRequest:
     from_ms, to_ms = (None if text is None else parse_time(text) for text in (arguments.from_time, arguments.to_time))
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise InvalidRequestError(f"nothing lies between {from_ms} and {to_ms}", hint="the range is [from, to)")
+        raise InvalidRequestError(
+            f"nothing lies between {arguments.from_time} and {arguments.to_time}", hint="the range is [from, to)"
+        )
     if arguments.task_bytes < 1:
         raise InvalidRequestError("--task-bytes is at least 1")
     return ExportRequest(

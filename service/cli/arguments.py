@@ -117,7 +117,7 @@ class CommandParser(argparse.ArgumentParser):
             flags = [flag for action in command._actions for flag in action.option_strings]
             command.refuse(
                 f"unknown argument {unknown[0]!r}" + (f" (and {len(unknown) - 1} more)" if unknown[1:] else ""),
-                did_you_mean(unknown[0].partition("=")[0], flags) if unknown[0].startswith("-") else None,
+                _flag_hint(unknown[0].partition("=")[0], flags) if unknown[0].startswith("-") else None,
             )
         return found
 
@@ -163,6 +163,19 @@ def with_examples(examples: Iterable[tuple[str, str]]) -> str:
     """Writes what stands below a command's flags: examples as (what it does, command), and the exit codes."""
     lines = [line for says, command in examples for line in (f"  # {says}", f"  {command}")]
     return "\n".join(["examples:", *lines, "", EXIT_CODES] if lines else [EXIT_CODES])
+
+
+_A_MESSAGE = "`tierlog message ID` shows the message with an id"
+#: Where what a flag was meant to ask is answered, if not by a flag of this command.
+_ANSWERED_BY = {
+    "--id": _A_MESSAGE,
+    "--message-id": _A_MESSAGE,
+    "--tag": "`tierlog tail TOPIC --tag EXPR` reads messages by their tag",
+}
+
+
+def _flag_hint(flag: str, flags: Iterable[str]) -> str | None:
+    return _ANSWERED_BY.get(flag) or did_you_mean(flag, flags)
 
 
 def _children(parser: CommandParser) -> Iterator[CommandParser]:

@@ -80,8 +80,15 @@ class Writer(Reader, Protocol):
         """Asks this store from now on, whichever is the home of a topic's new messages."""
         ...
 
-    def append(self, messages: Sequence[Message], durability: Durability) -> None:
-        """Appends a batch and returns when it is as durable as asked for."""
+    def append(self, messages: Sequence[Message], durability: Durability, key: str | None = None) -> int:
+        """Appends a batch and returns when it is as durable as asked for: the store time of the last message.
+
+        With ``key``, an ``Idempotency-Key``, what the store has of the batch already is not appended again.
+        """
+        ...
+
+    def home_of(self, topic: str) -> str:
+        """Returns the store that takes new messages of a topic."""
         ...
 
     def queues_of(self, topic: str) -> int | None:
@@ -392,9 +399,16 @@ class LocalWriter(LocalReader):
     def only_store(self, store_id: str) -> None:
         """Does nothing: there is no other store."""
 
-    def append(self, messages: Sequence[Message], durability: Durability) -> None:
-        """Appends a batch."""
-        self._engine.append(messages, durability)
+    def append(self, messages: Sequence[Message], durability: Durability, key: str | None = None) -> int:
+        """Appends a batch, once if it has a key; returns the store time of the last message."""
+        from tierlog.service.engine.appends import IdempotencyKey
+
+        appended = self._engine.append(messages, durability, None if key is None else IdempotencyKey.parse(key))
+        return int(appended.store_ms[-1])
+
+    def home_of(self, topic: str) -> str:
+        """Returns the id of this store."""
+        return self._engine.store_id
 
     def queues_of(self, topic: str) -> int | None:
         """Returns the number of queues of a topic."""

@@ -133,13 +133,17 @@ def no_such_store(store_id: str) -> NotFoundError:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The answer to a member: it may read and commit ``assignment`` as long as ``generation`` lasts."""
+    """The answer to a member: it may read and commit ``assignment`` as long as ``generation`` lasts.
+
+    ``missing_topics`` are those it named that no store has yet: they are read once they exist.
+    """
 
     group: str
     member_id: str
     generation: int
     session_timeout_ms: int
     assignment: list[Queue]
+    missing_topics: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -639,5 +643,8 @@ class ConsumerGroups:
             raise MemberNotFoundError(f"group {name!r} has no live member {member_id[:100]!r}", hint="join again")
 
     def _membership(self, name: str, group: _Members, member_id: str) -> Membership:
-        session_ms = group.by_id[member_id].session_ms
-        return Membership(name, member_id, self._generation(name), session_ms, list(group.assignment[member_id]))
+        member = group.by_id[member_id]
+        missing = [topic for topic in member.topics if not group.queue_counts.get(topic)]
+        return Membership(
+            name, member_id, self._generation(name), member.session_ms, list(group.assignment[member_id]), missing
+        )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tierlog.tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
 
 if TYPE_CHECKING:
-    from tierlog.index.search.query import Answer
+    from tierlog.index.search.query import Answer, Query
     from tierlog.service.engine.archive_mover import ArchiveReport
     from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
     from tierlog.service.engine.groups import GroupInfo
@@ -78,6 +78,13 @@ def answer_metadata(answer: Answer) -> Json:
     if answer.estimate is not None:
         found["estimate"] = answer.estimate.to_json()
     return found
+
+
+def filter_arguments(query: Query) -> Json:
+    """Returns the filters of a query as arguments of a URL; a list is an argument that is there several times."""
+    where = [f"{name}={value}" for name, value in query.where]
+    given = {"tag": query.tag, "contains": list(query.contains), "where": where}
+    return {name: value for name, value in given.items() if value}
 
 
 def pull_json(result: PullResult) -> Json:
@@ -181,12 +188,14 @@ def merged_coverage(before: Json, page: Json) -> Json:
     if not before:
         return page
     merged = dict(page)
-    merged["complete"] = before["complete"] and page["complete"]
-    # a page's limit cuts nothing off if another page followed
-    cuts = [cut for cut in (before["cut_by"], page["cut_by"]) if cut not in (None, "limit")]
+    # the end of a page cuts nothing off if another page went on there
+    goes_on = before.get("examined_to_ms") is not None and not before["failures"]
+    merged["complete"] = (before["complete"] or goes_on) and page["complete"]
+    cuts = [cut for cut in ("limit" if goes_on else before["cut_by"], page["cut_by"]) if cut not in (None, "limit")]
     merged["cut_by"] = cuts[0] if cuts else page["cut_by"]
-    for name in ("index_files", "segments"):
-        merged[name] = {part: before[name][part] + value for part, value in page[name].items()}
+    for name in ("index_files", "segments", "messages"):
+        if name in page and name in before:  # a service of before it counted messages is read as well
+            merged[name] = {part: before[name][part] + value for part, value in page[name].items()}
     for name in ("round_trips", "waves", "requests", "manifest_requests", "bytes", "cost_usd"):
         if page.get(name) is not None and before.get(name) is not None:
             merged[name] = before[name] + page[name]

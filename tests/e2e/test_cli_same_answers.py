@@ -81,6 +81,7 @@ QUESTIONS: dict[str, list[str]] = {
     "all": ["query", "t", "--all", "--limit", "100"],
     "born": ["query", "t", "--time", "born", "--from", "20000000", "--to", "70000000", "--all"],
     "born and key": ["query", "t", "--time", "born", "--key", "k3", "--order", "oldest", "--all"],
+    "filtered": ["query", "t", "--tag", "k3 || k5", "--contains", "wide", "--contains", "ü", "--all"],
     "nothing": ["query", "t", "--key", "absent"],
     "unknown": ["query", "nope"],
     "tail": ["tail", "t"],

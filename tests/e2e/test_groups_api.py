@@ -223,6 +223,18 @@ def test_every_call_is_described(service: Service) -> None:
     assert all(call["description"] for call in ours.values())
 
 
+def test_who_joins_for_a_topic_that_does_not_exist_is_told(service: Service) -> None:
+    status, member = service.ask("POST", f"{GROUP}/members", {"topics": ["orders", "ordrs", "zz"]})
+    assert status == 200
+    assert {one["topic"] for one in member["assignment"]} == {"orders"}
+    assert (member["missing_topics"], member["hint"]) == (["ordrs", "zz"], "'ordrs': did you mean 'orders'?")
+    service.engine.create_topic("zz", 1)
+    found = service.beat(member)[1]
+    assert (found["missing_topics"], "hint" in found) == (["ordrs"], False)
+    assert ("zz", 0) in {(one["topic"], one["queue_id"]) for one in found["assignment"]}
+    assert not {"missing_topics", "hint"} & service.join().keys()
+
+
 def test_a_group_is_moved_to_a_time_an_offset_or_an_end(service: Service, clock: ManualClock) -> None:
     clock.advance(3_600_000)
     service.engine.append([Message("orders", b"late", queue_id=queue_id) for queue_id in range(2)])

@@ -28,8 +28,10 @@ from tierlog.service.api.schemas.parameters import (
     Time,
     Topic,
     Whole,
+    absent,
 )
 from tierlog.service.cluster.routing import GROUP, NEW_GROUP, ONE_STORE
+from tierlog.service.config.suggestions import did_you_mean
 from tierlog.service.engine.groups import (
     DEFAULT_SESSION_MS,
     MAX_SESSION_MS,
@@ -94,6 +96,8 @@ class MembershipOut(BaseModel):
     generation: int
     session_timeout_ms: int
     assignment: list[QueueRefOut]
+    missing_topics: list[str] = absent("topics it named that do not exist: they are read once they do")
+    hint: str = absent("to a join: which topic may be meant instead of a missing one")
 
 
 class OffsetOut(BaseModel):
@@ -286,12 +290,14 @@ def join(
 ) -> JSONResponse:
     """Become a member. Every member's share of the queues changes: the others learn it by their next heartbeat.
 
-    A group is made by its first member. Without a committed offset, begin where you want: at the queue's
-    ``min_offset``, at its ``max_offset``, or at an offset by time.
+    A group is made by its first member. A topic may come later; `missing_topics` says which do not exist yet. Without a
+    committed offset, begin where you want: at the queue's ``min_offset``, at its ``max_offset``, or at an offset by
+    time.
     """
     for topic in wanted.topics:
         caller.check(Scope.READ, topic)
-    return JSONResponse(_membership(engine.groups.join(group, wanted.topics, wanted.session_timeout_ms)))
+    found = engine.groups.join(group, wanted.topics, wanted.session_timeout_ms)
+    return JSONResponse(_membership(found) | _meant_instead(found.missing_topics, caller, engine))
 
 
 @router.put(
@@ -408,7 +414,17 @@ def _check_all(caller: Caller, topics: Collection[str]) -> None:
 
 
 def _membership(found: Membership) -> dict[str, Any]:
-    return {**asdict(found), "assignment": [queue_ref_json(queue) for queue in found.assignment]}
+    answer = {**asdict(found), "assignment": [queue_ref_json(queue) for queue in found.assignment]}
+    if not found.missing_topics:
+        del answer["missing_topics"]
+    return answer
+
+
+def _meant_instead(missing: list[str], caller: Caller, engine: Store) -> dict[str, str]:
+    """Returns the hint for who mistyped a topic, of topics that the caller may read."""
+    names = [one.name for one in engine.topics(partial(caller.may, Scope.READ))] if missing else []
+    hints = [f"{topic!r}: {hint}" for topic in missing if (hint := did_you_mean(topic, names)) is not None]
+    return {"hint": "; ".join(hints)} if hints else {}
 
 
 def _offsets(group: str, state: GroupState, caller: Caller) -> dict[str, Any]:

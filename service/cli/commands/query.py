@@ -69,6 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what to find."""
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--key", metavar="K", help="only messages with this key")
+    parser.add_argument("--tag", metavar="EXPR", help="only messages with this tag, or one of several: 'A || B'")
+    parser.add_argument(
+        "--contains", action="append", metavar="TEXT", help="only bodies that contain this text; repeatable"
+    )
+    parser.add_argument(
+        "--where", action="append", metavar="NAME=VALUE",
+        help="only messages whose property, or field of a JSON body (order.id=4711), has this value; repeatable",
+    )  # fmt: skip
     parser.add_argument("--from", dest="from_time", metavar="T", help=f"begin of the range: {TIMES}")
     parser.add_argument("--to", dest="to_time", metavar="T", help="end of the range, exclusive")
     parser.add_argument("--limit", type=int, metavar="N", help="messages of a page, 32 unless told, at most 10000")
@@ -113,7 +121,7 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
         out.write(page["messages"])
         coverage = merged_coverage(coverage, page["coverage"])
         cursor = page["next_cursor"]
-        if not arguments.all or cursor is None:
+        if not arguments.all or cursor is None or _is_spent(page["coverage"], arguments):
             break
     beside = {"next_cursor": cursor, "coverage": coverage}
     form = look.form
@@ -133,6 +141,12 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
     if cursor is not None:
         say(f"cut by the limit; more with --all, or with --cursor {cursor}")
     return DONE
+
+
+def _is_spent(coverage: Json, arguments: argparse.Namespace) -> bool:
+    """Whether the budget, or the time that was asked for, ended the page: the cursor is for who wants to spend more."""
+    cut = coverage["cut_by"] if coverage.get("examined_to_ms") is not None else None
+    return cut == "budget" or (cut == "timeout" and arguments.timeout is not None)
 
 
 def _show_estimate(page: Json, out: Rows, form: str) -> int:
@@ -168,6 +182,7 @@ def _range(arguments: argparse.Namespace) -> tuple[int, int]:
 
 
 def _question(arguments: argparse.Namespace, cursor: str | None, within: tuple[int, int]) -> Query:
+    from tierlog.index.search.filters import parse_where
     from tierlog.index.search.query import DEFAULT_LIMIT, Query
 
     limit = arguments.limit
@@ -185,6 +200,9 @@ def _question(arguments: argparse.Namespace, cursor: str | None, within: tuple[i
         max_requests=arguments.max_requests,
         timeout_ms=arguments.timeout,
         dry_run=arguments.dry_run,
+        tag=arguments.tag,
+        contains=tuple(arguments.contains or ()),
+        where=tuple(map(parse_where, arguments.where or ())),
     )
 
 

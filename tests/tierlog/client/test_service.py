@@ -265,6 +265,20 @@ def test_a_handler_may_stop_its_consumer_and_a_hook_may_skip(service: Service) -
     assert sum(service.client.committed("audit").values()) == 2
 
 
+def test_a_consumer_of_a_topic_that_does_not_exist_is_warned_once(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.client.make_topic("orders", queues=4)
+    with Consumer(service.client, "audit", ["ordrs"], lambda one: None, heartbeat_s=0.01) as consumer:
+        until(lambda: consumer.counts.joins == 1)
+        service.client.make_topic("ordrs", queues=1)
+        until(lambda: len(consumer.assignment) == 1)
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert said == ["group audit: no such topics yet: ordrs ('ordrs': did you mean 'orders'?)"]
+    member = service.client.join("audit", ["orders", "later"])
+    assert (member.missing_topics, member.hint) == (("later",), None)
+
+
 def test_a_topic_that_comes_later_and_one_that_grows_are_read(service: Service) -> None:
     got: list[bytes] = []
     with Consumer(service.client, "audit", ["later"], lambda one: got.append(one.body), heartbeat_s=0.05):
