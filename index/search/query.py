@@ -7,7 +7,9 @@ import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tierlog.index.search.filters import MessageFilters
 from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.times import format_time
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis, TimeRange
 from tierlog.tiering.message.batch import validate_key, validate_topic
 from tierlog.tiering.message.stored_message import Place, StoredMessage
@@ -19,7 +21,10 @@ DEFAULT_LIMIT = 32
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question. ``key`` None asks for every message of the topic in the time range."""
+    """One question. ``key`` None asks for every message of the topic in the time range.
+
+    ``tag``, ``contains`` and ``where`` filter what key and time find; ``limit`` counts what passes them.
+    """
 
     topic: str
     key: str | None = None
@@ -35,13 +40,23 @@ class Query:
     """Answer after so long with what is known then; None = when the answer is there."""
     dry_run: bool = False
     """Answer what the query may cost, and read no more than the manifest for it."""
+    tag: str | None = None
+    """One tag, several as ``TagA || TagB``, or ``*`` for every message."""
+    contains: tuple[str, ...] = ()
+    """Texts that the body must contain, as bytes of UTF-8."""
+    where: tuple[tuple[str, str], ...] = ()
+    """Names and values: of a property, or of a field of a body that is a JSON object."""
+    filters: MessageFilters | None = field(init=False, repr=False, compare=False, default=None)
+    """What these three say; None where every message passes."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "filters", MessageFilters.of(self.tag, self.contains, self.where))
         validate_topic(self.topic)
         if self.key is not None:
             validate_key(self.key)
         if self.from_ms >= self.to_ms:
-            raise InvalidRequestError(f"from ({self.from_ms}) is not before to ({self.to_ms})", hint="times are ms")
+            said = f"from ({format_time(self.from_ms)}) is not before to ({format_time(self.to_ms)})"
+            raise InvalidRequestError(said, hint="the range is [from, to)")
         if not 1 <= self.limit <= MAX_LIMIT:
             raise InvalidRequestError(f"limit {self.limit} is not between 1 and {MAX_LIMIT}")
         if self.max_requests is not None and self.max_requests < 0:
@@ -138,6 +153,8 @@ class StoreCoverage:
     error: str | None = None
     #: Of a store that gave only the first part of its messages: where that ends. The page goes no further.
     page_end: Place | None = None
+    #: Of a store whose time ran out while it filtered: everything before this time in the order was examined.
+    examined_to_ms: int | None = None
 
     def claims(self) -> list[TierCoverage]:
         """Returns the claims that are not None."""
@@ -172,6 +189,10 @@ class Coverage:
     ``round_trips`` and ``waves`` count from the plan on, with the manifest loaded: the longest chain of requests each
     of which needed the one before, and in how many rounds of at most as many parallel requests as the query may make
     they fit (for each depth of the chains the requests there, divided by that number and rounded up).
+
+    ``messages_read`` have the topic and key asked for and a time of the page's range; ``messages_matched`` of them pass
+    the filters. ``examined_to_ms`` is told where budget or time ran out while messages were being filtered: everything
+    before that time in the order was examined, and the cursor goes on there.
     """
 
     complete: bool = True
@@ -194,6 +215,9 @@ class Coverage:
     bytes: int = 0
     cost_usd: float = 0.0
     failures: list[Failure] = field(default_factory=list)
+    messages_read: int = 0
+    messages_matched: int = 0
+    examined_to_ms: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Returns the ``coverage`` object of an answer."""
@@ -201,6 +225,7 @@ class Coverage:
             # what the answer claims
             "complete": self.complete,
             "cut_by": self.cut_by,
+            "examined_to_ms": self.examined_to_ms,
             "stores": [
                 {
                     "store_id": store.store_id,
@@ -230,6 +255,7 @@ class Coverage:
                 "erased": self.segments_erased,
                 "unreachable": self.segments_unreachable,
             },
+            "messages": {"read": self.messages_read, "matched": self.messages_matched},
             # what it cost, and what failed
             "round_trips": self.round_trips,
             "waves": self.waves,

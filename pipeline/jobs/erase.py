@@ -1,7 +1,7 @@
 """Erases messages of an archive in bulk: hidden by one commit, overwritten by executors; prints the receipt.
 
 ``python -m tierlog.pipeline.jobs.erase --cold URL [--store ID] TOPIC [--key K]… [--keys-file FILE] [--from T] [--to
-T]``
+T] [--all]``
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tierlog.pipeline.removal.erasure import BulkErasure, ErasureRequest
 from tierlog.pipeline.removal.tasks import ArchivePlace
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.times import parse_time
+from tierlog.tiering.lifecycle.tombstones import hides_whole_topic
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys-file", metavar="FILE", type=Path, help="... one of these, one a line")
     parser.add_argument("--from", dest="from_time", metavar="T", help="stored at or after T; ms or RFC 3339")
     parser.add_argument("--to", dest="to_time", metavar="T", help="stored before T")
+    parser.add_argument(
+        "--all", dest="whole_topic", action="store_true", help="every message; needed without keys and times"
+    )
     parser.add_argument("--scan", action="store_true", help="look at every record instead of asking the key index")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only count what would be erased")
@@ -63,7 +67,8 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
 def _request(arguments: argparse.Namespace) -> ErasureRequest | None:
     """Returns the request of the arguments; None to go on with an erasure that was begun."""
     if arguments.resume is not None:
-        if arguments.topic or arguments.key or arguments.keys_file or arguments.from_time or arguments.to_time:
+        which = (arguments.key, arguments.keys_file, arguments.from_time, arguments.to_time, arguments.whole_topic)
+        if arguments.topic or any(which):
             raise InvalidRequestError("--resume stands alone", hint="the tombstone says what is erased")
         return None
     if arguments.topic is None:
@@ -71,13 +76,22 @@ def _request(arguments: argparse.Namespace) -> ErasureRequest | None:
     keys = [*arguments.key, *_keys_of(arguments.keys_file)]
     if (arguments.keys_file is not None or arguments.key) and not keys:
         raise InvalidRequestError("no keys", path=str(arguments.keys_file))
-    return ErasureRequest(
+    request = ErasureRequest(
         arguments.topic,
         tuple(dict.fromkeys(keys)),
         None if arguments.from_time is None else parse_time(arguments.from_time),
         None if arguments.to_time is None else parse_time(arguments.to_time),
         arguments.scan,
     )
+    is_whole = hides_whole_topic(request.keys, request.from_ms, request.to_ms)
+    if arguments.whole_topic and not is_whole:
+        raise InvalidRequestError("--all is the whole topic, and a key or a time a part of it", hint="give one of them")
+    if is_whole and not (arguments.whole_topic or arguments.dry_run):
+        raise InvalidRequestError(
+            f"this erases all that is archived of topic {arguments.topic!r}",
+            hint="say which with --key, --from or --to, or --all if it is meant; --dry-run only counts",
+        )
+    return request
 
 
 def _keys_of(path: Path | None) -> list[str]:

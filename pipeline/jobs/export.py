@@ -62,7 +62,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="URL", help="a folder for this export alone")
     parser.add_argument("--store", action="append", default=[], metavar="ID", help="only this store; may be repeated")
     parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
-    parser.add_argument("--from", dest="from_time", metavar="TIME", help="stored at this time or later")
+    parser.add_argument("--from", dest="from_time", metavar="TIME", help="stored at this time or later: ms or RFC 3339")
     parser.add_argument("--to", dest="to_time", metavar="TIME", help="stored before this time")
     parser.add_argument("--json-schema", metavar="DDL", help='bodies are JSON: "id long, name string"')
     parser.add_argument(
@@ -104,7 +104,9 @@ def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
 def _request(arguments: argparse.Namespace) -> ExportRequest:
     from_ms, to_ms = (None if text is None else parse_time(text) for text in (arguments.from_time, arguments.to_time))
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise InvalidRequestError(f"nothing lies between {from_ms} and {to_ms}", hint="the range is [from, to)")
+        raise InvalidRequestError(
+            f"nothing lies between {arguments.from_time} and {arguments.to_time}", hint="the range is [from, to)"
+        )
     if arguments.task_bytes < 1:
         raise InvalidRequestError("--task-bytes is at least 1")
     return ExportRequest(

@@ -129,7 +129,7 @@ class SourceOptions:
             )
         if options.from_ms is not None and options.to_ms is not None and options.from_ms >= options.to_ms:
             raise InvalidRequestError(
-                f"nothing lies between {options.from_ms} and {options.to_ms}", hint="'from' is inside, 'to' is behind"
+                f"nothing lies between {named['from']} and {named['to']}", hint="'from' is inside, 'to' is behind"
             )
         return options
 

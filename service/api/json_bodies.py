@@ -10,8 +10,9 @@ the body is read, and parsed on a thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import isclass
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from fastapi import Depends, Request
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ValidationError
 from tierlog.service.access.caller import Caller, Scope
 from tierlog.service.api.deps import TheCaller
 from tierlog.service.api.limits import body_of, lane_of
+from tierlog.service.config.suggestions import did_you_mean
 from tierlog.service.wire.documents import JSON
 from tierlog.tiering.kernels.json_codec import MOST_DEPTH, measure_value
 from tierlog.tiering.kernels.primitives import address_of
@@ -99,12 +101,31 @@ def parsed(model: type[M], text: bytes, *place: str | int) -> M:
             [
                 {
                     "loc": ("body", *place, *one["loc"]),
-                    "msg": one["msg"].removeprefix("Value error, "),
+                    "msg": _unknown_field(model, one["loc"])
+                    if one["type"] == "extra_forbidden"
+                    else one["msg"].removeprefix("Value error, "),
                     "type": one["type"],
                 }
                 for one in found
             ]
         ) from None  # frees the text that the model's error keeps
+
+
+def _unknown_field(model: type[BaseModel], place: Sequence[str | int]) -> str:
+    """Says that there is no such field, and which one may be meant."""
+    for part in place[:-1]:
+        field = next((each for name, each in model.model_fields.items() if part in (each.alias, name)), None)
+        model = next(_models_in(field.annotation), model) if field is not None else model
+    names = [field.alias or name for name, field in model.model_fields.items()]
+    hint = did_you_mean(str(place[-1]), names) or f"there are: {', '.join(names)}"
+    return f"no such field; {hint}"
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
 
 
 def refusal(what: str, *place: str | int) -> RequestValidationError:

@@ -132,17 +132,16 @@ def flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def shown_value(name: str, value: object, look: OutputStyle) -> str:
-    """Writes a value for people: bytes with a unit beside their number, moments as such, digits in groups of three."""
+    """Writes a value for people: bytes with a unit beside their number, moments as such, digits in groups of three.
+
+    A list is one, as JSON has it: of one number too, and of none.
+    """
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return (
-            printable(", ".join(map(str, value)))
-            if all(isinstance(one, str | int) for one in value)
-            else printable(json.dumps(value, ensure_ascii=False))
-        )
+        return printable(json.dumps(value, ensure_ascii=False))
     if isinstance(value, int):
         if name.endswith("_ms") and value > _MOMENT_MS:
             return look.time(value)

@@ -2,8 +2,10 @@
 
 Three sources in rising order: a TOML file, the environment, flags. ``hot.retention_ms`` is the key
 ``retention_ms`` of the file's table ``[hot]`` and the variable ``TIERLOG_HOT_RETENTION_MS``. An unknown name
-in the file, or below a group in the environment, is an error and not a silent default. Making a
-:class:`Settings` reads nothing but its arguments; :meth:`Settings.load` reads all three.
+in the file, or below a group in the environment, is an error and not a silent default, and so is a variable whose name
+is like that of a setting; others below the prefix are told (:func:`unknown_variables`). What Kubernetes makes of a
+Service's name is neither. Making a :class:`Settings` reads nothing but its arguments; :meth:`Settings.load` reads all
+three.
 
 ``docs/configuration.md`` is made from the fields below (``python -m docs.tools.settings``).
 """
@@ -11,12 +13,14 @@ in the file, or below a group in the environment, is an error and not a silent d
 from __future__ import annotations
 
 import ipaddress
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -39,6 +43,14 @@ from tierlog.service.config.suggestions import closest
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.options import ColdOptions, HotOptions, RetentionOptions, TailOptions
 from tierlog.tiering.base.types import Visibility
+from tierlog.tiering.remote.endpoint import (
+    CA_FILE,
+    CLIENT_CERTIFICATE,
+    CLIENT_KEY,
+    TOKEN,
+    TOKEN_FILE,
+    TOKEN_OVER_HTTP,
+)
 
 __all__ = [
     "AccessSettings",
@@ -63,6 +75,18 @@ ENV_ALIASES = {
     "tracing.endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
     "tracing.service_name": "OTEL_SERVICE_NAME",
 }
+#: Variables below the prefix that are no settings: what clients of a service read, and the tests of a checkout.
+_OTHER_VARIABLES = frozenset(
+    (
+        *(TOKEN, TOKEN_FILE, TOKEN_OVER_HTTP, CA_FILE, CLIENT_CERTIFICATE, CLIENT_KEY),
+        *("TIERLOG_SEED", "TIERLOG_DATA", "TIERLOG_NO_SKIPS", "TIERLOG_ADVISORIES", "TIERLOG_IMAGE"),
+    )
+)
+#: What Kubernetes puts into pods for a Service whose name begins like the prefix, without it.
+_OF_A_SERVICE = re.compile(r"(\w+_)?(service_host|service_port(_\w+)?|port_\d+_(tcp|udp|sctp)(_(proto|port|addr))?)")
+_ADDRESS_OF_A_SERVICE = re.compile(r"(tcp|udp|sctp)://.*")
+#: Above it a variable is taken for a setting that was mistyped.
+_MISTYPED = 0.8
 
 
 class Settings(BaseSettings):
@@ -230,8 +254,10 @@ def values_of_file(path: Path) -> dict[str, object]:
 
 
 def values_of_environment() -> dict[str, object]:
-    """Reads the environment, not checked."""
+    """Reads the environment, not checked but for names; :class:`InvalidRequestError` for one that was mistyped."""
     source = EnvSettingsSource(Settings)
+    source.env_vars = _own_variables(source)
+    _refuse_mistyped(source.env_vars)
     try:
         values = dict(source())
     except SettingsError as error:  # TIERLOG_COLD, say: a group as a whole, where pydantic would take JSON
@@ -246,6 +272,51 @@ def values_of_environment() -> dict[str, object]:
     return values
 
 
+def unknown_variables() -> list[str]:
+    """Names the variables below the prefix that are like nothing that is read, and have no effect."""
+    return [name.upper() for name in _unknown(_own_variables(EnvSettingsSource(Settings)))]
+
+
+def _own_variables(source: EnvSettingsSource) -> dict[str, str | None]:
+    """Returns what is in the environment, by lower-case names, without what Kubernetes made of a Service's name."""
+    return {name: value for name, value in source.env_vars.items() if not _is_of_a_service(name, value or "")}
+
+
+def _is_of_a_service(name: str, value: str) -> bool:
+    prefix, rest = ENV_PREFIX.lower(), name[len(ENV_PREFIX) :]
+    if not name.startswith(prefix):
+        return False
+    is_address = re.fullmatch(r"(\w+_)?port", rest) and _ADDRESS_OF_A_SERVICE.fullmatch(value)
+    return bool(is_address or _OF_A_SERVICE.fullmatch(rest))
+
+
+def _unknown(variables: Mapping[str, str | None]) -> list[str]:
+    """Returns the names below the prefix that neither are those of settings nor stand below a group."""
+    read = _variable_names()
+    groups = tuple(f"{ENV_PREFIX}{name}_".lower() for name, field in Settings.model_fields.items() if _is_group(field))
+    return sorted(
+        name
+        for name in variables
+        if name.startswith(ENV_PREFIX.lower()) and name.upper() not in read and not name.startswith(groups)
+    )
+
+
+def _variable_names() -> set[str]:
+    """Returns the names of all variables that anybody reads, groups among them."""
+    settings = {ENV_PREFIX + name.replace(".", "_").upper() for name in _names(Settings)}
+    return settings | _OTHER_VARIABLES | set(ENV_ALIASES.values())
+
+
+def _refuse_mistyped(variables: Mapping[str, str | None]) -> None:
+    known = [name.removeprefix(ENV_PREFIX) for name in _variable_names() if name.startswith(ENV_PREFIX)]
+    for name in map(str.upper, _unknown(variables)):
+        meant = closest(name.removeprefix(ENV_PREFIX), known, likeness=_MISTYPED)
+        if meant is not None:
+            raise InvalidRequestError(
+                f"the environment: nothing reads {name}", hint=f"did you mean {ENV_PREFIX}{meant}?"
+            )
+
+
 def _merge(into: dict[str, object], values: Mapping[str, object]) -> None:
     for name, value in values.items():
         current = into.get(name)
@@ -253,6 +324,10 @@ def _merge(into: dict[str, object], values: Mapping[str, object]) -> None:
             _merge(current, value)
         else:
             into[name] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _is_group(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 
 
 def _names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

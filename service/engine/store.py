@@ -241,7 +241,7 @@ class Store:
     def hot_page(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> HotPage:
         """Finds what is hot of a query, for a caller who reads the archive itself; see :class:`HotPage`."""
         tier = HotTierSearch(self.store_id, self._hot, self._index, self._known)
-        return hot_page(tier, self._manifest, self.cold_url, query, page_bytes)
+        return hot_page(tier, self._manifest, self.cold_url, query, page_bytes=page_bytes, clock=self._clock)
 
     def hot_keys(self, topic: str) -> contextlib.AbstractContextManager[HotKeys]:
         """Looks up many keys of a topic among what is hot now; see :class:`HotKeys`."""

@@ -145,7 +145,7 @@ def test_no_process_can_do_more_than_it_needs(rendered: Rendered) -> None:
 
 
 def test_variables_of_services_are_kept_out_of_pods(rendered: Rendered) -> None:
-    """A Service named tierlog-hot would give TIERLOG_HOT_SERVICE_HOST, which is no setting and ends the start."""
+    """A Service named tierlog-hot would give TIERLOG_HOT_SERVICE_HOST, which is no setting: nobody has to know that."""
     assert all(spec["enableServiceLinks"] is False for _, _, spec in rendered.pods())
 
 

@@ -103,7 +103,7 @@ def test_every_call_is_answered_as_the_document_says(engine: Store, tmp_path: Pa
     asked.ask("PUT", "/v1/topics/new", {"queues": 3})
     asked.ask("PUT", "/v1/topics/new", {"queues": 1}, 409)
     asked.ask("PUT", "/v1/topics/new/hold", {"hold": True})
-    asked.ask("POST", "/v1/admin/erase", {"topic": "new"}, 409)
+    asked.ask("POST", "/v1/admin/erase", {"topic": "new", "all": True}, 409)
     asked.ask("PUT", "/v1/topics/new/hold", {"hold": False})
     assert asked.ask("POST", "/v1/admin/archive", {"all": True, "drop_hot": True})["segments"] > 0
     ids += _produce(asked, 200, 10)
@@ -135,7 +135,7 @@ def test_every_call_is_answered_as_the_document_says(engine: Store, tmp_path: Pa
     asked.ask("GET", f"/v1/admin/receipts/{receipt['tombstone_id']}")
     asked.ask("GET", "/v1/admin/receipts")
     asked.ask("DELETE", "/v1/topics/orders?dry_run=true")
-    asked.ask("DELETE", "/v1/topics/orders")
+    asked.ask("DELETE", "/v1/topics/orders?all=true")
     (damaged,) = (tmp_path / "cold").rglob(f"{receipt['tombstone_id']}.json")
     damaged.write_bytes(b"{")
     assert "damaged" in {one["state"] for one in asked.ask("GET", "/v1/admin/receipts")["receipts"]}
@@ -154,6 +154,7 @@ def _ask_of_groups(asked: Checked) -> None:
     asked.ask("GET", "/v1/groups")
     asked.ask("DELETE", "/v1/groups/g", status=409)
     asked.ask("DELETE", f"/v1/groups/g/members/{member['member_id']}")
+    asked.ask("POST", "/v1/groups/g/reset", {"time": "2h"})
     asked.ask("DELETE", "/v1/groups/g")
 
 

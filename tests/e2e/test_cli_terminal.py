@@ -19,7 +19,11 @@ from tierlog.service.main import main
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("terminal")
+    return made_store(tmp_path_factory.mktemp("terminal"))
+
+
+def made_store(folder: Path) -> str:
+    """The directory of a store with 600 messages of topic ``orders`` under seven keys."""
     file = folder / "some.log"
     file.write_text("".join(f"k{number % 7} 漢字 \x1b[2J {'x' * 200} {number}\n" for number in range(600)))
     store = str(folder / "store")
@@ -42,6 +46,25 @@ def test_a_query_is_a_table_of_the_width_of_the_terminal(root: str) -> None:
     assert "more with --all" in note
     assert "\x1b[33mhot\x1b[0m" in seen.raw
     assert "\x1b[2J" not in seen.raw
+
+
+def test_what_goes_for_ever_is_shown_and_asked_about(tmp_path: Path) -> None:
+    root = made_store(tmp_path)
+    for typed in ("\n", "n\n", "\x04"):
+        seen = in_terminal("erase", "orders", "--key", "k3", "--root", root, typed=typed)
+        assert seen.code == NOTHING
+        assert "this erases from topic 'orders' with key 'k3': 86 messages, stored from 20" in seen.text
+        assert seen.lines[-1].endswith("tierlog: nothing was removed")
+    seen = in_terminal("delete", "orders", "--all", "--root", root, typed="no\n")
+    assert seen.code == NOTHING
+    assert "this deletes topic 'orders' with: 600 messages" in seen.text
+    assert in_terminal("erase", "orders", "--root", root, typed="y\n").code == WRONG_USE
+    assert main(["query", "orders", "--key", "k3", "--root", root]) == DONE
+    assert in_terminal("erase", "orders", "--key", "k3", "--root", root, typed="y\n").code == DONE
+    seen = in_terminal("erase", "orders", "--key", "k4", "--yes", "--root", root)
+    assert (seen.code, "[y/N]" in seen.text) == (DONE, False)
+    for key in ("k3", "k4"):
+        assert main(["query", "orders", "--key", key, "--root", root]) == NOTHING
 
 
 @pytest.mark.slow

@@ -20,14 +20,17 @@ def test_the_command_on_a_store_opened_here(tmp_path: Path, shell: Shell) -> Non
     where = archived_lines(tmp_path, shell)
     plan = json.loads(shell("delete", "t", "--dry-run", *where))
     assert (plan["deleted"], sum(queue["next_offset"] for queue in plan["queues"])) == (False, 60)
-    done = json.loads(shell("delete", "t", "--wait", *where))
+    shell("delete", "t", "--wait", *where, code=WRONG_USE)
+    assert "this deletes topic 't' as a whole: 60 messages, stored from 20" in shell.err
+    assert "--all" in shell.err
+    done = json.loads(shell("delete", "t", "--all", "--wait", *where))
     assert (done["deleted"], done["queues"]) == (True, plan["queues"])
     assert sum(row["records"] for row in done["receipt"]["segments_rewritten"]) == 60
     assert shell.rows("topics", *where) == []
     assert shell.rows("topics", *where[2:]) == []
     shell("query", "t", "--key", "order-1", *where, code=WRONG_USE)
     shell("tail", "t", *where[2:], code=WRONG_USE)
-    shell("delete", "t", *where, code=WRONG_USE)
+    shell("delete", "t", "--all", *where, code=WRONG_USE)
     shell("check", "--deep", *where)
 
 
@@ -35,9 +38,12 @@ def test_the_command_on_a_store_opened_here(tmp_path: Path, shell: Shell) -> Non
 def test_the_command_on_a_running_service(tmp_path: Path, shell: Shell) -> None:
     with served("--root", str(tmp_path / "s"), *TINIEST) as url:
         shell("load", str(Path(__file__)), "--topic", "t", "--url", url)
-        assert json.loads(shell("delete", "t", "--url", url))["receipt"] is None
-        assert shell.rows("topics", "--url", url) == []
         shell("delete", "t", "--url", url, code=WRONG_USE)
+        lines = sum(line != "" for line in Path(__file__).read_text().splitlines())
+        assert f"as a whole: at most {lines} messages, stored from 20" in shell.err
+        assert json.loads(shell("delete", "t", "--all", "--url", url))["receipt"] is None
+        assert shell.rows("topics", "--url", url) == []
+        shell("delete", "t", "--all", "--url", url, code=WRONG_USE)
 
 
 def test_the_route(tmp_path: Path) -> None:
@@ -48,10 +54,13 @@ def test_the_route(tmp_path: Path) -> None:
         engine.append([Message("t", b"old", ["k"], queue_id=0)])
         (message_id,) = [each.record.message_id for each in engine.pull("t", 0, 0, 1).messages]
         engine.removal.configure("t", hold=True)
-        assert client.request("DELETE", "/v1/topics/t").status_code == 409
+        assert client.request("DELETE", "/v1/topics/t?all=true").status_code == 409
         engine.removal.configure("t", hold=False)
         assert client.request("DELETE", "/v1/topics/t?dry_run=true").json()["deleted"] is False
-        answer = client.request("DELETE", "/v1/topics/t")
+        for wordless in ("", "?all=false", "?wait=true"):
+            refused = client.request("DELETE", f"/v1/topics/t{wordless}")
+            assert (refused.status_code, "all=true" in refused.json()["hint"]) == (400, True)
+        answer = client.request("DELETE", "/v1/topics/t?all=true")
         assert (answer.status_code, answer.json()["receipt"]["matched"]["hot"]) == (200, 1)
         receipt = answer.json()["receipt"]
         assert client.request("GET", f"/v1/admin/receipts/{receipt['tombstone_id']}").json()["topic"] == "t"
@@ -59,7 +68,7 @@ def test_the_route(tmp_path: Path) -> None:
                      "/v1/topics/t/queues/0/offset?time_ms=0", f"/v1/messages/{message_id}"):  # fmt: skip
             assert client.request("GET", path).status_code == 404, path
         assert client.request("GET", "/v1/topics").json()["topics"] == []
-        assert client.request("DELETE", "/v1/topics/t").status_code == 404
+        assert client.request("DELETE", "/v1/topics/t?all=true").status_code == 404
         assert client.request("PUT", "/v1/topics/t/hold", {"hold": True}).status_code == 404
         assert client.request("PUT", "/v1/topics/t", {"queues": 1}).status_code == 201
         pulled = client.request("GET", "/v1/topics/t/queues/0/messages?offset=0").json()

@@ -14,7 +14,11 @@ from tierlog.service.api.application.app import create_app
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import DONE, FAILED, NOTHING, WRONG_USE
+from tierlog.tiering.base.times import format_time
+from tierlog.tiering.base.types import END_OF_TIME_MS
 from tierlog.tiering.message.batch import Message
+
+ORDERS = ("oldest", "newest")
 
 
 def found(shell: Shell, key: str, *where: str) -> int:
@@ -42,9 +46,10 @@ def test_what_the_commands_refuse(tmp_path: Path, shell: Shell) -> None:
     shell("receipts", *where, code=NOTHING)
     shell("receipts", "0123", *where, code=NOTHING)
     shell("erase", "nobody", *where, code=WRONG_USE)
-    shell("erase", "t", "--from", "5", "--to", "5", *where, code=WRONG_USE)
+    shell("erase", "t", "--from", "2026-01-02", "--to", "2026-01-01T10:00:00Z", *where, code=WRONG_USE)
+    assert "from (2026-01-02T00:00:00.000Z) is not before to (2026-01-01T10:00:00.000Z)" in shell.err
     shell("hold", "t", "on", *where)
-    shell("erase", "t", *where, code=FAILED)
+    shell("erase", "t", "--all", *where, code=FAILED)
     assert "on hold" in shell.err
     assert "tierlog hold t off" in shell.err
     (topic,) = shell.rows("topics", *where)
@@ -53,16 +58,36 @@ def test_what_the_commands_refuse(tmp_path: Path, shell: Shell) -> None:
     shell("erase", "t", "--to", "2001-01-01T00:00:00Z", *where)
     no_cold = ["--root", str(tmp_path / "other")]
     shell("load", str(tmp_path / "lines.txt"), "--topic", "t", *no_cold, *TINIEST)
-    shell("erase", "t", *no_cold, code=WRONG_USE)
+    shell("erase", "t", "--all", *no_cold, code=WRONG_USE)
     assert "hot.retention_ms" in shell.err
+
+
+def test_a_whole_topic_needs_its_word_and_who_leaves_it_out_learns_what_would_go(tmp_path: Path, shell: Shell) -> None:
+    where = archived_lines(tmp_path, shell)
+    first, last = (shell.rows("query", "t", "--limit", "1", "--order", order, *where)[0] for order in ORDERS)
+    stored = f"60 messages, stored from {format_time(first['store_ms'])} to {format_time(last['store_ms'])}"
+    for whole in ((), ("--from", "0"), ("--from", "1970-01-01", "--yes")):
+        shell("erase", "t", *whole, *where, code=WRONG_USE)
+        assert f"this erases topic 't' as a whole: {stored}; " in shell.err
+        assert "--all" in shell.err
+    shell("erase", "t", "--all", "--key", "order-1", *where, code=WRONG_USE)
+    assert found(shell, "order-0", *where) == 30
+    assert json.loads(shell("erase", "t", "--dry-run", *where))["matched"]["complete"] is True
+    assert json.loads(shell("erase", "t", "--all", *where))["state"] == "hidden"
+    shell("query", "t", *where, code=NOTHING)
+    shell("erase", "t", *where, code=WRONG_USE)
+    assert "as a whole: no messages; " in shell.err
 
 
 def test_the_commands_on_a_running_service(tmp_path: Path, shell: Shell) -> None:
     where = archived_lines(tmp_path, shell)
     with served(*where) as url:
         shell("hold", "t", "on", "--url", url)
-        shell("erase", "t", "--url", url, code=FAILED)
+        shell("erase", "t", "--all", "--url", url, code=FAILED)
         shell("hold", "t", "off", "--url", url)
+        for command in ("erase", "delete"):
+            shell(command, "t", "--url", url, code=WRONG_USE)
+            assert "60 messages, stored from 20" in shell.err
         receipt = json.loads(shell("erase", "t", "--key", "order-1", "--wait", "--url", url))
         assert receipt["matched"]["complete"]
         assert (found(shell, "order-1", "--url", url), found(shell, "order-0", "--url", url)) == (0, 30)
@@ -92,9 +117,22 @@ def test_erase_by_rest(api: ApiClient) -> None:
     assert len(api.request("GET", "/v1/admin/receipts").json()["receipts"]) == 1
     assert api.request("GET", f"/v1/admin/receipts/{16 * '0'}").status_code == 404
     assert api.request("GET", "/v1/admin/receipts/none").status_code == 400
-    assert api.request("POST", "/v1/admin/erase", {"topic": "x"}).status_code == 404
+    assert api.request("POST", "/v1/admin/erase", {"topic": "x", "all": True}).status_code == 404
     assert api.request("POST", "/v1/admin/erase", {"topic": "t", "from": 5, "to": 4}).status_code == 400
     assert api.request("POST", "/v1/admin/erase", {"topic": "t", "until": 4}).status_code == 422
+
+
+def test_a_whole_topic_needs_its_word_by_rest_too(api: ApiClient) -> None:
+    for whole in ({}, {"key": None}, {"from": 0}, {"to": END_OF_TIME_MS}, {"all": False, "wait": True}):
+        refused = api.request("POST", "/v1/admin/erase", {"topic": "t", **whole})
+        assert refused.status_code == 400
+        assert refused.json()["title"] == "invalid request"
+        assert '"all": true' in refused.json()["hint"]
+    assert api.request("POST", "/v1/admin/erase", {"topic": "t", "key": "k", "all": True}).status_code == 400
+    assert api.request("POST", "/v1/admin/erase", {"topic": "t", "dry_run": True}).json()["matched"]["hot"] == 1
+    assert len(api.request("GET", "/v1/topics/t/messages").json()["messages"]) == 1
+    assert api.request("POST", "/v1/admin/erase", {"topic": "t", "all": True}).json()["matched"]["hot"] == 1
+    assert api.request("GET", "/v1/topics/t/messages").json()["messages"] == []
 
 
 def test_topic_options_by_rest(api: ApiClient) -> None:
@@ -106,7 +144,7 @@ def test_topic_options_by_rest(api: ApiClient) -> None:
     assert api.request("PUT", "/v1/topics/v", {"cold_retention_ms": None}).json()["cold_retention_ms"] is None
     assert api.request("PUT", "/v1/topics/v", {"cold_retention_ms": 0}).status_code == 422
     assert api.request("PUT", "/v1/topics/v/hold", {"hold": True}).json()["hold"] is True
-    refused = api.request("POST", "/v1/admin/erase", {"topic": "v"})
+    refused = api.request("POST", "/v1/admin/erase", {"topic": "v", "all": True})
     assert (refused.status_code, refused.json()["title"]) == (409, "topic held")
     assert "off" in refused.json()["hint"]
     assert api.request("PUT", "/v1/topics/v/hold", {}).status_code == 422

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -98,6 +99,24 @@ def test_beyond_the_loopback_a_service_does_not_start_without_tokens(tmp_path: P
     with pytest.raises(InvalidRequestError, match=r"on the loopback only, not on 0\.0\.0\.0; `tierlog token`"):
         serve(tmp_path / "store", settings)
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("192.0.2.1", "--host is an address of this machine"),
+        ("127.0.0.1", "choose another with --port"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_told_by_its_host_or_its_port(
+    host: str, said: str, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = tiny_settings(serve__host=host, serve__port=taken.getsockname()[1])
+        with pytest.raises(InvalidRequestError, match=f"cannot listen on {host}:") as refused:
+            serve(tmp_path / "store", settings)
+    assert said in (refused.value.hint or "")
+    assert ("--port" in said) == ("--port" in (refused.value.hint or ""))
 
 
 def test_a_wrong_tokens_file_keeps_a_service_from_starting(tmp_path: Path) -> None:

@@ -126,12 +126,15 @@ def test_what_cannot_be_done_is_one_line(
 ) -> None:
     engine.removal.configure("pays", hold=True)
     for job, argv, code, words in [
-        (erase, ["nothing"], FINDINGS, "no such topic"),
+        (erase, ["nothing", "--all"], FINDINGS, "no such topic"),
         (erase, [], WRONG_USE, "no topic"),
         (erase, ["--resume", "0123"], FINDINGS, "there is no receipt"),
         (erase, ["orders", "--keys-file", "/nowhere"], WRONG_USE, "cannot read the keys"),
         (erase, ["orders", "--resume", "0123"], WRONG_USE, "stands alone"),
-        (erase, ["pays"], FAILED, "is on hold"),
+        (erase, ["pays", "--all"], FAILED, "is on hold"),
+        (erase, ["orders"], WRONG_USE, "--all"),
+        (erase, ["orders", "--from", "0"], WRONG_USE, "--all"),
+        (erase, ["orders", "--key", "k1", "--all"], WRONG_USE, "give one of them"),
         (expire, ["--older-than", "soon"], WRONG_USE, "cannot read the duration"),
         (expire, ["--before", "9000-01-01"], WRONG_USE, "still to come"),
         (expire, ["--topic", "orders"], WRONG_USE, "without a time"),

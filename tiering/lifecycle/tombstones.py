@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError
 from tierlog.tiering.base.randomness import Randomness
-from tierlog.tiering.base.types import EVER, TimeBounds
+from tierlog.tiering.base.times import format_time
+from tierlog.tiering.base.types import END_OF_TIME_MS, EVER, TimeBounds
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.format.properties import indexed_keys
 from tierlog.tiering.format.record import Record
@@ -76,7 +77,9 @@ def make_tombstone(
     :class:`InvalidRequestError` for an empty range of times.
     """
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise InvalidRequestError(f"nothing lies between {from_ms} and {to_ms}", hint="the range is [from, to)")
+        raise InvalidRequestError(
+            f"nothing lies between {format_time(from_ms)} and {format_time(to_ms)}", hint="the range is [from, to)"
+        )
     shared = None if key is None else _shared_salt(beside, len(other_keys) + 1)
     salt = shared or randomness.token_hex(16)
     digest = None if key is None else _keyed_hash(salt, key)
@@ -100,6 +103,11 @@ def is_for(tombstone: Tombstone, topic: str, keys: Collection[str], from_ms: int
     return len(tombstone.hashes) == len(keys) and set(tombstone.hashes) == {
         _keyed_hash(tombstone.salt, key) for key in keys
     }
+
+
+def hides_whole_topic(keys: Collection[str | None], from_ms: int | None, to_ms: int | None) -> bool:
+    """Whether an erasure that is asked for like this leaves nothing of its topic: who means that says so in a word."""
+    return not any(key is not None for key in keys) and not from_ms and to_ms in (None, END_OF_TIME_MS)
 
 
 def refuse_too_many(head: Head, more: Tombstone) -> None:

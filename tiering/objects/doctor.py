@@ -94,6 +94,10 @@ class Doctor:
         self._names: set[str] = set()
         self._diagnosis = Diagnosis()
 
+    def reach(self) -> None:
+        """Writes a first object: raises the store's own error if it cannot be reached, before more is made ready."""
+        self._store.put(self._name("first"), b"x")
+
     def examine(
         self, racers: Racers | None, *, rounds: int, samples: int, on_row: Callable[[CheckRow], None] = lambda _: None
     ) -> Diagnosis:
@@ -101,7 +105,7 @@ class Doctor:
 
         Raises the store's own error if it cannot be reached at all; a probe that fails later is a finding.
         """
-        self._store.put(self._name("first"), b"x")
+        self.reach()
         for capability, probe in (
             ("get, overwrite", self._whole),
             ("ranges", self._ranges),

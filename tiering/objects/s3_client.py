@@ -12,10 +12,12 @@ are dropped. Of an error that may quote a header only the class is shown.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +30,16 @@ _SDK_LOGGERS = ("boto3", "botocore", "s3transfer")
 _SMALL_BODY_BYTES = 64 << 10
 # A server that joins the parts of an upload may keep silent about it, the longer the more parts there are.
 _PARTS_PER_S = 5.0
+
+#: Where a machine says who made it: virtual machines of EC2, of the newer kind and of the older.
+_MAKERS = (Path("/sys/class/dmi/id/sys_vendor"), Path("/sys/class/dmi/id/bios_version"), Path("/sys/hypervisor/uuid"))
+#: What sends the SDK to another address than EC2's for the role of an instance.
+_METADATA_ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+_LOOKED_AT = (
+    "looked at: AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, AWS_PROFILE (~/.aws/credentials and ~/.aws/config), "
+    "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI and _RELATIVE_URI, and on EC2 "
+    "the role of the instance"
+)
 
 _read_timeout_s: ContextVar[float | None] = ContextVar("read_timeout_s", default=None)
 
@@ -116,7 +128,9 @@ def sdk_errors(key: str) -> Iterator[None]:
         raise
     except exceptions.FlexibleChecksumError as error:
         raise ChecksumMismatchError("the bytes do not match their checksum", path=key) from error
-    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+    except exceptions.NoCredentialsError as error:
+        raise InvalidRequestError("there are no credentials for the object store", hint=_LOOKED_AT) from error
+    except exceptions.PartialCredentialsError as error:
         raise InvalidRequestError(str(error), path=key, hint=CREDENTIALS_HINT) from error
     except exceptions.ParamValidationError as error:
         raise InvalidRequestError(str(error), path=key) from error
@@ -134,6 +148,7 @@ def sdk_errors(key: str) -> Iterator[None]:
 
 def _make_client(endpoint_url: str | None, limits: S3Limits) -> Any:
     import boto3
+    import botocore.session
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
@@ -154,7 +169,10 @@ def _make_client(endpoint_url: str | None, limits: S3Limits) -> Any:
         response_checksum_validation="when_required",
     )
     try:
-        session = boto3.session.Session()
+        core = botocore.session.get_session()
+        if not _may_have_instance_role(os.environ):  # nobody would answer, and each client would wait for seconds
+            core.get_component("credential_provider").remove("iam-role")
+        session = boto3.session.Session(botocore_session=core)
         region = session.region_name or "us-east-1"
         client = session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
     except (BotoCoreError, ValueError) as error:
@@ -162,6 +180,19 @@ def _make_client(endpoint_url: str | None, limits: S3Limits) -> Any:
     client.meta.events.register("before-parameter-build.s3", _set_read_timeout)
     _keep_secrets_out_of_logs()
     return client
+
+
+def _may_have_instance_role(environment: Mapping[str, str]) -> bool:
+    """Whether somebody may answer with the role of an instance.
+
+    So it is on EC2, where an address for that is set, and on a machine that does not say who made it.
+    """
+    makers = []
+    for file in _MAKERS:
+        with suppress(OSError):
+            makers.append(file.read_text(encoding="utf-8", errors="replace").lower())
+    is_of_ec2 = any("amazon" in maker or maker.startswith("ec2") for maker in makers)
+    return is_of_ec2 or not makers or bool(environment.get(_METADATA_ENDPOINT))
 
 
 def _set_read_timeout(context: dict[str, Any], **_: Any) -> None:

@@ -1,6 +1,7 @@
 """URLs of cold tiers, and the stores below the prefix of one.
 
-The forms are ``file:///dir``, ``file://./dir``, ``s3://bucket/prefix`` and ``memory://name``.
+The forms are ``file:///dir``, ``file://./dir``, ``s3://bucket/prefix`` and ``memory://name``. A path that begins with
+``/``, ``./`` or ``../`` is that of a directory; a bare name is none, because it may be meant for a bucket.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tierlog.tiering.objects.s3_client import DEFAULT_LIMITS, S3Limits
 from tierlog.tiering.objects.s3_protocol import DEFAULT_KEEPING, S3ObjectOptions
 from tierlog.tiering.objects.s3_store import S3ObjectStore
 
-_HINT = "use file:///directory, s3://bucket/prefix or memory://name"
+_HINT = "use a directory (/directory or file:///directory), s3://bucket/prefix or memory://name"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 _memory_stores: dict[str, MemoryObjectStore] = {}
@@ -92,6 +93,8 @@ def stores_below(objects: ObjectStore) -> Iterable[str]:
 
 
 def _parse(url: str) -> _Place:
+    if url.startswith(("/", "./", "../")):
+        return _parse_file(url, url)
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in ("file", "s3", "memory"):
@@ -130,7 +133,7 @@ def _parse_file(url: str, rest: str) -> _Place:
     if not rest.startswith("/") and rest.split("/", 1)[0] not in (".", ".."):
         raise InvalidRequestError(
             f"{url!r} names a host",
-            hint="use file:///directory, or file://./directory from the working directory",
+            hint="use file:///directory, or ./directory from the working directory",
         )
     if "\0" in rest:
         raise InvalidRequestError(f"{url!r} is not a path")

@@ -45,7 +45,9 @@ def refuse_writing(fs: FileSystem, paths: StorePaths) -> None:
     """Raises :class:`InvalidRequestError` for a broker's directory, into which tierlog never writes."""
     if is_broker_store(fs, paths):
         raise InvalidRequestError(
-            "this is the store directory of a RocketMQ broker", path=str(paths.root), hint="open it with --read-only"
+            "this is the store directory of a RocketMQ broker, into which tierlog never writes",
+            path=str(paths.root),
+            hint="`tierlog query`, `tail` and others that only read take it with --read-only (docs/rocketmq.md)",
         )
 
 

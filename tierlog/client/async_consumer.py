@@ -346,6 +346,9 @@ class AsyncConsumer:
         if assigned != set(() if before is None else before.assignment):
             self.counts.rebalances += 1
             _LOG.info("group %s: %d queues in generation %d", self._group, len(assigned), member.generation)
+        if set(member.missing_topics) - set(() if before is None else before.missing_topics):
+            words = f" ({member.hint})" if member.hint else ""
+            _LOG.warning("group %s: no such topics yet: %s%s", self._group, ", ".join(member.missing_topics), words)
         for ref, queue in list(self._queues.items()):
             if ref not in assigned:
                 self._drop(queue)

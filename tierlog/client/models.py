@@ -276,19 +276,25 @@ def _queue(found: Json) -> QueueInfo:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A member of a group and what it may read and commit, as long as the generation lasts."""
+    """A member of a group and what it may read and commit, as long as the generation lasts.
+
+    ``missing_topics`` are those it named that do not exist yet, and are read once they do; ``hint`` is what may be
+    meant instead, if a topic of another name is like one of them.
+    """
 
     member_id: str
     generation: int
     session_timeout_ms: int
     assignment: tuple[QueueRef, ...]
+    missing_topics: tuple[str, ...] = ()
+    hint: str | None = None
 
     @classmethod
     def of(cls, found: Json) -> Membership:
         """Reads an answer."""
         return cls(
             found["member_id"], found["generation"], found["session_timeout_ms"],
-            tuple(map(QueueRef.of, found["assignment"])),
+            tuple(map(QueueRef.of, found["assignment"])), tuple(found.get("missing_topics", ())), found.get("hint"),
         )  # fmt: skip
 
 

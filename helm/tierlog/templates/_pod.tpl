@@ -33,7 +33,7 @@ priorityClassName: {{ . }}
 
 {{/*
 Kubernetes would put variables of every Service into the pod, such as TIERLOG_HOT_SERVICE_HOST of one named tierlog-hot,
-which is no setting and ends the start: hence enableServiceLinks.
+which is no setting, and earlier versions end at it: hence enableServiceLinks.
 */}}
 {{- define "tierlog.identity" -}}
 serviceAccountName: {{ include "tierlog.serviceAccount" . }}

@@ -5,6 +5,7 @@ It opens what it serves, answers requests, and ends within 10 s of being asked t
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import os
@@ -240,9 +241,18 @@ def _listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise InvalidRequestError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", hint="choose another with --port"
+            f"cannot listen on {host}:{port}: {error.strerror or error}", hint=_listen_hint(error)
         ) from error
     return listener
+
+
+def _listen_hint(error: OSError) -> str:
+    """Says whether the host or the port is the trouble."""
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "--host is an address of this machine: 127.0.0.1 for itself alone, 0.0.0.0 for all that it has"
+    if error.errno == errno.EACCES:
+        return "ports below 1024 are for the system; choose another with --port"
+    return "choose another with --port"
 
 
 def _check_access(listener: socket.socket, control: AccessControl) -> None:

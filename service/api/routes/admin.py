@@ -30,6 +30,7 @@ from tierlog.service.api.schemas.parameters import ReceiptId
 from tierlog.service.cluster.routing import ONE_STORE
 from tierlog.service.wire.documents import report_json
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError
+from tierlog.tiering.lifecycle.tombstones import hides_whole_topic
 
 router = APIRouter(route_class=LaneRoute, prefix="/v1/admin", tags=["admin"])
 
@@ -91,15 +92,27 @@ def erase(
 ) -> JSONResponse:
     """Hide messages for ever, at once; their archived copies are overwritten in the background.
 
-    The answer is the receipt, which `GET /v1/admin/receipts/{id}` gives again as the work goes on. 409 for a topic on
-    hold, 400 for a store without a cold tier.
+    A whole topic needs `"all": true`. The answer is the receipt, which `GET /v1/admin/receipts/{id}` gives again as the
+    work goes on. 409 for a topic on hold, 400 for a store without a cold tier.
     """
     caller.check(Scope.ADMIN, wanted.topic)
     query = Query(wanted.topic, wanted.key, wanted.from_ms, wanted.to_ms)
+    _check_words(wanted)
     with audit(caller, wanted, must=not wanted.dry_run) as act:
         receipt = engine.removal.erase(query, dry_run=wanted.dry_run, wait=wanted.wait)
         act.outcome["tombstone_id"] = receipt["tombstone_id"]
     return JSONResponse(receipt)
+
+
+def _check_words(wanted: EraseIn) -> None:
+    is_whole = hides_whole_topic([wanted.key], wanted.from_ms, wanted.to_ms)
+    if wanted.all and not is_whole:
+        raise InvalidRequestError("all is the whole topic, and key, from and to a part of it", hint="give one of them")
+    if is_whole and not (wanted.all or wanted.dry_run):
+        raise InvalidRequestError(
+            f"this erases all that topic {wanted.topic!r} holds",
+            hint='give key, from or to, or "all": true if it is meant; "dry_run": true only counts',
+        )
 
 
 @router.get("/receipts", operation_id="list_receipts", response_model=ReceiptListOut)

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from tierlog.index.search.filters import parse_where
 from tierlog.index.search.query import MAX_LIMIT, Answer
 from tierlog.index.search.query import Query as Question
 from tierlog.service.access.caller import Scope
@@ -129,7 +130,8 @@ def _question(topic: str, asked: QueryIn) -> Question:
     return Question(
         topic=topic, key=asked.key, from_ms=asked.from_ms, to_ms=asked.to_ms, limit=limit, axis=asked.axis,
         order=asked.order, cursor=asked.cursor, max_requests=asked.max_requests, timeout_ms=asked.timeout_ms,
-        dry_run=asked.dry_run,
+        dry_run=asked.dry_run, tag=asked.tag, contains=tuple(asked.contains),
+        where=tuple(map(parse_where, asked.where)),
     )  # fmt: skip
 
 
@@ -258,7 +260,8 @@ class PagedQuery:
             self._coverage = merged_coverage(self._coverage, answer.coverage.to_json())
             self._cursor = answer.next_cursor
             yield answer.messages
-            if answer.next_cursor is None:
+            is_spent = answer.coverage.examined_to_ms is not None and answer.coverage.cut_by == "budget"
+            if answer.next_cursor is None or is_spent:
                 return
             left = self._query.max_requests
             if left is not None:

@@ -23,7 +23,7 @@ from tierlog.service.cluster.routing import ARCHIVE, TOPIC_ARCHIVE, TOPIC_HOME, 
 from tierlog.service.engine.removal import TopicChanges
 from tierlog.service.engine.store import Store
 from tierlog.service.wire.documents import file_json, topic_json
-from tierlog.tiering.base.errors import TopicNotFoundError
+from tierlog.tiering.base.errors import InvalidRequestError, TopicNotFoundError
 from tierlog.tiering.message.batch import validate_topic
 
 router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"])
@@ -119,12 +119,18 @@ def delete(
 ) -> JSONResponse:  # fmt: skip
     """Delete a topic with all its messages: gone for every reader at once, its archived bytes are overwritten.
 
+    It needs `all=true`, or `dry_run=true`, which changes nothing.
     The answer says where each queue ended. A topic of this name that is made again goes on there, and shows nothing of
     before. 409 for a topic on hold. If the object store does not answer (503), the topic is deleted in the store all
     the same, and the archive is told in the background, or when the call is made again.
     """
     caller.check(Scope.ADMIN, topic)
     validate_topic(topic)
+    if not (wanted.all or wanted.dry_run):
+        raise InvalidRequestError(
+            f"this deletes topic {topic!r} with every message it has",
+            hint="say all=true if that is meant; dry_run=true tells where its queues would end",
+        )
     with audit(caller, wanted, must=not wanted.dry_run):
         done = engine.removal.delete_topic(topic, dry_run=wanted.dry_run, wait=wanted.wait)
     return JSONResponse(done)

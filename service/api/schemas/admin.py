@@ -12,16 +12,32 @@ from tierlog.tiering.base.types import END_OF_TIME_MS
 _COUNT = Field(ge=0)
 
 
-class EraseIn(StrictModel):
-    """What to erase: a topic, or only a key of it, or what was stored in ``[from, to)``; ``dry_run`` only counts.
+def _some_or_all(schema: dict[str, Any]) -> None:
+    schema["anyOf"] = [
+        {"required": [name], "properties": {name: which}}
+        for name, which in (
+            ("key", {"type": "string"}),
+            ("from", {"not": {"const": 0}}),
+            ("to", {"not": {"const": END_OF_TIME_MS}}),
+            ("all", {"const": True}),
+            ("dry_run", {"const": True}),
+        )
+    ]
 
-    ``wait`` answers after everything that is archived was overwritten.
+
+class EraseIn(StrictModel):
+    """What to erase: only a key of a topic, or what was stored in ``[from, to)``, or ``all`` of it.
+
+    ``dry_run`` only counts, and ``wait`` answers after everything that is archived was overwritten.
     """
+
+    model_config = ConfigDict(json_schema_extra=_some_or_all)
 
     topic: Topic
     key: Key | None = None
     from_ms: Time = Field(default=0, alias="from", description=f"first store time; {TIMES}")
     to_ms: Time = Field(default=END_OF_TIME_MS, alias="to", description=f"end, not included, after `from`; {TIMES}")
+    all: bool = Field(default=False, description="the whole topic; needed where neither key nor time says which")
     dry_run: bool = False
     wait: bool = False
 

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 
 from tierlog.service.cli.arguments import add_format, add_settings, overrides
+from tierlog.service.cli.errors import say
 from tierlog.service.cli.output import rows_out
 from tierlog.service.cli.output_style import OutputStyle
 from tierlog.service.exit_codes import DONE
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints a row for each setting; exit code 2 names what is wrong in the file, the environment or the flags."""
     from tierlog.service.cli.table import Column
-    from tierlog.service.config.settings import settings_in_force
+    from tierlog.service.config.settings import settings_in_force, unknown_variables
 
     found = settings_in_force(arguments.config, overrides(arguments))
     rows = [asdict(one) for one in found if not arguments.changed or one.source != "default"]
@@ -41,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     out.write(rows)
     out.end()
+    for name in unknown_variables():
+        say(f"{name} is in the environment, and nothing reads it")
     return DONE
 
 

@@ -7,21 +7,23 @@ import argparse
 from tierlog.service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
 from tierlog.service.cli.output import print_document
 from tierlog.service.cli.output_style import OutputStyle
-from tierlog.service.cli.signals import run_stoppable, stop_flag, stopping_at
+from tierlog.service.cli.removal_guard import add_words, is_agreed, refuse_whole_topic
+from tierlog.service.cli.signals import interruptible, run_stoppable, stop_flag, stopping_at
 from tierlog.service.cli.targets import open_writer
-from tierlog.service.exit_codes import DONE
+from tierlog.service.exit_codes import DONE, NOTHING
 from tierlog.tiering.base.progress_bar import bar
 
 HELP = "delete a topic with all its messages everywhere; answer with a JSON receipt"
 EXAMPLES = (
     ("where its queues would end", "tierlog delete orders --dry-run --url http://127.0.0.1:8080"),
-    ("delete it, and wait until it is overwritten", "tierlog delete orders --wait --url http://127.0.0.1:8080"),
+    ("delete it, and wait until it is overwritten", "tierlog delete orders --all --wait --url http://127.0.0.1:8080"),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds which topic, and whether to wait."""
     parser.add_argument("topic", metavar="TOPIC")
+    add_words(parser, "needed: the topic goes with every message it has")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only tell where the queues would end")
     how.add_argument("--wait", action="store_true", help="overwrite what is archived before answering")
@@ -30,14 +32,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns exit code 3 if the archive does not answer; the topic is deleted in the store all the same."""
-    with stop_flag() as stop, open_writer(arguments) as target, bar("bytes", "rewriting") as move:
-        progress = stopping_at(move, stop)
-        done = run_stoppable(
-            lambda: target.delete_topic(
-                arguments.topic, dry_run=arguments.dry_run, wait=arguments.wait, progress=progress
-            ),
-            stop,
-        )
+    """Returns exit code 3 if the archive does not answer, where the store has deleted the topic; 1 after a no."""
+    from tierlog.index.search.query import Query
+
+    topic = arguments.topic
+    with interruptible(), open_writer(arguments) as target:
+        if not arguments.dry_run:
+            if not arguments.whole_topic:
+                hint = "say --all if that is meant; --dry-run tells where its queues would end"
+                refuse_whole_topic(target, topic, would="deletes", hint=hint)
+            if not is_agreed(target, Query(topic), arguments, will=f"this deletes topic {topic!r} with"):
+                return NOTHING
+        with stop_flag() as stop, bar("bytes", "rewriting") as move:
+            progress = stopping_at(move, stop)
+            done = run_stoppable(
+                lambda: target.delete_topic(topic, dry_run=arguments.dry_run, wait=arguments.wait, progress=progress),
+                stop,
+            )
     print_document(done, OutputStyle.of(arguments))
     return DONE

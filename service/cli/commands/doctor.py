@@ -76,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     # the examination, after which nothing of it stays in the bucket
     with interruptible():
         try:
+            doctor.reach()  # the racers take seconds to start, and who has no credentials need not wait for them
             if url.startswith("memory://"):  # nobody else sees it
                 racers = ThreadRacers(store, arguments.writers)
                 found = doctor.examine(racers, rounds=arguments.rounds, samples=_SAMPLES, on_row=show_row)

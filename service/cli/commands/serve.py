@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         from tierlog.service.cli.arguments import overrides
         from tierlog.service.cli.errors import say
         from tierlog.service.cli.kernel_compilation import compile_at_first_start
-        from tierlog.service.config.settings import Settings
+        from tierlog.service.config.settings import Settings, unknown_variables
         from tierlog.tiering.base.errors import InvalidRequestError
         from tierlog.tiering.base.fs import share_arenas
         from tierlog.tiering.kernels import cache
@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
             "cluster.stores": None if arguments.stores is None else " ".join(arguments.stores),
         },
     )
+    for name in unknown_variables():
+        say(f"{name} is in the environment, and nothing reads it")
     # a querier over many stores
     if arguments.role == "querier":
         _refuse_store(arguments)

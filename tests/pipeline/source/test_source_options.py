@@ -53,7 +53,7 @@ def test_a_path_is_the_archive() -> None:
     ("given", "words"),
     [
         ({"cold": "http://x"}, "option 'cold': 'http://x' is not the URL of an object store"),
-        ({"path": "/tmp/x"}, "option 'cold': '/tmp/x' is not the URL of an object store"),
+        ({"path": "tmp/x"}, "option 'cold': 'tmp/x' is not the URL of an object store"),
         ({"url": "ftp://x"}, "option 'url': "),
         ({"url": "http://user:secret@host"}, "option 'url': "),
         ({"cold": "file:///x", "partition_bytes": "0"}, "option 'partition_bytes': '0' is not a positive number"),
@@ -70,6 +70,10 @@ def test_a_path_is_the_archive() -> None:
         ({"cold": "file:///x", "tag": "[]"}, "option 'tag': '[]' begins as a list"),
         ({"cold": "file:///x", "from": "yesterday"}, "option 'from': cannot read the time 'yesterday'"),
         ({"cold": "file:///x", "from": "2000", "to": "2000"}, "nothing lies between 2000 and 2000"),
+        (
+            {"cold": "file:///x", "from": "2026-01-02", "to": "2026-01-01"},
+            "nothing lies between 2026-01-02 and 2026-01-01",
+        ),
         ({"cold": "file:///x", "columns": "body,body"}, "option 'columns': a name is there twice"),
     ],
 )

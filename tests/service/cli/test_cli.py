@@ -281,7 +281,7 @@ def test_a_table_with_coverage_says_cost_and_depth_in_one_line(capsys: pytest.Ca
     )
 
 
-@pytest.mark.parametrize(("text", "ms"), [("2", 2000), ("0.25", 250)])
+@pytest.mark.parametrize(("text", "ms"), [("2", 2000), ("0.25", 250), ("500ms", 500), ("2m", 120_000)])
 def test_a_time_out_is_given_in_seconds(text: str, ms: int) -> None:
     assert build_parser().parse_args(["query", "t", "--timeout", text]).timeout == ms
 

@@ -144,7 +144,9 @@ def test_a_document_is_lines_for_people_and_exact_elsewhere(capsys: pytest.Captu
         "took_ms": 7,
         "a": {"b": None},
         "ok": True,
-        "l": [1],
+        "l": [0],
+        "none": [],
+        "names": ["a", "b, c"],
     }
     print_document(document, OutputStyle("table"))
     assert capsys.readouterr().out.splitlines() == [
@@ -153,9 +155,11 @@ def test_a_document_is_lines_for_people_and_exact_elsewhere(capsys: pytest.Captu
         "took_ms  7",
         "a.b      -",
         "ok       yes",
-        "l        1",
+        "l        [0]",
+        "none     []",
+        'names    ["a", "b, c"]',
     ]
-    for form, lines in (("json", 11), ("ndjson", 1)):
+    for form, lines in (("json", 16), ("ndjson", 1)):
         print_document(document, OutputStyle(form))
         out = capsys.readouterr().out
         assert json.loads(out) == document

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs.tools.settings import page
-from tierlog.service.config.settings import Settings
+from tierlog.service.config.settings import Settings, unknown_variables
 from tierlog.tiering.base.errors import InvalidRequestError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,10 +49,52 @@ def test_making_settings_directly_does_not_read_the_environment(monkeypatch: pyt
     assert Settings().hot.retention_ms == 72 * 3_600_000
 
 
-def test_variables_of_other_programs_below_the_prefix_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIERLOG_PORT_8080_TCP", "tcp://10.0.0.1:8080")
-    monkeypatch.setenv("TIERLOG_SEED", "7")
+@pytest.mark.parametrize("service", ["", "SERVE_", "HOT_", "COLD_", "MY_LOG_", "CREATE_TOPICS_"])
+def test_what_kubernetes_makes_of_a_services_name_never_stops_a_start(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Service named tierlog-serve gives TIERLOG_SERVE_PORT, the name of a setting."""
+    for name, value in (
+        ("SERVICE_HOST", "10.0.0.1"), ("SERVICE_PORT", "8080"), ("SERVICE_PORT_HTTP", "8080"),
+        ("PORT", "tcp://10.0.0.1:8080"), ("PORT_8080_TCP", "tcp://10.0.0.1:8080"), ("PORT_8080_TCP_PROTO", "tcp"),
+        ("PORT_8080_TCP_PORT", "8080"), ("PORT_8080_TCP_ADDR", "10.0.0.1"),
+    ):  # fmt: skip
+        monkeypatch.setenv(f"TIERLOG_{service}{name}", value)
     assert Settings.load() == Settings()
+    assert unknown_variables() == []
+
+
+def test_variables_that_others_read_below_the_prefix_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TIERLOG_SEED", "TIERLOG_TOKEN", "TIERLOG_TOKEN_OVER_HTTP", "TIERLOG_CLIENT_KEY"):
+        monkeypatch.setenv(name, "7")
+    assert Settings.load() == Settings()
+    assert unknown_variables() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("TIERLOG_HTO_RETENTION_MS", "TIERLOG_HOT_RETENTION_MS"),
+        ("TIERLOG_RETENTION_MS", "TIERLOG_HOT_RETENTION_MS"),
+        ("TIERLOG_CREATE_TOPIC", "TIERLOG_CREATE_TOPICS"),
+        ("TIERLOG_SERV_PORT", "TIERLOG_SERVE_PORT"),
+        ("TIERLOG_S3_ENDPOINT_URL", "TIERLOG_S3_ENDPOINT"),
+        ("TIERLOG_TOKEN_FLIE", "TIERLOG_TOKEN_FILE"),
+        ("tierlog_advertize", "TIERLOG_ADVERTISE"),
+    ],
+)
+def test_a_mistyped_variable_is_refused_with_what_was_meant(
+    name: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "5")
+    with pytest.raises(InvalidRequestError, match=f"nothing reads {name.upper()}; did you mean {meant}\\?"):
+        Settings.load()
+
+
+def test_a_variable_that_is_like_no_other_is_told_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERLOG_FLAVOUR", "mild")
+    assert Settings.load() == Settings()
+    assert unknown_variables() == ["TIERLOG_FLAVOUR"]
 
 
 @pytest.mark.parametrize(

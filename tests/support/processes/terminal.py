@@ -37,8 +37,8 @@ class Seen:
         return [line for line in self.text.split("\n") if line.strip()]
 
 
-def in_terminal(*argv: str, columns: int = 100, answer_s: float = 60, **environment: str) -> Seen:
-    """``tierlog`` with these arguments; fails if it does not end."""
+def in_terminal(*argv: str, columns: int = 100, answer_s: float = 60, typed: str = "", **environment: str) -> Seen:
+    """``tierlog`` with these arguments, and what is ``typed`` when it asks; fails if it does not end."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     dropped = {"COLUMNS", "NO_COLOR", "FORCE_COLOR", "COLORTERM"}
@@ -48,6 +48,7 @@ def in_terminal(*argv: str, columns: int = 100, answer_s: float = 60, **environm
         stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=kept | {"TERM": "xterm-256color"} | environment,
     )  # fmt: skip
     os.close(theirs)
+    os.write(ours, typed.encode())
     found = b""
     old = signal.signal(signal.SIGALRM, lambda number, frame: process.kill())
     signal.setitimer(signal.ITIMER_REAL, answer_s)

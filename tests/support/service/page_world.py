@@ -7,13 +7,14 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.service.served import served
 from tests.support.world import World
 from tierlog.index.search.query import Query
-from tierlog.service.cli.line_loader import LineRules, LoadReport, TimestampParser, batches_of_lines
+from tierlog.service.cli.line_loader import LineRules, TimestampParser, batches_of_text
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.sample import BORN_FORMAT, BORN_PATTERN, KEY_PATTERNS, TAG_PATTERN, sample_log
@@ -55,8 +56,8 @@ class PageWorld:
             re.compile(TAG_PATTERN),
             TimestampParser(re.compile(BORN_PATTERN), BORN_FORMAT, year=None, now_ms=self.clock.now_ms()),
         )
-        wanted = [("sample", number, line) for number, line in zip(range(lines), self.lines, strict=False)]
-        messages = [one for batch in batches_of_lines(wanted, rules, LoadReport()) for one in batch.messages]
+        batches = batches_of_text("sample", [b"".join(islice(self.lines, lines))], rules)
+        messages = [one for batch in batches for one in batch.messages]
         pieces = range(0, len(messages), _BATCH)
         for first in pieces:
             self.clock.advance(over_ms // len(pieces))

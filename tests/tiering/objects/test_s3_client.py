@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.support.objects.black_hole import black_hole
 from tests.support.objects.odd_s3 import Behaviour, odd_s3
 from tests.support.objects.s3_server import s3_environment
+from tierlog.service.exit_codes import WRONG_USE
+from tierlog.service.main import main
 from tierlog.tiering.base.clock import ManualClock
-from tierlog.tiering.base.errors import ObjectStoreUnavailableError, StoreError
+from tierlog.tiering.base.errors import InvalidRequestError, ObjectStoreUnavailableError, StoreError
 from tierlog.tiering.objects.s3_client import S3Limits
 from tierlog.tiering.objects.s3_protocol import TimedBody
 from tierlog.tiering.objects.s3_store import S3ObjectStore
@@ -136,3 +140,63 @@ def test_two_versions_of_an_object_are_never_joined(behaviour: Behaviour) -> Non
     behaviour.replaced_meanwhile = True
     with odd_s3(behaviour) as url, pytest.raises(ObjectStoreUnavailableError, match="replaced"):
         _store(url).get("k")
+
+
+@pytest.mark.parametrize(
+    ("made_by", "environment", "is_asked"),
+    [
+        ({"sys_vendor": "LENOVO\n", "bios_version": "N2HET70W\n"}, {}, False),
+        ({"sys_vendor": "QEMU\n"}, {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:9"}, True),
+        ({"sys_vendor": "Amazon EC2\n"}, {}, True),
+        ({"sys_vendor": "Xen\n", "bios_version": "4.11.amazon\n"}, {}, True),
+        ({"sys_vendor": "Xen\n", "uuid": "ec2e1916-9099-7caf-fd21-012345abcdef\n"}, {}, True),
+        ({}, {}, True),
+    ],
+)
+def test_only_who_may_be_an_instance_of_ec2_waits_for_its_role(
+    made_by: dict[str, str],
+    environment: dict[str, str],
+    is_asked: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+    for name, text in made_by.items():
+        (tmp_path / name).write_text(text)
+    _no_credentials(tmp_path, monkeypatch, asked)
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    store = _store("http://127.0.0.1:1", connect_timeout_s=0.1, max_attempts=1)
+    with pytest.raises(InvalidRequestError, match="no credentials for the object store") as refused:
+        store.put("k", b"x")
+    assert "AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY" in (refused.value.hint or "")
+    assert bool(asked) == is_asked
+
+
+def test_a_doctor_without_credentials_ends_before_it_starts_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sys_vendor").write_text("LENOVO")
+    asked: list[object] = []
+    _no_credentials(tmp_path, monkeypatch, asked)
+    monkeypatch.setattr("tierlog.service.cli.race_process.process_racers", lambda *_, **__: pytest.fail("started"))
+    assert main(["doctor", "--cold", "s3://bucket/prefix"]) == WRONG_USE
+    said = capsys.readouterr().err
+    assert "AWS_ROLE_ARN with AWS_WEB_IDENTITY_TOKEN_FILE" in said
+    assert said.count("\n") == 1
+    assert asked == []
+
+
+def _no_credentials(folder: Path, monkeypatch: pytest.MonkeyPatch, asked: list[object]) -> None:
+    """Leave nothing where the SDK looks, and take note of whether it asks for the role of an instance."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(folder))
+    makers = tuple(folder / name for name in ("sys_vendor", "bios_version", "uuid"))
+    monkeypatch.setattr("tierlog.tiering.objects.s3_client._MAKERS", makers)
+
+    def ask(fetcher: object) -> dict[str, str]:
+        asked.append(fetcher)
+        return {}
+
+    monkeypatch.setattr("botocore.utils.InstanceMetadataFetcher.retrieve_iam_role_credentials", ask)

@@ -22,6 +22,8 @@ from tierlog.tiering.objects.urls import canonical_url, open_object_store
         ("FILE:///a/b/", "file:///a/b"),
         ("file:////a//b/./c/..", "file:///a/b"),
         ("file:///a/b c%20#?", "file:///a/b c%20#?"),
+        ("/a/b/", "file:///a/b"),
+        ("//a/../b ://c", "file:///b :/c"),
         ("s3://bucket", "s3://bucket"),
         ("s3://bucket/", "s3://bucket"),
         ("S3://my.bucket-1/some/prefix/", "s3://my.bucket-1/some/prefix"),
@@ -40,13 +42,17 @@ def test_relative_paths_start_at_the_working_directory(tmp_path: Path, monkeypat
     assert canonical_url("file://./x/") == f"file://{tmp_path}/here/x"
     assert canonical_url("file://.") == f"file://{tmp_path}/here"
     assert canonical_url("file://../x") == f"file://{tmp_path}/x"
+    assert canonical_url("./x/") == f"file://{tmp_path}/here/x"
+    assert canonical_url("../x") == f"file://{tmp_path}/x"
 
 
 @pytest.mark.parametrize(
     "url",
     [
         "",
-        "/a/b",
+        "/",
+        "./../../../../../../../../..",
+        "a/b",
         "bucket",
         "file:/a",
         "file://",
@@ -76,7 +82,7 @@ def test_anything_else_is_refused(url: str) -> None:
         open_object_store(url, clock=ManualClock())
 
 
-@pytest.mark.parametrize("url", ["gs://bucket/x", "/a/b", "file://host/a"])
+@pytest.mark.parametrize("url", ["gs://bucket/x", "a/b", "file://host/a"])
 def test_a_refusal_says_what_to_write(url: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         canonical_url(url)

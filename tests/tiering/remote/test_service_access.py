@@ -78,3 +78,13 @@ def test_the_command_prints_a_token_whose_entries_both_find_it(capsys: pytest.Ca
     assert shown.out.startswith("tierlog_")
     assert len(shown.out.splitlines()) == 1
     assert shown.out.strip() not in shown.err
+    (entry,) = read_toml(shown.err, "standard error")
+    assert find_caller([entry], shown.out.strip(), 0) is not None
+    (line,) = (line[2:] for line in shown.err.splitlines() if line.startswith("# shop:"))
+    assert find_caller(read_lines(line, "environment"), shown.out.strip(), 0) is not None
+
+
+def test_standard_error_of_two_tokens_is_a_file_of_both(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        assert main(["token", name, "--scope", "read", "--no-topic", "--format", "table"]) == 0
+    assert [entry.caller.name for entry in read_toml(capsys.readouterr().err, "tokens.toml")] == ["one", "two"]

@@ -208,6 +208,12 @@ def test_a_group_by_hand(service: Service) -> None:
     for one in (member, other):
         client.leave("audit", one.member_id)
     assert client.committed("audit") == {queue: 1}
+    other_queue = QueueRef("orders", queue.store_id, 1)
+    assert client.reset_group("audit", Start.EARLIEST, dry_run=True) == {queue: 0, other_queue: 0}
+    assert client.committed("audit") == {queue: 1}
+    assert client.reset_group("audit", 0, topic="orders", queue_id=0) == {queue: 0}
+    assert client.reset_group("audit", Start.LATEST) == {queue: 1, other_queue: 0}
+    assert client.committed("audit") == {queue: 1, other_queue: 0}
     client.remove_group("audit")
 
 
@@ -257,6 +263,20 @@ def test_a_handler_may_stop_its_consumer_and_a_hook_may_skip(service: Service) -
     with consumer:
         assert consumer.wait()
     assert sum(service.client.committed("audit").values()) == 2
+
+
+def test_a_consumer_of_a_topic_that_does_not_exist_is_warned_once(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.client.make_topic("orders", queues=4)
+    with Consumer(service.client, "audit", ["ordrs"], lambda one: None, heartbeat_s=0.01) as consumer:
+        until(lambda: consumer.counts.joins == 1)
+        service.client.make_topic("ordrs", queues=1)
+        until(lambda: len(consumer.assignment) == 1)
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert said == ["group audit: no such topics yet: ordrs ('ordrs': did you mean 'orders'?)"]
+    member = service.client.join("audit", ["orders", "later"])
+    assert (member.missing_topics, member.hint) == (("later",), None)
 
 
 def test_a_topic_that_comes_later_and_one_that_grows_are_read(service: Service) -> None:
