@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -32,7 +33,7 @@ def _resetting(page: Page, *, status: int = 200) -> list[dict[str, Any]]:
     sent: list[dict[str, Any]] = []
 
     def answer(route: Route) -> None:
-        asked = route.request.post_data_json
+        asked: dict[str, Any] = json.loads(route.request.post_data or "")
         sent.append(asked)
         assert route.request.method == "POST"
         assert route.request.headers["content-type"] == "application/json"

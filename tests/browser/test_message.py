@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -15,7 +16,7 @@ from tierlog.tiering.base.types import Order
 pytestmark = pytest.mark.browser
 
 _LINES = ".message .line"
-_COPIES = {"permissions": ["clipboard-read", "clipboard-write"]}
+_COPIES: dict[str, Any] = {"permissions": ["clipboard-read", "clipboard-write"]}
 
 
 def test_a_message_is_opened_alone_from_what_was_found_and_its_link_opens_it_again(

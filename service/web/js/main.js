@@ -23,8 +23,8 @@ const topics = new TopicsView();
 const groups = new GroupsView();
 const message = new MessageView();
 const store = new StoreView(byId("banners"));
-const glance = new Glance(byId("glance"), (from, to) => {
-  go({ ...search.form.read(), range: "custom", from: rfc3339(from), to: rfc3339(to), time: "store" });
+const glance = new Glance(byId("glance"), (from, to, time) => {
+  go({ ...search.form.read(), range: "custom", from: rfc3339(from), to: rfc3339(to), time });
 });
 /** @typedef {{element: HTMLElement, open: (place: import("./address.js").Place) => unknown, close?: () => void}} View */
 const views = /** @type {Record<string, View>} */ ({ search, tail, message, topics, groups, store });
