@@ -121,7 +121,7 @@ class LoadProgress:
                 is_known = window_from_ms is not None and window_from_ms <= record.stored_ms
             if not is_known:
                 raise ConflictError(
-                    f"the store has forgotten what it was sent after the {record.report.messages} messages that are recorded",
+                    f"the store has forgotten what it was sent behind the {record.report.messages} recorded messages",
                     path=str(self._path),
                     hint="look at the topic's newest messages, and load the lines behind them into it without --resume",
                 )

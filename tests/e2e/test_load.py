@@ -306,7 +306,7 @@ def test_a_load_that_is_killed_anywhere_appends_every_line_once(
     load = Resumed(tmp_path, *where, *TINY)
     if is_piped:
         load.argv[1] = "-"
-    killed = Killed(load.argv, random.Random(seed), load.file if is_piped else None).kill(kills, 150)
+    killed = Killed(load.argv, random.Random(seed), load.file if is_piped else None).kill(kills, 250)
     assert killed > 1
     assert bodies_in(shell, *where) == load.lines
     assert shell("check", *where) == ""
@@ -318,7 +318,7 @@ def test_a_load_into_a_service_that_is_killed_anywhere_appends_every_line_once(
 ) -> None:
     with served("--root", str(tmp_path / "store"), *TINY) as url:
         load = Resumed(tmp_path, "--url", url)
-        assert Killed(load.argv, random.Random(seed), None).kill(kills, 100) > 1
+        assert Killed(load.argv, random.Random(seed), None).kill(kills, 40) > 1
         assert bodies_in(shell, "--url", url) == load.lines
 
 

@@ -37,14 +37,14 @@ def count_calls(kind: Any, name: str, countdown: Countdown, *, answers: bool = F
 
 
 def work(argv: list[str], kill_at: int, save_s: float, stdin: str | None) -> int:
-    """Run the command in batches of 50 lines, recorded every ``save_s``."""
+    """Run the command in batches of 25 lines, recorded every ``save_s``."""
     countdown = Countdown(kill_at)
     for name in CHANGING_CALLS & set(dir(fs.LocalFileSystem)):
         count_calls(fs.LocalFileSystem, name, countdown)
     for name in ("write_at", "flush"):
         count_calls(fs._LocalFile, name, countdown)
     count_calls(HttpClient, "ask", countdown, answers=True)
-    line_loader.BATCH_LINES = 50
+    line_loader.BATCH_LINES = 25
     load_progress._SAVE_S = save_s
     if stdin is None:
         return run_command(argv)
