@@ -1,6 +1,7 @@
-"""Compilation of kernels before a service serves for the first time: ``python -m tierlog.service.cli.kernel_compilation``.
+"""Compilation of kernels before a service serves for the first time.
 
-In a process of its own: what a compiler leaves behind in memory, 250 MB, would stay with the service.
+In a process of its own, ``python -m tierlog.service.cli.kernel_compilation``: what a compiler leaves behind in memory,
+250 MB, would stay with the service.
 """
 
 from __future__ import annotations
