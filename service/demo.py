@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tierlog.service.api.application.process import serve
 from tierlog.service.cli.errors import say
-from tierlog.service.cli.line_loader import Batch, LineRules, LoadReport, TimestampParser, batches_of_lines, load
+from tierlog.service.cli.line_loader import LineRules, LoadReport, TimestampParser, batches_of_text, load
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.exit_codes import DONE, FAILED, exit_code
@@ -73,11 +73,11 @@ def load_sample(engine: Store, lines: int = DEFAULT_LINES) -> None:
         TimestampParser(re.compile(BORN_PATTERN), BORN_FORMAT, year=None, now_ms=clock.now_ms()),
     )
     report = LoadReport()
-    pieces = iter(_lines(lines))
+    all_lines = _lines(lines)
     engine.create_topic(TOPIC, _QUEUES)
-    load(_batches(islice(pieces, lines // 2), rules, report), engine.append, report=report)
+    load(batches_of_text("sample", [b"".join(islice(all_lines, lines // 2))], rules), engine.append, report=report)
     archived = engine.archive(everything=True, drop_hot=True)
-    load(_batches(pieces, rules, report), engine.append, report=report)
+    load(batches_of_text("sample", [b"".join(all_lines)], rules), engine.append, report=report)
     say(
         f"{report.messages} messages; the older half is in the archive only: "
         f"{archived.bytes_raw} bytes became {archived.bytes_stored}"
@@ -98,11 +98,6 @@ def sample_archive(folder: Path) -> None:
 def _lines(lines: int) -> Iterator[bytes]:
     """Returns whole lines of the sample, with their ends."""
     return iter(b"".join(sample_log(lines)).splitlines(keepends=True))
-
-
-def _batches(lines: Iterator[bytes], rules: LineRules, report: LoadReport) -> Iterator[Batch]:
-    numbered = (("sample", number, line) for number, line in enumerate(lines, 1))
-    return batches_of_lines(numbered, rules, report)
 
 
 def _key_in_both_halves(lines: int = DEFAULT_LINES) -> str:

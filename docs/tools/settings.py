@@ -27,11 +27,18 @@ a setting. Of any other variable below `TIERLOG_` that nothing reads, `tierlog s
 What Kubernetes puts into pods for a Service of a name like `tierlog` (`TIERLOG_SERVICE_HOST`, `TIERLOG_PORT=tcp://…`)
 is passed over.
 
+A number is in the unit that the name says. A setting whose name ends with `_ms` or `_s` also takes a text with a
+unit, such as `72h`: a whole number with `ms`, `s`, `m`, `h`, `d` (24 hours) or `w`. One whose name ends with `_bytes`
+takes `512MiB` or `10GB`: `B`, `kB`, `MB`, `GB` and `TB` count in thousands, `KiB`, `MiB`, `GiB` and `TiB` in 1,024s.
+So it is in the file, the environment, flags, and the values of the Helm chart. `tierlog config` shows what each
+value becomes.
+
 ```toml
 advertise = "10.0.0.7:8080"
 
 [hot]
-retention_ms = 86_400_000
+retention_ms = "72h"
+max_bytes = "500GB"
 ```
 """
 _FLAGS = {

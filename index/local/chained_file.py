@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -24,15 +25,15 @@ from tierlog.index.format.layout import LAYOUTS, ItemLayout, Items
 from tierlog.index.format.trailer import COVER_BYTES, TRAILER_BYTES, CoverRecord, Trailer, crc_of
 from tierlog.index.kernels.chains import FULL, PENDING_BYTES, link_again, put_items, walk_chain
 from tierlog.index.local.key_batch import KeyBatch
-from tierlog.tiering.base.errors import CapacityError, InvalidRequestError
+from tierlog.tiering.base.errors import CapacityError, InvalidRequestError, StoreError
 from tierlog.tiering.base.fs import ByteArray, FileSystem, flush_file, populate
 from tierlog.tiering.base.types import TimeBounds
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.base.write_guard import FlushGuard
 from tierlog.tiering.kernels.checksum import joined_crc32
 
-#: Bytes whose pages are made ready at a time.
-WINDOW_BYTES = 8 << 20
+#: Least and most bytes whose pages are made ready at a time: as many as there are already.
+FIRST_WINDOW_BYTES, WINDOW_BYTES = 1 << 20, 8 << 20
 
 #: One for all files; a thread ends with its window, which is long beside its start.
 _BESIDE = WorkerPool(1, "tierlog-index-pages")
@@ -72,7 +73,7 @@ class ChainedIndexFile:
         #: How many items were put, and the CRC of their bytes: replaced together.
         self._put = (0, 0)
         self._flushed_items = 0
-        self._pages = PagesAhead(data, items_position(slots))
+        self._pages = PagesAhead(fs, path, data, items_position(slots) + layout.chained_bytes)
         self._flush_guard = FlushGuard(str(path))
         self.path = path
         self.layout = layout
@@ -100,19 +101,19 @@ class ChainedIndexFile:
         first_physical: int,
         generation: int = 0,
     ) -> ChainedIndexFile:
-        """Makes an empty file with all its disk blocks; ``items`` counts the unused item 0.
+        """Makes an empty file; ``items`` counts the unused item 0.
 
-        Raises :class:`InvalidRequestError` for an impossible capacity, :class:`DiskFullError` without room.
+        Header, slots and trailer have their disk blocks, items get them as they come. Raises
+        :class:`InvalidRequestError` for an impossible capacity, :class:`DiskFullError` without room.
         """
         check_capacity(layout, slots, items)
-        fs.create(
-            path,
-            chained_bytes(layout, slots, items) + (TRAILER_BYTES if layout.covered else 0),
-            prewrite=False,
-        )
-        data = fs.map_write(path)
         at = items_position(slots)
-        populate(data, 0, at)  # the first keys reach most of the slots' pages
+        trailer_at = chained_bytes(layout, slots, items)
+        size = trailer_at + (TRAILER_BYTES if layout.covered else 0)
+        fs.create(path, size, prewrite=False, first_bytes=at + layout.chained_bytes)
+        fs.allocate(path, trailer_at, size)
+        data = fs.map_write(path)
+        _submit(partial(populate, data, 0, at))  # the first keys reach most of the slots' pages
         data[:HEADER_BYTES] = np.frombuffer(FileHeader(BEGIN_MAGIC, begin_ms).encode(), np.uint8)
         data[at : at + 8] = np.frombuffer(generation.to_bytes(8), np.uint8)
         return cls(fs, path, data, layout=layout, slots=slots, items=items, first=first_physical, generation=generation)
@@ -151,7 +152,9 @@ class ChainedIndexFile:
         width = layout.chained_bytes
         if crc_of(data[at + width : at + width * (state.item_count + 1)]) != state.items_crc:
             raise CorruptIndexError("checksum of the items of an unfinished index file differs", path=name)
-        # header, slots and chains are made again of the items
+        # header, slots and chains are made again of the items; a copy of the file may have lost blocks of zeros
+        fs.allocate(path, 0, at + width * (state.item_count + 1))
+        fs.allocate(path, len(data) - TRAILER_BYTES, len(data))
         data[:at] = 0
         used = link_again(data.ctypes.data, len(data), state.slots, state.item_count, layout.kernel_offsets.ctypes.data)
         offsets = data[at:-TRAILER_BYTES].view(layout.chained)["offset"][1 : state.item_count + 1]
@@ -294,7 +297,7 @@ class ChainedIndexFile:
         """Puts the keys ``[start, end)`` of a batch, all or none.
 
         An item can be found once this returns, and not before it is complete. Raises :class:`CapacityError`
-        if they do not fit and :class:`InvalidRequestError` on a finished file.
+        if they do not fit, :class:`InvalidRequestError` on a finished file, :class:`DiskFullError` without room.
         """
         if self.next is not None:
             raise InvalidRequestError("index file takes no more keys", path=str(self.path))
@@ -304,10 +307,10 @@ class ChainedIndexFile:
             raise CapacityError(f"{end - start} keys do not fit {self.room} free items", path=str(self.path))
         if start == end:
             return
+        self._pages.reach(items_position(self.slots) + self.layout.chained_bytes * (self.item_count + end - start + 1))
         added = batch.bounds(start, end)
         # Before the items: a reader that finds one must not have skipped the file by its times.
         self.bounds = added if self.bounds is None else self.bounds.union(added)
-        self._pages.reach(items_position(self.slots) + self.layout.chained_bytes * (self.item_count + end - start + 1))
         count = put_items(
             file=self._data.ctypes.data, file_bytes=len(self._data), slots=self.slots, items=self.items,
             begin_ms=self.begin_ms, offsets=self._offsets.ctypes.data, rows=batch.rows.ctypes.data,
@@ -404,16 +407,28 @@ def _is_named_by(state: WritingFile, item_0: bytes, *, is_full: bool) -> bool:
     return item_0[:8] == state.generation.to_bytes(8) or (is_full and item_0 == cover.encode())
 
 
-class PagesAhead:
-    """Makes the pages of a writable map ready from some position on, for the one thread that writes there.
+def _submit(work: Callable[[], None]) -> Future[None] | None:
+    """Makes pages ready beside the writer; None if no thread is to be had: each is found when it is written."""
+    try:
+        return _BESIDE.submit(work)
+    except RuntimeError:
+        return None
 
-    Who writes into one window finds the next one there: a page that the kernel still has to find, clear and note takes
-    as long as putting some 30 to 500 items, the latter where a virtual machine gets its memory only then.
+
+class PagesAhead:
+    """Gives a writable map its disk blocks and makes its pages ready, for the one thread that writes there.
+
+    A page without a block, on a full disk, ends the process that writes to it: the block comes before the first byte,
+    or :class:`DiskFullError` does. Who writes into one window finds the next one ready: a page that the kernel still
+    has to find, clear and note takes as long as putting some 30 to 500 items, the latter where a virtual machine gets
+    its memory only then.
     """
 
-    def __init__(self, data: ByteArray, start: int) -> None:
+    def __init__(self, fs: FileSystem, path: Path, data: ByteArray, start: int) -> None:
+        self._fs = fs
+        self._path = path
         self._data = data
-        self._there = self._asked = start
+        self._start = self._there = self._asked = start
         self._coming: Future[None] | None = None
 
     def reach(self, end: int) -> None:
@@ -421,13 +436,20 @@ class PagesAhead:
         if end <= self._there:
             return
         if self._coming is not None:
-            self._coming.result()
+            coming, self._coming = self._coming, None
+            coming.result()
         self._there = self._asked
         if end > self._there:  # the first time, or further than a window
-            self._there = min(end + WINDOW_BYTES, len(self._data))
-            populate(self._data, self._asked, self._there)
-        self._asked = min(self._there + WINDOW_BYTES, len(self._data))
-        try:
-            self._coming = _BESIDE.submit(partial(populate, self._data, self._there, self._asked))
-        except RuntimeError:  # no thread is to be had: the kernel finds each page when it is written
-            self._coming = None
+            there = self._window_behind(end)
+            self._fs.allocate(self._path, self._there, there)
+            populate(self._data, self._there, there)
+            self._there = self._asked = there
+        ahead = self._window_behind(self._there)
+        with contextlib.suppress(StoreError):  # it is asked for again by who needs it
+            self._fs.allocate(self._path, self._there, ahead)
+            self._asked = ahead
+            self._coming = _submit(partial(populate, self._data, self._there, ahead))
+
+    def _window_behind(self, end: int) -> int:
+        window = min(max(end - self._start, FIRST_WINDOW_BYTES), WINDOW_BYTES)
+        return min(end + window, len(self._data))

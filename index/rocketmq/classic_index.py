@@ -60,6 +60,8 @@ from tierlog.tiering.kernels.scan import ScanRows
 #: RocketMQ's ``maxMsgsNumBatch``.
 MOST_OFFSETS = 64
 _PIECE_BYTES = 1 << 20
+#: Items get their blocks so many bytes at a time.
+BLOCKS_BYTES = 4 << 20
 
 
 class ClassicIndexFile:
@@ -71,18 +73,24 @@ class ClassicIndexFile:
         self.path = path
         self.slots = slots
         self.items = items
+        #: Up to here nothing is a hole that could be written through the map.
+        self._blocks_to = self._item_at(1)
 
     @classmethod
     def create(
         cls, fs: FileSystem, path: Path, slots: int, items: int, *, after: ClassicHeader | None
     ) -> ClassicIndexFile:
-        """Makes an empty file with all its disk blocks, its name durable, behind the one whose header is ``after``.
+        """Makes an empty file, its name durable, behind the one whose header is ``after``.
 
-        A file that could not be made leaves nothing behind. Raises :class:`DiskFullError` without room.
+        Header and slots have their disk blocks, items get them as they come. A file that could not be made leaves
+        nothing behind. Raises :class:`DiskFullError` without room.
         """
         check_capacity(slots, items)
         try:
-            fs.create(path, file_bytes(slots, items), prewrite=False)
+            fs.create(
+                path, file_bytes(slots, items), prewrite=False,
+                first_bytes=HEADER_BYTES + SLOT_BYTES * slots + ITEM_BYTES,
+            )  # fmt: skip
             fs.flush_dir(path.parent)
             data = fs.map_write(path)
         except BaseException:
@@ -137,9 +145,17 @@ class ClassicIndexFile:
         return self._data[self._item_at(1) : self._item_at(self.header.next_item)].view(ITEM_DTYPE)
 
     def put(self, rows: ScanRows, keys: ItemRows, start: int, end: int) -> int:
-        """Puts items ``[start, end)`` of scanned rows until the file is full; returns how many went in."""
+        """Puts items ``[start, end)`` of scanned rows until the file is full; returns how many went in.
+
+        Raises :class:`DiskFullError`, before any is put, where there is no room for them.
+        """
         if not 0 <= start <= end <= len(keys):
             raise InvalidRequestError(f"items {start} to {end} of {len(keys)}")
+        reached = self._item_at(min(self.header.next_item + end - start, self.items))
+        if reached > self._blocks_to:  # a page of a map without a block, on a full disk, ends the process
+            upto = min(reached + BLOCKS_BYTES, len(self._data))
+            self._fs.allocate(self.path, self._blocks_to, upto)
+            self._blocks_to = upto
         done = put_classic(
             file=self._data.ctypes.data, file_bytes=len(self._data), slots=self.slots, items=self.items,
             rows=rows.ctypes.data, row_count=len(rows), keys=keys.ctypes.data, start=start, end=end,
@@ -173,6 +189,7 @@ class ClassicIndexFile:
         if not 1 <= count < self.items:
             raise CorruptIndexError(f"a classic index file of {self.items} items has no {count}", path=str(self.path))
         data = self._data
+        self._fs.allocate(self.path, 0, self._item_at(count + 1))  # a copy of the file may have lost blocks of zeros
         data[HEADER_BYTES : self._item_at(0)] = 0
         used = relink_classic(data.ctypes.data, len(data), self.slots, self.items, count)
         if used < 0:

@@ -143,7 +143,7 @@ class _DryRun:
         if first == self._sure_at:
             self._sure.add(task.name)  # whatever comes of others, this is asked
         if self._expected + self._all.before(time_ms) <= self._query.limit:
-            self._expected += cost.results
+            self._expected += cost.results if self._query.filters is None else 0
             self._likely.append(cost)
 
     def estimate(self, heads: int) -> CostEstimate:
@@ -173,6 +173,8 @@ class _DryRun:
             notes.append(
                 "the index holds store times: by born time, the record of every hit is read before the page is cut"
             )
+        if self._costs and self._query.filters is not None:
+            notes.append("how many messages pass the filters is not known: likely takes it that all have to be read")
         if found.segments_by_time and self._query.key is not None:
             notes.append("what is archived and not indexed yet is searched record by record")
         if found.objects_asked > found.filters_resident:

@@ -21,8 +21,9 @@ from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.format.layout import in_groups
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.search.query import Coverage, Query, StoreCoverage, TierCoverage
-from tierlog.index.search.searcher import StoreSearch, search
+from tierlog.index.search.searcher import Searcher, StoreSearch
 from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
+from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
@@ -105,7 +106,7 @@ class HotSearch:
         offsets = hits["physical_offset"]
         hits = hits[(offsets >= self._snapshot.border) & (offsets < self._snapshot.end)]
         for bounds, group in in_groups(query.axis, hits["second_ms"], hits["seconds"], hits["physical_offset"]):
-            run = partial(self._messages, group, query)
+            run = partial(self._messages, group, query, within)
             yield self._task(bounds, "commitlog", run)
 
     # by time
@@ -129,14 +130,19 @@ class HotSearch:
             run = partial(self._by_born_time, queue, first, last, query=query, within=within)
             yield self._task(ALL_TIME, "commitlog", run)
         else:
-            yield self._stretch(queue, first, last, min(_STEP, query.limit + 1), query)
+            step = min(_STEP, query.limit + 1) if query.filters is None else _STEP
+            yield self._stretch(queue, range(first, last), step, query, within)
 
-    def _stretch(self, queue: SnapshotQueue, first: int, last: int, step: int, query: Query) -> SearchTask:
-        """Returns a task for ``[first, last)`` of a queue: it yields the next messages, the rest as another task."""
+    def _stretch(self, queue: SnapshotQueue, offsets: range, step: int, query: Query, within: TimeRange) -> SearchTask:
+        """Returns a task for some offsets of a queue: it yields the next messages, the rest as another task."""
+        first, last = offsets.start, offsets.stop
         bounds = ALL_TIME  # where times may step back, or an end cannot be read, all have to be read anyway
         if self._rises_on(query.axis):
             with contextlib.suppress(CorruptionError):
                 bounds = self._store_ms(queue, first), self._store_ms(queue, last - 1)
+
+        tags = query.filters.tags if query.filters is not None and queue.tags_are_compared else None
+        hashes = tags.hashes if tags is not None else None
 
         def run(context: SearchContext) -> Iterator[StoredMessage | SearchTask]:
             if query.order is Order.NEWEST:
@@ -146,11 +152,14 @@ class HotSearch:
                 cut = min(last, first + step)
                 chunk, rest = (first, cut), (cut, last)
             if rest[0] < rest[1]:  # first of all, so that one bad record does not hide it
-                yield self._stretch(queue, *rest, min(_STEP, 2 * step), query)
+                yield self._stretch(queue, range(*rest), min(_STEP, 2 * step), query, within)
             units, failures = queue.checked(*chunk)
-            places = units["physical_offset"].tolist()
-            good = [place for offset, place in enumerate(places, chunk[0]) if offset not in failures]
-            yield from self._messages(good, query, context)
+            good = [
+                place
+                for offset, (place, _, tag) in enumerate(units.tolist(), chunk[0])
+                if offset not in failures and (hashes is None or tag in hashes)
+            ]
+            yield from self._messages(good, query, within, context)
             yield from _fail_if_any(failures)
 
         return self._task(bounds, "commitlog", run)
@@ -172,7 +181,8 @@ class HotSearch:
         for chosen in np.split(order, range(step, len(order), step)):
             if len(chosen):
                 bounds = int(born_ms[chosen[0]]), int(born_ms[chosen[-1]])
-                yield self._task(bounds, "commitlog", partial(self._messages, places[chosen].tolist(), query))
+                run = partial(self._messages, places[chosen].tolist(), query, within)
+                yield self._task(bounds, "commitlog", run)
 
     def _born_ms(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Born times of the records at physical offsets."""
@@ -222,7 +232,9 @@ class HotSearch:
     ) -> SearchTask:
         return SearchTask(bounds, f"{self._store_id}/{name}", counter, self._claim, run, is_local=True)
 
-    def _messages(self, offsets: list[int], query: Query, context: SearchContext) -> Iterator[StoredMessage]:
+    def _messages(
+        self, offsets: list[int], query: Query, within: TimeRange, context: SearchContext
+    ) -> Iterator[StoredMessage]:
         segments = {offset // self._snapshot.segment_bytes for offset in offsets}
         context.segments_read.update((self._store_id, Tier.HOT, number) for number in segments)
         for offset in offsets:
@@ -231,7 +243,7 @@ class HotSearch:
                 continue
             if self._erased.hides(message.record):
                 context.segments_erased.add((self._store_id, offset - offset % self._snapshot.segment_bytes))
-            else:
+            elif context.matches(message, query, within):
                 yield message
 
 
@@ -274,7 +286,8 @@ class HotPage:
     #: Erasures of the topic that the store knows, deletions that its archive was not told of yet among them.
     tombstones: tuple[Tombstone, ...]
     messages: list[StoredMessage]
-    #: Whether limit or bytes cut the page: then nothing behind its last message is known.
+    #: Whether limit or bytes cut the page: then nothing behind its last message is known; or time did while messages
+    #: were filtered: then nothing behind the time that the coverage names is known.
     more: bool
     coverage: Coverage
 
@@ -308,10 +321,11 @@ class HotTierSearch(StoreSearch):
 
 
 def hot_page(
-    tier: HotTierSearch, manifest: ManifestStore | None, cold_url: str | None, query: Query, page_bytes: int
-) -> HotPage:
+    tier: HotTierSearch, manifest: ManifestStore | None, cold_url: str | None, query: Query, *,
+    page_bytes: int, clock: Clock,
+) -> HotPage:  # fmt: skip
     """Asks a hot tier alone; :class:`TopicNotFoundError` for a topic that the store does not have."""
-    answer = search([tier], query, page_bytes=page_bytes)
+    answer = Searcher(clock=clock).search([tier], query, page_bytes=page_bytes)
     pinned, head = tier.pinned, manifest.head if manifest is not None else None
     tombstones = tuple(one for one in pinned.erased.tombstones if one.topic == query.topic)
     return HotPage(

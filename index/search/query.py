@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tierlog.index.search.filters import MessageFilters
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.times import format_time
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis, TimeRange
@@ -20,7 +21,10 @@ DEFAULT_LIMIT = 32
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question. ``key`` None asks for every message of the topic in the time range."""
+    """One question. ``key`` None asks for every message of the topic in the time range.
+
+    ``tag``, ``contains`` and ``where`` filter what key and time find; ``limit`` counts what passes them.
+    """
 
     topic: str
     key: str | None = None
@@ -36,8 +40,17 @@ class Query:
     """Answer after so long with what is known then; None = when the answer is there."""
     dry_run: bool = False
     """Answer what the query may cost, and read no more than the manifest for it."""
+    tag: str | None = None
+    """One tag, several as ``TagA || TagB``, or ``*`` for every message."""
+    contains: tuple[str, ...] = ()
+    """Texts that the body must contain, as bytes of UTF-8."""
+    where: tuple[tuple[str, str], ...] = ()
+    """Names and values: of a property, or of a field of a body that is a JSON object."""
+    filters: MessageFilters | None = field(init=False, repr=False, compare=False, default=None)
+    """What these three say; None where every message passes."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "filters", MessageFilters.of(self.tag, self.contains, self.where))
         validate_topic(self.topic)
         if self.key is not None:
             validate_key(self.key)
@@ -140,6 +153,8 @@ class StoreCoverage:
     error: str | None = None
     #: Of a store that gave only the first part of its messages: where that ends. The page goes no further.
     page_end: Place | None = None
+    #: Of a store whose time ran out while it filtered: everything before this time in the order was examined.
+    examined_to_ms: int | None = None
 
     def claims(self) -> list[TierCoverage]:
         """Returns the claims that are not None."""
@@ -174,6 +189,10 @@ class Coverage:
     ``round_trips`` and ``waves`` count from the plan on, with the manifest loaded: the longest chain of requests each
     of which needed the one before, and in how many rounds of at most as many parallel requests as the query may make
     they fit (for each depth of the chains the requests there, divided by that number and rounded up).
+
+    ``messages_read`` have the topic and key asked for and a time of the page's range; ``messages_matched`` of them pass
+    the filters. ``examined_to_ms`` is told where budget or time ran out while messages were being filtered: everything
+    before that time in the order was examined, and the cursor goes on there.
     """
 
     complete: bool = True
@@ -196,6 +215,9 @@ class Coverage:
     bytes: int = 0
     cost_usd: float = 0.0
     failures: list[Failure] = field(default_factory=list)
+    messages_read: int = 0
+    messages_matched: int = 0
+    examined_to_ms: int | None = None
 
     def to_json(self) -> dict[str, object]:
         """Returns the ``coverage`` object of an answer."""
@@ -203,6 +225,7 @@ class Coverage:
             # what the answer claims
             "complete": self.complete,
             "cut_by": self.cut_by,
+            "examined_to_ms": self.examined_to_ms,
             "stores": [
                 {
                     "store_id": store.store_id,
@@ -232,6 +255,7 @@ class Coverage:
                 "erased": self.segments_erased,
                 "unreachable": self.segments_unreachable,
             },
+            "messages": {"read": self.messages_read, "matched": self.messages_matched},
             # what it cost, and what failed
             "round_trips": self.round_trips,
             "waves": self.waves,
@@ -301,6 +325,24 @@ class CostEstimate:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class AxisHint:
+    """A hint that the range has messages by the other of the two times, where it has none by the one asked for."""
+
+    axis: TimeAxis
+
+    @property
+    def detail(self) -> str:
+        """The hint in words."""
+        if self.axis is TimeAxis.BORN:
+            return "nothing was stored in this range of time, but messages were born in it"
+        return "nothing was born in this range of time, but messages were stored in it"
+
+    def to_json(self) -> dict[str, str]:
+        """Returns the ``hint`` object of an answer."""
+        return {"time": self.axis.value, "detail": self.detail}
+
+
 @dataclass(slots=True)
 class Answer:
     """A page of results in the order asked for."""
@@ -310,3 +352,5 @@ class Answer:
     coverage: Coverage
     estimate: CostEstimate | None = None
     """Of a dry run."""
+    hint: AxisHint | None = None
+    """Of a first page without a message, if a short look found some by the other time."""

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from tierlog.index.objects.catalogue import ColdIndex
 from tierlog.index.search.hot_search import HotPage, Pinned
 from tierlog.index.search.query import Failure, Query, StoreCoverage, TierCoverage
+from tierlog.index.search.results import place_before
 from tierlog.index.search.searcher import StoreSearch
 from tierlog.index.search.store_search import ArchiveSearch, work_below
 from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.errors import CorruptionError, StoreError, TopicNotFoundError, UnavailableError
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeRange
 from tierlog.tiering.lifecycle.tombstones import Erasures
-from tierlog.tiering.message.stored_message import StoredMessage
+from tierlog.tiering.message.stored_message import Place, StoredMessage
 
 
 class RemoteSearch(StoreSearch):
@@ -42,8 +43,9 @@ class RemoteSearch(StoreSearch):
         covered.hot, covered.error = said.hot, said.error
         if covered.hot is not None:
             covered.hot.as_meant(query)
-        if page.more:
-            covered.page_end = page.messages[-1].place(query.axis)
+        covered.page_end, covered.examined_to_ms = page_end(page, query), page.coverage.examined_to_ms
+        if page.coverage.cut_by == "timeout" and not page.more:  # its time did not suffice for the first messages
+            covered.examined_to_ms = within.to_ms if query.order is Order.NEWEST else within.from_ms
         times = [message.time_ms(query.axis) for message in page.messages]
         bounds = (min(times), max(times)) if times else ALL_TIME
         yield SearchTask(bounds, self._url, "segments_unreachable", TierCoverage(0, 0), self._take, is_local=True)
@@ -68,6 +70,8 @@ class RemoteSearch(StoreSearch):
             context.index_file((f"{self.store_id}/hot", 0), str(number), IndexOutcome.SEARCHED)
         context.segments_read.update((self.store_id, Tier.HOT, number) for number in range(coverage.segments_read))
         context.segments_erased.update((f"{self.store_id}/hot", number) for number in range(coverage.segments_erased))
+        context.messages_read += coverage.messages_read
+        context.messages_matched += coverage.messages_matched
         yield from self._page.messages
 
 
@@ -111,6 +115,15 @@ class UnknownTopicSearch(StoreSearch):
         yield
 
 
+def page_end(page: HotPage, query: Query) -> Place | None:
+    """Returns the place behind which an answer knows nothing; None if it has everything."""
+    if not page.more:
+        return None
+    if page.coverage.examined_to_ms is not None:
+        return place_before(page.coverage.examined_to_ms, query.order)
+    return page.messages[-1].place(query.axis)
+
+
 def check_page(page: HotPage, query: Query, within: TimeRange) -> None:
     """Raises :class:`CorruptionError` if an answer is not one to the query: other services are not trusted."""
     places = [message.place(query.axis) for message in page.messages]
@@ -120,11 +133,19 @@ def check_page(page: HotPage, query: Query, within: TimeRange) -> None:
     fits = all(
         message.record.topic == query.topic
         and (query.key is None or message.has_key(query.key))
+        and (query.filters is None or query.filters.match(message))
         and within.contains(message.time_ms(query.axis))
         and page.border <= message.record.physical_offset < page.end
         for message in page.messages
     )
-    if not (in_order and behind and fits and len(places) <= query.limit) or (page.more and not places):
+    examined_ms = page.coverage.examined_to_ms
+    if examined_ms is not None:
+        end = place_before(examined_ms, query.order)
+        is_inside = within.from_ms < examined_ms < within.to_ms and page.more and query.filters is not None
+        fits = fits and is_inside and not any(place < end if is_newest else place > end for place in places)
+    if not (in_order and behind and fits and len(places) <= query.limit) or (
+        page.more and not places and examined_ms is None
+    ):
         raise CorruptionError(f"store {page.store_id} answered with something else than was asked")
 
 

@@ -11,6 +11,9 @@ from tierlog.tiering.message.stored_message import Place, StoredMessage
 PAGE_BYTES = 32 << 20
 """Records in one page, their bodies included; one message is always given."""
 
+_LAST_ID, _LAST_OFFSET = "\uffff", (1 << 63) - 1
+"""Behind every store id and physical offset."""
+
 
 class Results:
     """Verified messages, each once, the best ones known so far; bodies of about two pages at most.
@@ -30,6 +33,7 @@ class Results:
         self._bytes = 0
         self._certain: int | None = None
         self._end: Place | None = None
+        self._is_filtered = query.filters is not None
         self._fresh = False
 
     def add(self, message: StoredMessage) -> None:
@@ -37,7 +41,7 @@ class Results:
         place = message.place(self._query.axis)
         if not self.within.contains(place[0]) or not self._is_behind_cursor(place):
             return
-        if self._end is not None and (place < self._end if self._newest else place > self._end):
+        if self._end is not None and self._is_behind_place(place, self._end):
             return
         if place in self._found or (self._certain is not None and self._is_behind(place[0], self._certain)):
             return
@@ -50,14 +54,27 @@ class Results:
 
     def end_at(self, place: Place) -> None:
         """Notes that nothing behind this place is on the page, and there is more; called before the first result."""
-        if self._end is None or (place > self._end if self._newest else place < self._end):
+        if self._end is None or self._is_behind_place(self._end, place):
             self._end = place
 
-    def page(self) -> tuple[list[StoredMessage], bool]:
-        """Returns the page in order, and whether there is a message behind it."""
+    def cut_at(self, place: Place) -> None:
+        """Forgets what lies behind a place, because not everything up to there is known; the page ends here."""
+        self.end_at(place)
+        for other in [other for other in self._found if self._is_behind_place(other, place)]:
+            del self._found[other]
+            self._bytes -= self._sizes.pop(other)
+
+    def page(self) -> tuple[list[StoredMessage], Place | None]:
+        """Returns the page in order, and the place where the next one goes on; None if there is none.
+
+        Of messages that were filtered, the page ends where what was examined does, with or without a message there.
+        """
         self._keep_the_best()
         page = [self._found[place] for place in self._fitting(sorted(self._found, reverse=self._newest))]
-        return page, len(page) < len(self._found) or (self._end is not None and bool(page))
+        if self._end is not None and self._is_filtered and len(page) == len(self._found):
+            return page, self._end
+        has_more = len(page) < len(self._found) or (self._end is not None and bool(page))
+        return page, page[-1].place(self._query.axis) if has_more else None
 
     def is_certain_before(self, time_ms: int) -> bool:
         """Whether nothing of this time, or behind it in the order, can belong to the page or tell of a next one."""
@@ -73,9 +90,10 @@ class Results:
         return sum(self._is_behind(time_ms, place[0]) for place in self._found)
 
     def _is_behind_cursor(self, place: Place) -> bool:
-        if self._after is None:
-            return True
-        return place < self._after if self._newest else place > self._after
+        return self._after is None or self._is_behind_place(place, self._after)
+
+    def _is_behind_place(self, place: Place, other: Place) -> bool:
+        return place < other if self._newest else place > other
 
     def _is_behind(self, time_ms: int, other_ms: int) -> bool:
         return time_ms < other_ms if self._newest else time_ms > other_ms
@@ -94,6 +112,14 @@ class Results:
         """As many of the places as a page takes, at least one if there is one."""
         ends = accumulate(self._sizes[place] for place in ordered[: self._query.limit])
         return ordered[: max(1, sum(end <= self._page_bytes for end in ends))]
+
+
+def place_before(time_ms: int, order: Order) -> Place:
+    """Returns a place that everything before a time in the order comes before: behind it come this time and the rest.
+
+    For the newest first, times from ``time_ms`` on come before it.
+    """
+    return (time_ms - 1, _LAST_ID, _LAST_OFFSET) if order is Order.NEWEST else (time_ms, "", -1)
 
 
 def range_behind_cursor(query: Query) -> TimeRange:

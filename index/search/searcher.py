@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from tierlog.index.search.query import Answer, Coverage, Failure, Query, StoreCoverage, encode_cursor
-from tierlog.index.search.results import PAGE_BYTES, Results
+from tierlog.index.search.results import PAGE_BYTES, Results, place_before
 from tierlog.index.search.schedule import EndedTask, Schedule, ScheduleResult
 from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
 from tierlog.tiering.base.clock import Clock, SystemClock
@@ -21,6 +21,7 @@ from tierlog.tiering.base.errors import StoreError, TopicNotFoundError
 from tierlog.tiering.base.types import Order, TimeRange
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.cold.reading.bill import BudgetSpentError, ReadBill, RequestChain
+from tierlog.tiering.message.stored_message import Place, StoredMessage
 
 
 class StoreSearch(Protocol):
@@ -88,12 +89,15 @@ class Searcher:
             raise unknown[0] if unknown else TopicNotFoundError(f"no store holds topic {query.topic!r}")
         fill_coverage(coverage, outcome, query.order, RequestChain(bill))
         # the page, and claims that go no further than it
-        page, has_more = results.page()
+        page, end = results.page() if query.filters is None else _filtered_page(results, coverage, outcome, query)
         cursor = None
-        if has_more:
-            cursor = encode_cursor(page[-1].place(query.axis), query.axis, query.order)
+        if end is not None:
+            cursor = encode_cursor(end, query.axis, query.order)
             coverage.cut_by = coverage.cut_by or "limit"
-            _end_claims(coverage, page[-1].time_ms(query.axis), query.order)
+            last_ms, examined_ms = end[0], coverage.examined_to_ms
+            if examined_ms is not None and end == place_before(examined_ms, query.order):  # between two times
+                last_ms = examined_ms - (query.order is Order.OLDEST)
+            _end_claims(coverage, last_ms, query.order)
         for covered in coverage.stores:
             covered.drop_empty_claims()
             for claim in covered.claims():
@@ -107,6 +111,29 @@ class Searcher:
 def search(stores: Sequence[StoreSearch], query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
     """Searches as :meth:`Searcher.search` does, on the caller's thread alone."""
     return Searcher().search(stores, query, page_bytes=page_bytes)
+
+
+def _filtered_page(
+    results: Results, coverage: Coverage, outcome: ScheduleResult, query: Query
+) -> tuple[list[StoredMessage], Place | None]:
+    """Ends the page where budget or time ended the examining, so that the next goes on there and nothing is left out.
+
+    Where they did not suffice for a single time, there is no next page: it would begin where this one did.
+    """
+    is_newest = query.order is Order.NEWEST
+    left = [*outcome.left, *(each.task for each in outcome.ended if isinstance(each.error, BudgetSpentError))]
+    times = [task.bounds[1] + 1 if is_newest else task.bounds[0] for task in left]
+    told = [covered.examined_to_ms for covered in coverage.stores if covered.examined_to_ms is not None]
+    times += [time_ms for time_ms in told if not results.is_certain_before(time_ms - is_newest)]
+    if not times:
+        return results.page()
+    time_ms = max(times) if is_newest else min(times)
+    coverage.complete, coverage.cut_by = False, coverage.cut_by or "timeout"
+    if time_ms >= results.within.to_ms if is_newest else time_ms <= results.within.from_ms:
+        return results.page()[0], None
+    coverage.examined_to_ms = time_ms
+    results.cut_at(place_before(time_ms, query.order))
+    return results.page()
 
 
 def fill_coverage(coverage: Coverage, outcome: ScheduleResult, order: Order, chain: RequestChain) -> None:
@@ -129,6 +156,7 @@ def fill_coverage(coverage: Coverage, outcome: ScheduleResult, order: Order, cha
     _count_index_outcomes(coverage, notes.index_outcomes(but=unreached))
     coverage.segments_read, coverage.segments_erased = len(notes.segments_read), len(notes.segments_erased)
     coverage.segments_expired = len(notes.segments_expired)
+    coverage.messages_read, coverage.messages_matched = notes.messages_read, notes.messages_matched
 
 
 def _fail(coverage: Coverage, failed: dict[tuple[str, str], Failure], ended: EndedTask, order: Order) -> None:
@@ -153,7 +181,7 @@ def _count_index_outcomes(coverage: Coverage, outcomes: list[IndexOutcome]) -> N
 
 
 def _end_claims(coverage: Coverage, time_ms: int, order: Order) -> None:
-    """Ends claims at the last message of a page that was cut by the limit."""
+    """Ends claims at the last time of a page that was cut."""
     for store in coverage.stores:
         for claim in store.claims():
             claim.end_at(time_ms, order)

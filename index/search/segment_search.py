@@ -36,6 +36,10 @@ COUNTER = "segments_unreachable"
 _GAP_BYTES = 64 << 10
 _READ_BYTES = 1 << 20
 """Compressed frames that are read together: as much as thirty-two such pieces may hold in memory at once."""
+_FILTERED_RECORDS = 1 << 16
+"""Where most records may not pass a filter, the frames of so many follow each other in time, and of those neighbours
+come together: many in a request, and what was examined when budget or time end is all but a stretch of the order."""
+_ALL_RECORDS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,8 @@ class SegmentSearch:
         self._claim = claim
         self._erased = erased
         self._present_from_ms = present_from_ms
+        #: So many records make a page certain, as far as that can be known before they are read.
+        self._enough = query.limit + 1 if query.filters is None else _ALL_RECORDS
 
     # by key
 
@@ -162,7 +168,7 @@ class SegmentSearch:
                 return self._frames_of_hits(base, mine, context)
 
             def cost(context: SearchContext, base: int = base, count: int = len(mine.offsets)) -> TaskCost:
-                return cost_of_hits(self._entry(base, context), count, self._query.limit + 1)
+                return cost_of_hits(self._entry(base, context), count, self._enough)
 
             yield self._task(mine.bounds, f"segment {base}", run, len(mine.offsets), cost)
 
@@ -212,13 +218,13 @@ class SegmentSearch:
                 return self._frames_in_range(base, context)
 
             count, queues = int(mine["count"].sum()), len(mine)
-            expects = 0 if is_gone or self._query.key is not None else count
+            expects = 0 if is_gone or self._query.key is not None or self._query.filters is not None else count
 
             def cost(
                 context: SearchContext, base: int = base, of: tuple[int, int, int] = (queues, count, expects)
             ) -> TaskCost:
                 entry = self._entry(base, context)
-                return cost_of_segment(entry, of[0], of[1], self._query.limit + 1, expects=of[2] > 0)
+                return cost_of_segment(entry, of[0], of[1], self._enough, expects=of[2] > 0)
 
             yield self._task(bounds, f"segment {base}", run, expects, cost)
 
@@ -233,7 +239,8 @@ class SegmentSearch:
         wants = []
         for place, rows in frames.items():
             bounds = [row.bounds.on(self._query.axis) for row in rows]
-            expects = 0 if self._query.key is not None else sum(row.records for row in rows)
+            is_known = self._query.key is None or self._query.filters is not None
+            expects = sum(row.records for row in rows) if is_known else 0
             whole = min(low for low, _ in bounds), max(high for _, high in bounds)
             wants.append(FrameWant(place, whole, expects, rows))
 
@@ -258,7 +265,8 @@ class SegmentSearch:
         def is_kept(place: FramePlace) -> bool:
             return reader.holds_data(entry.key, place.position, place.position + place.length)
 
-        for group in together(wants, self._query.order, self._query.limit + 1, is_kept):
+        is_filtered = self._query.filters is not None
+        for group in together(wants, self._query.order, _FILTERED_RECORDS if is_filtered else self._enough, is_kept):
 
             def run(context: SearchContext, group: list[FrameWant[T]] = group) -> Iterator[StoredMessage]:
                 segment = SegmentReader(self._manifest.reader(context.chain, scan=scan), entry)
@@ -278,6 +286,7 @@ class SegmentSearch:
         self, bounds: Bounds, name: str, run: TaskBody, expects: int, cost: Callable[[SearchContext], TaskCost]
     ) -> SearchTask:
         is_inside = self._within.from_ms <= bounds[0] and bounds[1] < self._within.to_ms
+        is_inside = is_inside and self._query.filters is None  # how many pass is not known
         return SearchTask(bounds, name, COUNTER, self._claim, run, expects=expects if is_inside else 0, cost=cost)
 
     def _entry(self, base: int, context: SearchContext) -> LogEntry:
@@ -296,7 +305,7 @@ class SegmentSearch:
             context.segments_expired.add(place)
         elif self._erased.hides(item):
             context.segments_erased.add(place)
-        else:
+        elif context.matches(message, self._query, self._within):
             yield message
 
     def _has_expired(self, store_ms: int) -> bool:

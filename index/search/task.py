@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from tierlog.index.search.cost import TaskCost
-from tierlog.index.search.query import TierCoverage
-from tierlog.tiering.base.types import Order, Tier
+from tierlog.index.search.query import Query, TierCoverage
+from tierlog.tiering.base.types import Order, Tier, TimeRange
 from tierlog.tiering.cold.reading.bill import RequestChain
 from tierlog.tiering.message.stored_message import StoredMessage
 
@@ -75,11 +75,23 @@ class SearchContext:
     segments_erased: set[tuple[str, int]] = field(default_factory=set)
     segments_expired: set[tuple[str, int]] = field(default_factory=set)
     effects: list[Callable[[], None]] = field(default_factory=list)
+    messages_read: int = 0
+    messages_matched: int = 0
 
     def index_file(self, plan: tuple[str, int], name: str, outcome: IndexOutcome) -> None:
         """Notes what became of an index file or object."""
         outcomes = self.index_files.setdefault(plan, {})
         outcomes[name] = max(outcome, outcomes.get(name, IndexOutcome.SKIPPED))
+
+    def matches(self, message: StoredMessage, query: Query, within: TimeRange) -> bool:
+        """Whether a message of the query's topic and key has a time of the range and passes the filters; counts it."""
+        if not within.contains(message.time_ms(query.axis)):
+            return False
+        self.messages_read += 1
+        if query.filters is not None and not query.filters.match(message):
+            return False
+        self.messages_matched += 1
+        return True
 
     def when_counted(self, effect: Callable[[], None]) -> None:
         """Has ``effect`` change the coverage of the answer if the task counts."""
@@ -93,6 +105,8 @@ class SearchContext:
         self.segments_read |= other.segments_read
         self.segments_erased |= other.segments_erased
         self.segments_expired |= other.segments_expired
+        self.messages_read += other.messages_read
+        self.messages_matched += other.messages_matched
         for effect in other.effects:
             effect()
 

@@ -28,7 +28,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_archive_arguments(parser)
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--older-than", metavar="DURATION", help="what was stored longer ago, for example 90d")
-    when.add_argument("--before", metavar="T", help="what was stored before T; ms or RFC 3339")
+    when.add_argument("--before", metavar="T", help="what was stored before T: ms, RFC 3339, or 90d (ago)")
     parser.add_argument(
         "--topic",
         metavar="T",
@@ -60,7 +60,7 @@ def _rules(arguments: argparse.Namespace, now_ms: int) -> ExpiryRules:
             raise InvalidRequestError("--topic without a time", hint="give --older-than DURATION or --before T")
         return ConfiguredRules()
     if arguments.before is not None:
-        before_ms = parse_time(arguments.before)
+        before_ms = parse_time(arguments.before, now_ms)
         if before_ms > now_ms:
             raise InvalidRequestError(f"--before {arguments.before} is still to come")
         return GivenRules(before_ms=before_ms, topics=frozenset(arguments.topic))

@@ -62,7 +62,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="URL", help="a folder for this export alone")
     parser.add_argument("--store", action="append", default=[], metavar="ID", help="only this store; may be repeated")
     parser.add_argument("--topic", action="append", default=[], help="only this topic; may be repeated")
-    parser.add_argument("--from", dest="from_time", metavar="TIME", help="stored at this time or later")
+    parser.add_argument("--from", dest="from_time", metavar="TIME", help="stored at this time or later: ms or RFC 3339")
     parser.add_argument("--to", dest="to_time", metavar="TIME", help="stored before this time")
     parser.add_argument("--json-schema", metavar="DDL", help='bodies are JSON: "id long, name string"')
     parser.add_argument(

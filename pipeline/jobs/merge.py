@@ -67,7 +67,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _body(context: JobContext, arguments: argparse.Namespace) -> Summary:
     options = MergeOptions(
         arguments.max_part_bytes, int(arguments.late_hours * _HOUR_MS),
-        None if arguments.until is None else parse_time(arguments.until),
+        None if arguments.until is None else parse_time(arguments.until, context.clock.now_ms()),
     )  # fmt: skip
     grace_ms = grace_ms_of(arguments)
     levels = [_LEVELS[name] for name in arguments.level or _LEVELS]

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import isclass
-from typing import Any
+from typing import Any, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from fastapi.dependencies.models import Dependant
@@ -36,6 +36,8 @@ class RouteInputs:
     """The arguments and body forms of a call, as the document says."""
 
     arguments: frozenset[str]
+    lists: frozenset[str]
+    """Those of them that may be there several times."""
     forms: tuple[str, ...]
     """Media types that the body may have; empty for a call without a body."""
 
@@ -43,16 +45,20 @@ class RouteInputs:
     def of(cls, route: APIRoute) -> RouteInputs:
         """Reads a route itself: a first request cannot wait until the whole document is made."""
         described = (route.openapi_extra or {}).get("requestBody", {}).get("content", ())
-        return cls(frozenset(_arguments(route.dependant)), tuple(described))
+        arguments = dict(_arguments(route.dependant))
+        lists = frozenset(name for name, is_list in arguments.items() if is_list)
+        return cls(frozenset(arguments), lists, tuple(described))
 
 
-def _arguments(dependant: Dependant) -> Iterator[str]:
+def _arguments(dependant: Dependant) -> Iterator[tuple[str, bool]]:
+    """Yields each argument's name, and whether it is a list."""
     for given in dependant.query_params:
         model = given.field_info.annotation
         if isclass(model) and issubclass(model, BaseModel):  # each of its fields is an argument
-            yield from (field.alias or name for name, field in model.model_fields.items())
+            for name, field in model.model_fields.items():
+                yield field.alias or name, get_origin(field.annotation) is list
         else:
-            yield given.alias
+            yield given.alias, False
     for other in dependant.dependencies:
         yield from _arguments(other)
 
@@ -74,14 +80,14 @@ class StrictRequests:
         if call is None:
             call = self._calls[route.unique_id] = RouteInputs.of(route)
         if query:
-            _check_arguments(query, call.arguments)
+            _check_arguments(query, call.arguments, call.lists)
         if has_body and call.forms:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind not in call.forms:
                 raise HTTPException(415, f"content type {kind!r} is not one of {', '.join(call.forms)}")
 
 
-def _check_arguments(query: bytes, known: frozenset[str]) -> None:
+def _check_arguments(query: bytes, known: frozenset[str], lists: frozenset[str]) -> None:
     try:
         unquote_to_bytes(query.replace(b"+", b" ")).decode()
         given = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_ARGUMENTS)
@@ -95,7 +101,7 @@ def _check_arguments(query: bytes, known: frozenset[str]) -> None:
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known)) or 'none'}"
             raise InvalidRequestError(f"no such argument {name[:100]!r}", hint=hint)
-        if name in seen:
+        if name in seen and name not in lists:
             raise InvalidRequestError(f"argument {name!r} is given twice")
         seen.add(name)
 

@@ -11,11 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tierlog.service.cli.errors import say_error
+from tierlog.service.cli.errors import say, say_error
 from tierlog.service.config.suggestions import did_you_mean
 from tierlog.service.exit_codes import WRONG_USE
+from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.times import parse_time, seconds_hint
 
+#: What a time may be, for the help of a flag.
+TIMES = "2h (ago), today, 14:30, ms or RFC 3339"
 #: Forms of rows, and of what is one document.
 ROW_FORMS = ("table", "json", "ndjson", "csv", "arrow")
 DOCUMENT_FORMS = ("table", "json", "ndjson")
@@ -54,7 +58,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     """Adds --config and the sizes."""
     group = parser.add_argument_group("settings (docs/configuration.md)")
     group.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
-    group.add_argument("--segment-bytes", type=int, metavar="N", help="bytes of a segment of a new store")
+    group.add_argument("--segment-bytes", metavar="N", help="bytes of a segment of a new store, or 64MiB")
     group.add_argument("--queue-file-units", type=int, metavar="N", help="units of a queue file of a new store")
     group.add_argument("--index-slots", type=int, metavar="N", help="hash slots of a new index file")
     group.add_argument("--index-items", type=int, metavar="N", help="items of a new index file")
@@ -69,7 +73,26 @@ def add_format(parser: argparse.ArgumentParser, *, forms: Sequence[str] = ROW_FO
         help="colours in a table: on a terminal without NO_COLOR (auto), always or never",
     )  # fmt: skip
     if times:
-        group.add_argument("--local-time", action="store_true", help="times of a table in this machine's zone, not UTC")
+        group.add_argument(
+            "--local-time", action="store_true",
+            help="times in this machine's zone, not UTC: those of a table, and those given without a zone",
+        )  # fmt: skip
+
+
+def asked_times(arguments: argparse.Namespace, *names: str) -> list[int | None]:
+    """Returns the times that flags give, in ms since the epoch, None for those that are absent.
+
+    Relative ones are of one moment, the clock of this machine. A time that looks like seconds gets a note.
+    """
+    now_ms, is_local = SystemClock().now_ms(), getattr(arguments, "local_time", False)
+    found: list[int | None] = []
+    for name in names:
+        text: str | None = getattr(arguments, name)
+        hint = None if text is None else seconds_hint(text)
+        if hint is not None:
+            say(hint)
+        found.append(None if text is None else parse_time(text, now_ms, local=is_local))
+    return found
 
 
 def overrides(arguments: argparse.Namespace) -> dict[str, object]:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import tierlog.index.format.errors  # noqa: F401 - a service may answer with its classes
-from tierlog.service.wire.documents import Json, produced_json
+from tierlog.service.wire.documents import ARROW_STREAM, Json, filter_arguments, produced_json
 from tierlog.tiering.base.errors import TopicNotFoundError, UnavailableError
 from tierlog.tiering.remote.endpoint import ServiceAccess, ServiceAddress
-from tierlog.tiering.remote.http_client import HttpClient
+from tierlog.tiering.remote.http_client import HttpAnswer, HttpClient
 
 if TYPE_CHECKING:
     from tierlog.index.search.query import Query
+    from tierlog.service.engine.groups import ResetQueues, ResetTo
     from tierlog.tiering.base.types import Durability
     from tierlog.tiering.hot.consumer_groups import Queue
     from tierlog.tiering.message.batch import Message
@@ -57,8 +58,8 @@ class RemoteTarget:
             "key": query.key, "cursor": query.cursor, "max_requests": query.max_requests,
             "timeout_ms": query.timeout_ms, "dry_run": "true" if query.dry_run else None,
         }  # fmt: skip
-        asked.update({name: value for name, value in optional.items() if value is not None})
-        path = f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(asked)}"
+        asked.update({name: value for name, value in optional.items() if value is not None} | filter_arguments(query))
+        path = f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(asked, doseq=True)}"
         return self._call("GET", path, timeout_s=_TIMEOUT_S + (query.timeout_ms or 0) / 1000)
 
     def pull(
@@ -80,6 +81,10 @@ class RemoteTarget:
         found: list[Json] = self._call("GET", "/v1/topics")["topics"]
         return found
 
+    def topic(self, name: str) -> Json:
+        """Returns one topic with its queues."""
+        return self._call("GET", f"/v1/topics/{quote(name, safe='')}")
+
     def files(self) -> list[Json]:
         """Returns segments and index files."""
         found: list[Json] = self._call("GET", "/v1/files")["files"]
@@ -93,15 +98,31 @@ class RemoteTarget:
         """Returns findings and notes; a service reports no progress."""
         return self._call("POST", "/v1/admin/check", {"deep": deep})
 
-    def append(self, messages: Sequence[Message], durability: Durability) -> None:
-        """Appends a batch, all of one topic, and returns when it is as durable as asked for."""
+    def append(self, messages: Sequence[Message], durability: Durability, key: str | None = None) -> int:
+        """Appends a batch, all of one topic, and returns when it is as durable as asked for.
+
+        What is in columns goes as an Arrow stream, without a message being made of a row.
+        """
+        from tierlog.service.wire.arrow import appended_ms, produced_stream
+        from tierlog.tiering.message.arrow_input import ArrowMessages
+
         path = f"/v1/topics/{quote(messages[0].topic, safe='')}/messages?durability={durability.value}"
-        self._call("POST", path, {"messages": [produced_json(message) for message in messages]})
+        headers = {} if key is None else {"Idempotency-Key": key}
+        if not isinstance(messages, ArrowMessages):
+            rows = {"messages": [produced_json(message) for message in messages]}
+            return int(self._call("POST", path, rows, headers=headers)["results"][-1]["store_ms"])
+        headers |= {"Content-Type": ARROW_STREAM, "Accept": ARROW_STREAM}
+        answer = self._ask("POST", path, produced_stream(messages), headers)
+        return appended_ms(answer.content)
+
+    def home_of(self, topic: str) -> str:
+        """Returns the store that takes new messages of a topic."""
+        return self._store_id or str(self.topic_home(topic)["store_id"])
 
     def queues_of(self, topic: str) -> int | None:
         """Returns the number of queues of a topic, None if there is no such topic."""
         try:
-            return int(self._call("GET", f"/v1/topics/{quote(topic, safe='')}")["queues"])
+            return int(self.topic(topic)["queues"])
         except TopicNotFoundError:
             return None
 
@@ -176,6 +197,35 @@ class RemoteTarget:
         found = self._call("GET", f"/v1/groups/{quote(group, safe='')}/offsets")["offsets"]
         return {(one["topic"], one["store_id"], one["queue_id"]): one["offset"] for one in found}
 
+    def groups(self) -> list[Json]:
+        """Returns the groups of the store that is named, else of every store of the service's cluster."""
+        if self._store_id is not None:
+            stores = [self._store_id]
+        else:
+            stores = [one["store_id"] for one in self.cluster()["stores"]]
+        found: list[Json] = []
+        for store_id in stores:
+            found += self._call("GET", f"/v1/groups?{urlencode({'store_id': store_id})}")["groups"]
+        return sorted(found, key=lambda group: (group["group"], group["store_id"]))
+
+    def group(self, name: str) -> Json:
+        """Returns one group with its members and queues."""
+        return self._call("GET", f"/v1/groups/{quote(name, safe='')}")
+
+    def reset_group(self, name: str, to: ResetTo, queues: ResetQueues, *, dry_run: bool) -> list[Json]:
+        """Moves a group, or says what that would change."""
+        wanted: Json = {
+            "to": to.place, "time": to.time_ms, "offset": to.offset,
+            "topic": queues.topic, "store_id": queues.store_id, "queue_id": queues.queue_id,
+        }  # fmt: skip
+        wanted = {field: value for field, value in wanted.items() if value is not None} | {"dry_run": dry_run}
+        found: list[Json] = self._call("POST", f"/v1/groups/{quote(name, safe='')}/reset", wanted)["queues"]
+        return found
+
+    def remove_group(self, name: str) -> None:
+        """Removes a group."""
+        self._call("DELETE", f"/v1/groups/{quote(name, safe='')}")
+
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Commits for a group without members."""
         wanted = [
@@ -184,19 +234,43 @@ class RemoteTarget:
         ]
         self._call("PUT", f"/v1/groups/{quote(group, safe='')}/offsets", {"offsets": wanted})
 
-    def _call(self, method: str, path: str, body: Json | None = None, *, timeout_s: float | None = None) -> Json:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Json:
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-        headers = {"Content-Type": "application/json"} if data else {}
-        answer = self._client.ask(self._address, method, self._path(path), data, headers, timeout_s=timeout_s)
+        sent = {**(headers or {}), **({"Content-Type": "application/json"} if data else {})}
+        answer = self._ask(method, path, data, sent, timeout_s=timeout_s)
         document = answer.document()
         if document is None:
-            raise UnavailableError(f"{self._address} answered {answer.status} without JSON; is it tierlog?")
-        error = answer.error()
-        if error is not None:
-            raise error
+            raise self._no_json(answer)
         return document
 
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float | None = None,
+    ) -> HttpAnswer:
+        """Returns a good answer; raises what the service answered otherwise."""
+        answer = self._client.ask(self._address, method, self._path(path), data, headers, timeout_s=timeout_s)
+        error = answer.error()
+        if error is None:
+            return answer
+        raise error if answer.document() is not None else self._no_json(answer)
+
+    def _no_json(self, answer: HttpAnswer) -> UnavailableError:
+        return UnavailableError(f"{self._address} answered {answer.status} without JSON; is it tierlog?")
+
     def _path(self, path: str) -> str:
-        if self._store_id is None or path.startswith("/v1/groups/"):
+        if self._store_id is None or path.startswith("/v1/groups"):
             return path
         return path + ("&" if "?" in path else "?") + urlencode({"store_id": self._store_id})

@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tierlog.service.cli.arguments import overrides
-from tierlog.service.wire.documents import Json, answer_json, file_json, pull_json, report_json, topic_json
+from tierlog.service.wire.documents import Json, answer_json, file_json, group_json, pull_json, report_json, topic_json
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError, TopicNotFoundError
 from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.types import Boundary, Durability
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tierlog.service.archive.readers import StoreReader
     from tierlog.service.cluster.table import ClusterTable, ClusterTableStore
     from tierlog.service.config.settings import Settings
+    from tierlog.service.engine.groups import ResetQueues, ResetTo
     from tierlog.service.engine.store import Store
     from tierlog.tiering.base.types import Durability
     from tierlog.tiering.hot.consumer_groups import Queue
@@ -54,6 +56,10 @@ class Reader(Protocol):
         """Returns topics with their queues."""
         ...
 
+    def topic(self, name: str) -> Json:
+        """Returns one topic with its queues."""
+        ...
+
     def files(self) -> list[Json]:
         """Returns segments and index files."""
         ...
@@ -74,8 +80,15 @@ class Writer(Reader, Protocol):
         """Asks this store from now on, whichever is the home of a topic's new messages."""
         ...
 
-    def append(self, messages: Sequence[Message], durability: Durability) -> None:
-        """Appends a batch and returns when it is as durable as asked for."""
+    def append(self, messages: Sequence[Message], durability: Durability, key: str | None = None) -> int:
+        """Appends a batch and returns when it is as durable as asked for: the store time of the last message.
+
+        With ``key``, an ``Idempotency-Key``, what the store has of the batch already is not appended again.
+        """
+        ...
+
+    def home_of(self, topic: str) -> str:
+        """Returns the store that takes new messages of a topic."""
         ...
 
     def queues_of(self, topic: str) -> int | None:
@@ -120,6 +133,26 @@ class Writer(Reader, Protocol):
 
     def receipt(self, tombstone_id: str) -> Json:
         """Returns one receipt."""
+        ...
+
+
+class Groups(Protocol):
+    """The interface of a target to a command about consumer groups."""
+
+    def groups(self) -> list[Json]:
+        """Returns every group in numbers; of a service in a cluster those of all its stores."""
+        ...
+
+    def group(self, name: str) -> Json:
+        """Returns one group with its members and queues; raises :class:`NotFoundError` for an unknown one."""
+        ...
+
+    def reset_group(self, name: str, to: ResetTo, queues: ResetQueues, *, dry_run: bool) -> list[Json]:
+        """Moves a group without members, durably and all or nothing; returns what that changed, or would."""
+        ...
+
+    def remove_group(self, name: str) -> None:
+        """Forgets a group without members, and its offsets."""
         ...
 
 
@@ -228,6 +261,21 @@ def open_writer(arguments: argparse.Namespace, *, make: bool = False, start: boo
 
 
 @contextmanager
+def open_groups(arguments: argparse.Namespace, *, changes: bool) -> Iterator[Groups]:
+    """Opens the target of a command about consumer groups; a store opened here is locked only for a change."""
+    _one_target(arguments, writes=True)
+    if arguments.url is not None:
+        from tierlog.service.cli.remote import RemoteTarget
+
+        yield RemoteTarget(arguments.url, access_of(arguments), _store_of(arguments))
+        return
+    pass
+
+    with _engine(arguments, make=False, read_only=not changes) as engine:
+        yield LocalWriter(engine)
+
+
+@contextmanager
 def _topic_hints(target: Reader, arguments: argparse.Namespace) -> Iterator[None]:
     """Adds the most similar topic name to the error of an unknown topic, if the target has one."""
     try:
@@ -324,6 +372,10 @@ class LocalReader:
         """Returns topics with their queues."""
         return [topic_json(topic) for topic in self._reading.topics()]
 
+    def topic(self, name: str) -> Json:
+        """Returns one topic with its queues."""
+        return topic_json(self._reading.topic(name))
+
     def files(self) -> list[Json]:
         """Returns segments and index files."""
         return [file_json(file) for file in self._reading.files()]
@@ -347,9 +399,16 @@ class LocalWriter(LocalReader):
     def only_store(self, store_id: str) -> None:
         """Does nothing: there is no other store."""
 
-    def append(self, messages: Sequence[Message], durability: Durability) -> None:
-        """Appends a batch."""
-        self._engine.append(messages, durability)
+    def append(self, messages: Sequence[Message], durability: Durability, key: str | None = None) -> int:
+        """Appends a batch, once if it has a key; returns the store time of the last message."""
+        from tierlog.service.engine.appends import IdempotencyKey
+
+        appended = self._engine.append(messages, durability, None if key is None else IdempotencyKey.parse(key))
+        return int(appended.store_ms[-1])
+
+    def home_of(self, topic: str) -> str:
+        """Returns the id of this store."""
+        return self._engine.store_id
 
     def queues_of(self, topic: str) -> int | None:
         """Returns the number of queues of a topic."""
@@ -378,6 +437,22 @@ class LocalWriter(LocalReader):
     def commit_offsets(self, group: str, offsets: Mapping[Queue, int]) -> None:
         """Commits for a group without members."""
         self._engine.groups.commit(group, offsets)
+
+    def groups(self) -> list[Json]:
+        """Returns every group in numbers."""
+        return [asdict(group) for group in self._engine.groups.all()]
+
+    def group(self, name: str) -> Json:
+        """Returns one group with its members and queues."""
+        return group_json(self._engine.groups.describe(name))
+
+    def reset_group(self, name: str, to: ResetTo, queues: ResetQueues, *, dry_run: bool) -> list[Json]:
+        """Moves a group, or says what that would change."""
+        return [asdict(change) for change in self._engine.groups.reset(name, to, queues, dry_run=dry_run)]
+
+    def remove_group(self, name: str) -> None:
+        """Forgets a group."""
+        self._engine.groups.remove(name)
 
     def erase(self, query: Query, *, dry_run: bool, wait: bool, progress: Progress | None) -> Json:
         """Erases what the query matches."""

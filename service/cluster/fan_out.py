@@ -16,7 +16,7 @@ from tierlog.index.search.remote_search import check_page
 from tierlog.index.search.results import range_behind_cursor
 from tierlog.service.cluster.node_client import NodeClient
 from tierlog.service.config.cluster import ClusterSettings
-from tierlog.service.wire.documents import ARROW_STREAM, Json
+from tierlog.service.wire.documents import ARROW_STREAM, Json, filter_arguments
 from tierlog.service.wire.hot_page import read_hot_stream
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 _THREADS = 64
 _LINGER_S = 2.0
+_SHARE_OF_TIME = 0.75
+"""The part of the time for which a store is waited for that it may filter messages: its answer takes the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,9 @@ class StoreFanOut:
             "key": query.key, "from": query.from_ms, "to": query.to_ms, "limit": query.limit,
             "time": query.axis.value, "order": query.order.value, "cursor": query.cursor, "page_bytes": page_bytes,
         }  # fmt: skip
+        if query.filters is not None:  # what they let through is not known before, so the time is told as well
+            whole_s = self._timeout_s if most_s is None else min(most_s, self._timeout_s)
+            asked |= {**filter_arguments(query), "timeout_ms": max(1, int(whole_s * 1000 * _SHARE_OF_TIME))}
         path = f"/v1/topics/{quote(query.topic, safe='')}/hot"
 
         def hot_page(service: StoreService) -> HotPage:

@@ -53,7 +53,7 @@ class NodeClient:
     ) -> bytes:  # fmt: skip
         """Returns the body of a good answer; raises as :meth:`get`, and :class:`CorruptionError` for too long a one."""
         given = {name: value for name, value in (asked or {}).items() if value is not None}
-        target = f"{path}{'?' + urlencode(given, quote_via=quote) if given else ''}"
+        target = f"{path}{'?' + urlencode(given, doseq=True, quote_via=quote) if given else ''}"
         return self._ask(url, target, accept, store_id).content
 
     def close(self) -> None:

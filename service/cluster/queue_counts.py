@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from tierlog.service.cluster.node_client import NodeClient
 from tierlog.service.cluster.view import ClusterView
@@ -199,6 +199,20 @@ class QueueCounts:
                 if not ticket.is_answered:
                     raise _down(store_id)
             return {queue: _ends_of(self._other(queue[1]), queue).max_offset for queue in offsets}
+
+    def offset_since(self, queue: Queue, time_ms: int) -> int:
+        """See :meth:`RemoteQueues.offset_since`."""
+        topic, store_id, queue_id = queue
+        with self._changed:
+            _ends_of(self._other(store_id), queue)
+        url = self._view.place_of(store_id).url
+        asked = urlencode({"time_ms": time_ms, "boundary": "lower", "store_id": store_id})
+        path = f"/v1/topics/{quote(topic, safe='')}/queues/{queue_id}/offset?{asked}"
+        found = self._client.get(url, path, store_id=store_id)
+        try:
+            return int(found["offset"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnavailableError(f"{url} did not tell where {time_ms} ms lies in {topic!r}") from error
 
     def _is_new(self, queue: Queue, offset: int) -> bool:
         """Whether an offset lies beyond what is known of its queue."""

@@ -187,7 +187,7 @@ class Background:
         log = self._hot.log
         if log.end - log.flushed >= self._settings.hot.flush_dirty_bytes // 2:
             self._dirty.set()
-        if log.wants_next:
+        if log.wants_zeros or log.wants_next:
             self._near_end.set()
         self._look_behind()
         self.pull_waiters.look()

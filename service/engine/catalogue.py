@@ -13,6 +13,8 @@ from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.hot.store import HotStore
 
+_TIMES = ("min_store_ms", "max_store_ms", "min_born_ms", "max_born_ms")
+
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
@@ -54,6 +56,9 @@ class FileInfo:
     max_store_ms: int | None
     records: int | None
     """Records of a segment, items of an index file."""
+    min_born_ms: int | None = None
+    max_born_ms: int | None = None
+    """None too for a hot segment: its born times are known once it is archived."""
 
 
 def local_files(hot: HotStore, index: LocalIndex, manifest: ManifestStore | None) -> list[FileInfo]:
@@ -79,22 +84,20 @@ def local_files(hot: HotStore, index: LocalIndex, manifest: ManifestStore | None
                 records=None,
             )
         )
-    for entry in index.files():
-        minimum, maximum = _store_bounds(entry.bounds)
-        found.append(
-            FileInfo(
-                kind="index",
-                name=entry.name,
-                tier=Tier.HOT,
-                state=entry.state.value,
-                first_offset=entry.first,
-                next_offset=index.next_offset() if entry.next is None else entry.next,
-                bytes=entry.bytes,
-                min_store_ms=minimum,
-                max_store_ms=maximum,
-                records=entry.items,
-            ),
+    found += [
+        FileInfo(
+            kind="index",
+            name=entry.name,
+            tier=Tier.HOT,
+            state=entry.state.value,
+            first_offset=entry.first,
+            next_offset=index.next_offset() if entry.next is None else entry.next,
+            bytes=entry.bytes,
+            records=entry.items,
+            **_times(entry.bounds),
         )
+        for entry in index.files()
+    ]
     return found
 
 
@@ -123,41 +126,37 @@ def classic_files(classic: ClassicIndex) -> list[FileInfo]:
 def cold_files(manifest: ManifestStore, head: Head) -> list[FileInfo]:
     """Lists sorted segments and index objects of the archive."""
     reader = manifest.reader(scan=True)
-    found = []
-    for entry in manifest.log_entries(reader, head):
-        minimum, maximum = _store_bounds(entry.bounds)
-        found.append(
-            FileInfo(
-                kind="segment",
-                name=entry.key,
-                tier=Tier.COLD,
-                state="published",
-                first_offset=entry.first,
-                next_offset=entry.next,
-                bytes=entry.size_bytes,
-                min_store_ms=minimum,
-                max_store_ms=maximum,
-                records=entry.records,
-            )
+    segments = [
+        FileInfo(
+            kind="segment",
+            name=entry.key,
+            tier=Tier.COLD,
+            state="published",
+            first_offset=entry.first,
+            next_offset=entry.next,
+            bytes=entry.size_bytes,
+            records=entry.records,
+            **_times(entry.bounds),
         )
-    for item in manifest.index_entries(reader, head, TimeAxis.STORE, EVER):
-        minimum, maximum = _store_bounds(item.bounds)
-        found.append(
-            FileInfo(
-                kind="index",
-                name=item.key,
-                tier=Tier.COLD,
-                state="published",
-                first_offset=item.first,
-                next_offset=item.next,
-                bytes=item.size_bytes,
-                min_store_ms=minimum,
-                max_store_ms=maximum,
-                records=item.items,
-            )
+        for entry in manifest.log_entries(reader, head)
+    ]
+    objects = [
+        FileInfo(
+            kind="index",
+            name=item.key,
+            tier=Tier.COLD,
+            state="published",
+            first_offset=item.first,
+            next_offset=item.next,
+            bytes=item.size_bytes,
+            records=item.items,
+            **_times(item.bounds),
         )
-    return found
+        for item in manifest.index_entries(reader, head, TimeAxis.STORE, EVER)
+    ]
+    return segments + objects
 
 
-def _store_bounds(bounds: TimeBounds | None) -> tuple[int | None, int | None]:
-    return (None, None) if bounds is None else bounds.on(TimeAxis.STORE)
+def _times(bounds: TimeBounds | None) -> dict[str, int | None]:
+    """Returns the times of a file, by their names."""
+    return dict.fromkeys(_TIMES) if bounds is None else {name: getattr(bounds, name) for name in _TIMES}

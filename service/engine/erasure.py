@@ -29,6 +29,7 @@ from typing import Any
 from tierlog.index.search.query import MAX_LIMIT, Answer, Query
 from tierlog.service.engine.archive_mover import ArchiveMover
 from tierlog.service.engine.parts import Components
+from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.randomness import Randomness
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, Tier
@@ -177,7 +178,14 @@ class Eraser:
 
 
 def _bounds(query: Query) -> tuple[int | None, int | None]:
-    """Returns the store times of the query; a side that was left open has no bound."""
+    """Returns the store times of the query; a side that was left open has no bound.
+
+    Raises :class:`InvalidRequestError` for what no tombstone can say: it would erase more than was meant.
+    """
+    if query.filters is not None:
+        raise InvalidRequestError(
+            "an erasure is by topic, key and store time", hint="messages cannot be erased by tag, text or field"
+        )
     return (query.from_ms or None, None if query.to_ms == END_OF_TIME_MS else query.to_ms)
 
 

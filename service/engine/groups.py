@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from tierlog.service.access.caller import every_topic
 from tierlog.tiering.base.clock import Clock
@@ -92,6 +92,13 @@ class RemoteQueues(Protocol):
         """
         ...
 
+    def offset_since(self, queue: Queue, time_ms: int) -> int:
+        """Asks the queue's store for the offset of its first message stored at or after a time, its end without one.
+
+        Raises as :meth:`last_known`.
+        """
+        ...
+
 
 class NoOtherStores:
     """The queues of other stores where there are none."""
@@ -110,6 +117,10 @@ class NoOtherStores:
     def ends(self, offsets: Mapping[Queue, int]) -> dict[Queue, int]:
         """Raises :class:`NotFoundError` for any queue."""
         return {queue: self.last_known(queue).max_offset for queue in offsets}
+
+    def offset_since(self, queue: Queue, time_ms: int) -> int:
+        """Raises :class:`NotFoundError`."""
+        raise no_such_store(queue[1])
 
 
 def no_such_store(store_id: str) -> NotFoundError:
@@ -164,12 +175,18 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """One group in numbers: its live members, and the queues with a committed offset."""
+    """One group in numbers: its live members, and the queues with a committed offset.
+
+    ``store_id`` keeps it. ``lag`` is that of all its queues, None while a store with some of them does not answer.
+    """
 
     group: str
     generation: int
     members: int
     queues: int
+    store_id: str
+    topics: list[str]
+    lag: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +201,39 @@ class GroupInfo:
     members: list[MemberInfo]
     queues: list[QueueProgress]
     stores_down: list[str]
+
+
+class ResetTo(NamedTuple):
+    """Where a group goes on after a reset; one of the three."""
+
+    place: Literal["first", "latest"] | None = None
+    #: The first message stored at or after a time, the end of the queue if there is none.
+    time_ms: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetQueues:
+    """The queues of a reset: those of all topics of the group, or of one, or of one store, or one queue."""
+
+    topic: str | None = None
+    store_id: str | None = None
+    queue_id: int | None = None
+
+    def match(self, queue: Queue) -> bool:
+        """Whether a queue of one of the topics is meant."""
+        return self.store_id in (None, queue[1]) and self.queue_id in (None, queue[2])
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """What a reset does to one queue; ``offset`` is the one before, None if nothing was committed."""
+
+    topic: str
+    store_id: str
+    queue_id: int
+    offset: int | None
+    new_offset: int
 
 
 def allocate(
@@ -247,11 +297,13 @@ class ConsumerGroups:
         offset_range: Callable[[str, int], tuple[int, int]],
         clock: Clock,
         randomness: Randomness,
+        offset_since: Callable[[str, int, int], int],
         missing: Callable[[str, int, int, int], int] = none_missing,
         flush: Callable[[], object] = lambda: None,
     ) -> None:
         """``offset_range`` is (least, next) offset of an own queue, or :class:`TopicNotFoundError`.
 
+        ``offset_since`` is the offset of an own queue's first message stored at or after a time in ms, or its end.
         ``missing`` counts the offsets of a range ``[start, end)`` of a queue that no message will ever have.
         ``flush`` makes durable what a member may have read.
         """
@@ -263,6 +315,7 @@ class ConsumerGroups:
         self._offsets = offsets
         self._topics = topics
         self._offset_range = offset_range
+        self._offset_since = offset_since
         self._missing = missing
         self._flush = flush
         self._clock = clock
@@ -335,11 +388,7 @@ class ConsumerGroups:
             group = self._settled(name)
             current = self._generation(name)
             if member_id is None:
-                if group.by_id:
-                    raise ConflictError(
-                        f"group {name!r} has {len(group.by_id)} live members",
-                        hint="commit as one of them, or when they have left",
-                    )
+                self._check_idle(name, group, hint="commit as one of them, or when they have left")
             else:
                 self._check_member(name, group, member_id)
                 if generation != current:
@@ -354,6 +403,70 @@ class ConsumerGroups:
         # checked again under the lock of the write: a member that joins meanwhile makes this one stale
         self._offsets.commit(name, offsets, generation=current, reset=reset)
 
+    def reset(
+        self, name: str, to: ResetTo, queues: ResetQueues | None = None, *, dry_run: bool = False
+    ) -> list[OffsetChange]:
+        """Moves a group that has no live member, durably and all or nothing; returns what changed, or would.
+
+        All queues of the topics that it has offsets of are moved, also those without one, which would begin wherever
+        their consumer likes. Raises :class:`ConflictError` while there are members, :class:`NotFoundError` for a group
+        or topic that is not there, :class:`UnavailableError` if a store that has some of the queues does not answer,
+        :class:`InvalidRequestError` for an offset that a queue does not have. Killed before the commit, nothing has
+        changed; after it, all has.
+        """
+        queues = queues or ResetQueues()
+        topics = self._reset_topics(name, queues)
+        self.elsewhere.refresh(topics, age_ms=0)
+        with self._lock:
+            self._check_idle(name, self._settled(name), hint="stop its consumers first")
+            counts = {topic: self._queues_of(topic) for topic in sorted(topics)}
+        before = self._offsets.get(name).offsets
+        there = {
+            (topic, store_id, queue_id)
+            for topic, stores in counts.items()
+            for store_id, count in stores.items()
+            for queue_id in range(count)
+        }
+        after: dict[Queue, int] = {}
+        for queue in sorted(filter(queues.match, there | {queue for queue in before if queue[0] in topics})):
+            try:
+                after[queue] = self._reset_offset(queue, to)
+            except NotFoundError:  # its topic was deleted, or its store has left the cluster
+                if queue in there:
+                    raise
+        if not after:
+            raise NotFoundError(f"group {name!r} has no such queue")
+        if dry_run:
+            self._check_ends(after)
+        else:
+            self.commit(name, after, reset=True)
+        return [OffsetChange(*queue, before.get(queue), offset) for queue, offset in after.items()]
+
+    def _reset_topics(self, name: str, queues: ResetQueues) -> set[str]:
+        """Returns the topics to reset."""
+        topics = {topic for topic, _, _ in self._offsets.get(validate_group(name)).offsets}
+        if queues.topic is None:
+            return topics
+        if queues.topic not in topics:
+            raise NotFoundError(f"group {name!r} has no offsets of topic {queues.topic!r}")
+        return {queues.topic}
+
+    def _reset_offset(self, queue: Queue, to: ResetTo) -> int:
+        topic, store_id, queue_id = queue
+        is_own = store_id == self._store_id
+        if to.time_ms is not None:
+            if is_own:
+                return self._offset_since(topic, queue_id, to.time_ms)
+            return self.elsewhere.offset_since(queue, to.time_ms)
+        if is_own:
+            least, end = self._offset_range(topic, queue_id)
+        else:
+            ends = self.elsewhere.last_known(queue)
+            least, end = ends.min_offset, ends.max_offset
+        if to.offset is not None:
+            return to.offset
+        return least if to.place == "first" else end
+
     def committed(self, name: str) -> GroupState:
         """Returns the durable state of a group; raises :class:`NotFoundError` for an unknown one."""
         return self._offsets.get(validate_group(name))
@@ -367,15 +480,30 @@ class ConsumerGroups:
     def all(self, shows: Callable[[str], bool] = every_topic) -> list[GroupSummary]:
         """Lists every group, by name; topics that ``shows`` denies do not count, nor groups that read no others."""
         found = []
-        for name in sorted(self._offsets.all()):
+        names = sorted(self._offsets.all())
+        self.elsewhere.refresh({topic for name in names for topic in self.topics(name)}, age_ms=_LOOK_MS)
+        for name in names:
             with self._lock:
-                members = list(self._looked_at(name).by_id.values())
+                group = self._looked_at(name)
+                members = list(group.by_id.values())
+                read = {queue for queues in group.assignment.values() for queue in queues}
                 state = self._offsets.all().get(name)
-            if state is not None:
-                seen = [member for member in members if any(map(shows, member.topics))]
-                queues = sum(shows(topic) for topic, _, _ in state.offsets)
-                if seen or queues or not (members or state.offsets):
-                    found.append(GroupSummary(name, state.generation, len(seen), queues))
+            if state is None:
+                continue
+            seen = [member for member in members if any(map(shows, member.topics))]
+            committed = {queue for queue in state.offsets if shows(queue[0])}
+            if not (seen or committed) and (members or state.offsets):
+                continue
+            shown = committed | {queue for queue in read if shows(queue[0])}
+            topics = {queue[0] for queue in shown} | {topic for each in seen for topic in each.topics if shows(topic)}
+            down: set[str] = set()
+            lags = [self._progress(queue, state.offsets.get(queue), down).lag or 0 for queue in sorted(shown)]
+            found.append(
+                GroupSummary(
+                    name, state.generation, len(seen), len(committed),
+                    store_id=self._store_id, topics=sorted(topics), lag=None if down else sum(lags),
+                )
+            )  # fmt: skip
         return found
 
     def topics(self, name: str, member_id: str | None = None) -> set[str]:
@@ -414,10 +542,13 @@ class ConsumerGroups:
         """Forgets a group and its offsets; :class:`ConflictError` while it has a live member."""
         self._offsets.get(validate_group(name))
         with self._lock:
-            if self._settled(name).by_id:
-                raise ConflictError(f"group {name!r} has live members")
+            self._check_idle(name, self._settled(name), hint="stop its consumers first")
             self._offsets.remove(name)
             self._groups.pop(name, None)
+
+    def _check_idle(self, name: str, group: _Members, *, hint: str) -> None:
+        if group.by_id:
+            raise ConflictError(f"group {name!r} has {len(group.by_id)} live members", hint=hint)
 
     def _claim_new(self, name: str) -> None:
         """Claims a group that may and will be made next. Killed after it: the home of nothing yet."""

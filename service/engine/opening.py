@@ -29,6 +29,7 @@ from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import ColdKeys, StorePaths
+from tierlog.tiering.base.types import Boundary
 from tierlog.tiering.base.wrapped_fs import OverlayFileSystem
 from tierlog.tiering.base.write_guard import DiskSpace
 from tierlog.tiering.cold.manifest.catalogue import ArchiveTotals
@@ -126,6 +127,7 @@ def _open_once(
             directory,
             plan=partial(_plan_identity, directory, components, cold_url=cold_url, store_id=store_id),
             connect=partial(_connect, directory=directory, components=components, meter=meter, resources=resources),
+            is_named=store_id is not None,
             resources=resources,
         )
         identity, manifest = volume.identity, volume.manifest
@@ -357,6 +359,7 @@ def _groups(
     components: Components, *, identity: StoreIdentity, hot: HotStore, fetcher: Fetcher, offsets: GroupOffsets
 ) -> ConsumerGroups:
     return ConsumerGroups(
-        identity.store_id, offsets=offsets, topics=hot.topics, offset_range=fetcher.offsets, clock=components.clock,
+        identity.store_id, offsets=offsets, topics=hot.topics, offset_range=fetcher.offsets,
+        offset_since=partial(fetcher.offset_by_time, boundary=Boundary.LOWER), clock=components.clock,
         randomness=components.randomness, missing=partial(fetcher.gaps.missing, hot.topics), flush=hot.flush_seen,
     )  # fmt: skip

@@ -43,6 +43,9 @@ class Block:
     """None where only the upper levels of the manifest were read."""
     min_store_ms: int | None
     max_store_ms: int | None
+    min_born_ms: int | None
+    max_born_ms: int | None
+    """None of a hot segment: its born times are known once it is archived."""
     records: int | None
 
 
@@ -50,19 +53,21 @@ class Block:
 class TimelineView:
     """The part of the store that is looked at, and the most blocks in a row."""
 
-    stored: TimeRange = EVER
+    times: TimeRange = EVER
     first_offset: int = 0
     next_offset: int = (1 << 63) - 1
     blocks: int = DEFAULT_BLOCKS
     known_version: int | None = None
     """The version of the manifest whose archived blocks the caller has for this very view."""
+    axis: TimeAxis = TimeAxis.STORE
+    """The time that the range is of."""
 
     def shows(self, first: int, following: int, times: tuple[int | None, int | None]) -> bool:
-        """Whether a file reaches into the view; one without times does."""
+        """Whether a file reaches into the view; one without times on the axis does."""
         least, most = times
         if not (first < self.next_offset and self.first_offset < following):
             return False
-        return least is None or most is None or self.stored.overlaps(least, most)
+        return least is None or most is None or self.times.overlaps(least, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,13 @@ class Timeline:
     indexed_to: int | None
     cold_min: int | None
     manifest_version: int | None
+    time: TimeAxis
+    """The time that the next two are of."""
     from_ms: int | None
-    """Oldest store time of either tier."""
+    """Oldest time of either tier, as far as it is known."""
     to_ms: int | None
     border_ms: int | None
-    """Store time of the first hot record."""
+    """Store time of the first hot record; None on the axis of born times, where the border is no moment."""
     hot: list[Block]
     cold: list[Block] | None
     """None: as at the version that is known."""
@@ -108,24 +115,40 @@ def timeline_of(
                 cold = cold_blocks(manifest, head, view)
             except (UnavailableError, NotFoundError, CorruptionError) as problem:
                 error = str(problem)
-    border_ms = next((file.min_store_ms for file in local if file.kind == "segment"), None)
-    oldest = [bounds.min_store_ms for bounds in _root_bounds(head)] + ([] if border_ms is None else [border_ms])
+    from_ms, to_ms = _ends(hot, local, head, view.axis)
     return Timeline(
         store_id=store_id, log_begin=hot.border, log_end=hot.log.end, archived_to=head.archived_to if head else None,
         indexed_to=head.indexed_to if head else None, cold_min=head.cold_min if head else None,
-        manifest_version=head.version if head else None, from_ms=min(oldest, default=None),
-        to_ms=hot.last_store_ms if oldest else None, border_ms=border_ms, hot=hot_blocks(local, view), cold=cold,
-        cold_error=error,
+        manifest_version=head.version if head else None, time=view.axis, from_ms=from_ms, to_ms=to_ms,
+        border_ms=_border_ms(local) if view.axis is TimeAxis.STORE else None, hot=hot_blocks(local, view),
+        cold=cold, cold_error=error,
     )  # fmt: skip
+
+
+def _border_ms(local: Sequence[FileInfo]) -> int | None:
+    return next((file.min_store_ms for file in local if file.kind == "segment"), None)
+
+
+def _ends(hot: HotStore, local: Sequence[FileInfo], head: Head | None, axis: TimeAxis) -> tuple[int | None, int | None]:
+    """Returns the oldest and the newest time of the whole store, as far as its files say."""
+    bounds = [part.on(axis) for part in _root_bounds(head)]
+    if axis is TimeAxis.STORE:
+        border_ms = _border_ms(local)
+        oldest = [least for least, _ in bounds] + ([] if border_ms is None else [border_ms])
+        return min(oldest, default=None), hot.last_store_ms if oldest else None
+    bounds += [
+        (file.min_born_ms, file.max_born_ms)
+        for file in local
+        if file.min_born_ms is not None and file.max_born_ms is not None
+    ]
+    return min((least for least, _ in bounds), default=None), max((most for _, most in bounds), default=None)
 
 
 def hot_blocks(files: Sequence[FileInfo], view: TimelineView) -> list[Block]:
     """Returns local files, each kind as a row."""
     blocks = [_local_block(file) for file in files]
     blocks = [
-        block
-        for block in blocks
-        if view.shows(block.first_offset, block.next_offset, (block.min_store_ms, block.max_store_ms))
+        block for block in blocks if view.shows(block.first_offset, block.next_offset, _times_of(block, view.axis))
     ]
     kinds = dict.fromkeys(block.kind for block in blocks)
     return [found for kind in kinds for found in _joined([b for b in blocks if b.kind == kind], view.blocks)]
@@ -151,7 +174,7 @@ def _deep_enough(reader: ArchiveReader, parts: Iterable[_Part], view: TimelineVi
 
     def shown(items: Iterable[_Part]) -> Iterator[_Part]:
         for item in items:
-            if view.shows(item.first, item.next, _stored(item.bounds)):
+            if view.shows(item.first, item.next, _on(item.bounds, view.axis)):
                 yield item
 
     found, left = list(shown(parts)), MAX_PAGES
@@ -173,48 +196,25 @@ def _local_block(file: FileInfo) -> Block:
     return Block(
         kind=file.kind, tier=file.tier, state=file.state, level=None, name=file.name, count=1,
         first_offset=file.first_offset, next_offset=file.next_offset, bytes=file.bytes, min_store_ms=file.min_store_ms,
-        max_store_ms=file.max_store_ms, records=file.records,
+        max_store_ms=file.max_store_ms, min_born_ms=file.min_born_ms, max_born_ms=file.max_born_ms,
+        records=file.records,
     )  # fmt: skip
 
 
 def _cold_block(part: _Part, kind: str) -> Block:
-    least, most = _stored(part.bounds)
+    """Makes the block of an entry, or of a page of entries that are not read: how they are in detail is not known."""
+    least, most = _on(part.bounds, TimeAxis.STORE)
+    first_born, last_born = _on(part.bounds, TimeAxis.BORN)
+    block = Block(
+        kind=kind, tier=Tier.COLD, state="published", level=None, name=None, count=1, first_offset=part.first,
+        next_offset=part.next, bytes=None, min_store_ms=least, max_store_ms=most, min_born_ms=first_born,
+        max_born_ms=last_born, records=None,
+    )  # fmt: skip
     if isinstance(part, PageNode):
-        count = part.count * (256 if part.level else 1)  # an upper page counts pages, most of which are full
-        return Block(
-            kind=kind,
-            tier=Tier.COLD,
-            state="published",
-            level=None,
-            name=None,
-            count=count,
-            first_offset=part.first,
-            next_offset=part.next,
-            bytes=None,
-            min_store_ms=least,
-            max_store_ms=most,
-            records=None,
-        )
+        return replace(block, count=part.count * (256 if part.level else 1))  # an upper page counts pages, mostly full
     if isinstance(part, IndexEntry):
-        return Block(
-            kind=kind, tier=Tier.COLD, state="published", level=part.level, name=part.key, count=1,
-            first_offset=part.first, next_offset=part.next, bytes=part.size_bytes, min_store_ms=least,
-            max_store_ms=most, records=part.items,
-        )  # fmt: skip
-    return Block(
-        kind=kind,
-        tier=Tier.COLD,
-        state="published",
-        level=None,
-        name=part.key,
-        count=1,
-        first_offset=part.first,
-        next_offset=part.next,
-        bytes=part.size_bytes,
-        min_store_ms=least,
-        max_store_ms=most,
-        records=part.records,
-    )
+        return replace(block, level=part.level, name=part.key, bytes=part.size_bytes, records=part.items)
+    return replace(block, name=part.key, bytes=part.size_bytes, records=part.records)
 
 
 def _joined(blocks: list[Block], most: int) -> list[Block]:
@@ -236,13 +236,22 @@ def _joined(blocks: list[Block], most: int) -> list[Block]:
 
 
 def _both(one: Block, other: Block) -> Block:
-    times = [ms for ms in (one.min_store_ms, other.min_store_ms) if ms is not None]
-    ends = [ms for ms in (one.max_store_ms, other.max_store_ms) if ms is not None]
     return replace(
         one, name=None, count=one.count + other.count, next_offset=max(one.next_offset, other.next_offset),
-        bytes=_sum(one.bytes, other.bytes), min_store_ms=min(times, default=None), max_store_ms=max(ends, default=None),
-        records=_sum(one.records, other.records),
+        bytes=_sum(one.bytes, other.bytes), records=_sum(one.records, other.records),
+        min_store_ms=_least(one.min_store_ms, other.min_store_ms),
+        max_store_ms=_most(one.max_store_ms, other.max_store_ms),
+        min_born_ms=_least(one.min_born_ms, other.min_born_ms),
+        max_born_ms=_most(one.max_born_ms, other.max_born_ms),
     )  # fmt: skip
+
+
+def _least(*times: int | None) -> int | None:
+    return min((ms for ms in times if ms is not None), default=None)
+
+
+def _most(*times: int | None) -> int | None:
+    return max((ms for ms in times if ms is not None), default=None)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
@@ -253,8 +262,14 @@ def _place(block: Block) -> tuple[int, int]:
     return block.first_offset, block.next_offset
 
 
-def _stored(bounds: TimeBounds | None) -> tuple[int | None, int | None]:
-    return (None, None) if bounds is None else bounds.on(TimeAxis.STORE)
+def _times_of(block: Block, axis: TimeAxis) -> tuple[int | None, int | None]:
+    if axis is TimeAxis.STORE:
+        return block.min_store_ms, block.max_store_ms
+    return block.min_born_ms, block.max_born_ms
+
+
+def _on(bounds: TimeBounds | None, axis: TimeAxis) -> tuple[int | None, int | None]:
+    return (None, None) if bounds is None else bounds.on(axis)
 
 
 def _root_bounds(head: Head | None) -> list[TimeBounds]:

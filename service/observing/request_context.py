@@ -21,6 +21,8 @@ class RequestNotes:
     """The facts known of one request; filled in while it is worked on."""
 
     request_id: str
+    #: When it came, by the clock of the service: what its relative times are relative to.
+    now_ms: int
     #: Title of the problem that it was answered with.
     problem: str | None = None
     #: Of the trace that follows it, if one does.

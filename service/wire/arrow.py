@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tierlog.service.wire.documents import Json, body_bytes
+from tierlog.tiering.base.errors import CorruptionError
+from tierlog.tiering.message.arrow_input import ArrowMessages
 from tierlog.tiering.message.arrow_schema import MESSAGE_SCHEMA, message_batch
 from tierlog.tiering.message.stored_message import StoredMessage
 
@@ -36,6 +38,22 @@ def batch_stream(batch: pa.RecordBatch, beside: Json) -> bytes:
     with pa.ipc.new_stream(sink, described.schema) as writer:
         writer.write_batch(described)
     return sink.getvalue()
+
+
+def produced_stream(messages: ArrowMessages) -> bytes:
+    """Writes messages to append, which are columns, as an IPC stream."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, messages.table.schema) as writer:
+        writer.write_table(messages.table)
+    return sink.getvalue()
+
+
+def appended_ms(answer: bytes) -> int:
+    """Reads the store time of the last message from the answer to an append."""
+    try:
+        return int(pa.ipc.open_stream(answer).read_all()["store_ms"][-1].as_py())
+    except (pa.ArrowException, LookupError) as error:
+        raise CorruptionError(f"the answer to an append cannot be read: {error}") from error
 
 
 def taken(sink: io.BytesIO) -> bytes:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from tierlog.tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
 
 if TYPE_CHECKING:
-    from tierlog.index.search.query import Answer
+    from tierlog.index.search.query import Answer, Query
     from tierlog.service.engine.archive_mover import ArchiveReport
     from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
+    from tierlog.service.engine.groups import GroupInfo
+    from tierlog.tiering.hot.consumer_groups import Queue
     from tierlog.tiering.message.batch import Message
     from tierlog.tiering.message.stored_message import StoredMessage
     from tierlog.tiering.read.pull_batch import PulledBatch
@@ -66,7 +68,7 @@ def body_bytes(message: Json) -> bytes:
 
 
 def answer_json(answer: Answer) -> Json:
-    """Returns a page of a query; ``estimate`` is there only for a dry run."""
+    """Returns a page of a query; ``estimate`` is there only for a dry run, ``hint`` only if there is one."""
     return {"messages": [message_json(message) for message in answer.messages], **answer_metadata(answer)}
 
 
@@ -75,7 +77,16 @@ def answer_metadata(answer: Answer) -> Json:
     found: Json = {"next_cursor": answer.next_cursor, "coverage": answer.coverage.to_json()}
     if answer.estimate is not None:
         found["estimate"] = answer.estimate.to_json()
+    if answer.hint is not None:
+        found["hint"] = answer.hint.to_json()
     return found
+
+
+def filter_arguments(query: Query) -> Json:
+    """Returns the filters of a query as arguments of a URL; a list is an argument that is there several times."""
+    where = [f"{name}={value}" for name, value in query.where]
+    given = {"tag": query.tag, "contains": list(query.contains), "where": where}
+    return {name: value for name, value in given.items() if value}
 
 
 def pull_json(result: PullResult) -> Json:
@@ -111,6 +122,27 @@ def _queue_json(queue: QueueInfo) -> Json:
     if queue.store_id is None:
         del found["store_id"]
     return found
+
+
+def group_json(group: GroupInfo) -> Json:
+    """Returns a consumer group; its lag is null while a store with queues of it does not answer."""
+    return {
+        "group": group.name,
+        "generation": group.generation,
+        "members": [
+            {**asdict(member), "assignment": [queue_ref_json(queue) for queue in member.assignment]}
+            for member in group.members
+        ],
+        "queues": [asdict(queue) for queue in group.queues],
+        "lag": None if group.stores_down else sum(queue.lag or 0 for queue in group.queues),
+        "stores_down": group.stores_down,
+    }
+
+
+def queue_ref_json(queue: Queue) -> Json:
+    """Returns the name of a queue of a store."""
+    topic, store_id, queue_id = queue
+    return {"topic": topic, "store_id": store_id, "queue_id": queue_id}
 
 
 def file_json(file: FileInfo) -> Json:
@@ -158,12 +190,14 @@ def merged_coverage(before: Json, page: Json) -> Json:
     if not before:
         return page
     merged = dict(page)
-    merged["complete"] = before["complete"] and page["complete"]
-    # a page's limit cuts nothing off if another page followed
-    cuts = [cut for cut in (before["cut_by"], page["cut_by"]) if cut not in (None, "limit")]
+    # the end of a page cuts nothing off if another page went on there
+    goes_on = before.get("examined_to_ms") is not None and not before["failures"]
+    merged["complete"] = (before["complete"] or goes_on) and page["complete"]
+    cuts = [cut for cut in ("limit" if goes_on else before["cut_by"], page["cut_by"]) if cut not in (None, "limit")]
     merged["cut_by"] = cuts[0] if cuts else page["cut_by"]
-    for name in ("index_files", "segments"):
-        merged[name] = {part: before[name][part] + value for part, value in page[name].items()}
+    for name in ("index_files", "segments", "messages"):
+        if name in page and name in before:  # a service of before it counted messages is read as well
+            merged[name] = {part: before[name][part] + value for part, value in page[name].items()}
     for name in ("round_trips", "waves", "requests", "manifest_requests", "bytes", "cost_usd"):
         if page.get(name) is not None and before.get(name) is not None:
             merged[name] = before[name] + page[name]

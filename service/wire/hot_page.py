@@ -95,4 +95,16 @@ def _coverage(store_id: str, told: Any) -> Coverage:
         segments_read=int(told["segments"]["read"]),
         segments_erased=int(told["segments"]["erased"]),
         failures=[Failure(str(one["object"]), str(one["error"])) for one in told["failures"]],
+        **_filtering(told),
     )
+
+
+def _filtering(told: Any) -> dict[str, Any]:
+    """Reads what is told about filtering; a service of before there were filters tells nothing."""
+    examined_ms, counts = told.get("examined_to_ms"), told.get("messages", {})
+    return {
+        "cut_by": None if told["cut_by"] is None else str(told["cut_by"]),
+        "examined_to_ms": None if examined_ms is None else int(examined_ms),
+        "messages_read": int(counts.get("read", 0)),
+        "messages_matched": int(counts.get("matched", 0)),
+    }

@@ -7,6 +7,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.chromium import Browsing
 from tests.support.service.page_world import PageWorld
+from tierlog.tiering.message.batch import Message
 
 pytestmark = pytest.mark.browser
 
@@ -105,3 +106,41 @@ def test_a_block_is_described_zoomed_to_and_searched_by_keyboard_and_mouse(brows
         page.get_by_role("button", name="Log", exact=True).click()
         expect(page.locator(".zone-note")).to_have_text("offsets in the log")
         expect(_blocks(page, "segment cold").first).to_be_visible()
+
+
+def test_along_born_times_files_lie_where_senders_say_and_those_of_unknown_times_are_counted(
+    browser: Browsing, world: PageWorld
+) -> None:
+    start_ms = world.clock.now_ms() - 365 * 24 * _HOUR
+
+    def load(first: int, end: int) -> None:
+        for number in range(first, end, 100):
+            born = range(start_ms + number * 60_000, start_ms + (number + 100) * 60_000, 60_000)
+            world.clock.advance(60_000)
+            world.engine.append([Message("old", b"x" * 300, [f"k{ms}"], born_ms=ms) for ms in born])
+        world.settle()
+
+    load(0, 2_000)
+    world.archive(everything=True, drop_hot=True)
+    load(2_000, 2_200)
+    with browser.at(world.url) as watched:
+        page = watched.page
+        expect(_blocks(page, "segment cold").first).to_be_visible()
+        drawn = page.locator("rect.block.segment").count()
+        with page.expect_response(lambda answer: "/v1/timeline" in answer.url and "time=born" in answer.url) as answer:
+            page.get_by_role("button", name="Born", exact=True).click()
+        assert answer.value.json()["from_ms"] == start_ms
+        expect(page.locator(".zone-note")).to_have_text("born time, UTC")
+        expect(page.locator(".unknown")).to_contain_text("whose born times are not known")
+        expect(_blocks(page, "segment active")).to_have_count(0)
+        assert page.locator("rect.block.segment:not(.leaving)").count() < drawn
+        block = _blocks(page, "segment cold").nth(1)
+        block.hover()
+        expect(page.locator(".tip")).to_contain_text("born from2025-0")
+        block.click()
+        expect(page.get_by_label("By time")).to_have_value("born")
+        assert "time=born" in page.url
+        assert "from=2025-0" in page.url
+        page.get_by_role("button", name="Stored", exact=True).click()
+        expect(_blocks(page, "segment active")).to_have_count(1)
+        expect(page.locator(".unknown")).to_have_count(0)

@@ -64,7 +64,7 @@ def test_a_service_that_wants_a_token_gets_one_kept_for_the_tab_alone(browser: B
             problem = {"title": "forbidden", "status": 403, "detail": "no right to this"}
             route.fulfill(status=403, content_type="application/problem+json", body=json.dumps(problem))
         else:
-            route.continue_()
+            route.fallback()
 
     with browser.at(world.url, allowed=("401", "403")) as watched:
         page = watched.page

@@ -176,6 +176,7 @@ _EFFECTS: dict[str, tuple[object, list[str]] | tuple[object, list[str], Json]] =
     "monitoring.serviceMonitor.interval": ("5s", [r"ServiceMonitor/.*interval"]),
     "monitoring.prometheusRule.enabled": (False, [r"PrometheusRule/"]),
     "monitoring.prometheusRule.runbookPrefix": ("https://git/", [r"PrometheusRule/.*runbook_url"]),
+    "monitoring.prometheusRule.groupLagMessages": (5_000, [r"PrometheusRule/.*expr"]),
     "monitoring.dashboard.enabled": (False, [r"ConfigMap/.*-dashboard"]),
     "monitoring.dashboard.labels": ({"folder": "logs"}, [r"ConfigMap/.*-dashboard.*labels"]),
     "podSecurityContext": ({"fsGroup": 1}, [r".*\.securityContext\.fsGroup$"]),

@@ -20,6 +20,7 @@ _TOPIC = "/v1/topics/{topic}"
 #: What each call needs, and a body that it accepts. ``shop-1`` is put for ``{topic}``.
 NEEDS: dict[tuple[str, str], tuple[str, object]] = {
     ("GET", "/"): (OPEN, None),
+    ("GET", "/docs"): (OPEN, None),
     ("GET", "/web/{digest}/{path:path}"): (OPEN, None),
     ("GET", "/openapi.json"): (OPEN, None),
     ("GET", "/livez"): (OPEN, None),
@@ -41,6 +42,7 @@ NEEDS: dict[tuple[str, str], tuple[str, object]] = {
     ("GET", "/v1/groups/{group}"): (READ, None),
     ("DELETE", "/v1/groups/{group}"): (READ, None),
     ("POST", "/v1/groups/{group}/members"): (READ, {"topics": ["shop-1"]}),
+    ("POST", "/v1/groups/{group}/reset"): (READ, {"to": "first", "dry_run": True}),
     ("PUT", "/v1/groups/{group}/members/{member_id}"): (READ, None),
     ("DELETE", "/v1/groups/{group}/members/{member_id}"): (READ, None),
     ("GET", "/v1/groups/{group}/offsets"): (READ, None),
@@ -236,7 +238,7 @@ def test_what_is_no_bearer_token_is_none(service: GuardedService, header: str) -
 
 
 def test_what_is_nowhere_needs_a_token_too(service: GuardedService) -> None:
-    for path in ("/v2", "/v1", "/v1/topics/", "/docs", "/metrics/"):
+    for path in ("/v2", "/v1", "/v1/topics/", "/docs/", "/metrics/"):
         assert service.ask("GET", path, by=None).status_code == 401
 
 

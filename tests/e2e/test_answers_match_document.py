@@ -123,6 +123,7 @@ def test_every_call_is_answered_as_the_document_says(engine: Store, tmp_path: Pa
     asked.ask("GET", f"{_TOPIC}/queues/0/offset?time_ms=2026-01-01")
     for path in ("/v1/topics", _TOPIC, "/v1/files", "/v1/timeline", "/v1/stats", "/livez", "/readyz"):
         asked.ask("GET", path)
+    assert asked.ask("GET", "/v1/timeline?time=born")["time"] == "born"
     _ask_of_groups(asked)
     _ask_of_a_lone_store(asked)
     asked.seen |= _asked_in_a_cluster(tmp_path / "cluster")
@@ -153,6 +154,7 @@ def _ask_of_groups(asked: Checked) -> None:
     asked.ask("GET", "/v1/groups")
     asked.ask("DELETE", "/v1/groups/g", status=409)
     asked.ask("DELETE", f"/v1/groups/g/members/{member['member_id']}")
+    asked.ask("POST", "/v1/groups/g/reset", {"time": "2h"})
     asked.ask("DELETE", "/v1/groups/g")
 
 

@@ -24,7 +24,7 @@ class Service:
     def __init__(self, folder: Path, clock: ManualClock) -> None:
         settings = tiny_settings()
         self.engine = Store.open(folder, settings=settings, clock=clock)
-        self.http = ApiClient(create_app(self.engine, settings))
+        self.http = ApiClient(create_app(self.engine, settings, clock=clock))
 
     def fill(self) -> None:
         for queue_id in range(4):
@@ -111,7 +111,8 @@ def test_a_group_shows_members_assignment_offsets_and_lag(service: Service, cloc
     assert group["stores_down"] == []
     assert [each["offset"] for each in group["queues"]] == [5, None, None, 20]
     _, listed = service.ask("GET", "/v1/groups")
-    assert listed == {"groups": [{"group": "billing", "generation": 1, "members": 1, "queues": 2}]}
+    own = {"store_id": service.engine.store_id, "topics": ["orders"], "lag": 55}
+    assert listed == {"groups": [{"group": "billing", "generation": 1, "members": 1, "queues": 2, **own}]}
 
 
 def test_a_stale_generation_gets_409_and_an_ended_session_404(service: Service, clock: ManualClock) -> None:
@@ -218,7 +219,7 @@ def test_every_call_is_described(service: Service) -> None:
     paths = service.http.request("GET", "/openapi.json").json()["paths"]
     calls = {(path, method): call for path, methods in paths.items() for method, call in methods.items()}
     ours = {key: call for key, call in calls.items() if key[0].startswith("/v1/groups")}
-    assert len(ours) == 8
+    assert len(ours) == 9
     assert all(call["description"] for call in ours.values())
 
 
@@ -232,3 +233,55 @@ def test_who_joins_for_a_topic_that_does_not_exist_is_told(service: Service) -> 
     assert (found["missing_topics"], "hint" in found) == (["ordrs"], False)
     assert ("zz", 0) in {(one["topic"], one["queue_id"]) for one in found["assignment"]}
     assert not {"missing_topics", "hint"} & service.join().keys()
+
+
+def test_a_group_is_moved_to_a_time_an_offset_or_an_end(service: Service, clock: ManualClock) -> None:
+    clock.advance(3_600_000)
+    service.engine.append([Message("orders", b"late", queue_id=queue_id) for queue_id in range(2)])
+    clock.advance(60_000)
+    service.commit(None, {0: 5, 1: 6})
+    url = f"{GROUP}/reset"
+    status, planned = service.ask("POST", url, {"time": "30m", "dry_run": True})
+    assert (status, planned["changed"]) == (200, False)
+    assert [(one["queue_id"], one["offset"], one["new_offset"]) for one in planned["queues"]] == [
+        (0, 5, 20), (1, 6, 20), (2, None, 20), (3, None, 20),
+    ]  # fmt: skip
+    assert [one["offset"] for one in service.ask("GET", f"{GROUP}/offsets")[1]["offsets"]] == [5, 6]
+    for wanted, offsets in (
+        ({"time": "30m"}, [20, 20, 20, 20]),
+        ({"time": "2h"}, [0, 0, 0, 0]),
+        ({"to": "latest"}, [21, 21, 20, 20]),
+        ({"offset": 3, "topic": "orders", "queue_id": 1}, [21, 3, 20, 20]),
+        ({"to": "first", "store_id": service.engine.store_id, "queue_id": 0}, [0, 3, 20, 20]),
+    ):
+        assert service.ask("POST", url, wanted)[0] == 200
+        assert [one["offset"] for one in service.ask("GET", f"{GROUP}/offsets")[1]["offsets"]] == offsets, wanted
+
+
+def test_a_reset_that_cannot_be_is_refused(service: Service) -> None:
+    url = f"{GROUP}/reset"
+    assert service.ask("POST", url, {"to": "first"})[0] == 404
+    member = service.join()
+    service.commit(member, {0: 5})
+    assert service.ask("POST", url, {"to": "first"})[0] == 409
+    service.ask("DELETE", f"{GROUP}/members/{member['member_id']}")
+    wrong: list[dict[str, object]] = [
+        {}, {"to": "first", "offset": 3}, {"to": "last"}, {"time": "soon"}, {"offset": -1}, {"to": None},
+        {"to": "first", "more": 1},
+    ]  # fmt: skip
+    for body in wrong:
+        assert service.ask("POST", url, body)[0] == 422, body
+    assert service.ask("POST", url, {"offset": 21})[0] == 400
+    assert service.ask("POST", url, {"to": "first", "topic": "pays"})[0] == 404
+    assert [one["offset"] for one in service.ask("GET", f"{GROUP}/offsets")[1]["offsets"]] == [5]
+
+
+def test_a_reset_leaves_queues_of_a_topic_that_was_deleted_alone(service: Service) -> None:
+    service.engine.append([Message("pays", b"x", queue_id=0)])
+    offsets = [{"topic": topic, "queue_id": 0, "offset": 1} for topic in ("orders", "pays")]
+    assert service.ask("PUT", f"{GROUP}/offsets", {"offsets": offsets})[0] == 200
+    service.engine.removal.delete_topic("pays")
+    _, done = service.ask("POST", f"{GROUP}/reset", {"to": "latest"})
+    assert {one["topic"] for one in done["queues"]} == {"orders"}
+    found = service.ask("GET", f"{GROUP}/offsets")[1]["offsets"]
+    assert [one["offset"] for one in found if one["topic"] == "pays"] == [1]

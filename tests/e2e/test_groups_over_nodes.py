@@ -134,3 +134,26 @@ def test_a_command_that_is_about_one_store_asks_that_one(made: Nodes) -> None:
     made.groups["g"] = "store-a"
     target.commit_offsets("g", {("orders", "store-b", 1): 1})
     assert RemoteTarget(b.url).committed_offsets("g") == {("orders", "store-b", 1): 1}
+
+
+def test_a_group_is_moved_in_all_stores_through_any_node(made: Nodes) -> None:
+    a, b = filled(made, "store-a", 1), filled(made, "store-b", 2)
+    member = join(a)
+    commit(a, member, {("store-a", 0): 1, ("store-b", 0): 1})
+    asked(a, "POST", f"{GROUP}/reset", {"to": "first"}, 409)
+    asked(b, "DELETE", f"{GROUP}/members/{member['member_id']}")
+    for node, wanted, offsets in (
+        (b, {"to": "latest"}, [2, 2, 2]),
+        (a, {"time": "1h"}, [0, 0, 0]),
+        (b, {"time": "now+1h"}, [2, 2, 2]),
+        (b, {"offset": 1, "store_id": "store-b", "queue_id": 1}, [2, 2, 1]),
+    ):
+        asked(node, "POST", f"{GROUP}/reset", wanted)
+        assert [one["offset"] for one in asked(a, "GET", f"{GROUP}/offsets")["offsets"]] == offsets
+    listed = RemoteTarget(b.url).groups()
+    assert [(one["group"], one["store_id"], one["topics"], one["lag"]) for one in listed] == [
+        ("billing", "store-a", ["orders"], 1)
+    ]
+    made.places["store-b"] = "http://127.0.0.1:1"
+    asked(a, "POST", f"{GROUP}/reset", {"time": "1h"}, 503)
+    assert [one["offset"] for one in asked(a, "GET", f"{GROUP}/offsets")["offsets"]] == [2, 2, 1]

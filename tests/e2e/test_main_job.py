@@ -30,7 +30,7 @@ from tests.support.stores.engines import tiny_settings
 from tierlog.index.search.query import Query
 from tierlog.service.archive.archive import Archive
 from tierlog.service.archive.readers import StoreReader
-from tierlog.service.cli.line_loader import LineRules, LoadReport, TimestampParser, batches_of, compile_pattern
+from tierlog.service.cli.line_loader import LineRules, TimestampParser, batches_of, compile_pattern
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
@@ -68,7 +68,7 @@ def messages_of(path: Path, rules: LogRules) -> list[Message]:
     if rules.born and rules.born_format:
         born = TimestampParser(compile_pattern(rules.born), rules.born_format, year=rules.year, now_ms=0)
     line_rules = LineRules(TOPIC, [compile_pattern(key) for key in rules.keys], None, born)
-    return [m for batch in batches_of([str(path)], line_rules, LoadReport(), lambda _: None) for m in batch.messages]
+    return [m for batch in batches_of([str(path)], line_rules) for m in batch.messages]
 
 
 def assert_finds_everything(job: Job, ask: Callable[[Query], list[bytes]], seed: int, *, every: int = 1) -> None:

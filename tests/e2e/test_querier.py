@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.service.served import served, served_app
 from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
 from tierlog.service.api.application.app import create_app
 from tierlog.service.archive.querier import Querier
 from tierlog.service.engine.store import Store
@@ -105,6 +106,22 @@ def test_a_querier_answers_for_all_stores_and_says_which_one_is_down(nodes: Node
     nodes.get("/v1/topics/payments", 503)
     newest = max((message for message in found if message["store_id"] == "b"), key=lambda one: one["physical_offset"])
     nodes.get(f"/v1/messages/{newest['message_id']}", 503, store_id="b")
+
+
+def test_a_querier_filters_what_is_hot_and_what_is_archived_of_all_stores(nodes: Nodes) -> None:
+    found: list[str] = []
+    cursor: dict[str, Any] = {}
+    while True:
+        page = nodes.get("/v1/topics/orders/messages", contains=["o", " 7"], limit=3, order="oldest", **cursor)
+        assert page["coverage"]["complete"], page["coverage"]
+        found += [message["body"] for message in page["messages"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = {"cursor": page["next_cursor"]}
+    assert sorted(found) == ["a cold 7", "a hot 7", "b cold 7", "b hot 7"]
+    for engine in nodes.engines:
+        counts = engine.hot_page(Query("orders", contains=("hot 7",))).coverage
+        assert (counts.messages_read, counts.messages_matched) == (10, 1), "a node itself filters what it has hot"
 
 
 @pytest.mark.slow

@@ -57,6 +57,28 @@ def test_ndjson_of_all_has_every_message_once_and_the_merged_coverage_last(fille
     assert last["coverage"]["stores"][0]["cold"] is not None
 
 
+@pytest.mark.parametrize("extra", ["", "&limit=9", "&time=born"])
+def test_all_that_passes_filters_comes_once_from_both_tiers_and_the_coverage_counts_what_was_read(
+    filled: Flow, extra: str
+) -> None:
+    status, _, content = filled.ask("GET", f"{ALL}&contains=1&contains=7%3A{extra}", accept=NDJSON)
+    assert status == 200
+    *messages, last = [json.loads(line) for line in content.splitlines()]
+    wanted = [number for number in EXPECTED if "1" in f"{number}:" and "7:" in f"{number}:"]
+    assert sorted(int(one["body"].partition(":")[0]) for one in messages) == wanted
+    assert last["coverage"]["complete"] is True
+    assert last["coverage"]["messages"]["matched"] >= len(wanted)
+    assert last["coverage"]["messages"]["read"] >= COUNT
+    _, _, stream = filled.ask("GET", f"{ALL}&where=none=x{extra}", accept=ARROW_STREAM)
+    assert pa.ipc.open_stream(stream).read_all().num_rows == 0
+
+
+@pytest.mark.parametrize("bad", ["where=region", "where==eu", "contains=", "tag=%7C%7C", "contains=" + "x" * 1025])
+def test_a_filter_that_means_nothing_is_refused_with_a_status(filled: Flow, bad: str) -> None:
+    assert filled.ask("GET", f"{ALL}&{bad}")[0] == 400
+    assert filled.ask("GET", f"{ALL.replace('all=true', 'all=false')}&{bad}")[0] == 400
+
+
 def test_an_arrow_stream_of_all_ends_with_an_empty_batch_that_has_the_coverage(filled: Flow) -> None:
     _, _, content = filled.ask("GET", ALL, accept=ARROW_STREAM)
     reader = pa.ipc.open_stream(content)

@@ -13,6 +13,8 @@ from tests.support.stores.hot_stores import append
 from tierlog.index.rocketmq.classic_index import ClassicIndex
 from tierlog.tiering.hot.store import HotStore
 
+pytestmark = pytest.mark.usefixtures("in_small_steps")
+
 
 def check(world: ClassicWorld, hot: HotStore, classic: ClassicIndex) -> None:
     data = [world.fs.read(file.path) for file in classic.files()]

@@ -21,6 +21,7 @@ from tests.support.world import ROOT
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.types import Visibility
 
+pytestmark = pytest.mark.usefixtures("in_small_steps")
 #: What the workload must have changed, so that no kind of file is left out unnoticed.
 FILE_KINDS = {
     "commitlog", "consumequeue", "index", "index/writing", "index/sealed", "index/compacted", "index/uploaded", "tmp",

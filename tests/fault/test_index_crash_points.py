@@ -17,6 +17,7 @@ from tests.support.stores.index_world import IndexWorld, verify_world
 from tests.support.stores.power_world import Wreck, recover_twice, spread_calls
 from tierlog.service.engine.store import Store
 
+pytestmark = pytest.mark.usefixtures("in_small_steps")
 #: What happens to an index file on its way, by the start of the call.
 WAY = (
     "create /store/index/writing", "rename /store/index/sealed", "create /store/tmp/compact-",

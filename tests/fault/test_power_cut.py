@@ -33,6 +33,7 @@ from tierlog.tiering.checks.invariants import check_store
 from tierlog.tiering.message.batch import Message
 from tierlog.tiering.message.stored_message import StoredMessage
 
+pytestmark = pytest.mark.usefixtures("in_small_steps")
 STEPS = 70
 RUNS = 3
 CUTS = int(os.environ.get("POWER_CUTS", "0")) or 150

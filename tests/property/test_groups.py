@@ -73,6 +73,7 @@ class Groups(RuleBasedStateMachine):
             offsets=offsets,
             topics=self.topics,
             offset_range=lambda *_: (0, END),
+            offset_since=lambda *_: 0,
             clock=self.clock,
             randomness=self.randomness,
         )

@@ -21,10 +21,10 @@ class IndexDiskFull(LocalFileSystem):
 
     is_full = False
 
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
         if self.is_full and "index" in path.parts:
             raise DiskFullError("no space", path=str(path))
-        super().create(path, size_bytes, prewrite=prewrite)
+        super().create(path, size_bytes, prewrite=prewrite, first_bytes=first_bytes)
 
 
 def append(engine: Store, count: int) -> None:

@@ -88,11 +88,11 @@ def test_a_store_that_was_closed_right_after_an_index_file_was_derived_again_fai
 class LittleRoom(LocalFileSystem):
     """A disk that has room for a part of a compacted file only."""
 
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
         if path.name.startswith("compact-"):
             path.write_bytes(bytes(size_bytes // 2))
             raise DiskFullError("no space left for the write", path=str(path))
-        super().create(path, size_bytes, prewrite=prewrite)
+        super().create(path, size_bytes, prewrite=prewrite, first_bytes=first_bytes)
 
 
 def test_a_compaction_without_room_kept_what_was_left_of_the_disk(tmp_path: Path) -> None:

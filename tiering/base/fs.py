@@ -63,7 +63,7 @@ if _FALLOCATE is not None:
     _FALLOCATE.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _M_ARENA_MAX = -8
 _MS_SYNC = 4
-_MADV_POPULATE_WRITE = 23
+_MADV_DONTNEED, _MADV_POPULATE_WRITE = 4, 23
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 
@@ -81,6 +81,10 @@ class File(Protocol):
 
     def zero(self, start: int, end: int) -> None:
         """Makes ``[start, end)`` read as zeros and gives its disk blocks back where the system can."""
+        ...
+
+    def first_hole(self, position: int) -> int:
+        """Returns the first byte from ``position`` on whose block was never written; the file's length if none."""
         ...
 
     def flush(self) -> None:
@@ -115,8 +119,18 @@ class FileSystem(Protocol):
         """Creates a folder and its parents, each new name durable."""
         ...
 
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
-        """Creates a durable file of zeros; ``prewrite`` writes its blocks, otherwise they are reserved."""
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
+        """Creates a durable file of zeros; ``prewrite`` writes its blocks, otherwise they are reserved.
+
+        With ``first_bytes`` so many get blocks, and the rest of the file is a hole.
+        """
+        ...
+
+    def allocate(self, path: Path, start: int, end: int) -> None:
+        """Gives a hole in a file its blocks, so that a later write there, through a map too, cannot meet a full disk.
+
+        A write through a map that finds no block ends the process (SIGBUS). What was written there stays.
+        """
         ...
 
     def open(self, path: Path) -> File:
@@ -275,6 +289,11 @@ class _LocalFile:
             self.write_at(start, _ZEROS[:piece])
             start += piece
 
+    def first_hole(self, position: int) -> int:
+        with _DiskErrors(self._path):
+            size = os.fstat(self._fd).st_size
+            return os.lseek(self._fd, position, os.SEEK_HOLE) if position < size else size
+
     def flush(self) -> None:
         try:
             os.fdatasync(self._fd)
@@ -324,22 +343,35 @@ class LocalFileSystem:
                     folder.mkdir(FOLDER_MODE)
                 self.flush_dir(folder.parent)
 
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
         """Creates a file of zeros whose blocks exist, so that a later write cannot meet a full disk."""
+        with_blocks = size_bytes if first_bytes is None else min(first_bytes, size_bytes)
         with _DiskErrors(path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, FILE_MODE)
             try:
                 if prewrite:
                     file = _LocalFile(path, fd)
-                    for position in range(0, size_bytes, len(_ZEROS)):
-                        file.write_at(position, memoryview(_ZEROS)[: size_bytes - position])
+                    for position in range(0, with_blocks, len(_ZEROS)):
+                        file.write_at(position, memoryview(_ZEROS)[: with_blocks - position])
                         if position % _PREWRITE_STEP == 0:
                             file.flush()  # a gigabyte of dirty pages at once would hold up everybody's flush
-                elif size_bytes:
-                    os.posix_fallocate(fd, 0, size_bytes)
+                elif with_blocks:
+                    os.posix_fallocate(fd, 0, with_blocks)
+                if with_blocks < size_bytes:
+                    os.ftruncate(fd, size_bytes)
                 if os.fstat(fd).st_size != size_bytes:
                     raise DiskFullError("the file could not be made at its full size", path=str(path))
                 _fsync(fd, path)
+            finally:
+                os.close(fd)
+
+    def allocate(self, path: Path, start: int, end: int) -> None:
+        if end <= start:
+            return
+        with _DiskErrors(path):
+            fd = os.open(path, os.O_RDWR)
+            try:
+                os.posix_fallocate(fd, start, end - start)
             finally:
                 os.close(fd)
 
@@ -439,9 +471,9 @@ def replace_file(fs: FileSystem, path: Path, data: bytes, tmp_dir: Path) -> None
     """Durably replaces a small file: readers after a crash see the old bytes or the new ones, never a mixture.
 
     Written to ``tmp_dir`` and flushed, renamed over ``path``, then the folder flushed. Killed before the rename:
-    the old file stands and the temporary one is garbage.
+    the old file stands and the temporary one is garbage. In the file's own folder it has ``.new`` behind its name.
     """
-    temporary = tmp_dir / path.name
+    temporary = tmp_dir / (path.name if tmp_dir != path.parent else f"{path.name}.new")
     fs.unlink(temporary)
     file = fs.open(temporary)
     try:
@@ -513,6 +545,21 @@ def populate(mapped: NDArray[np.uint8], start: int, end: int) -> None:
     first = mapped.ctypes.data + start
     page = first - first % mmap.PAGESIZE
     _LIBC.madvise(page, mapped.ctypes.data + end - page, _MADV_POPULATE_WRITE)
+
+
+def forget_code(library: str) -> None:
+    """Lets go of the pages of a library's code in this process; each comes back from the page cache when it is run.
+
+    For one that has done its work, such as a compiler: what was run once would count as memory of the process for good.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:  # not every system has it
+        for line in maps:
+            addresses, rights, *_, path = line.split(maxsplit=5)
+            if rights == "r-xp" and os.path.basename(path.strip()).startswith(
+                library
+            ):  # code alone: data may be private
+                start, end = (int(each, 16) for each in addresses.split("-"))
+                _LIBC.madvise(start, end - start, _MADV_DONTNEED)
 
 
 def punch_hole(fd: int, start: int, end: int) -> bool:

@@ -43,6 +43,9 @@ class _OverlayFile:
             if piece.any():  # a page that is only read stays shared with the file
                 piece[:] = 0
 
+    def first_hole(self, position: int) -> int:
+        return len(self._owner.map_read(self._path))
+
     def flush(self) -> None:
         pass
 
@@ -91,10 +94,13 @@ class OverlayFileSystem:
             self._folders.add(path)
             path = path.parent
 
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
         """A file of zeros in memory, whose pages cost nothing until written."""
         self._removed.discard(path)
         self._files[path] = np.zeros(size_bytes, np.uint8)
+
+    def allocate(self, path: Path, start: int, end: int) -> None:
+        """Nothing to give: what is here is in memory."""
 
     def open(self, path: Path) -> File:
         if path in self._removed or not self.exists(path):
@@ -171,6 +177,9 @@ class _GatedFile:
         with self._gate():
             self._inner.zero(start, end)
 
+    def first_hole(self, position: int) -> int:
+        return self._inner.first_hole(position)
+
     def flush(self) -> None:
         with self._gate():
             self._inner.flush()
@@ -205,9 +214,13 @@ class GatedFileSystem:
         with self._gate():
             self._inner.make_dirs(path)
 
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
         with self._gate():
-            self._inner.create(path, size_bytes, prewrite=prewrite)
+            self._inner.create(path, size_bytes, prewrite=prewrite, first_bytes=first_bytes)
+
+    def allocate(self, path: Path, start: int, end: int) -> None:
+        with self._gate():
+            self._inner.allocate(path, start, end)
 
     def open(self, path: Path) -> File:
         """Opens a file whose changes are gated too."""

@@ -1,9 +1,13 @@
 """The commit log: fixed-size segments, written at their end, mapped for reading, durable up to a flushed position.
 
 Segments are created at their full length under a temporary name, made durable and renamed, so a segment that exists
-has its size; bytes after the log's end are zero. Files are named for their first byte's physical offset. Their zeros
-are written ahead, as the first write to a block costs the disk more; the first segment of a new log gets them
-beside appends.
+has its size; bytes after the log's end are zero. Files are named for their first byte's physical offset.
+
+The first write to a block costs the disk more, so zeros are written ahead of the log's end. A log that has filled half
+of a segment gets the whole next one, beside appends and in a file that nobody flushes yet. Below that, and where a log
+outruns its next segment, they are written into the active one, as many as it holds already, between the two bounds of
+:data:`ZEROS_AHEAD`; behind them it is a hole. So a log takes about twice what is in it while it is small. Where the end
+catches up with the zeros, appends go on into the hole.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 from sortedcontainers import SortedDict
 
@@ -31,8 +36,10 @@ _PAGE_BYTES = 4096
 _DISCARD_WAIT_S = 1.0
 #: Written while appends wait, which takes about a millisecond.
 _ZEROS = bytes(1 << 20)
-#: MiB: a gigabyte of dirty pages at once would hold up everybody's flush.
-_UNFLUSHED_ZEROS = 16
+#: MiB: a gigabyte of dirty pages at once would hold up everybody's flush; in the active file, they share each flush.
+_UNFLUSHED_ZEROS, _UNFLUSHED_ZEROS_OF_ACTIVE = 16, 4
+#: Least and most bytes of zeros ahead of the end, in the active segment.
+ZEROS_AHEAD = (16 << 20, 64 << 20)
 
 
 class GroupCommit:
@@ -82,6 +89,12 @@ class Segment:
         return self.base_offset + len(self.data)
 
 
+def _zeros_ahead(position: int) -> int:
+    """Bytes of zeros to write ahead of a segment's byte ``position``, up to which it is full."""
+    least, most = ZEROS_AHEAD
+    return min(max(position, least), most)
+
+
 #: Called with a log and its end: writes behind it what others still have, and returns whether there was any.
 PutBack = Callable[["CommitLog", int], bool]
 
@@ -107,12 +120,14 @@ class CommitLog:
         self._group_commit = GroupCommit()
         self._flush_guard = FlushGuard()
         self._prepare_lock = threading.Lock()
+        #: Whether somebody waits for the segment that is being prepared, and takes it with the zeros that it has.
+        self._is_awaited = False
         self._prepared: int | None = None
         #: Segments that exist and come next, each with its open file.
         self._reserved: deque[tuple[Segment, File]] = deque()
         self._is_closed = False
-        #: Blocks of the first segment are written up to here; None where all are.
-        self._zeroed: int | None = None
+        #: Where the active segment's hole begins: a position in its file, or behind it if there is no hole.
+        self._hole = 0
         self._shows_unflushed = visibility is Visibility.WRITTEN
         #: Where the next byte goes.
         self.end = 0
@@ -199,37 +214,48 @@ class CommitLog:
         return found
 
     def add_first_segment(self) -> None:
-        """Adds a segment whose zeros, if it is large, are left to :meth:`write_zeros`: a new log opens at once."""
-        if self.segment_bytes > _UNFLUSHED_ZEROS * len(_ZEROS):
-            self._zeroed = 0
-            with self._prepare_lock:
-                self._prepare(0, prewrite=False)
+        """Adds a segment whose first blocks, if it is large, are only reserved: a new log opens at once."""
+        with self._prepare_lock:
+            self._prepare(0, prewrite=self.segment_bytes <= ZEROS_AHEAD[0])
         self.add_segment(0)
 
-    def write_zeros(self, no_appends: Callable[[], AbstractContextManager[object]]) -> bool:
-        """Writes a part of the blocks of a new log's first segment that were never written, durably; whether more are.
+    @property
+    def wants_zeros(self) -> bool:
+        """Whether half of the zeros that were written ahead are used up, and the active segment has room for more."""
+        position = self.end - self._last_base
+        return self._hole < self.segment_bytes and self._hole - position < _zeros_ahead(position) // 2
 
-        ``no_appends`` keeps appends and the end of the log away, and is entered for a MiB at a time. Killed in here or
-        later: zeros are zeros, and a block that was never written is written by an append.
+    def write_zeros(self, no_appends: Callable[[], AbstractContextManager[object]]) -> bool:
+        """Writes a part of the zeros that the active segment lacks ahead of the end, durably; whether it lacks more.
+
+        ``no_appends`` keeps appends and the end of the log away, and is entered for a MiB at a time. They are for speed
+        alone, so they leave as much of the disk free as they take. Killed in here or later: zeros are zeros, and a
+        block that was never written is written by an append.
         """
-        for _ in range(_UNFLUSHED_ZEROS):
-            with no_appends():
-                if self._zeroed is None or max(self._zeroed, self.end) >= self.segment_bytes:
-                    self._zeroed = None
-                    return False
-                start = max(self._zeroed, self.end)
-                piece = memoryview(_ZEROS)[: self.segment_bytes - start]
-                self._file.write_at(start, piece)
-                self._zeroed = start + len(piece)
-        with self._group_commit.taken():
-            if self.last_base == 0:  # a segment that is left has been flushed
+        if self._fs.free_bytes(self._paths.commitlog) < 2 * _zeros_ahead(self.end - self._last_base):
+            return False
+        pieces = 0
+        while pieces < _UNFLUSHED_ZEROS_OF_ACTIVE and self._write_piece_of_zeros(no_appends):
+            pieces += 1
+        if pieces:
+            with self._group_commit.taken():  # nobody rolls meanwhile
                 end = self.end
                 self._flush_file()
                 self.flushed = end
-        return True
+        return pieces == _UNFLUSHED_ZEROS_OF_ACTIVE
+
+    def _write_piece_of_zeros(self, no_appends: Callable[[], AbstractContextManager[object]]) -> bool:
+        with no_appends():
+            position = self.end - self._last_base
+            start = max(self._hole, position)
+            piece = memoryview(_ZEROS)[: max(min(position + _zeros_ahead(position), self.segment_bytes) - start, 0)]
+            if piece:
+                self._file.write_at(start, piece)
+                self._hole = start + len(piece)
+            return bool(piece)
 
     def add_segment(self, base_offset: int) -> None:
-        """Makes the segment, durable and pre-written with zeros, the log's last; a prepared one is taken."""
+        """Makes the segment, durable and with its first zeros written, the log's last; a prepared one is taken."""
         self._begin_segment(base_offset)
         self._activate(self._reserved.popleft())
 
@@ -245,8 +271,12 @@ class CommitLog:
         """Killed before the rename: a temporary file, which is garbage. After it: an empty last segment, which a
         RocketMQ store may have as well."""
         path = self._paths.segment(base_offset)
+        self._is_awaited = True
         with self._prepare_lock:
-            self._prepare(base_offset)
+            try:
+                self._prepare(base_offset)
+            finally:
+                self._is_awaited = False
             self._fs.rename(self._paths.tmp / path.name, path)
             self._prepared = None
             self._fs.flush_dir(self._paths.commitlog)
@@ -254,15 +284,16 @@ class CommitLog:
 
     @property
     def wants_next(self) -> bool:
-        """Whether the active segment is a quarter full and the next one is not prepared yet."""
-        base = self.last_base
+        """Whether the active segment is half full and the next one is not prepared yet."""
+        base = self._last_base
         is_there = self._reserved or self._prepared == base + self.segment_bytes
-        return self.end - base >= self.segment_bytes // 4 and not is_there
+        return self.end - base >= self.segment_bytes // 2 and not is_there
 
     def prepare_next(self) -> None:
         """Writes the next segment's zeros under a temporary name, beside appends, unless it is done or the log closed.
 
-        Killed in here or later: a temporary file, which is garbage.
+        Where the log is rolled though it is small, it gets as many as are written ahead in this one. Killed in here or
+        later: a temporary file, which is garbage.
         """
         with self._prepare_lock:
             if not self._is_closed and not self._reserved:  # another process may hold the store after it is closed
@@ -272,14 +303,32 @@ class CommitLog:
         if self._prepared == base_offset:
             return
         temporary = self._paths.tmp / base_offset_name(base_offset)
+        position = self.end - self._last_base
+        zeros = self.segment_bytes if position >= self.segment_bytes // 2 else _zeros_ahead(position)
         try:
-            self._fs.create(temporary, self.segment_bytes, prewrite=prewrite)
+            self._fs.create(temporary, self.segment_bytes, prewrite=prewrite, first_bytes=min(zeros, ZEROS_AHEAD[0]))
+            if zeros > ZEROS_AHEAD[0]:
+                self._prewrite(temporary, ZEROS_AHEAD[0], min(zeros, self.segment_bytes))
         except StoreError:
             if not self._is_closed:
                 with contextlib.suppress(StoreError):
                     self._fs.unlink(temporary)  # a full disk gets its room back
             raise
         self._prepared = base_offset
+
+    def _prewrite(self, path: Path, start: int, end: int) -> None:
+        """Writes zeros into a file that nobody uses yet, until somebody waits for it."""
+        file = self._fs.open(path)
+        try:
+            for number, position in enumerate(range(start, end, len(_ZEROS)), 1):
+                if self._is_awaited or self._is_closed:
+                    break
+                file.write_at(position, memoryview(_ZEROS)[: end - position])
+                if number % _UNFLUSHED_ZEROS == 0:
+                    file.flush()
+            file.flush()
+        finally:
+            file.close()
 
     def discard_prepared(self) -> None:
         """Gives back the room of a segment that was prepared and not needed.
@@ -313,6 +362,7 @@ class CommitLog:
         if not tail_is_zero:
             self._file.zero(end - self.last_base, self.segment_bytes)
         self._file.flush()
+        self._hole = self._file.first_hole(end - self.last_base)
         self.end = self.flushed = end
 
     def put_back(self, position: int, data: ByteArray | bytes, end: int) -> None:
@@ -439,6 +489,7 @@ class CommitLog:
             self._segments[segment.base_offset] = segment
             self._last_base = segment.base_offset
         self._active = file
+        self._hole = file.first_hole(0)
 
     def close(self) -> None:
         """Closes the active file; nothing is flushed, and no file is made or removed by anybody who comes later."""

@@ -227,14 +227,14 @@ class HotStore:
             self.flush(seen)
 
     def prepare_segment(self) -> bool:
-        """Pre-writes the next segment if the active one is a quarter full; returns whether it did.
+        """Writes zeros ahead of the log's end, and the next segment if this is half full; returns whether the latter.
 
-        Called beside appends, so that they find it there. A failure leaves the store as it is: whoever rolls tries
+        Called beside appends, so that they find both there. A failure leaves the store as it is: whoever rolls tries
         again.
         """
         self._check_open()
         self.guard.check()
-        while self.log.write_zeros(self.between_appends):
+        while self.log.wants_zeros and self.log.write_zeros(self.between_appends):
             self.guard.check()
         is_wanted = self.log.wants_next
         if is_wanted:

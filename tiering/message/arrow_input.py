@@ -115,6 +115,11 @@ class ArrowMessages(Sequence[Message]):
             columns["born_ms"] = columns.pop("born_time")
         self._columns = columns
 
+    @property
+    def table(self) -> pa.Table:
+        """The columns as they came."""
+        return self._table
+
     def __len__(self) -> int:
         return int(self._table.num_rows)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tierlog.client.async_transport import AsyncHttpTransport, AsyncTransport, run
 from tierlog.client.calls import Calls, Query
 from tierlog.client.client import DEFAULT_SESSION_MS, Client
+from tierlog.client.consumer_settings import Start
 from tierlog.client.models import (
     Appended,
     GroupInfo,
@@ -244,6 +245,25 @@ class AsyncClient:
         if not offsets:
             raise InvalidRequestError("a commit has at least one offset")
         return await self.run(self.calls.commit(group, offsets, member, reset=reset))
+
+    async def reset_group(
+        self,
+        name: str,
+        to: Start | int,
+        *,
+        topic: str | None = None,
+        store_id: str | None = None,
+        queue_id: int | None = None,
+        dry_run: bool = False,
+    ) -> dict[QueueRef, int]:
+        """Moves a group to the first or behind the last message, or to a store time in ms, durably, all or nothing.
+
+        In every queue of its topics, or only in those of a topic, of a store or with a number. Returns their offsets
+        after that; ``dry_run`` changes nothing. :class:`ConflictError` while the group has a live member.
+        """
+        return await self.run(
+            self.calls.reset_group(name, to, topic=topic, store_id=store_id, queue_id=queue_id, dry_run=dry_run)
+        )
 
     async def remove_group(self, name: str) -> None:
         """Forgets a group that has no live member, and its offsets."""

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
+from tierlog.client.consumer_settings import Start
 from tierlog.client.models import (
     Appended,
     Coverage,
@@ -261,6 +262,23 @@ class Calls:
         """Returns one group."""
         found = yield from self.attempts.document(Request("GET", _path("groups", name)))
         return GroupInfo.of(found)
+
+    def reset_group(
+        self,
+        name: str,
+        to: Start | int,
+        *,
+        topic: str | None = None,
+        store_id: str | None = None,
+        queue_id: int | None = None,
+        dry_run: bool = False,
+    ) -> Flow[dict[QueueRef, int]]:
+        """Moves a group that has no live member; returns the offsets of the queues that are meant."""
+        wanted: Json = {"time": to} if isinstance(to, int) else {"to": "first" if to is Start.EARLIEST else "latest"}
+        chosen = {"topic": topic, "store_id": store_id, "queue_id": queue_id}
+        wanted |= {field: value for field, value in chosen.items() if value is not None} | {"dry_run": dry_run}
+        found = yield from self.attempts.document(_with_json("POST", _path("groups", name, "reset"), wanted))
+        return {QueueRef.of(one): one["new_offset"] for one in found["queues"]}
 
     def remove_group(self, name: str) -> Flow[None]:
         """Forgets a group that has no live member, and its offsets."""

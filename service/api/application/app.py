@@ -49,7 +49,7 @@ from tierlog.service.cluster.view import ClusterView, claim_group
 from tierlog.service.config.settings import Settings
 from tierlog.service.observing.counts import HttpCounts
 from tierlog.service.server.connections import Connections
-from tierlog.tiering.base.clock import SystemClock
+from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.randomness import SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER
 
@@ -69,11 +69,13 @@ def create_app(
     audit: AuditLog | None = None,
     cluster: ClusterView | None = None,
     connections: Connections | None = None,
+    clock: Clock | None = None,
 ) -> FastAPI:
     """Makes the application; it neither starts nor closes ``engine``. Setting ``stopping`` ends long polls early.
 
     ``control`` knows the tokens; without any, requests are answered under names of the loopback only. ``audit`` has
-    admin calls on record; none by itself. ``cluster`` knows the other stores; None for a store that is alone.
+    admin calls on record; none by itself. ``cluster`` knows the other stores; None for a store that is alone. ``clock``
+    is what relative times of requests are relative to; that of the machine by itself.
     """
     needs_tokens = control is not None and control.is_on
     app = routed_app(access=needs_tokens)
@@ -86,7 +88,7 @@ def create_app(
     if cluster is not None:
         _join(engine, settings, cluster)
     errors.install(app)
-    _wrap(app, engine, settings, control if needs_tokens else None, counts)
+    _wrap(app, engine, settings, control if needs_tokens else None, counts, clock=clock or SystemClock())
     return app
 
 
@@ -128,6 +130,8 @@ def _wrap(
     settings: Settings,
     control: AccessControl | None,
     counts: HttpCounts,
+    *,
+    clock: Clock,
 ) -> None:
     """Adds the layers that a request passes on its way to a route, from the innermost outward.
 
@@ -153,7 +157,7 @@ def _wrap(
         app.add_middleware(CORSMiddleware, **cross_origin(settings.access.origins))
     app.add_middleware(ShutdownAnswers, stopping=app.state.stopping)
     app.add_middleware(
-        RequestObserver, counts=counts, clock=SystemClock(), randomness=SystemRandomness(),
+        RequestObserver, counts=counts, clock=clock, randomness=SystemRandomness(),
         access_every=settings.log.access_every, tracer=engine.tracer,
     )  # fmt: skip
 

@@ -53,7 +53,8 @@ class RequestObserver:
             await self._app(scope, receive, send)
             return
         given, parent = _headers(scope)
-        notes = RequestNotes(given if given is not None and is_sane_id(given) else next(self._ids))
+        request_id = given if given is not None and is_sane_id(given) else next(self._ids)
+        notes = RequestNotes(request_id, self._clock.now_ms())
         answer = _Answer(scope, receive, send, notes.request_id.encode())
         token = bind(notes)
         self._counts.begin()

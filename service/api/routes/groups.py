@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, FailFast, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-from tierlog.service.access.caller import ANYBODY, ASK, Caller, Scope
+from tierlog.service.access.caller import ASK, Caller, Scope
 from tierlog.service.api.contract import may_answer
 from tierlog.service.api.deps import TheCaller, TheEngine
 from tierlog.service.api.json_bodies import sent, to_some
@@ -20,20 +20,31 @@ from tierlog.service.api.lanes import LaneChoice
 from tierlog.service.api.route_traits import traits
 from tierlog.service.api.schemas.parameters import (
     MAX_OFFSET,
+    TIMES,
     GroupName,
     MemberId,
     StoreIdText,
     StrictModel,
+    Time,
     Topic,
     Whole,
     absent,
 )
 from tierlog.service.cluster.routing import GROUP, NEW_GROUP, ONE_STORE
 from tierlog.service.config.suggestions import did_you_mean
-from tierlog.service.engine.groups import DEFAULT_SESSION_MS, MAX_SESSION_MS, MAX_TOPICS, MIN_SESSION_MS, Membership
+from tierlog.service.engine.groups import (
+    DEFAULT_SESSION_MS,
+    MAX_SESSION_MS,
+    MAX_TOPICS,
+    MIN_SESSION_MS,
+    Membership,
+    ResetQueues,
+    ResetTo,
+)
 from tierlog.service.engine.store import Store
+from tierlog.service.wire.documents import group_json, queue_ref_json
 from tierlog.tiering.base.errors import ForbiddenError, InvalidRequestError, NotFoundError
-from tierlog.tiering.hot.consumer_groups import GroupState, Queue
+from tierlog.tiering.hot.consumer_groups import GroupState
 from tierlog.tiering.message.batch import MAX_QUEUES
 
 
@@ -149,6 +160,60 @@ class GroupSummaryOut(BaseModel):
     generation: int
     members: int
     queues: int
+    store_id: str = Field(description="its home, which keeps its offsets")
+    topics: list[str]
+    lag: int | None = Field(description="messages still to consume; null: a store with some of them does not answer")
+
+
+def _one_place(schema: dict[str, Any]) -> None:
+    """Checks what single fields do not say; null is as good as absent."""
+    kinds = {"to": {"type": "string"}, "time": {"type": ["integer", "string"]}, "offset": {"type": "integer"}}
+    schema["oneOf"] = [{"required": [name], "properties": {name: kind}} for name, kind in kinds.items()]
+    schema["examples"] = [{"to": "first"}, {"time": "2h", "topic": "orders", "dry_run": True}]
+
+
+class ResetIn(StrictModel):
+    """Where a group goes on, exactly one of ``to``, ``time`` and ``offset``, and in which queues, all unless said."""
+
+    model_config = ConfigDict(json_schema_extra=_one_place)
+
+    to: Literal["first", "latest"] | None = Field(
+        default=None, description="the first message there is, or behind the last one"
+    )
+    time: Time | None = Field(default=None, description=f"the first message stored at or after it; {TIMES}")
+    offset: Annotated[Whole, Field(ge=0, le=MAX_OFFSET)] | None = Field(
+        default=None, description="the next message to consume; not beyond the end of any queue that is meant"
+    )
+    topic: Topic | None = Field(default=None, description="only queues of this topic")
+    store_id: StoreIdText | None = Field(default=None, description="only queues of this store")
+    queue_id: Annotated[Whole, Field(ge=0, le=MAX_QUEUES - 1)] | None = Field(
+        default=None, description="only this queue of each topic"
+    )
+    dry_run: bool = Field(default=False, description="only say what would change")
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> ResetIn:
+        if sum(place is not None for place in (self.to, self.time, self.offset)) != 1:
+            raise ValueError("give exactly one of to, time and offset")
+        return self
+
+
+class OffsetChangeOut(BaseModel):
+    """One queue of a reset."""
+
+    topic: str
+    store_id: str
+    queue_id: int
+    offset: int | None = Field(description="before; null: nothing was committed")
+    new_offset: int
+
+
+class ResetOut(BaseModel):
+    """What a reset changed, or would change."""
+
+    group: str
+    changed: bool = Field(description="false: a dry run")
+    queues: list[OffsetChangeOut]
 
 
 class MemberGoneOut(BaseModel):
@@ -195,23 +260,15 @@ def group(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONRespons
     """
     _check_shown(caller, engine, group)
     info = engine.groups.describe(group)
+    may_read = partial(caller.may, Scope.READ)
     members = [
-        {**asdict(member), "topics": topics, "assignment": _queues(member.assignment, caller)}
+        replace(member, topics=topics, assignment=[queue for queue in member.assignment if may_read(queue[0])])
         for member in info.members
-        if (topics := [topic for topic in member.topics if caller.may(Scope.READ, topic)])
+        if (topics := [topic for topic in member.topics if may_read(topic)])
     ]
-    queues = [queue for queue in info.queues if caller.may(Scope.READ, queue.topic)]
+    queues = [queue for queue in info.queues if may_read(queue.topic)]
     down = sorted({queue.store_id for queue in queues} & set(info.stores_down))
-    return JSONResponse(
-        {
-            "group": info.name,
-            "generation": info.generation,
-            "members": members,
-            "queues": [asdict(queue) for queue in queues],
-            "lag": None if down else sum(queue.lag or 0 for queue in queues),
-            "stores_down": down,
-        }
-    )
+    return JSONResponse(group_json(replace(info, members=members, queues=queues, stores_down=down)))
 
 
 @router.delete("/{group}", operation_id="delete_group", response_model=RemovedOut, responses=may_answer(404, 409, 507))
@@ -310,6 +367,32 @@ def commit(
     return JSONResponse(_offsets(group, engine.groups.committed(group), caller))
 
 
+@router.post("/{group}/reset", operation_id="reset_group", response_model=ResetOut, responses=may_answer(404, 409, 507))
+@traits(lane=LaneChoice.READ, store=GROUP)
+def reset(
+    group: GroupName,
+    wanted: Annotated[ResetIn, sent(ResetIn, to_some(Scope.READ))],
+    caller: TheCaller,
+    engine: TheEngine,
+) -> JSONResponse:
+    """Move a group without members to a time, an offset, or an end of its queues; all of it or nothing, durable.
+
+    All queues of the group's topics are moved, also those without an offset. 409 while the group has a live member, 403
+    if it is about topics one may not read, 400 for an offset beyond the end of a queue, 503 if a store with some of the
+    queues does not answer. Repeatable: with a time that is not relative, it has the same outcome.
+    """
+    _check_shown(caller, engine, group)
+    if wanted.topic is not None:
+        caller.check(Scope.READ, wanted.topic)
+    else:
+        _check_all(caller, engine.groups.topics(group))
+    to = ResetTo(wanted.to, wanted.time, wanted.offset)
+    queues = ResetQueues(wanted.topic, wanted.store_id, wanted.queue_id)
+    changes = engine.groups.reset(group, to, queues, dry_run=wanted.dry_run)
+    found = {"group": group, "changed": not wanted.dry_run, "queues": [asdict(change) for change in changes]}
+    return JSONResponse(found)
+
+
 def _check_shown(caller: Caller, engine: Store, group: str) -> None:
     """Answers as if a group were not there if the caller may read none of its topics."""
     caller.check(Scope.READ)
@@ -330,16 +413,8 @@ def _check_all(caller: Caller, topics: Collection[str]) -> None:
         raise ForbiddenError(f"{caller.name!r} has no right to read every topic of this", hint=ASK)
 
 
-def _queues(queues: list[Queue], caller: Caller = ANYBODY) -> list[dict[str, Any]]:
-    return [
-        {"topic": topic, "store_id": store_id, "queue_id": queue_id}
-        for topic, store_id, queue_id in queues
-        if caller.may(Scope.READ, topic)
-    ]
-
-
 def _membership(found: Membership) -> dict[str, Any]:
-    answer = {**asdict(found), "assignment": _queues(found.assignment)}
+    answer = {**asdict(found), "assignment": [queue_ref_json(queue) for queue in found.assignment]}
     if not found.missing_topics:
         del answer["missing_topics"]
     return answer
@@ -354,8 +429,8 @@ def _meant_instead(missing: list[str], caller: Caller, engine: Store) -> dict[st
 
 def _offsets(group: str, state: GroupState, caller: Caller) -> dict[str, Any]:
     offsets = [
-        {"topic": topic, "store_id": store_id, "queue_id": queue_id, "offset": offset}
-        for (topic, store_id, queue_id), offset in sorted(state.offsets.items())
-        if caller.may(Scope.READ, topic)
+        {**queue_ref_json(queue), "offset": offset}
+        for queue, offset in sorted(state.offsets.items())
+        if caller.may(Scope.READ, queue[0])
     ]
     return {"group": group, "generation": state.generation, "offsets": offsets}

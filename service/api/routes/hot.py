@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from tierlog.index.search.filters import parse_where
 from tierlog.index.search.query import DEFAULT_LIMIT, MAX_LIMIT
 from tierlog.index.search.query import Query as Question
 from tierlog.index.search.results import PAGE_BYTES
@@ -19,7 +20,17 @@ from tierlog.service.api.lane_route import LaneRoute
 from tierlog.service.api.lanes import LaneChoice
 from tierlog.service.api.negotiation import wanted_form
 from tierlog.service.api.route_traits import traits
-from tierlog.service.api.schemas.messages import KEY_FIELD, CoverageOut, MessageOut
+from tierlog.service.api.schemas.messages import (
+    CONTAINS_FIELD,
+    KEY_FIELD,
+    MAX_TIMEOUT_MS,
+    TAG_FIELD,
+    WHERE_FIELD,
+    CoverageOut,
+    FieldIs,
+    FilterText,
+    MessageOut,
+)
 from tierlog.service.api.schemas.parameters import TIMES, Number, Time, TopicName
 from tierlog.service.cluster.routing import TOPIC_STORE
 from tierlog.service.wire.documents import ARROW_STREAM, JSON
@@ -43,6 +54,12 @@ class HotIn(BaseModel):
     page_bytes: Number = Field(
         default=PAGE_BYTES, ge=1, le=PAGE_BYTES, description="bytes of messages; one message is always given"
     )
+    timeout_ms: Annotated[Number, Field(ge=1, le=MAX_TIMEOUT_MS)] | None = Field(
+        default=None, description="answer after so long with what is known then"
+    )
+    tag: str | None = TAG_FIELD
+    contains: list[FilterText] = CONTAINS_FIELD
+    where: list[FieldIs] = WHERE_FIELD
 
 
 class HotTombstoneOut(BaseModel):
@@ -70,7 +87,9 @@ class HotOut(BaseModel):
     first_ms: int | None = Field(description="what is below `border` was stored then or before; null: not known")
     manifest_version: int | None = Field(description="the archive at this version covers what is below `border`")
     tombstones: list[HotTombstoneOut] = Field(description="erasures of the topic that the store knows")
-    more: bool = Field(description="true: nothing behind the last message is known")
+    more: bool = Field(
+        description="true: nothing behind the last message is known, or behind the coverage's `examined_to_ms`"
+    )
     coverage: CoverageOut
     messages: list[MessageOut]
 
@@ -103,6 +122,10 @@ def hot(
         axis=asked.axis,
         order=asked.order,
         cursor=asked.cursor,
+        timeout_ms=asked.timeout_ms,
+        tag=asked.tag,
+        contains=tuple(asked.contains),
+        where=tuple(map(parse_where, asked.where)),
     )
     if engine.is_fenced:
         raise FencedError("another volume serves this store now, and what is hot here is not what is hot there")

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from tierlog.index.search.filters import parse_where
 from tierlog.index.search.query import MAX_LIMIT, Answer
 from tierlog.index.search.query import Query as Question
 from tierlog.service.access.caller import Scope
@@ -129,7 +130,8 @@ def _question(topic: str, asked: QueryIn) -> Question:
     return Question(
         topic=topic, key=asked.key, from_ms=asked.from_ms, to_ms=asked.to_ms, limit=limit, axis=asked.axis,
         order=asked.order, cursor=asked.cursor, max_requests=asked.max_requests, timeout_ms=asked.timeout_ms,
-        dry_run=asked.dry_run,
+        dry_run=asked.dry_run, tag=asked.tag, contains=tuple(asked.contains),
+        where=tuple(map(parse_where, asked.where)),
     )  # fmt: skip
 
 
@@ -249,6 +251,7 @@ class PagedQuery:
         self._query = query
         self._coverage: Json = {}
         self._cursor: str | None = query.cursor
+        self._hint: Json = {}
 
     def pages(self) -> Iterator[list[StoredMessage]]:
         """The messages of each page, until one has no next."""
@@ -257,8 +260,11 @@ class PagedQuery:
             answer = self._ask(query)
             self._coverage = merged_coverage(self._coverage, answer.coverage.to_json())
             self._cursor = answer.next_cursor
+            if answer.hint is not None:
+                self._hint = {"hint": answer.hint.to_json()}
             yield answer.messages
-            if answer.next_cursor is None:
+            is_spent = answer.coverage.examined_to_ms is not None and answer.coverage.cut_by == "budget"
+            if answer.next_cursor is None or is_spent:
                 return
             left = self._query.max_requests
             if left is not None:
@@ -267,7 +273,7 @@ class PagedQuery:
 
     def metadata(self) -> Json:
         """Returns what stands beside the messages of all pages so far."""
-        return {"next_cursor": self._cursor, "coverage": self._coverage}
+        return {"next_cursor": self._cursor, "coverage": self._coverage, **self._hint}
 
 
 async def download(request: Request, query: PagedQuery, media_type: str, name: str) -> Response:

@@ -1,4 +1,4 @@
-"""The page at ``/`` and the files that it loads, all from this service: it needs no other site.
+"""The page at ``/``, the API for people at ``/docs``, and the files that they load: all from this service.
 
 The names of the files change with their contents, so that browsers may keep them for ever.
 """
@@ -20,8 +20,8 @@ from tierlog.service.api.route_traits import traits
 from tierlog.tiering.base.errors import NotFoundError
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_PAGE = "index.html"
-#: Where the references of the page begin; it is replaced by the name of the folder.
+_PAGE, _DOCS = "index.html", "docs.html"
+#: Where the references of the pages begin; it is replaced by the name of the folder.
 _PLACEHOLDER = b"/web/-/"
 
 
@@ -36,9 +36,9 @@ class WebFile:
 
 @dataclass(frozen=True, slots=True)
 class WebFiles:
-    """All files: the page, and what it loads, by path below ``/web/<digest>/``."""
+    """All files: the pages by name, and what they load, by path below ``/web/<digest>/``."""
 
-    page: WebFile
+    pages: Mapping[str, WebFile]
     digest: str
     parts: Mapping[str, WebFile]
 
@@ -46,14 +46,16 @@ class WebFiles:
 def read_web_files() -> WebFiles:
     """Reads the files of the package. Modules name each other by relative paths, so one digest stands for all."""
     found = dict(sorted(_below(files("tierlog.service").joinpath("web"))))
-    page = found.pop(_PAGE)
+    pages = {name: found.pop(name) for name in (_PAGE, _DOCS)}
     whole = hashlib.sha256()
     for path, content in found.items():
         whole.update(f"{path} {len(content)} ".encode())
         whole.update(content)
     digest = whole.hexdigest()[:16]
     parts = {path: _file(content, _TYPES[path[path.rindex(".") :]]) for path, content in found.items()}
-    return WebFiles(_file(page.replace(_PLACEHOLDER, f"/web/{digest}/".encode()), "text/html"), digest, parts)
+    named = f"/web/{digest}/".encode()
+    made = {name: _file(page.replace(_PLACEHOLDER, named), "text/html") for name, page in pages.items()}
+    return WebFiles(made, digest, parts)
 
 
 def _file(content: bytes, media_type: str) -> WebFile:
@@ -65,7 +67,7 @@ def _below(folder: Traversable, path: str = "") -> list[tuple[str, bytes]]:
     for entry in folder.iterdir():
         if entry.is_dir():
             found += _below(entry, f"{path}{entry.name}/")
-        elif entry.name.endswith((*_TYPES, _PAGE)):
+        elif entry.name.endswith((*_TYPES, _PAGE, _DOCS)):
             found.append((path + entry.name, entry.read_bytes()))
     return found
 
@@ -95,13 +97,20 @@ def _files() -> WebFiles:
 @traits(lane=LaneChoice.ALWAYS, store=None)
 async def page(request: Request) -> Response:
     """The page; asked for again each time, and sent only if it has changed."""
-    return _answer(request, _files().page, "no-cache")
+    return _answer(request, _files().pages[_PAGE], "no-cache")
+
+
+@router.get("/docs")
+@traits(lane=LaneChoice.ALWAYS, store=None)
+async def docs(request: Request) -> Response:
+    """The API for people, made in the browser of the same document that programs read; asked for as the page is."""
+    return _answer(request, _files().pages[_DOCS], "no-cache")
 
 
 @router.get("/web/{digest}/{path:path}")
 @traits(lane=LaneChoice.ALWAYS, store=None)
 async def part(request: Request, digest: str, path: str) -> Response:
-    """What the page loads. A folder of another digest is another version's, which is not here."""
+    """What a page loads. A folder of another digest is another version's, which is not here."""
     files = _files()
     found = files.parts.get(path) if digest == files.digest else None
     if found is None:

@@ -16,15 +16,20 @@ from tierlog.service.api.route_traits import traits
 from tierlog.service.api.schemas.parameters import MAX_OFFSET, TIMES, Number, Time
 from tierlog.service.cluster.routing import ONE_STORE
 from tierlog.service.engine.timeline import DEFAULT_BLOCKS, MAX_BLOCKS, TimelineView
-from tierlog.tiering.base.types import END_OF_TIME_MS, TimeRange
+from tierlog.tiering.base.types import END_OF_TIME_MS, TimeAxis, TimeRange
 
 router = APIRouter(route_class=LaneRoute, prefix="/v1", tags=["store"])
 
 
 class TimelineIn(BaseModel):
-    """The part of the store that is wanted: what reaches into a range of store times and of the log, both half-open."""
+    """The part of the store that is wanted: what reaches into a range of times and of the log, both half-open."""
 
-    from_ms: Time = Field(default=0, alias="from", description=f"first store time; {TIMES}")
+    axis: TimeAxis = Field(
+        default=TimeAxis.STORE,
+        alias="time",
+        description="of which `from` and `to` are; files whose born times are not known are told all the same",
+    )
+    from_ms: Time = Field(default=0, alias="from", description=f"first time; {TIMES}")
     to_ms: Time = Field(default=END_OF_TIME_MS, alias="to", description=f"end of them, not included; {TIMES}")
     from_offset: Number = Field(default=0, ge=0, le=MAX_OFFSET, description="first physical offset")
     to_offset: Number = Field(default=MAX_OFFSET, ge=0, le=MAX_OFFSET, description="physical offset behind the last")
@@ -38,10 +43,11 @@ class TimelineIn(BaseModel):
 
 
 class BlockOut(BaseModel):
-    """A file, or `count` neighbours of one state. Physical offsets are half-open, store times inclusive ms.
+    """A file, or `count` neighbours of one state. Physical offsets are half-open, times inclusive ms.
 
-    `level`: how often an index object was merged, 0 to 3. `level`, `bytes` and `records` are null where a view is so
-    wide that the entries themselves were not read, `name` for more than one file.
+    Born times of a hot segment are null: they are known once it is archived. `level`: how often an index object was
+    merged, 0 to 3. `level`, `bytes` and `records` are null where a view is so wide that the entries themselves were not
+    read, `name` for more than one file.
     """
 
     kind: Literal["segment", "index", "classic index"]
@@ -55,11 +61,16 @@ class BlockOut(BaseModel):
     bytes: int | None
     min_store_ms: int | None
     max_store_ms: int | None
+    min_born_ms: int | None
+    max_born_ms: int | None
     records: int | None
 
 
 class TimelineOut(BaseModel):
-    """Blocks of both tiers, and the marks of the whole store. `log_begin` is the border, where the hot tier begins."""
+    """Blocks of both tiers, and the marks of the whole store. `log_begin` is the border, where the hot tier begins.
+
+    `from_ms` and `to_ms` are of `time`, as far as files say; `border_ms` is a store time, and null for born times.
+    """
 
     store_id: str
     log_begin: int
@@ -68,6 +79,7 @@ class TimelineOut(BaseModel):
     indexed_to: int | None
     cold_min: int | None
     manifest_version: int | None
+    time: TimeAxis
     from_ms: int | None
     to_ms: int | None
     border_ms: int | None
@@ -84,6 +96,6 @@ def timeline(asked: Annotated[TimelineIn, Query()], caller: TheCaller, engine: T
     Ask again with `known_version`, and archived blocks come only after the archive has changed.
     """
     caller.check(Scope.READ)
-    stored = TimeRange.asked(asked.from_ms, asked.to_ms)
-    view = TimelineView(stored, asked.from_offset, asked.to_offset, asked.blocks, asked.known_version)
+    times = TimeRange.asked(asked.from_ms, asked.to_ms)
+    view = TimelineView(times, asked.from_offset, asked.to_offset, asked.blocks, asked.known_version, asked.axis)
     return JSONResponse(engine.timeline(view).to_json())

@@ -6,8 +6,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, WithJsonSchema, model_validator
 
+from tierlog.index.search.filters import MOST_FILTER_BYTES, MOST_FILTERS
 from tierlog.index.search.query import DEFAULT_LIMIT, MAX_LIMIT
-from tierlog.service.api.schemas.parameters import MAX_OFFSET, TIMES, Flag, Key, Number, Time, Whole, absent, whole
+from tierlog.service.api.schemas.parameters import (
+    MAX_OFFSET,
+    TIMES,
+    Duration,
+    Flag,
+    Key,
+    Number,
+    Time,
+    Whole,
+    absent,
+    whole,
+)
 from tierlog.service.wire.documents import decode_base64
 from tierlog.tiering.base.types import END_OF_TIME_MS, Boundary, Order, PullStatus, TimeAxis
 from tierlog.tiering.format.properties import OWN_FIELDS
@@ -60,6 +72,13 @@ class SegmentCoverageOut(BaseModel):
     unreachable: int = Field(ge=0, description="could not be read; see failures")
 
 
+class MessageCountsOut(BaseModel):
+    """Messages of the topic, key and range, before and after the filters."""
+
+    read: int = Field(ge=0, description="before the filters")
+    matched: int = Field(ge=0, description="of these, those that pass them")
+
+
 class FailureOut(BaseModel):
     """One thing that could not be read."""
 
@@ -74,9 +93,14 @@ class CoverageOut(BaseModel):
     cut_by: Literal["limit", "budget", "timeout", "dry_run"] | None = Field(
         description="what ended the page: `limit` messages, `max_requests`, `timeout_ms`; null: nothing is left"
     )
+    examined_to_ms: int | None = Field(
+        description="where budget or time ended the filtering of messages: everything before this time in the order "
+        "was examined, and `next_cursor` goes on there"
+    )
     stores: list[StoreCoverageOut]
     index_files: IndexCoverageOut
     segments: SegmentCoverageOut
+    messages: MessageCountsOut
     round_trips: int = Field(ge=0, description="longest chain of requests that each needed the one before")
     waves: int = Field(ge=0, description="rounds of parallel requests that they fit in")
     requests: int = Field(ge=0, description="to the object store, all that were begun")
@@ -264,8 +288,24 @@ KEY_FIELD: Any = Field(
 )
 
 
+#: Filters beside key and time; all of them must hold.
+TAG_FIELD: Any = Field(default=None, description="one tag, several as `TagA || TagB`, or `*` for every message")
+CONTAINS_FIELD: Any = Field(
+    default=[], max_length=MOST_FILTERS, description="text that the body contains, as bytes of UTF-8; repeatable"
+)
+WHERE_FIELD: Any = Field(
+    default=[],
+    max_length=MOST_FILTERS,
+    description="`name=value`: a property has the value, or the field at the dotted path `name` of a body that is a "
+    "JSON object: the text of a string, or a number, `true`, `false` or `null` as JSON writes it; repeatable",
+    examples=[["region=eu"]],
+)
+FilterText = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": MOST_FILTER_BYTES})]
+FieldIs = Annotated[str, WithJsonSchema({"type": "string", "pattern": whole("[^=]+=[\\s\\S]*")})]
+
+
 class QueryIn(_Arguments):
-    """What a query asks for; times are ms or RFC 3339, the range is half-open."""
+    """What a query asks for; the range is half-open."""
 
     key: str | None = KEY_FIELD
     from_ms: Time = Field(default=0, alias="from", description=f"first time; {TIMES}")
@@ -290,6 +330,9 @@ class QueryIn(_Arguments):
         description="every message from the cursor on, streamed as NDJSON, Arrow or Parquet; `limit` are read "
         "at a time, and `timeout_ms` is for each of these pages",
     )
+    tag: str | None = TAG_FIELD
+    contains: list[FilterText] = CONTAINS_FIELD
+    where: list[FieldIs] = WHERE_FIELD
 
 
 class PullIn(_Arguments):
@@ -304,7 +347,7 @@ class PullIn(_Arguments):
 class OffsetByTimeIn(_Arguments):
     """A store time, and which end of a run of equal times is meant."""
 
-    time_ms: Time
+    time_ms: Time = Field(description=f"store time; {TIMES}")
     boundary: Boundary = Field(default=Boundary.LOWER, description="which end of a run of equal times")
 
 
@@ -312,7 +355,7 @@ class TopicIn(_KnownFields):
     """A topic to make, or to give more queues."""
 
     model_config = ConfigDict(
-        strict=True, json_schema_extra={"examples": [{"queues": 8}, {"cold_retention_ms": 2_592_000_000}]}
+        strict=True, json_schema_extra={"examples": [{"queues": 8}, {"cold_retention_ms": "90d"}]}
     )
 
     queues: Annotated[Whole, Field(ge=1, le=MAX_QUEUES)] | None = Field(
@@ -320,9 +363,10 @@ class TopicIn(_KnownFields):
         description="absent: 8 for a new topic, as many as it has for an existing one",
     )
     archive: bool | None = Field(default=None, description="false: messages live as long as their hot copies only")
-    cold_retention_ms: Annotated[Whole, Field(ge=1, le=END_OF_TIME_MS)] | None = Field(
+    cold_retention_ms: Duration | None = Field(
         default=None,
-        description="ms; archived messages that are older expire; null: never; absent: as it is",
+        description="ms, or a text with a unit such as `90d` (ms, s, m, h, d, w); archived messages that are older "
+        "expire; null: never; absent: as it is",
     )
 
 
@@ -384,6 +428,13 @@ class MessageOut(BaseModel):
     body_compressed: Literal[True] = absent("there only if a compressed body could not be inflated: it is as stored")
 
 
+class HintOut(BaseModel):
+    """The other of the two times by which the range has messages."""
+
+    time: TimeAxis = Field(description="ask with this `time`")
+    detail: str
+
+
 class QueryOut(BaseModel):
     """A page; ``coverage`` says what was searched for it. A dry run has no messages but an ``estimate``."""
 
@@ -391,6 +442,7 @@ class QueryOut(BaseModel):
     next_cursor: str | None = Field(description="null: there is nothing behind this page")
     coverage: CoverageOut
     estimate: EstimateOut = absent("of a dry run only")
+    hint: HintOut = absent("where a range has nothing by the time asked for, but something by the other one")
 
 
 class PullOut(BaseModel):

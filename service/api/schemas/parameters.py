@@ -9,8 +9,9 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from tierlog.service.observing.request_context import current_request
 from tierlog.tiering.base.errors import InvalidRequestError
-from tierlog.tiering.base.times import parse_time
+from tierlog.tiering.base.times import RELATIVE_PATTERN, parse_duration, parse_time
 from tierlog.tiering.base.types import END_OF_TIME_MS
 from tierlog.tiering.hot.consumer_groups import GROUP_PATTERN, validate_group
 from tierlog.tiering.hot.identity import STORE_ID_PATTERN, validate_known_store_id
@@ -22,12 +23,16 @@ from tierlog.tiering.message.stored_message import MESSAGE_ID_PATTERN, offset_in
 MAX_OFFSET = (1 << 53) - 1
 _MEMBER_ID = "[0-9a-f]{16}"
 
-TIMES = "ms since the epoch, or RFC 3339 from 1970 to 9999"
+TIMES = (
+    "ms since the epoch, RFC 3339 from 1970 to 9999, or relative to the service's clock: `2h` (two hours ago), `now`, "
+    "`now-2h`, `now+5m` (in a URL `+` is `%2B`), `today`, `yesterday`, `14:30` (today); days are those of UTC"
+)
 _TIME: dict[str, Any] = {
     "anyOf": [
         {"type": "integer", "minimum": 0, "maximum": END_OF_TIME_MS},
         {"type": "string", "format": "date-time"},
         {"type": "string", "format": "date"},
+        {"type": "string", "pattern": RELATIVE_PATTERN, "examples": ["2h", "now-2h", "today"]},
     ],
 }
 
@@ -62,7 +67,21 @@ def _whole_number(value: object) -> object:
 
 
 def _time(value: object) -> int:
-    return parse_time(str(_whole_number(value)))
+    request = current_request()
+    try:
+        return parse_time(str(_whole_number(value)), None if request is None else request.now_ms)
+    except InvalidRequestError as error:  # the answer has room for one text
+        raise InvalidRequestError(f"{error.message}: {error.hint}") from error
+
+
+def _duration(value: object) -> object:
+    """Reads a duration: a number of ms, or a text with a unit."""
+    if not isinstance(value, str):
+        return _whole_number(value)
+    try:
+        return parse_duration(value)
+    except InvalidRequestError as error:  # the answer has room for one text
+        raise InvalidRequestError(f"{error.message}: {error.hint}, or a number of ms") from error
 
 
 def _number(value: object) -> object:
@@ -78,10 +97,24 @@ def _flag(value: object) -> object:
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
-#: ms since the epoch or RFC 3339.
+#: ms since the epoch, RFC 3339, or relative to when the request came.
 Time = Annotated[int, BeforeValidator(_time), WithJsonSchema(_TIME)]
 #: A number in a body of JSON.
 Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole_number)]
+#: A duration in a body of JSON.
+Duration = Annotated[
+    int,
+    Field(strict=True, ge=1, le=END_OF_TIME_MS),
+    BeforeValidator(_duration),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": END_OF_TIME_MS},
+                {"type": "string", "pattern": "^[1-9][0-9]{0,4}(ms|s|m|h|d|w)$", "examples": ["90d"]},
+            ]
+        }
+    ),
+]
 #: A number in a URL.
 Number = Annotated[int, BeforeValidator(_number)]
 #: ``true`` or ``false`` in a URL.

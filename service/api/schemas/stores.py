@@ -35,6 +35,8 @@ class FileOut(BaseModel):
     min_store_ms: int | None = Field(description="ms since the epoch; null: unknown or nothing in it")
     max_store_ms: int | None = Field(description="ms since the epoch, included")
     records: int | None = Field(description="records of a segment, items of an index file; null: not counted")
+    min_born_ms: int | None = Field(description="ms since the epoch; null: unknown, as of every hot segment")
+    max_born_ms: int | None = Field(description="ms since the epoch, included")
 
 
 class FileListOut(BaseModel):

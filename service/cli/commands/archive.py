@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from tierlog.service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
+from tierlog.service.cli.arguments import DOCUMENT_FORMS, TIMES, add_format, add_target, asked_times
 from tierlog.service.cli.output import print_document
 from tierlog.service.cli.output_style import OutputStyle
 from tierlog.service.cli.signals import run_stoppable, stop_flag, stopping_at
@@ -17,7 +17,6 @@ from tierlog.service.cli.targets import open_writer
 from tierlog.service.exit_codes import DONE
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.progress_bar import bar
-from tierlog.tiering.base.times import parse_time
 
 if TYPE_CHECKING:
     from tierlog.service.cli.targets import Reader
@@ -72,7 +71,7 @@ def _poll(target: Reader, move: Callable[[int, int], None], ended: threading.Eve
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds how much to archive, and whether the hot copies go."""
     much = parser.add_mutually_exclusive_group()
-    much.add_argument("--until", metavar="T", help="what was stored before this time; ms or RFC 3339")
+    much.add_argument("--until", metavar="T", help=f"what was stored before this time: {TIMES}")
     much.add_argument("--all", action="store_true", help="everything, the active segment too")
     parser.add_argument("--drop-hot", action="store_true", help="then remove the hot copies of what is archived")
     add_format(parser, forms=DOCUMENT_FORMS)
@@ -81,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a summary; stopped, it leaves what is published and can be run again."""
-    until_ms = None if arguments.until is None else parse_time(arguments.until)
+    (until_ms,) = asked_times(arguments, "until")
     with stop_flag() as stop, open_writer(arguments) as target, archive_progress(target) as move:
         progress = stopping_at(move, stop)
         report = run_stoppable(

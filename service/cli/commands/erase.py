@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from tierlog.service.cli.arguments import DOCUMENT_FORMS, add_format, add_target
+from tierlog.service.cli.arguments import DOCUMENT_FORMS, TIMES, add_format, add_target, asked_times
 from tierlog.service.cli.errors import say
 from tierlog.service.cli.output import print_document
 from tierlog.service.cli.output_style import OutputStyle
@@ -15,7 +15,6 @@ from tierlog.service.cli.targets import open_writer
 from tierlog.service.exit_codes import DONE, INCOMPLETE, NOTHING
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.progress_bar import bar
-from tierlog.tiering.base.times import parse_time
 
 if TYPE_CHECKING:
     from tierlog.index.search.query import Query
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what to erase, and whether to wait."""
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--key", metavar="K", help="only messages with this key")
-    parser.add_argument("--from", dest="from_time", metavar="T", help="stored at or after T; ms or RFC 3339")
+    parser.add_argument("--from", dest="from_time", metavar="T", help=f"stored at or after T: {TIMES}")
     parser.add_argument("--to", dest="to_time", metavar="T", help="stored before T")
     add_words(parser, "every message of the topic; needed where no key or time says which")
     how = parser.add_mutually_exclusive_group()
@@ -77,9 +76,10 @@ def _query(arguments: argparse.Namespace) -> Query:
     from tierlog.index.search.query import Query
     from tierlog.tiering.base.types import END_OF_TIME_MS
 
-    from_ms = 0 if arguments.from_time is None else parse_time(arguments.from_time)
-    to_ms = END_OF_TIME_MS if arguments.to_time is None else parse_time(arguments.to_time)
-    query = Query(arguments.topic, arguments.key, from_ms, to_ms)
+    from_ms, to_ms = asked_times(arguments, "from_time", "to_time")
+    query = Query(
+        arguments.topic, arguments.key, 0 if from_ms is None else from_ms, END_OF_TIME_MS if to_ms is None else to_ms
+    )
     if arguments.whole_topic and _is_filtered(query):
         raise InvalidRequestError("--all is the whole topic, and a key or a time a part of it", hint="give one of them")
     return query

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from tierlog.service.cli.arguments import add_format, add_target
+from tierlog.service.cli.arguments import TIMES, add_format, add_target, asked_times
 from tierlog.service.cli.errors import say
 from tierlog.service.cli.output import Rows, messages_out
 from tierlog.service.cli.output_style import OutputStyle
@@ -17,7 +17,7 @@ from tierlog.service.exit_codes import DONE, INCOMPLETE, NOTHING
 from tierlog.service.wire.documents import Json, merged_coverage
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.progress_bar import spinner
-from tierlog.tiering.base.times import parse_time
+from tierlog.tiering.base.times import parse_duration
 from tierlog.tiering.base.types import END_OF_TIME_MS, Order, TimeAxis
 
 if TYPE_CHECKING:
@@ -41,13 +41,15 @@ EXAMPLES = (
 _MOST = 10_000
 
 
-def cost_line(coverage: Json) -> str:
-    """Writes the cost and depth of an answer for a terminal."""
-    files = coverage["index_files"]
+def coverage_line(coverage: Json) -> str:
+    """Writes for a terminal whether an answer is complete, what it cost and what was examined for it."""
+    files, messages = coverage["index_files"], coverage.get("messages", {})
+    state = "complete" if coverage["complete"] else f"incomplete: {_why_incomplete(coverage)}"
     asked = f"{coverage['requests']:,} requests, {coverage['manifest_requests']:,} of them for the manifest"
     paid = f"{coverage['bytes']:,} bytes, {coverage['cost_usd']:.7f} USD, {coverage['round_trips']} round trips"
     parts = [f"{count:,} {what}" for what, count in files.items() if count or what == "considered"]
-    return f"{asked}; {paid}; index files: {', '.join(parts)}"
+    examined = f"; {messages['read']:,} messages examined" if messages.get("read") != messages.get("matched") else ""
+    return f"{state}; {asked}; {paid}; index files: {', '.join(parts)}{examined}"
 
 
 def estimate_lines(estimate: Json, coverage: Json) -> str:
@@ -69,15 +71,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what to find."""
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--key", metavar="K", help="only messages with this key")
-    parser.add_argument("--from", dest="from_time", metavar="T", help="first ms of the range; ms or RFC 3339")
+    parser.add_argument("--tag", metavar="EXPR", help="only messages with this tag, or one of several: 'A || B'")
+    parser.add_argument(
+        "--contains", action="append", metavar="TEXT", help="only bodies that contain this text; repeatable"
+    )
+    parser.add_argument(
+        "--where", action="append", metavar="NAME=VALUE",
+        help="only messages whose property, or field of a JSON body (order.id=4711), has this value; repeatable",
+    )  # fmt: skip
+    parser.add_argument("--from", dest="from_time", metavar="T", help=f"begin of the range: {TIMES}")
     parser.add_argument("--to", dest="to_time", metavar="T", help="end of the range, exclusive")
     parser.add_argument("--limit", type=int, metavar="N", help="messages of a page, 32 unless told, at most 10000")
     parser.add_argument("--time", choices=[axis.value for axis in TimeAxis], default="store", help="which time")
     parser.add_argument("--order", choices=[order.value for order in Order], default="newest")
     parser.add_argument("--max-requests", type=int, metavar="N", help="ask the object store at most this often")
-    parser.add_argument("--timeout", type=_seconds, metavar="S", help="answer after S seconds with what is known then")
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="answer after S seconds, or 2m, with what is known"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what it may cost, and read only the manifest")
-    parser.add_argument("--coverage", action="store_true", help="show what was searched and what it cost")
+    parser.add_argument(
+        "--coverage", action="store_true", help="show what was searched and what it cost: in a table one line"
+    )
     parser.add_argument("--all", action="store_true", help="follow the cursor to the end")
     parser.add_argument("--cursor", metavar="C", help="go on behind an earlier page")
     parser.add_argument("-v", "--full", action="store_true", help="in a table every field, and bodies whole")
@@ -101,35 +115,45 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
     cursor: str | None = arguments.cursor
     coverage: Json = {}
     found = 0
+    within = _range(arguments)
     while True:
         with spinner(f"searching {arguments.topic}"):
-            page = target.query(_question(arguments, cursor))
+            page = target.query(_question(arguments, cursor, within))
         if arguments.dry_run:
             return _show_estimate(page, out, look.form)
         found += len(page["messages"])
         out.write(page["messages"])
         coverage = merged_coverage(coverage, page["coverage"])
         cursor = page["next_cursor"]
-        if not arguments.all or cursor is None:
+        if not arguments.all or cursor is None or _is_spent(page["coverage"], arguments):
             break
     beside = {"next_cursor": cursor, "coverage": coverage}
+    hint = page.get("hint")
+    if hint is not None:
+        beside["hint"] = hint
     form = look.form
     out.end(**beside)
     if arguments.coverage and form != "json":
         # where rows have one shape, the coverage would be a row of another: it goes beside them
         stream = sys.stdout if form in ("ndjson", "table") else sys.stderr
-        if form == "table":
-            print(cost_line(coverage))
-        print(json.dumps(beside, indent=2 if form == "table" else None), file=stream, flush=True)
+        print(coverage_line(coverage) if form == "table" else json.dumps(beside), file=stream, flush=True)
     if not coverage["complete"]:
-        say(_incomplete(coverage))
+        reason = _why_incomplete(coverage)
+        goes_on = f"; go on with --cursor {cursor}" if coverage.get("examined_to_ms") is not None else ""
+        say(f"the answer is incomplete: {reason}{goes_on}")
         return INCOMPLETE
     if not found:
-        say("nothing found")
+        say("nothing found" if hint is None else f"nothing found; {hint['detail']}: add --time {hint['time']}")
         return NOTHING
     if cursor is not None:
         say(f"cut by the limit; more with --all, or with --cursor {cursor}")
     return DONE
+
+
+def _is_spent(coverage: Json, arguments: argparse.Namespace) -> bool:
+    """Whether the budget, or the time that was asked for, ended the page: the cursor is for who wants to spend more."""
+    cut = coverage["cut_by"] if coverage.get("examined_to_ms") is not None else None
+    return cut == "budget" or (cut == "timeout" and arguments.timeout is not None)
 
 
 def _show_estimate(page: Json, out: Rows, form: str) -> int:
@@ -143,17 +167,29 @@ def _show_estimate(page: Json, out: Rows, form: str) -> int:
 
 
 def _seconds(text: str) -> int:
-    """Converts seconds to ms."""
+    """Converts seconds, or a duration with a unit, to ms."""
     try:
         seconds = float(text)
     except ValueError:
-        seconds = 0.0
+        try:
+            seconds = parse_duration(text) / 1000
+        except InvalidRequestError:
+            seconds = 0.0
     if not 0.001 <= seconds <= 86_400:  # nan neither
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number of seconds from 0.001 to 86400")
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} is no number of seconds from 0.001 to 86400, nor 500ms, 2m or 1h"
+        )
     return round(seconds * 1000)
 
 
-def _question(arguments: argparse.Namespace, cursor: str | None) -> Query:
+def _range(arguments: argparse.Namespace) -> tuple[int, int]:
+    """Returns the range that is asked about, once for all pages."""
+    from_ms, to_ms = asked_times(arguments, "from_time", "to_time")
+    return 0 if from_ms is None else from_ms, END_OF_TIME_MS if to_ms is None else to_ms
+
+
+def _question(arguments: argparse.Namespace, cursor: str | None, within: tuple[int, int]) -> Query:
+    from tierlog.index.search.filters import parse_where
     from tierlog.index.search.query import DEFAULT_LIMIT, Query
 
     limit = arguments.limit
@@ -162,8 +198,8 @@ def _question(arguments: argparse.Namespace, cursor: str | None) -> Query:
     return Query(
         topic=arguments.topic,
         key=arguments.key,
-        from_ms=0 if arguments.from_time is None else parse_time(arguments.from_time),
-        to_ms=END_OF_TIME_MS if arguments.to_time is None else parse_time(arguments.to_time),
+        from_ms=within[0],
+        to_ms=within[1],
         limit=limit,
         axis=TimeAxis(arguments.time),
         order=Order(arguments.order),
@@ -171,11 +207,14 @@ def _question(arguments: argparse.Namespace, cursor: str | None) -> Query:
         max_requests=arguments.max_requests,
         timeout_ms=arguments.timeout,
         dry_run=arguments.dry_run,
+        tag=arguments.tag,
+        contains=tuple(arguments.contains or ()),
+        where=tuple(map(parse_where, arguments.where or ())),
     )
 
 
-def _incomplete(coverage: Json) -> str:
+def _why_incomplete(coverage: Json) -> str:
     reasons = [f"cut by {coverage['cut_by']}"] if coverage["cut_by"] else []
     reasons += [f"{store['store_id']}: {store['error']}" for store in coverage["stores"] if store["error"]]
     reasons += [f"{failure['object']}: {failure['error']}" for failure in coverage["failures"][:3]]
-    return "the answer is incomplete: " + ("; ".join(reasons) or "not all of the range was searched")
+    return "; ".join(reasons) or "not all of the range was searched"

@@ -1,4 +1,4 @@
-"""``tierlog tail``: read the queues of a topic in order."""
+"""``tierlog tail``: read the queues of a topic in order, from any place, and follow what comes in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tierlog.service.cli.arguments import add_format, add_target
+from tierlog.service.cli.arguments import TIMES, add_format, add_target, asked_times
 from tierlog.service.cli.errors import say
 from tierlog.service.cli.output import Rows, messages_out
 from tierlog.service.cli.output_style import OutputStyle
@@ -18,8 +18,8 @@ from tierlog.service.cli.signals import interruptible
 from tierlog.service.cli.targets import Reader, open_reader
 from tierlog.service.exit_codes import DONE, NOTHING
 from tierlog.service.wire.documents import Json
+from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError, TopicNotFoundError
-from tierlog.tiering.base.times import parse_time
 from tierlog.tiering.base.types import PullStatus
 
 if TYPE_CHECKING:
@@ -27,13 +27,19 @@ if TYPE_CHECKING:
 
 HELP = "read a topic, or one of its queues, in order, from its first message unless told otherwise"
 EXAMPLES = (
-    ("the last hour of all queues, then what comes in", "tierlog tail orders --from 2026-03-01T11:00:00Z --follow --url http://127.0.0.1:8080"),
+    ("the last 20 messages of all queues, then what comes in", "tierlog tail orders -n 20 -f --url http://127.0.0.1:8080"),
+    ("the last hour", "tierlog tail orders --from 1h --root ./store --read-only"),
     ("ten messages of one queue", "tierlog tail orders --queue 3 --offset 1200 --limit 10 --root ./store --read-only"),
 )  # fmt: skip
 _PAGE = 1_000
 _QUEUE_PAGE = 1_000
 _LEAST_PAGE = 50
 _WAIT_MS = 10_000
+#: Time between looks for a topic that is awaited, and for queues that are added.
+LOOK_S = 1.0
+#: Messages that ``--last`` keeps until it knows which is the first.
+MOST_LAST = 10_000
+_Came = handover.SimpleQueue[list[Json] | StoreError]
 #: Each queue that is followed has a request of its own open.
 MOST_FOLLOWED = 64
 
@@ -44,11 +50,31 @@ class TailedQueues:
     Each is read from an offset of its own; ``offsets`` is where each goes on.
     """
 
-    def __init__(self, target: Reader, topic: str, offsets: Mapping[int, int], tag: str | None = None) -> None:
+    def __init__(
+        self,
+        target: Reader,
+        topic: str,
+        offsets: Mapping[int, int],
+        tag: str | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
         self._target = target
         self._topic = topic
         self._tag = tag
+        self._clock = clock or SystemClock()
+        self._ended = threading.Event()
         self.offsets = dict(offsets)
+
+    def newest(self, count: int) -> list[Json]:
+        """Returns the last ``count`` messages below :attr:`offsets`, oldest first; reads no more than ends of queues.
+
+        With a tag these go as far back as it takes.
+        """
+        page = min(count // max(1, len(self.offsets)) + 1, _QUEUE_PAGE)
+        streams = [self._backward(queue_id, page) for queue_id in sorted(self.offsets)]
+        newest_first = heapq.merge(*streams, key=_place, reverse=True)
+        return list(islice(newest_first, count))[::-1]
 
     def stored(self, limit: int | None, on_gap: Callable[[int, int], None] | None = None) -> Iterator[Json]:
         """Yields what is there, by store time and place in the log; a queue keeps its own order whatever its times are.
@@ -66,16 +92,24 @@ class TailedQueues:
             if number == limit:
                 return
 
-    def followed(self) -> Iterator[list[Json]]:
-        """Yields pages of what comes in after that, without end; raises the first error that a queue answers with."""
-        came: handover.SimpleQueue[list[Json] | StoreError] = handover.SimpleQueue()
-        for queue_id in self.offsets:
-            threading.Thread(target=self._wait, args=(queue_id, came), daemon=True, name="tierlog-tail").start()
-        while True:
-            page = came.get()
-            if isinstance(page, StoreError):
-                raise page
-            yield page
+    def followed(self, *, grows: bool) -> Iterator[list[Json]]:
+        """Yields pages of what comes in after that, without end; raises the first error that a queue answers with.
+
+        With ``grows`` also of queues that are added to the topic, each from its beginning.
+        """
+        came: _Came = handover.SimpleQueue()
+        for queue_id in list(self.offsets):
+            self._follow(queue_id, came)
+        if grows:
+            threading.Thread(target=self._look, args=(came,), daemon=True, name="tierlog-tail").start()
+        try:
+            while True:
+                page = came.get()
+                if isinstance(page, StoreError):
+                    raise page
+                yield page
+        finally:
+            self._ended.set()
 
     def _stream(self, queue_id: int, page: int, on_gap: Callable[[int, int], None] | None) -> Iterator[Json]:
         offset, is_first = self.offsets[queue_id], True
@@ -95,15 +129,47 @@ class TailedQueues:
                 self.offsets[queue_id] = offset
                 return
 
-    def _wait(self, queue_id: int, came: handover.SimpleQueue[list[Json] | StoreError]) -> None:
+    def _backward(self, queue_id: int, page: int) -> Iterator[Json]:
+        """Yields the messages of a queue from its end; each page is read forward, the next one is twice as long."""
+        end, least = self.offsets[queue_id], 0
+        while end > least:
+            found: list[Json] = []
+            begin = offset = max(least, end - page)
+            while offset < end:
+                pulled = self._target.pull(self._topic, queue_id, offset, end - offset, tag=self._tag)
+                found += [message for message in pulled["messages"] if message["queue_offset"] < end]
+                least = max(least, pulled["min_offset"])
+                if pulled["next_offset"] <= offset:  # the queue ends below: its store came back with less
+                    break
+                offset = pulled["next_offset"]
+            yield from reversed(found)
+            end, page = begin, min(2 * page, _QUEUE_PAGE)
+
+    def _follow(self, queue_id: int, came: _Came) -> None:
+        threading.Thread(target=self._wait, args=(queue_id, came), daemon=True, name="tierlog-tail").start()
+
+    def _wait(self, queue_id: int, came: _Came) -> None:
+        """Hands over what comes into a queue, up to the first error."""
         try:
-            while True:
+            while not self._ended.is_set():
                 found = self._target.pull(
                     self._topic, queue_id, self.offsets[queue_id], _QUEUE_PAGE, wait_ms=_WAIT_MS, tag=self._tag
                 )
                 self.offsets[queue_id] = found["next_offset"]
                 if found["messages"]:
                     came.put(found["messages"])
+        except StoreError as error:
+            came.put(error)
+
+    def _look(self, came: _Came) -> None:
+        """Has queues followed that are added to the topic."""
+        try:
+            while not self._clock.wait(self._ended, LOOK_S):
+                for queue_id in _queue_ids(self._target.topic(self._topic)):
+                    if queue_id not in self.offsets:
+                        _check_followed(self._topic, len(self.offsets) + 1)
+                        self.offsets[queue_id] = 0
+                        self._follow(queue_id, came)
         except StoreError as error:
             came.put(error)
 
@@ -117,14 +183,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--queue", type=int, metavar="Q", help="queue id; all queues, by store time, unless told")
     begin = parser.add_mutually_exclusive_group()
+    begin.add_argument(
+        "-n", "--last", type=int, metavar="N",
+        help=f"begin with the last N messages of all queues together, {MOST_LAST} at most",
+    )  # fmt: skip
     begin.add_argument("--offset", type=int, metavar="N", help="queue offset to begin with")
     begin.add_argument(
-        "--from", dest="from_time", metavar="T",
-        help="begin with the first message stored at or after T; ms or RFC 3339",
-    )  # fmt: skip
+        "--from", dest="from_time", metavar="T", help=f"begin with the first message stored at or after T: {TIMES}"
+    )
     parser.add_argument("--tag", metavar="EXPR", help="only messages with this tag, or one of several: A || B")
     parser.add_argument("--limit", type=int, metavar="N", help="stop after this many messages")
-    parser.add_argument("--follow", action="store_true", help="wait for more until stopped (with --url)")
+    parser.add_argument(
+        "-f", "--follow", action="store_true",
+        help="wait for more until stopped, first for the topic itself if there is none (with --url)",
+    )  # fmt: skip
     parser.add_argument("-v", "--full", action="store_true", help="in a table every field, and bodies whole")
     add_format(parser, times=True)
     add_target(parser, writes=False)
@@ -135,17 +207,19 @@ def run(arguments: argparse.Namespace) -> int:
     from tierlog.tiering.message.batch import validate_topic
 
     validate_topic(arguments.topic)
-    for name in ("queue", "offset", "limit"):
-        value = getattr(arguments, name)
-        if value is not None and value < (name == "limit"):
-            raise InvalidRequestError(f"--{name} {value} is too small")
+    _check_numbers(arguments)
     if arguments.follow and arguments.url is None:
         raise InvalidRequestError("--follow needs --url", hint="a store that is open here gets no new messages")
+    (from_ms,) = asked_times(arguments, "from_time")
+    if arguments.follow and from_ms is not None and from_ms > SystemClock().now_ms():
+        raise InvalidRequestError("--from is still to come", hint="--from now begins with what comes in")
     out = messages_out(OutputStyle.of(arguments))
     try:
         with interruptible(), open_reader(arguments) as target:
-            queues = TailedQueues(target, arguments.topic, _begins(target, arguments), arguments.tag)
-            found = _show(queues, arguments, out)
+            topic, is_new = _topic(target, arguments)
+            begins = _begins(target, topic, arguments, from_ms, is_new=is_new)
+            queues = TailedQueues(target, arguments.topic, begins, arguments.tag)
+            found = _show(queues, arguments, out, None if is_new else arguments.last)
     except KeyboardInterrupt:
         if not arguments.follow:
             raise
@@ -154,56 +228,101 @@ def run(arguments: argparse.Namespace) -> int:
     if len(queues.offsets) == 1:
         out.end(next_offset=next(iter(queues.offsets.values())))
     else:
-        out.end(next_offsets={str(queue_id): offset for queue_id, offset in queues.offsets.items()})
+        out.end(next_offsets={str(queue_id): offset for queue_id, offset in dict(queues.offsets).items()})
     if not found:
         say("no messages there")
         return NOTHING
     return DONE
 
 
-def _begins(target: Reader, arguments: argparse.Namespace) -> dict[int, int]:
-    """Finds the offset at which each queue that is read begins."""
-    topic = arguments.topic
-    queue_ids = [arguments.queue] if arguments.queue is not None else _queue_ids(target, topic)
+def _check_numbers(arguments: argparse.Namespace) -> None:
+    for name in ("queue", "offset", "limit", "last"):
+        value = getattr(arguments, name)
+        if value is not None and value < (name == "limit"):
+            raise InvalidRequestError(f"--{name} {value} is too small")
+    if arguments.last is not None and arguments.last > MOST_LAST:
+        raise InvalidRequestError(f"--last {arguments.last} is more than {MOST_LAST}", hint="--from T has no limit")
+
+
+def _topic(target: Reader, arguments: argparse.Namespace) -> tuple[Json, bool]:
+    """Returns the topic, which --follow waits for, and whether it was made meanwhile."""
+    is_new, clock, never = False, SystemClock(), threading.Event()
+    while True:
+        try:
+            return target.topic(arguments.topic), is_new
+        except TopicNotFoundError:
+            if not arguments.follow:
+                raise
+        if not is_new:
+            say(f"waiting for topic {arguments.topic!r}, which does not exist yet")
+        is_new = True
+        clock.wait(never, LOOK_S)
+
+
+def _begins(
+    target: Reader, topic: Json, arguments: argparse.Namespace, from_ms: int | None, *, is_new: bool
+) -> dict[int, int]:
+    """Finds the offset at which each queue that is read begins; with --last, its end."""
+    name: str = arguments.topic
+    queue_ids = _queue_ids(topic) if arguments.queue is None else [arguments.queue]
     if arguments.offset is not None and len(queue_ids) > 1:
         raise InvalidRequestError(
-            f"--offset is of one queue, and topic {topic!r} has {len(queue_ids)}", hint="say which with --queue Q"
+            f"--offset is of one queue, and topic {name!r} has {len(queue_ids)}", hint="say which with --queue Q"
         )
-    if arguments.follow and len(queue_ids) > MOST_FOLLOWED:
-        raise InvalidRequestError(
-            f"topic {topic!r} has {len(queue_ids)} queues, of which {MOST_FOLLOWED} can be followed at once",
-            hint="say which with --queue Q",
-        )
-    if arguments.from_time is not None:
-        time_ms = parse_time(arguments.from_time)
-        return {queue_id: target.offset_since(topic, queue_id, time_ms) for queue_id in queue_ids}
+    if arguments.follow:
+        _check_followed(name, len(queue_ids))
+    if from_ms is not None and not is_new:
+        return {queue_id: target.offset_since(name, queue_id, from_ms) for queue_id in queue_ids}
+    if arguments.last is not None and not is_new:
+        ends = {queue["queue_id"]: queue["max_offset"] for queue in topic["offsets"]}
+        missing = next((queue_id for queue_id in queue_ids if queue_id not in ends), None)
+        if missing is not None:
+            raise TopicNotFoundError(f"topic {name!r} has no queue {missing}")
+        return {queue_id: ends[queue_id] for queue_id in queue_ids}
     return dict.fromkeys(queue_ids, arguments.offset or 0)
 
 
-def _queue_ids(target: Reader, topic: str) -> list[int]:
-    for one in target.topics():
-        if one["topic"] == topic:
-            return [queue["queue_id"] for queue in one["offsets"]]
-    raise TopicNotFoundError(f"no such topic {topic!r}")
+def _queue_ids(topic: Json) -> list[int]:
+    return [queue["queue_id"] for queue in topic["offsets"]]
 
 
-def _show(queues: TailedQueues, arguments: argparse.Namespace, out: Rows) -> int:
+def _check_followed(topic: str, count: int) -> None:
+    if count > MOST_FOLLOWED:
+        raise InvalidRequestError(
+            f"topic {topic!r} has {count} queues, of which {MOST_FOLLOWED} can be followed at once",
+            hint="say which with --queue Q",
+        )
+
+
+def _show(queues: TailedQueues, arguments: argparse.Namespace, out: Rows, last: int | None) -> int:
     """Writes messages until the limit, the end or a stop; returns how many there were."""
 
     def on_gap(asked: int, least: int) -> None:
         if arguments.offset is not None:
             say(f"the queue begins at offset {least}, not {asked}")
 
-    found, stored = 0, queues.stored(arguments.limit, on_gap)
-    while page := list(islice(stored, _PAGE)):
+    found, limit = 0, arguments.limit
+    for page in _stored(queues, last, limit, on_gap):
         out.write(page)
         found += len(page)
-    if not arguments.follow or found == arguments.limit:
+    if not arguments.follow or found == limit:
         return found
-    for page in queues.followed():
-        shown = page if arguments.limit is None else page[: arguments.limit - found]
+    for page in queues.followed(grows=arguments.queue is None):
+        shown = page if limit is None else page[: limit - found]
         out.write(shown)
         found += len(shown)
-        if found == arguments.limit:
+        if found == limit:
             break
     return found
+
+
+def _stored(
+    queues: TailedQueues, last: int | None, limit: int | None, on_gap: Callable[[int, int], None]
+) -> Iterator[list[Json]]:
+    """Yields pages of what is there."""
+    if last is not None:
+        yield queues.newest(last)[:limit]
+        return
+    stored = queues.stored(limit, on_gap)
+    while page := list(islice(stored, _PAGE)):
+        yield page

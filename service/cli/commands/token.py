@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tierlog.service.cli.arguments import DOCUMENT_FORMS, add_format
+from tierlog.service.cli.arguments import DOCUMENT_FORMS, add_format, asked_times
 from tierlog.service.exit_codes import DONE
 
 HELP = "make a token for a service: printed once, with the entry for its tokens file"
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     topics = group.add_mutually_exclusive_group(required=True)
     topics.add_argument("--topic", action="append", metavar="PATTERN", help="shell pattern, may be repeated; '*': all")
     topics.add_argument("--no-topic", action="store_true", help="no topic at all")
-    group.add_argument("--expires", metavar="T", help="when it ends to be good; unless told, never")
+    group.add_argument("--expires", metavar="T", help="when it ends to be good, such as now+90d; unless told, never")
     add_format(parser, forms=DOCUMENT_FORMS)
 
 
@@ -48,16 +48,23 @@ def run(arguments: argparse.Namespace) -> int:
     import sys
 
     from tierlog.service.access.tokens import digest, new_token, read_lines, read_toml
+    from tierlog.tiering.base.clock import SystemClock
     from tierlog.tiering.base.randomness import SystemRandomness
-    from tierlog.tiering.base.times import format_time, parse_time
+    from tierlog.tiering.base.times import format_time
 
     token = new_token(SystemRandomness())
     scopes, topics = list(dict.fromkeys(arguments.scope)), arguments.topic or []
     fields = {"name": arguments.name, "sha256": digest(token).hex(), "scopes": scopes, "topics": topics}
     line = ":".join([arguments.name, digest(token).hex(), ",".join(scopes), ",".join(topics)])
     entry = "[[token]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items())
-    if arguments.expires is not None:
-        expires = format_time(parse_time(arguments.expires))
+    (expires_ms,) = asked_times(arguments, "expires")
+    if expires_ms is not None:
+        expires = format_time(expires_ms)
+        if expires_ms <= SystemClock().now_ms():
+            print(
+                f"# --expires {arguments.expires} has passed, no service takes this token; now+90d is in 90 days",
+                file=sys.stderr,
+            )
         entry += f"expires = {expires}\n"
         line += f":{expires}"
     read_toml(entry, "the new entry")  # refuse here what a service would refuse

@@ -17,6 +17,15 @@ export class ApiError extends Error {
 }
 
 /**
+ * @typedef {object} Asked
+ * @property {string} [accept]
+ * @property {AbortSignal} [signal]
+ * @property {boolean} [quiet]  a poll, which opens no dialog
+ * @property {"GET" | "POST" | "DELETE"} [method]
+ * @property {unknown} [json]  sent as the body
+ */
+
+/**
  * @param {Response} answer
  * @returns {Promise<ApiError>}
  */
@@ -36,19 +45,21 @@ async function errorOf(answer) {
 
 /**
  * @param {string} path
- * @param {{accept?: string, signal?: AbortSignal, quiet?: boolean}} [options]  `quiet`: a poll, which opens no dialog
+ * @param {Asked} [options]
  * @returns {Promise<Response>} an answer with status 200
  */
 export async function ask(path, options = {}) {
-  const { accept = "application/json", signal, quiet = false } = options;
+  const { accept = "application/json", signal, quiet = false, method = "GET", json } = options;
+  const body = json === undefined ? undefined : JSON.stringify(json);
   for (;;) {
     const used = token();
     /** @type {Record<string, string>} */
     const headers = { Accept: accept };
     if (used) headers.Authorization = `Bearer ${used}`;
+    if (body !== undefined) headers["Content-Type"] = "application/json";
     let answer;
     try {
-      answer = await fetch(path, { headers, signal, cache: "no-store" });
+      answer = await fetch(path, { method, headers, body, signal, cache: "no-store" });
     } catch (error) {
       if (signal?.aborted) throw error;
       throw new ApiError(0, "the service does not answer", "it may be starting or stopped; the page goes on trying");
@@ -61,7 +72,7 @@ export async function ask(path, options = {}) {
 
 /**
  * @param {string} path
- * @param {{signal?: AbortSignal, quiet?: boolean}} [options]
+ * @param {Asked} [options]
  * @returns {Promise<any>}
  */
 export async function askJson(path, options = {}) {

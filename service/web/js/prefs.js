@@ -66,25 +66,28 @@ export function switchTheme() {
   applyTheme();
 }
 
-/**
- * @param {HTMLElement} zoneButton
- * @param {HTMLElement} themeButton
- */
-export function connectSwitches(zoneButton, themeButton) {
-  const dark = matchMedia("(prefers-color-scheme: dark)");
+/** @param {HTMLElement} button */
+export function connectZone(button) {
   const label = () => {
-    zoneButton.textContent = zone === "utc" ? "UTC" : "Local";
+    button.textContent = zone === "utc" ? "UTC" : "Local";
     const shown = zone === "utc" ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone;
-    zoneButton.setAttribute("aria-label", `Times are shown in ${shown}; switch`);
-    themeButton.textContent = isDark() ? "☾" : "☀";
-    themeButton.setAttribute("aria-label", isDark() ? "Dark; switch to light" : "Light; switch to dark");
+    button.setAttribute("aria-label", `Times are shown in ${shown}; switch`);
+  };
+  label();
+  onZone(label);
+  button.addEventListener("click", switchZone);
+}
+
+/** @param {HTMLElement} button */
+export function connectTheme(button) {
+  const label = () => {
+    button.textContent = isDark() ? "☾" : "☀";
+    button.setAttribute("aria-label", isDark() ? "Dark; switch to light" : "Light; switch to dark");
   };
   applyTheme();
   label();
-  onZone(label);
-  dark.addEventListener("change", label);
-  zoneButton.addEventListener("click", switchZone);
-  themeButton.addEventListener("click", () => {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", label);
+  button.addEventListener("click", () => {
     switchTheme();
     label();
   });

@@ -66,10 +66,10 @@ def test_damaged_bytes_of_a_sealed_file_stop_its_compaction_and_keep_it(paths: S
 class FullDisk(LocalFileSystem):
     full = False
 
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
         if self.full:
             raise DiskFullError("no space left for the write", path=str(path))
-        super().create(path, size_bytes, prewrite=prewrite)
+        super().create(path, size_bytes, prewrite=prewrite, first_bytes=first_bytes)
 
 
 def test_full_disk_leaves_nothing_to_be_indexed_twice(paths: StorePaths) -> None:
@@ -103,9 +103,9 @@ class CrashingDisk(LocalFileSystem):
             raise Crash
         self.left -= 1
 
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
         self._count()
-        super().create(path, size_bytes, prewrite=prewrite)
+        super().create(path, size_bytes, prewrite=prewrite, first_bytes=first_bytes)
 
     def open(self, path: Path) -> File:
         self._count()

@@ -214,13 +214,13 @@ def test_file_that_cannot_be_made_loses_no_key_and_leaves_nothing_as_rocketmq_75
     class FullDisk(LocalFileSystem):
         tries = 0
 
-        def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+        def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
             if path.parent.name == "index" and 0 < self.tries < 4:
                 self.tries += 1
                 if leave == "a part":
                     path.write_bytes(bytes(size_bytes // 2))
                 raise DiskFullError("no space left", path=str(path))
-            super().create(path, size_bytes, prewrite=prewrite)
+            super().create(path, size_bytes, prewrite=prewrite, first_bytes=first_bytes)
 
     disk = FullDisk()
     world = ClassicWorld(fs=disk, root=tmp_path)

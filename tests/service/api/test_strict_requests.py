@@ -20,9 +20,11 @@ def test_calls_read_from_routes_are_those_of_the_document() -> None:
     described = {}
     for path, methods in app.openapi()["paths"].items():
         for method, call in methods.items():
-            names = [one["name"] for one in call.get("parameters", ()) if one["in"] == "query"]
+            given = [one for one in call.get("parameters", ()) if one["in"] == "query"]
+            names = [one["name"] for one in given]
+            lists = frozenset(one["name"] for one in given if one["schema"].get("type") == "array")
             forms = call.get("requestBody", {}).get("content", {})
-            described[path, method.upper()] = RouteInputs(frozenset(names), tuple(forms))
+            described[path, method.upper()] = RouteInputs(frozenset(names), lists, tuple(forms))
     read = {
         (route.path, method): RouteInputs.of(route)
         for route in app.routes

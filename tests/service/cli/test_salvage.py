@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -108,10 +108,11 @@ class Breaking(LocalWriter):
             if self._left == 0:
                 raise ObjectStoreUnavailableError("the line is dead")
 
-    def append(self, messages: object, durability: Durability) -> None:
+    def append(self, messages: Sequence[Message], durability: Durability, key: str | None = None) -> int:
         self._strike("append", after=False)
-        super().append(messages, durability)  # type: ignore[arg-type]
+        stored_ms = super().append(messages, durability, key)
         self._strike("append", after=True)
+        return stored_ms
 
     def commit_offsets(self, group: str, offsets: object) -> None:
         self._strike("commit", after=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.objects.faulty_store import FaultyObjectStore
@@ -182,6 +184,19 @@ def test_what_an_erasure_cannot_be() -> None:
         engine.removal.erase(Query("t", None, 5, 5))
     with pytest.raises(NotFoundError, match="no receipt"):
         engine.removal.receipt("0123")
+
+
+@pytest.mark.parametrize("filters", [{"tag": "paid"}, {"contains": ("x",)}, {"where": (("region", "eu"),)}])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_erasure_by_what_no_tombstone_can_say_is_refused_and_erases_nothing(
+    filters: dict[str, Any], dry_run: bool
+) -> None:
+    world = filled()
+    engine = world.open()
+    with pytest.raises(InvalidRequestError, match="by topic, key and store time"):
+        engine.removal.erase(Query("t", **filters), dry_run=dry_run)
+    assert engine.removal.receipts() == []
+    world.verify(engine)
 
 
 def test_a_topic_on_hold_cannot_be_erased_and_keeps_the_bytes_of_earlier_erasures() -> None:

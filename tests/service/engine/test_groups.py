@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.fs.crash_fs import PowerCut
 from tests.support.service.group_world import END, OWN, GroupWorld
 from tierlog.service.engine import groups as groups_module
+from tierlog.service.engine.groups import ResetQueues, ResetTo
 from tierlog.tiering.base.errors import (
     ConflictError,
     DiskFailedError,
@@ -248,3 +250,106 @@ def test_a_commit_under_way_is_not_taken_for_one_of_a_group_that_was_removed_and
     with pytest.raises(StaleGenerationError):
         world.commit(member, {("orders", OWN, 0): 50})
     assert world.offsets() == {}
+
+
+# resets
+
+
+def at_rest(world: GroupWorld) -> None:
+    """The group has read 30 messages of two queues of ``orders``, and has no member."""
+    world.groups.commit("g", {("orders", OWN, 0): 40, ("orders", OWN, 1): 40, ("pays", OWN, 0): 20})
+
+
+@pytest.mark.parametrize(
+    ("to", "offset"),
+    [
+        (ResetTo(place="first"), 10), (ResetTo(place="latest"), END), (ResetTo(time_ms=77), 77),
+        (ResetTo(time_ms=5), 10),
+        (ResetTo(time_ms=5_000), END), (ResetTo(offset=33), 33),
+    ],
+)  # fmt: skip
+def test_a_reset_moves_every_queue_of_the_groups_topics(world: GroupWorld, to: ResetTo, offset: int) -> None:
+    """A queue without an offset too, whose consumer would begin wherever it likes."""
+    at_rest(world)
+    every = [*orders(0, 1, 2, 3, 4), ("pays", OWN, 0), ("pays", OWN, 1)]
+    plan = world.groups.reset("g", to, dry_run=True)
+    assert len(world.offsets()) == 3, "a dry run changes nothing"
+    assert world.groups.reset("g", to) == plan
+    assert [(each.topic, each.store_id, each.queue_id) for each in plan] == every
+    assert [each.offset for each in plan] == [40, 40, None, None, None, 20, None]
+    assert {each.new_offset for each in plan} == {offset}
+    world.restart()
+    assert world.offsets() == dict.fromkeys(every, offset)
+
+
+def test_a_reset_can_be_of_a_topic_or_of_a_queue_alone(world: GroupWorld) -> None:
+    at_rest(world)
+    world.groups.reset("g", ResetTo(place="latest"), ResetQueues("orders", queue_id=1))
+    assert world.offsets() == {("orders", OWN, 0): 40, ("orders", OWN, 1): END, ("pays", OWN, 0): 20}
+    world.groups.reset("g", ResetTo(place="first"), ResetQueues("pays", OWN))
+    assert world.offsets() == {
+        ("orders", OWN, 0): 40, ("orders", OWN, 1): END, ("pays", OWN, 0): 10, ("pays", OWN, 1): 10,
+    }  # fmt: skip
+    for wrong in (ResetQueues("other"), ResetQueues("orders", queue_id=9), ResetQueues(store_id="store-b")):
+        with pytest.raises(NotFoundError):
+            world.groups.reset("g", ResetTo(place="first"), wrong)
+
+
+def test_a_reset_of_a_group_with_members_changes_nothing(world: GroupWorld) -> None:
+    at_rest(world)
+    world.join()
+    for dry_run in (True, False):
+        with pytest.raises(ConflictError, match="1 live members"):
+            world.groups.reset("g", ResetTo(place="first"), dry_run=dry_run)
+    assert world.offsets()["orders", OWN, 0] == 40
+    world.clock.advance(10_000)  # its session is over
+    world.groups.reset("g", ResetTo(place="first"))
+    assert world.offsets()["orders", OWN, 0] == 10
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_reset_beyond_the_end_of_one_queue_moves_none(world: GroupWorld, dry_run: bool) -> None:
+    at_rest(world)
+    before = world.offsets()
+    with pytest.raises(InvalidRequestError, match="is not in"):
+        world.groups.reset("g", ResetTo(offset=END + 1), dry_run=dry_run)
+    assert world.offsets() == before
+    with pytest.raises(NotFoundError):
+        world.groups.reset("nobody", ResetTo(place="first"), dry_run=dry_run)
+
+
+def test_a_power_cut_at_any_call_of_a_reset_leaves_all_offsets_as_they_were_or_all_new(world: GroupWorld) -> None:
+    at_rest(world)
+    before = world.offsets()
+    after = dict.fromkeys([*orders(0, 1, 2, 3, 4), ("pays", OWN, 0), ("pays", OWN, 1)], 10)
+    disk, is_done, cut_at = world.disk, False, 0
+    seen = []
+    while not is_done:
+        cut_at += 1
+        world.disk = disk.after_kill(cut_at=cut_at)
+        try:
+            world.restart()
+            world.groups.reset("g", ResetTo(place="first"))
+            is_done = True
+        except PowerCut:
+            pass
+        for seed in range(3):
+            found = GroupWorld()
+            found.disk = world.disk.crash(seed, lose_everything=seed == 0)
+            found.restart()
+            assert found.offsets() in ([after] if is_done else [before, after])
+            seen.append(found.offsets())
+    assert before in seen
+    assert after in seen
+
+
+def test_the_list_tells_topics_and_lag(world: GroupWorld) -> None:
+    at_rest(world)
+    (summary,) = world.groups.all()
+    assert (summary.topics, summary.lag, summary.store_id) == (["orders", "pays"], 60 + 60 + 80, OWN)
+    (shown,) = world.groups.all(lambda topic: topic == "pays")
+    assert (shown.topics, shown.lag, shown.queues) == (["pays"], 80, 1)
+    world.join("orders")
+    (summary,) = world.groups.all()
+    assert summary.lag == 60 + 60 + 3 * 90 + 80, "what a member reads counts from its beginning"
+    assert summary.lag == sum(queue.lag or 0 for queue in world.groups.describe("g").queues)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.service.given_queues import GivenQueues
 from tests.support.service.group_world import END, OWN, GroupWorld
+from tierlog.service.engine.groups import ResetQueues, ResetTo
 from tierlog.tiering.base.errors import (
     ConflictError,
     InvalidRequestError,
@@ -152,3 +153,39 @@ def test_after_a_restart_offsets_of_all_stores_are_there(world: GroupWorld) -> N
     world.restart()
     assert world.offsets() == offsets
     assert world.join().assignment == orders(OWN, 0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("to", "own", "theirs"),
+    [
+        (ResetTo(place="first"), 10, 0), (ResetTo(place="latest"), END, THEIR_END), (ResetTo(time_ms=30), 30, 30),
+        (ResetTo(offset=20), 20, 20),
+    ],
+)  # fmt: skip
+def test_a_reset_moves_the_queues_of_all_stores(world: GroupWorld, to: ResetTo, own: int, theirs: int) -> None:
+    world.groups.commit("g", {("orders", OWN, 0): 40, ("orders", B, 0): 40})
+    world.groups.reset("g", to)
+    assert world.offsets() == {queue: own if queue[1] == OWN else theirs for queue in ALL}
+
+
+@pytest.mark.parametrize("to", [ResetTo(place="latest"), ResetTo(time_ms=30), ResetTo(offset=20)])
+def test_a_reset_while_a_store_does_not_answer_moves_none(world: GroupWorld, to: ResetTo) -> None:
+    world.groups.commit("g", {("orders", OWN, 0): 40, ("orders", B, 0): 40})
+    others(world).down.add(B)
+    before = world.offsets()
+    with pytest.raises(UnavailableError):
+        world.groups.reset("g", to)
+    assert world.offsets() == before
+    world.groups.reset("g", to, ResetQueues(store_id=OWN))
+    assert world.offsets()["orders", B, 0] == 40
+    (summary,) = world.groups.all()
+    assert summary.lag is None
+
+
+def test_a_reset_leaves_queues_of_a_store_that_left_the_cluster_alone(world: GroupWorld) -> None:
+    world.groups.commit("g", {("orders", OWN, 0): 40, ("orders", B, 0): 40})
+    del others(world).there[B]
+    others(world).forget()
+    world.groups.reset("g", ResetTo(place="first"))
+    assert world.offsets()["orders", B, 0] == 40
+    assert world.offsets()["orders", OWN, 0] == 10

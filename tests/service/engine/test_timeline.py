@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.service.page_world import page_world
+from tests.support.service.page_world import END_MS, page_world
 from tests.support.stores.big_archive import SEGMENT, BigArchive
 from tierlog.service.engine.timeline import Block, TimelineView, cold_blocks
 from tierlog.tiering.base.errors import CorruptionError
-from tierlog.tiering.base.types import Tier, TimeRange
+from tierlog.tiering.base.types import Tier, TimeAxis, TimeRange
+from tierlog.tiering.message.batch import Message
 
 _COUNT = 1_000
 
@@ -60,7 +61,7 @@ def test_a_wide_view_reads_few_pages_and_a_narrow_one_shows_each_object(
     assert [block.count for block in segments] == [1] * 50
     assert all(block.name and block.bytes and block.records for block in segments)
     times = TimeRange(segments[10].min_store_ms or 0, (segments[19].max_store_ms or 0) + 1)
-    by_time = _row(cold_blocks(fresh, head, TimelineView(stored=times)), "segment")
+    by_time = _row(cold_blocks(fresh, head, TimelineView(times=times)), "segment")
     assert by_time == segments[10:20]
 
 
@@ -104,3 +105,39 @@ def test_an_archive_that_cannot_be_listed_is_said_and_what_is_hot_is_told(tmp_pa
         world.objects.heal()
         world.objects.fail_before("get_range", times=None, error=CorruptionError("flipped"))
         assert world.engine.timeline(TimelineView()).cold_error == "flipped"
+
+
+def test_by_born_time_what_is_archived_is_told_where_it_was_born_and_hot_segments_say_that_it_is_not_known(
+    tmp_path: Path,
+) -> None:
+    with page_world(tmp_path) as world:
+        view = TimelineView(axis=TimeAxis.BORN)
+        assert (world.engine.timeline(view).from_ms, world.engine.timeline(view).to_ms) == (None, None)
+        year_ms = 365 * 86_400_000
+        born = range(END_MS - year_ms, END_MS - year_ms + 2_000 * 60_000, 60_000)
+        for first in range(0, 2_000, 200):
+            world.clock.advance(60_000)
+            some = born[first : first + 200]
+            world.engine.append([Message("old", b"x" * 300, [f"k{ms}"], born_ms=ms) for ms in some])
+        world.settle()
+        hot = _row(world.engine.timeline(view).hot, "segment")
+        assert len(hot) > 2
+        assert {(block.min_born_ms, block.max_born_ms) for block in hot} == {(None, None)}
+        world.archive(everything=True, drop_hot=True)
+        told = world.engine.timeline(view)
+        assert (told.time, told.border_ms) == (TimeAxis.BORN, None)
+        assert (told.from_ms, told.to_ms) == (born[0], born[-1])
+        segments = _row(told.cold or [], "segment")
+        bounds = [(block.min_born_ms, block.max_born_ms) for block in segments]
+        assert bounds[0][0] == born[0]
+        assert bounds[-1][1] == born[-1]
+        assert bounds == sorted(bounds, key=str)
+        one = bounds[1]
+        assert one[0] is not None
+        assert one[1] is not None
+        narrow = TimelineView(TimeRange(one[0], one[1] + 1), axis=TimeAxis.BORN)
+        assert _row(world.engine.timeline(narrow).cold or [], "segment") == [segments[1]]
+        stored = TimelineView(TimeRange(one[0], one[1] + 1))
+        assert _row(world.engine.timeline(stored).cold or [], "segment") == []
+        joined = _row(world.engine.timeline(TimelineView(blocks=1, axis=TimeAxis.BORN)).cold or [], "segment")
+        assert [(block.min_born_ms, block.max_born_ms) for block in joined] == [(born[0], born[-1])]

@@ -6,6 +6,10 @@ the machine finds it afterwards: each 512-byte sector that was not flushed is th
 that was not flushed means the old file or the new one, as a seed decides. What the seed never does is what a
 journalling file system never does: a renamed file does not vanish from both of its names.
 
+Blocks are known by sector: a hole gets them by writing or allocating there, and what was allocated and not flushed is a
+hole again after a power cut. A file that was written through a map where it had a hole fails the test: on a full disk
+that is the end of the process.
+
 Mutating calls are numbered from 1. A call that is cut has begun: its bytes and names are there, none of them
 durable. After the cut every call raises :class:`PowerCut`, so that no cleanup of the code under test runs.
 """
@@ -18,11 +22,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tierlog.tiering.base.errors import DiskFailedError, NotFoundError, StoreLockedError
 from tierlog.tiering.base.fs import ByteArray, File
 
 SECTOR_BYTES = 512
+#: What a sector of a file has: nothing, a block that is only reserved, or one that was written.
+_HOLE, _RESERVED, _WRITTEN = 0, 1, 2
 _EARLY_WRITE_BACK = 8  # one write in so many reaches the disk in part before anybody asks
 
 
@@ -31,11 +38,43 @@ class PowerCut(BaseException):
 
 
 class _Inode:
-    """One file's bytes: ``data`` as programs see them, ``durable`` as the disk has them."""
+    """One file's bytes: ``data`` as programs see them, ``durable`` as the disk has them; which sectors have blocks."""
 
     def __init__(self, data: ByteArray) -> None:
         self.data = data
         self.durable = data.copy()
+        self.blocks = _sectors(len(data), _WRITTEN)
+        self.durable_blocks = self.blocks.copy()
+        self.is_mapped = False
+
+    def copy(self) -> _Inode:
+        """The same file, of which nobody has a map."""
+        copied = _Inode(self.durable)
+        copied.data = self.data.copy()
+        copied.blocks, copied.durable_blocks = self.blocks.copy(), self.durable_blocks.copy()
+        return copied
+
+    def lengthen(self, size_bytes: int) -> None:
+        """Make the file longer, by a hole."""
+        if size_bytes > len(self.data):
+            self.data = np.concatenate((self.data, np.zeros(size_bytes - len(self.data), np.uint8)))
+            self.blocks = _longer(self.blocks, size_bytes)
+
+    def give_blocks(self, start: int, end: int, what: int) -> None:
+        """Give sectors their blocks, reserved or written."""
+        sectors = self.blocks[start // SECTOR_BYTES : -(-end // SECTOR_BYTES)]
+        np.maximum(sectors, what, out=sectors)
+
+    def take_blocks(self, start: int, end: int) -> None:
+        """Make whole sectors a hole."""
+        self.blocks[-(-start // SECTOR_BYTES) : -(-end // SECTOR_BYTES)] = _HOLE
+
+    def check_map(self) -> None:
+        """Fail where a map was written beyond the blocks."""
+        if self.is_mapped:
+            beyond = np.flatnonzero(self.blocks == _HOLE)
+            written = _padded(self.data, len(self.data)).reshape(-1, SECTOR_BYTES)[beyond].any(axis=1)
+            assert not written.any(), f"written through a map without a block: sectors {beyond[written].tolist()}"
 
     def dirty_sectors(self) -> list[int]:
         """Sectors whose durable bytes differ from the volatile ones, or are missing."""
@@ -50,14 +89,27 @@ class _Inode:
         if not sectors:
             return
         reach = min(len(self.data), (max(sectors) + 1) * SECTOR_BYTES)
+        self.durable_blocks = _longer(self.durable_blocks, reach)
         if reach > len(self.durable):
             self.durable = np.concatenate((self.durable, np.zeros(reach - len(self.durable), np.uint8)))
         for sector in sectors:
             piece = slice(sector * SECTOR_BYTES, min((sector + 1) * SECTOR_BYTES, len(self.data)))
             self.durable[piece] = self.data[piece]
+            self.durable_blocks[sector] = max(self.blocks[sector], _RESERVED)
 
     def flush(self) -> None:
+        self.check_map()
         self.durable = self.data.copy()
+        self.durable_blocks = self.blocks.copy()
+
+
+def _sectors(size_bytes: int, what: int) -> NDArray[np.uint8]:
+    return np.full(-(-size_bytes // SECTOR_BYTES), what, np.uint8)
+
+
+def _longer(blocks: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
+    missing = max(-(-size_bytes // SECTOR_BYTES) - len(blocks), 0)
+    return np.concatenate((blocks, np.full(missing, _HOLE, np.uint8)))
 
 
 def _is_in(path: Path, folder: str) -> bool:
@@ -92,6 +144,15 @@ class _CrashFile:
     def zero(self, start: int, end: int) -> None:
         end = min(end, len(self._inode.data))  # a hole never makes a file longer
         self._change("zero", start, np.zeros(max(end - start, 0), np.uint8))
+        if start < end:
+            self._inode.take_blocks(start, end)
+
+    def first_hole(self, position: int) -> int:
+        self._owner.check_power()
+        holes = np.flatnonzero(self._inode.blocks[position // SECTOR_BYTES :] != _WRITTEN)
+        if not len(holes):
+            return len(self._inode.data)
+        return max(position, (position // SECTOR_BYTES + int(holes[0])) * SECTOR_BYTES)
 
     def flush(self) -> None:
         assert self._is_open, f"flush of a closed file: {self._path}"
@@ -106,9 +167,10 @@ class _CrashFile:
         assert self._is_open, f"{operation} on a closed file: {self._path}"
         self._owner.begin(operation, self._path)
         inode, end = self._inode, position + len(source)
-        if len(inode.data) < end and len(source):
-            inode.data = np.concatenate((inode.data, np.zeros(end - len(inode.data), np.uint8)))
+        if len(source):
+            inode.lengthen(end)
         inode.data[position:end] = source
+        inode.give_blocks(position, end, _WRITTEN)
         self._owner.maybe_write_back(inode, position, end)
         self._owner.cut()
 
@@ -176,11 +238,12 @@ class CrashFileSystem:
         chance = random.Random(seed)
         after = CrashFileSystem(seed=seed, cut_at=cut_at)
         after._folders = set(self._folders)
-        content: dict[int, ByteArray] = {}
+        content: dict[int, _Inode] = {}
         for path, inode in self._surviving_names(chance, lose_everything=lose_everything).items():
             if id(inode) not in content:
-                content[id(inode)] = _surviving_bytes(inode, chance, lose_everything=lose_everything)
-            after._names[path] = _Inode(content[id(inode)].copy())
+                inode.check_map()
+                content[id(inode)] = _surviving(inode, chance, lose_everything=lose_everything)
+            after._names[path] = content[id(inode)].copy()
         after._durable_names = dict(after._names)
         return after
 
@@ -191,8 +254,7 @@ class CrashFileSystem:
         copies: dict[int, _Inode] = {}
         for inode in (*self._names.values(), *self._durable_names.values()):
             if id(inode) not in copies:
-                copies[id(inode)] = copied = _Inode(inode.durable)
-                copied.data = inode.data.copy()
+                copies[id(inode)] = inode.copy()
         after._names = {path: copies[id(inode)] for path, inode in self._names.items()}
         after._durable_names = {path: copies[id(inode)] for path, inode in self._durable_names.items()}
         after._renames = {folder: list(targets) for folder, targets in self._renames.items()}
@@ -286,14 +348,27 @@ class CrashFileSystem:
         """Length in bytes."""
         return len(self._inode(path).data)
 
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
         """A file of zeros, its bytes durable at return, its name not."""
         self._check_folder(path)
         self.begin("create", path)
         inode = self._names.setdefault(path, _Inode(np.empty(0, np.uint8)))
         inode.data = np.zeros(size_bytes, np.uint8)
+        inode.blocks = _sectors(size_bytes, _HOLE)
+        with_blocks = size_bytes if first_bytes is None else min(first_bytes, size_bytes)
+        inode.give_blocks(0, with_blocks, _WRITTEN if prewrite else _RESERVED)
         self.cut()
         inode.flush()
+
+    def allocate(self, path: Path, start: int, end: int) -> None:
+        """Give a hole its blocks, which nobody has made durable yet."""
+        inode = self._inode(path)
+        if end <= start:
+            return
+        self.begin("allocate", path)
+        inode.lengthen(end)
+        inode.give_blocks(start, end, _RESERVED)
+        self.cut()
 
     def open(self, path: Path) -> File:
         """Open a file, or create it empty."""
@@ -317,7 +392,9 @@ class CrashFileSystem:
 
     def map_write(self, path: Path) -> ByteArray:
         """The bytes, writable; what is written here counts as not flushed."""
-        return self._inode(path).data.view()
+        inode = self._inode(path)
+        inode.is_mapped = True
+        return inode.data.view()
 
     def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
         """Make the sectors of ``[start, end)`` durable."""
@@ -325,6 +402,7 @@ class CrashFileSystem:
         assert np.shares_memory(inode.data, mapped), f"not the map of {path}"
         self.begin("flush_mapped", path)
         self.cut()
+        inode.check_map()
         inode.write_back(list(range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES))))
 
     def map_private(self, path: Path) -> ByteArray:
@@ -371,12 +449,12 @@ class CrashFileSystem:
             raise NotFoundError("no such file", path=str(path))
 
 
-def _surviving_bytes(inode: _Inode, chance: random.Random, *, lose_everything: bool) -> ByteArray:
-    after = _Inode(inode.durable)
-    after.data = inode.data
+def _surviving(inode: _Inode, chance: random.Random, *, lose_everything: bool) -> _Inode:
+    after = inode.copy()
     if not lose_everything:
         dirty = after.dirty_sectors()
         # often nothing or all of a file, because that is where single bytes hide
         keep = chance.choice(("none", "all", "some", "some"))
         after.write_back([sector for sector in dirty if keep == "all" or (keep == "some" and chance.getrandbits(1))])
-    return after.durable
+    after.data, after.blocks = after.durable.copy(), after.durable_blocks.copy()
+    return after

@@ -44,6 +44,9 @@ class _FaultyFile:
         self._owner.check("zero", self._path)
         self._inner.zero(start, end)
 
+    def first_hole(self, position: int) -> int:
+        return self._inner.first_hole(position)
+
     def flush(self) -> None:
         self._owner.check("flush", self._path)
         self._inner.flush()
@@ -111,10 +114,15 @@ class FaultyFileSystem:
         self.check("open", path)
         return _FaultyFile(self, path, self.inner.open(path))
 
-    def create(self, path: Path, size_bytes: int, *, prewrite: bool) -> None:
+    def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
         """Create, unless refused."""
         self.check("create", path)
-        self.inner.create(path, size_bytes, prewrite=prewrite)
+        self.inner.create(path, size_bytes, prewrite=prewrite, first_bytes=first_bytes)
+
+    def allocate(self, path: Path, start: int, end: int) -> None:
+        """Give blocks, unless refused."""
+        self.check("allocate", path)
+        self.inner.allocate(path, start, end)
 
     def flush_mapped(self, path: Path, mapped: ByteArray, start: int, end: int) -> None:
         """Flush, unless refused."""

@@ -10,7 +10,9 @@ from tierlog.tiering.base.errors import OutOfResourcesError
 from tierlog.tiering.base.fs import FileSystem
 
 #: Calls that open something, if only for a moment.
-OPENING = ("list_dir", "make_dirs", "create", "open", "read", "map_read", "map_write", "map_private", "flush_dir")
+OPENING = (
+    "list_dir", "make_dirs", "create", "allocate", "open", "read", "map_read", "map_write", "map_private", "flush_dir"
+)  # fmt: skip
 
 
 class ScarceFileSystem:

@@ -38,7 +38,7 @@ class Seen:
 
 
 def in_terminal(*argv: str, columns: int = 100, answer_s: float = 60, typed: str = "", **environment: str) -> Seen:
-    """``tierlog`` with these arguments; fails if it does not end. ``typed`` waits for whoever reads a line."""
+    """``tierlog`` with these arguments, and what is ``typed`` when it asks; fails if it does not end."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     dropped = {"COLUMNS", "NO_COLOR", "FORCE_COLOR", "COLORTERM"}

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tierlog.service.api.schemas.messages import MAX_WAIT_MS
 from tierlog.service.wire.documents import ARROW_STREAM, NDJSON
+from tierlog.tiering.base.clock import SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError
 from tierlog.tiering.base.times import parse_time
 from tierlog.tiering.base.types import END_OF_TIME_MS
@@ -101,4 +102,4 @@ def _is_empty(range_of: dict[str, Any]) -> bool:
 
 
 def _ms(value: object) -> int:
-    return parse_time(str(int(value) if isinstance(value, float) else value))
+    return parse_time(str(int(value) if isinstance(value, float) else value), SystemClock().now_ms())

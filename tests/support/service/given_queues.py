@@ -38,6 +38,9 @@ class GivenQueues:
             raise UnavailableError("down")
         return self._known(queue)
 
+    def offset_since(self, queue: Queue, time_ms: int) -> int:
+        return min(time_ms, self.last_known(queue).max_offset)
+
     def ends(self, offsets: Mapping[Queue, int]) -> dict[Queue, int]:
         for (topic, store, queue_id), offset in offsets.items():
             if store not in self.there:

@@ -41,6 +41,7 @@ class GroupWorld:
             offsets=offsets,
             topics=self.topics,
             offset_range=self.range_of,
+            offset_since=self.offset_since,
             clock=self.clock,
             randomness=SeededRandomness(self.clock.now_ms()),
         )
@@ -50,6 +51,11 @@ class GroupWorld:
         if not 0 <= queue_id < self.topics.get(topic).queues:
             raise TopicNotFoundError("no such queue")
         return 10, END
+
+    def offset_since(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """As if message N had been stored at N ms."""
+        least, end = self.range_of(topic, queue_id)
+        return min(max(least, time_ms), end)
 
     def join(self, *topics: str, session_ms: int = 10_000) -> Membership:
         return self.groups.join("g", topics or ("orders",), session_ms)

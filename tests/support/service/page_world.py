@@ -7,16 +7,19 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from tests.support.objects.faulty_store import FaultyObjectStore
 from tests.support.service.served import served
 from tests.support.world import World
-from tierlog.service.cli.line_loader import LineRules, LoadReport, TimestampParser, batches_of_lines
+from tierlog.index.search.query import Query
+from tierlog.service.cli.line_loader import LineRules, TimestampParser, batches_of_text
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.service.sample import BORN_FORMAT, BORN_PATTERN, KEY_PATTERNS, TAG_PATTERN, sample_log
 from tierlog.tiering.base.clock import ManualClock
+from tierlog.tiering.base.types import Tier
 from tierlog.tiering.message.batch import Message
 
 SIZES: dict[str, object] = {
@@ -53,8 +56,8 @@ class PageWorld:
             re.compile(TAG_PATTERN),
             TimestampParser(re.compile(BORN_PATTERN), BORN_FORMAT, year=None, now_ms=self.clock.now_ms()),
         )
-        wanted = [("sample", number, line) for number, line in zip(range(lines), self.lines, strict=False)]
-        messages = [one for batch in batches_of_lines(wanted, rules, LoadReport()) for one in batch.messages]
+        batches = batches_of_text("sample", [b"".join(islice(self.lines, lines))], rules)
+        messages = [one for batch in batches for one in batch.messages]
         pieces = range(0, len(messages), _BATCH)
         for first in pieces:
             self.clock.advance(over_ms // len(pieces))
@@ -120,3 +123,14 @@ def tell_the_shops_story(world: PageWorld) -> None:
         member = engine.groups.join("billing", ["shop"])
         taken = {queue: max(0, ends[queue[2]] - behind * queue[2]) for queue in member.assignment}
         engine.groups.commit("billing", taken, member_id=member.member_id, generation=member.generation, reset=True)
+
+
+def key_in_both_tiers(world: PageWorld) -> str:
+    """An address of the shop's story that bodies of the first and of the last hour name."""
+    for message in world.engine.query(Query("shop", limit=2000)).messages:
+        found = re.search(rb"10\.\d\.\d\.\d+", message.record.body)
+        if found:
+            answer = world.engine.query(Query("shop", found[0].decode(), limit=200))
+            if {one.tier for one in answer.messages} == set(Tier):
+                return found[0].decode()
+    raise AssertionError("no key in both tiers")

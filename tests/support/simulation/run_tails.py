@@ -18,6 +18,7 @@ from tests.support.simulation.simulation import Outcome
 from tests.support.simulation.tail_ledger import TailLedger, number_of
 from tests.support.simulation.threads import simulated
 from tests.support.simulation.volumes import COLD_URL, KEYS, ROOT, SETTINGS, STORE_ID, TailSimulation, open_volume
+from tests.support.stores.small_steps import small_steps
 from tests.support.world import read_all
 from tierlog.service.cli.salvager import salvage
 from tierlog.service.cli.targets import LocalWriter
@@ -46,7 +47,7 @@ def simulate_tails(seed: int, *, show: Callable[[str], object] | None = None) ->
     server = Server(scheduler, trace)
     ledger = TailLedger(server, KEYS, GRACE_MS)
     simulation = TailSimulation(scheduler, server, ledger, chance.choice(_WEATHERS))
-    with simulated(scheduler, *_MODULES):
+    with simulated(scheduler, *_MODULES), small_steps():
         try:
             open_volume(simulation)
             for _ in range(chance.choice((1, 1, 2, 3))):

@@ -6,6 +6,7 @@ volume that was taken over goes on appending for as long as the simulation lasts
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -125,7 +126,14 @@ class VolumeProcess:
 
     def _round(self, engine: Store) -> None:
         """What the background does, and what an operator asks for."""
-        steps = (engine.run_tiers, engine.run_tiers, engine._hot.roll, lambda: engine.archive(everything=True))
+        hot = engine._hot
+        steps = (
+            engine.run_tiers,
+            engine.run_tiers,
+            hot.roll,
+            hot.prepare_segment,
+            partial(engine.archive, everything=True),
+        )
         try:
             self._chance.choice(steps)()
             if self._chance.random() < 0.2:

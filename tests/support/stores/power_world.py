@@ -277,7 +277,8 @@ class PowerWorld(World):
         engine.run_tiers()
 
     def _prepare(self, engine: Store) -> None:
-        """The next segment is made ahead, whether it will be needed or not."""
+        """Zeros are written ahead, and the next segment is made, whether it will be needed or not."""
+        engine._hot.prepare_segment()
         engine._hot.log.prepare_next()
 
     def _commit_offsets(self, engine: Store) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from pathlib import Path
+
 import pytest
 
 from tests.support.fs.crash_fs import CrashFileSystem
@@ -11,6 +15,7 @@ from tierlog.tiering.base.errors import ClosedError, CorruptionError, DiskFailed
 from tierlog.tiering.base.types import Durability
 from tierlog.tiering.checks.invariants import check_store
 from tierlog.tiering.format.record import decode_record
+from tierlog.tiering.hot import commit_log
 from tierlog.tiering.message.batch import Message
 
 
@@ -203,38 +208,173 @@ def test_flush_says_how_far(world: HotWorld) -> None:
     assert array(segment(world, 0)).any()
 
 
-_LARGE = (32 << 20) + 4096
+@pytest.fixture
+def small_zeros(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Bounds of the zeros ahead for segments of a few hundred KiB, and pieces of zeros that fit them."""
+    bounds = 4096, 64 << 10
+    monkeypatch.setattr(commit_log, "ZEROS_AHEAD", bounds)
+    monkeypatch.setattr(commit_log, "_ZEROS", bytes(4096))
+    return bounds
 
 
-def test_a_large_first_segment_gets_its_zeros_beside_appends() -> None:
-    world = HotWorld(segment_bytes=_LARGE)
+def hole(world: HotWorld, base: int = 0) -> int:
+    file = world.fs.open(world.paths.segment(base))
+    found = file.first_hole(0)
+    file.close()
+    return found
+
+
+def test_a_log_takes_no_more_than_it_holds_again_and_keeps_zeros_ahead_of_its_end(
+    small_zeros: tuple[int, int],
+) -> None:
+    least, most = small_zeros
+    world = HotWorld(segment_bytes=512 << 10)
+    hot = world.open()
+    assert hole(world) == 0, "a new log opens at once: nothing was written"
+    prepared_at = None
+    while not hot.log.last_base:
+        position = hot.log.end
+        prepared = hot.prepare_segment()
+        ahead = hole(world) - position
+        assert ahead >= min(max(position, least), most) // 2 or hole(world) == 512 << 10
+        assert ahead <= max(position, least) + 4096
+        assert world.fs.size(world.paths.segment(0)) == 512 << 10, "RocketMQ finds the whole file"
+        if prepared and prepared_at is None:
+            prepared_at = position
+        fill(hot, "a", 10)
+    assert prepared_at is not None
+    assert 256 << 10 <= prepared_at < 260 << 10, "the next segment is made when this one is half full"
+    assert hole(world, 512 << 10) == 512 << 10, "and has all its zeros"
+    assert check_store(world.open_again(hot)) == []
+
+
+def test_a_segment_that_is_rolled_while_it_is_small_is_followed_by_a_small_one(small_zeros: tuple[int, int]) -> None:
+    world = HotWorld(segment_bytes=512 << 10)
+    hot = world.open()
+    fill(hot, "a", 3)
+    hot.roll()
+    assert hole(world, 512 << 10) == small_zeros[0]
+
+
+def test_who_needs_the_next_segment_does_not_wait_for_all_its_zeros(small_zeros: tuple[int, int]) -> None:
+    world = HotWorld(segment_bytes=512 << 10)
+    fs = FaultyFileSystem(world.fs)
+    hot = world.open(fs=fs)
+    while not hot.log.wants_next:
+        fill(hot, "a", 100)
+    hold = fs.hold("write_at", "*/tmp/*")
+    preparing = threading.Thread(target=hot.prepare_segment)
+    preparing.start()
+    hold.wait_until_reached()
+    waiting = threading.Thread(target=hot.log.reserve, args=(1,))
+    waiting.start()
+    while not hot.log._is_awaited:
+        time.sleep(0.001)
+    hold.release()
+    waiting.join(10)
+    preparing.join(10)
+    assert hole(world, 512 << 10) == small_zeros[0] + 4096, "the piece that was under way, and no other"
+    hot.roll()
+    hot.prepare_segment()
+    fill(hot, "a", 10)
+    assert check_store(hot) == []
+
+
+@pytest.mark.usefixtures("small_zeros")
+def test_a_log_that_outruns_its_zeros_goes_on_in_the_hole_and_over_several_segments() -> None:
+    world = HotWorld(segment_bytes=64 << 10)
+    hot = world.open()
+    append(hot, *[Message("a", sized_body(400, "a"), queue_id=0)] * 600)
+    assert hot.log.last_base == 3 * (64 << 10)
+    hot = world.open_again(hot)
+    assert queue_offsets(hot, "a") == list(range(600))
+    assert check_store(hot) == []
+
+
+@pytest.mark.usefixtures("small_zeros")
+def test_zeros_ahead_leave_the_last_room_of_a_disk_to_others() -> None:
+    world = HotWorld(segment_bytes=512 << 10)
+    hot = world.open()
+    world.fs.free_bytes = lambda path: 8191  # type: ignore[method-assign]
+    assert not hot.log.write_zeros(hot.between_appends)
+    assert not hot.prepare_segment()
+    assert hole(world) == 0
+    fill(hot, "a", 30)
+    world.fs.free_bytes = lambda path: 1 << 30  # type: ignore[method-assign]
+    hot.prepare_segment()
+    assert hole(world) > hot.log.end
+
+
+@pytest.mark.usefixtures("small_zeros")
+def test_what_has_its_zeros_is_known_after_a_stop_and_they_are_not_written_again() -> None:
+    world = HotWorld(segment_bytes=512 << 10)
+    hot = world.open()
+    fill(hot, "a", 30)
+    hot.prepare_segment()
+    found = hole(world)
+    fs = FaultyFileSystem(world.fs)
+    hot.close()
+    hot = world.open(fs=fs)
+    fs.refuse("write_at", "*/commitlog/*")
+    hot.prepare_segment()
+    assert hole(world) == found
+    fs.heal()
+    fill(hot, "a", 1)
+
+
+@pytest.mark.usefixtures("small_zeros")
+def test_a_refused_zero_harms_nobody() -> None:
+    world = HotWorld(segment_bytes=512 << 10)
     fs = FaultyFileSystem(world.fs)
     hot = world.open(fs=fs)
     fill(hot, "a", 3)
     fs.refuse("write_at", times=1)
     with pytest.raises(DiskFailedError):
         hot.prepare_segment()
-    assert hot.log.write_zeros(hot.between_appends), "half of it is still to be written"
     fill(hot, "a", 2)
-    written = segment(world, 0)
-    assert not hot.prepare_segment(), "the next segment is not wanted yet"
-    assert segment(world, 0) == written
-    fs.refuse("write_at")
-    hot.prepare_segment()  # nothing is left to write
-    fs.heal()
+    hot.prepare_segment()
     assert queue_offsets(hot, "a") == list(range(5))
     assert check_store(world.open_again(hot)) == []
 
 
+@pytest.mark.usefixtures("small_zeros")
 def test_zeros_end_where_the_log_went_on_to_the_next_segment() -> None:
-    world = HotWorld(segment_bytes=_LARGE)
+    world = HotWorld(segment_bytes=16 << 10)
     hot = world.open()
-    assert hot.log.write_zeros(hot.between_appends)
-    fill(hot, "a", 2)
-    hot.roll()
     assert not hot.log.write_zeros(hot.between_appends)
+    fill(hot, "a", 60)
     again = world.open_again(hot)
     assert check_store(again) == []
     again.close()
     with pytest.raises(ClosedError):
         again.prepare_segment()
+
+
+@pytest.mark.usefixtures("small_zeros")
+def test_power_cut_at_every_call_while_a_log_grows() -> None:
+    world = HotWorld(segment_bytes=32 << 10)
+    hot = world.open()
+    wrecks: list[tuple[CrashFileSystem, int]] = []
+    fill(hot, "a", 1)
+    flushed = 1
+    fs = world.fs
+    assert isinstance(fs, CrashFileSystem)
+
+    def cut(number: int, operation: str, path: Path) -> None:
+        wrecks.extend((fs.crash(seed + number), flushed) for seed in (0, 1000, 2000))
+
+    fs.on_call = cut
+    for _ in range(12):
+        fill(hot, "a", 20)
+        flushed += 20
+        hot.prepare_segment()
+    fs.on_call = None
+    assert hot.log.last_base > 0
+    for wreck, durable in wrecks[::3]:
+        again = HotWorld(fs=wreck, segment_bytes=32 << 10).open()
+        kept = queue_offsets(again, "a")
+        assert kept == list(range(len(kept)))
+        assert len(kept) >= durable
+        again.prepare_segment()
+        fill(again, "a", 1)
+        assert check_store(again) == []

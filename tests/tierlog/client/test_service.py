@@ -208,6 +208,12 @@ def test_a_group_by_hand(service: Service) -> None:
     for one in (member, other):
         client.leave("audit", one.member_id)
     assert client.committed("audit") == {queue: 1}
+    other_queue = QueueRef("orders", queue.store_id, 1)
+    assert client.reset_group("audit", Start.EARLIEST, dry_run=True) == {queue: 0, other_queue: 0}
+    assert client.committed("audit") == {queue: 1}
+    assert client.reset_group("audit", 0, topic="orders", queue_id=0) == {queue: 0}
+    assert client.reset_group("audit", Start.LATEST) == {queue: 1, other_queue: 0}
+    assert client.committed("audit") == {queue: 1, other_queue: 0}
     client.remove_group("audit")
 
 

@@ -74,23 +74,25 @@ function kindOf(token, next) {
 
 /**
  * @param {string} text
- * @param {string} key  marked where it stands
+ * @param {string[]} sought  marked where they stand
  */
-export function plainText(text, key) {
+export function plainText(text, sought) {
   const shown = text.length > MOST_TEXT ? text.slice(0, MOST_TEXT) : text;
   const rest = text.length - shown.length;
-  return h("code", {}, marked(shown, key), rest > 0 && `\n… ${bytesText(rest)} more; copy or download for all`);
+  return h("code", {}, marked(shown, sought), rest > 0 && `\n… ${bytesText(rest)} more; copy or download for all`);
 }
 
 /**
- * A text in pieces, with every place of `key` in a `mark`.
+ * A text in pieces, with every place of a text that was sought in a `mark`.
  * @param {string} text
- * @param {string} key
+ * @param {string[]} sought  none of them empty
  * @returns {(Node | string)[]}
  */
-export function marked(text, key) {
-  if (!key) return [text];
-  return text.split(key).flatMap((piece, at) => (at ? [h("mark", {}, key), piece] : [piece]));
+export function marked(text, sought) {
+  if (sought.length === 0) return [text];
+  const longestFirst = [...sought].sort((one, other) => other.length - one.length);
+  const any = new RegExp(`(${longestFirst.map((one) => one.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&")).join("|")})`);
+  return text.split(any).map((piece, at) => (at % 2 ? h("mark", {}, piece) : piece));
 }
 
 /** @param {Uint8Array} data */

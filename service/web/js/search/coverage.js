@@ -7,14 +7,20 @@ import { bytes, cost, count, counted } from "../units.js";
 /** Times beyond this are "no bound" (the year 9999). */
 const FOREVER = 253_402_300_000_000;
 
+/** Whether an answer ends where its limits did, and goes on from there. @param {any} coverage @param {boolean} more */
+export function isCut(coverage, more) {
+  return more && (coverage.cut_by === "budget" || coverage.cut_by === "timeout");
+}
+
 /** @param {any} coverage @param {boolean} more whether there is a next page */
 export function verdict(coverage, more) {
   if (coverage.complete) {
     return more ? "Everything was searched as far as this page goes" : "Everything asked for was searched";
   }
   const lost = coverage.failures.length || coverage.index_files.unreachable || coverage.segments.unreachable;
-  if (coverage.cut_by === "budget") return "Not everything was searched: the limit of requests was reached";
-  if (coverage.cut_by === "timeout") return "Not everything was searched: the time was over";
+  const yet = isCut(coverage, more) ? "Not everything was searched yet" : "Not everything was searched";
+  if (coverage.cut_by === "budget") return `${yet}: the limit of requests was reached`;
+  if (coverage.cut_by === "timeout") return `${yet}: the time was over`;
   if (lost || coverage.stores.some((/** @type {any} */ store) => store.error)) {
     return "Not everything was searched: a part of the store could not be read";
   }
@@ -25,16 +31,20 @@ export function verdict(coverage, more) {
  * @param {any} coverage
  * @param {import("./question.js").Question} question
  * @param {boolean} more
+ * @param {boolean} doubtful  everything was searched, but the question may not be the one that was meant
  */
-export function coveragePanel(coverage, question, more) {
+export function coveragePanel(coverage, question, more, doubtful) {
   const good = coverage.complete;
+  const kind = good ? (doubtful ? "doubtful" : "good") : "poor";
+  const sign = { good: "✓ ", doubtful: "", poor: "! " }[kind];
+  const words = doubtful ? `${verdict(coverage, more)}, by ${question.search.time === "born" ? "born" : "store"} time` : verdict(coverage, more);
   return h(
     "details",
-    { class: `coverage ${good ? "good" : "poor"}`, open: !good },
+    { class: `coverage ${kind}`, open: !good && !isCut(coverage, more) },
     h(
       "summary",
       {},
-      h("span", { class: "verdict" }, h("span", { "aria-hidden": "true" }, good ? "✓ " : "! "), verdict(coverage, more)),
+      h("span", { class: "verdict" }, h("span", { "aria-hidden": "true" }, sign), words),
       h("span", { class: "sum" }, summary(coverage)),
     ),
     h(
@@ -51,8 +61,8 @@ export function coveragePanel(coverage, question, more) {
 /** @param {any} coverage */
 function summary(coverage) {
   const asked = counted(coverage.requests, "request");
-  if (coverage.requests === 0) return "no request to the archive";
-  return `${asked} to the archive, ${bytes(coverage.bytes)}, ${cost(coverage.cost_usd)}`;
+  const took = coverage.requests === 0 ? "no request to the archive" : `${asked} to the archive, ${bytes(coverage.bytes)}, ${cost(coverage.cost_usd)}`;
+  return coverage.messages ? `${counted(coverage.messages.read, "message")} read, ${count(coverage.messages.matched)} matched; ${took}` : took;
 }
 
 /** @param {number} ms @param {"from" | "to"} end */
@@ -156,6 +166,7 @@ function numbers(coverage) {
     [cost(coverage.cost_usd), "cost"],
     [count(segments.read), segments.read === 1 ? "segment read" : "segments read"],
   ]);
+  if (coverage.messages) tiles.push([count(coverage.messages.read), "messages read"], [count(coverage.messages.matched), "matched"]);
   for (const name of ["expired", "erased", "unreachable"]) {
     if (segments[name]) tiles.push([count(segments[name]), `segments ${name}`]);
   }

@@ -71,7 +71,7 @@ function fileName(question, form) {
  * @param {Blob} blob
  * @param {string} name
  */
-function save(blob, name) {
+export function save(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;

@@ -2,8 +2,9 @@
 
 import { LIMITS } from "../address.js";
 import { h } from "../dom.js";
-import { onZone, timeZone } from "../prefs.js";
-import { PRESETS, parse, rfc3339, zoneName } from "../times.js";
+import { onZone } from "../prefs.js";
+import { PRESETS } from "../times.js";
+import { RepeatedField, TimeField, field, input } from "./fields.js";
 
 /** @typedef {import("../address.js").Search} Search */
 
@@ -15,26 +16,20 @@ function select(name, options) {
   return h("select", { name, id: `f-${name}` }, ...options.map(([value, label]) => h("option", { value }, label)));
 }
 
-/**
- * @param {string} label
- * @param {HTMLElement} control
- * @param {string} [kind]
- */
-function field(label, control, kind = "") {
-  return h("div", { class: `field ${kind}` }, h("label", { for: control.id }, label), control);
-}
-
 export class SearchForm {
   /**
    * @param {{search: () => void, price: () => void}} actions
    */
   constructor(actions) {
-    const text = { autocomplete: "off", spellcheck: "false", autocapitalize: "off" };
+    const judged = { "aria-describedby": "f-wrong" };
     this.topics = h("datalist", { id: "topics" });
-    this.topic = input({ id: "f-topic", name: "topic", list: "topics", placeholder: "orders", ...text });
-    this.key = input({ id: "f-key", name: "key", placeholder: "any", ...text });
-    this.from = input({ id: "f-from", name: "from", placeholder: "the beginning", ...text });
-    this.to = input({ id: "f-to", name: "to", placeholder: "now", ...text });
+    this.topic = input({ id: "f-topic", name: "topic", list: "topics", placeholder: "orders", ...judged });
+    this.key = input({ id: "f-key", name: "key", placeholder: "any" });
+    this.tag = input({ id: "f-tag", name: "tag", placeholder: "any; A || B" });
+    this.contains = new RepeatedField("contains", "Body contains", { placeholder: "any" });
+    this.where = new RepeatedField("where", "Property or field", { placeholder: "name=value", ...judged });
+    this.from = new TimeField("from", "From", "the beginning; 2h, yesterday, 2026-03-01 06:00", () => this.choose("custom"));
+    this.to = new TimeField("to", "To, exclusive", "now", () => this.choose("custom"));
     this.time = select("time", [["store", "stored"], ["born", "born"]]);
     this.order = select("order", [["newest", "newest first"], ["oldest", "oldest first"]]);
     this.limit = select("limit", LIMITS.map((n) => [String(n), String(n)]));
@@ -46,18 +41,14 @@ export class SearchForm {
         h("button", { type: "button", "data-range": preset.name, onclick: () => this.choose(preset.name) }, preset.label),
       ),
     );
-    this.bounds = h(
-      "div",
-      { class: "bounds" },
-      field("", this.from),
-      field("", this.to),
-    );
+    this.bounds = h("div", { class: "bounds" }, this.from.element, this.to.element);
     this.wrong = h("p", { class: "bad wrong", id: "f-wrong", role: "alert" });
     this.element = h(
       "form",
       { class: "search", role: "search", "aria-label": "Messages", novalidate: true },
       h("div", { class: "row" }, field("Topic", this.topic, "wide"), this.topics, field("Key", this.key, "wide"),
         h("button", { type: "submit", class: "primary" }, "Search")),
+      h("div", { class: "row filters", role: "group", "aria-label": "Filters" }, field("Tag", this.tag, "wide"), this.contains.element, this.where.element),
       h("div", { class: "row" },
         h("div", { class: "field" }, h("span", { class: "label" }, "Time range"), this.presets),
         field("By time", this.time), field("Order", this.order), field("Per page", this.limit),
@@ -69,25 +60,11 @@ export class SearchForm {
       event.preventDefault();
       actions.search();
     });
-    for (const one of [this.from, this.to]) one.addEventListener("input", () => this.choose("custom"));
-    onZone(() => this.zoneChanged());
-    this.label();
+    onZone(() => {
+      this.from.zoneChanged();
+      this.to.zoneChanged();
+    });
     this.choose("all");
-  }
-
-  label() {
-    const [from, to] = this.bounds.querySelectorAll("label");
-    from.textContent = `From (${zoneName()})`;
-    to.textContent = `To, exclusive (${zoneName()})`;
-  }
-
-  /** Times that stand in the form are moments: they stay, and their text follows the zone. */
-  zoneChanged() {
-    for (const one of [this.from, this.to]) {
-      const ms = /(Z|[+-]\d\d:\d\d)$/.test(one.value) ? parse(one.value) : null;
-      if (ms !== null && !Number.isNaN(ms)) one.value = rfc3339(ms);
-    }
-    this.label();
   }
 
   /** @param {string} name */
@@ -110,31 +87,27 @@ export class SearchForm {
     return {
       topic: this.topic.value.trim(),
       key: this.key.value.trim(),
+      tag: this.tag.value.trim(),
+      contains: this.contains.read(),
+      where: this.where.read(),
       range: this.range,
-      from: this.moment(this.from),
-      to: this.moment(this.to),
+      from: this.from.read(),
+      to: this.to.read(),
       time: value(this.time) === "born" ? "born" : "store",
       order: value(this.order) === "oldest" ? "oldest" : "newest",
       limit: Number(value(this.limit)),
     };
   }
 
-  /**
-   * A text without a zone is one in the zone that is shown: with it, it means the same to everybody.
-   * @param {HTMLInputElement} one
-   */
-  moment(one) {
-    const text = one.value.trim();
-    const ms = parse(text);
-    return ms === null || Number.isNaN(ms) || /^\d+$/.test(text) ? text : rfc3339(ms);
-  }
-
   /** @param {Search} search */
   write(search) {
     this.topic.value = search.topic;
     this.key.value = search.key;
-    this.from.value = shown(search.from);
-    this.to.value = shown(search.to);
+    this.tag.value = search.tag;
+    this.contains.write(search.contains);
+    this.where.write(search.where);
+    this.from.write(search.from);
+    this.to.write(search.to);
     setValue(this.time, search.time);
     setValue(this.order, search.order);
     const limit = String(search.limit);
@@ -151,18 +124,13 @@ export class SearchForm {
    */
   complain(message, name = "") {
     this.wrong.textContent = message;
-    for (const one of [this.topic, this.from, this.to]) {
-      const is = one.name === name;
+    for (const one of [this.topic, this.from.input, this.to.input, ...this.where.inputs()]) {
+      const is = one.name === name && (name !== "where" || message.startsWith(one.value));
       if (is) one.setAttribute("aria-invalid", "true");
       else one.removeAttribute("aria-invalid");
       if (is) one.focus();
     }
   }
-}
-
-/** @param {import("../dom.js").Props} props */
-function input(props) {
-  return /** @type {HTMLInputElement} */ (h("input", { type: "text", "aria-describedby": "f-wrong", ...props }));
 }
 
 /** @param {HTMLElement} select */
@@ -173,13 +141,4 @@ function value(select) {
 /** @param {HTMLElement} select @param {string} to */
 function setValue(select, to) {
   /** @type {HTMLSelectElement} */ (select).value = to;
-}
-
-/**
- * A moment of an address in the zone that is shown.
- * @param {string} text
- */
-function shown(text) {
-  const ms = parse(text);
-  return ms === null || Number.isNaN(ms) || (timeZone() === "utc" && /Z$/.test(text)) ? text : rfc3339(ms);
 }

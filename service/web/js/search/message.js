@@ -1,5 +1,6 @@
 /** What is inside a message when it is opened. */
 
+import { messageFragment } from "../address.js";
 import { h, refill, say } from "../dom.js";
 import { moment } from "../times.js";
 import { bytes, count } from "../units.js";
@@ -49,13 +50,13 @@ export function copyButton(label, text) {
 
 /**
  * @param {Message} message
- * @param {string} key  that was searched for
+ * @param {string[]} sought  texts to mark in the body
  * @param {(key: string) => void} searchKey
  */
-export function messageDetails(message, key, searchKey) {
+export function messageDetails(message, sought, searchKey) {
   const text = message.body;
   const ways = /** @type {[string, () => Node][]} */ ([
-    ...(text === undefined ? [] : [["Text", () => plainText(text, key)]]),
+    ...(text === undefined ? [] : [["Text", () => plainText(text, sought)]]),
     ...(isJson(text) ? [["JSON", () => prettyJson(text ?? "")]] : []),
     ["Hex", () => hexDump(bodyBytes(message))],
   ]);
@@ -71,6 +72,7 @@ export function messageDetails(message, key, searchKey) {
     tabs.append(h("button", { type: "button", class: "small", onclick: () => choose(name) }, name));
   }
   choose(first);
+  const link = messageFragment(message);
   return h(
     "div",
     { class: "details" },
@@ -81,6 +83,8 @@ export function messageDetails(message, key, searchKey) {
       h("span", { class: "muted" }, `${bytes(bodyBytes(message).length)} of body`),
       message.body_compressed && h("span", { class: "bad" }, "compressed, and could not be inflated"),
       h("span", { class: "grow" }),
+      location.hash !== link && h("a", { href: link, title: "This message alone" }, "Permalink"),
+      copyButton("Copy link", () => new URL(link, location.href).href),
       copyButton("Copy body", () => message.body ?? message.body_base64 ?? ""),
       copyButton("Copy id", () => message.message_id),
       copyButton("Copy as JSON", () => JSON.stringify(message, null, 2)),

@@ -33,8 +33,8 @@ export function questionOf(search, now) {
   let from = null;
   let to = null;
   if (search.range === "custom") {
-    from = bound("from", search.from);
-    to = bound("to", search.to);
+    from = bound("from", search.from, now);
+    to = bound("to", search.to, now);
     if (from !== null && to !== null && from >= to) throw new WrongSearch("to", "The range ends before it begins.");
   } else {
     const back = PRESETS.find((preset) => preset.name === search.range)?.ms ?? null;
@@ -42,6 +42,12 @@ export function questionOf(search, now) {
   }
   const asked = new URLSearchParams({ time: search.time, order: search.order, limit: String(search.limit) });
   if (search.key) asked.set("key", search.key);
+  if (search.tag) asked.set("tag", search.tag);
+  for (const text of search.contains) asked.append("contains", text);
+  for (const text of search.where) {
+    if (!/^[^=]+=/.test(text)) throw new WrongSearch("where", `${text} is no condition: name=value, of a property or of a field of JSON.`);
+    asked.append("where", text);
+  }
   if (from !== null) asked.set("from", String(from));
   if (to !== null) asked.set("to", String(to));
   return { topic: search.topic, asked, from_ms: from, to_ms: to, search: { ...search } };
@@ -50,13 +56,22 @@ export function questionOf(search, now) {
 /**
  * @param {string} field
  * @param {string} text
+ * @param {number} now
  */
-function bound(field, text) {
-  const ms = parse(text);
+function bound(field, text, now) {
+  const ms = parse(text, now);
   if (Number.isNaN(ms)) {
-    throw new WrongSearch(field, `${text} is no time: 2026-03-01 06:00, an RFC 3339 time, or ms since 1970.`);
+    throw new WrongSearch(field, `${text} is no time: 2h (ago), yesterday, 2026-03-01 06:00, RFC 3339, or ms since 1970.`);
   }
   return ms;
+}
+
+/**
+ * Texts that a message of the answer is likely to show, to be marked there.
+ * @param {import("../address.js").Search} search
+ */
+export function soughtTexts(search) {
+  return [search.key, ...search.contains, ...search.where.map((text) => text.slice(text.indexOf("=") + 1))].filter(Boolean);
 }
 
 /**

@@ -4,6 +4,7 @@ import { h, refill } from "../dom.js";
 import { parts, zoneName } from "../times.js";
 import { marked } from "./body.js";
 import { messageDetails } from "./message.js";
+import { soughtTexts } from "./question.js";
 
 /** @typedef {import("./message.js").Message} Message */
 
@@ -20,12 +21,15 @@ export class Results {
     this.messages = [];
     /** @type {import("../address.js").Search | null} */
     this.search = null;
+    /** @type {string[]} */
+    this.sought = [];
     this.list.addEventListener("keydown", (event) => this.onKey(/** @type {KeyboardEvent} */ (event)));
   }
 
   /** @param {import("../address.js").Search} search */
   begin(search) {
     this.search = search;
+    this.sought = soughtTexts(search);
     this.messages = [];
     this.list.replaceChildren();
     this.head.hidden = true;
@@ -37,6 +41,13 @@ export class Results {
     this.head.hidden = this.messages.length === 0;
     this.label();
     this.list.append(...messages.map((message) => this.line(message)));
+  }
+
+  /** Keep the last messages only. @param {number} most */
+  trim(most) {
+    const gone = Math.max(0, this.messages.length - most);
+    this.messages.splice(0, gone);
+    for (const line of [...this.list.children].slice(0, gone)) line.remove();
   }
 
   /** Show times in the zone of now. */
@@ -78,7 +89,7 @@ export class Results {
           message.tag && h("span", { class: `tag tag-${tone(message.tag)}` }, message.tag),
           key && message.keys.includes(key) && !preview.includes(key) && h("mark", { class: "chip" }, key),
           mention.map((one) => h("span", { class: "chip" }, one)),
-          h("span", { class: "preview" }, marked(preview, key)),
+          h("span", { class: "preview" }, marked(preview, this.sought)),
         ),
       ),
     );
@@ -104,7 +115,7 @@ export class Results {
     line.querySelector(".line")?.setAttribute("aria-expanded", String(open));
     line.querySelector(".details")?.remove();
     const message = this.messages[this.place(line)];
-    if (open && message) line.append(messageDetails(message, this.search?.key ?? "", this.searchKey));
+    if (open && message) line.append(messageDetails(message, this.sought, this.searchKey));
   }
 
   /**

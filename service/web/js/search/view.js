@@ -3,10 +3,12 @@
 import { askJson, words } from "../api.js";
 import { h, refill, say } from "../dom.js";
 import { onZone } from "../prefs.js";
+import { rfc3339 } from "../times.js";
 import { bytes, count, counted } from "../units.js";
-import { coveragePanel, estimatePanel, verdict } from "./coverage.js";
+import { coveragePanel, estimatePanel, isCut, verdict } from "./coverage.js";
 import { FORMS, download } from "./download.js";
 import { SearchForm } from "./form.js";
+import { Histogram } from "./histogram.js";
 import { WrongSearch, pathOf, questionOf } from "./question.js";
 import { Results } from "./results.js";
 
@@ -22,6 +24,7 @@ export class SearchView {
   constructor(around) {
     this.around = around;
     this.form = new SearchForm({ search: () => this.submit(), price: () => this.price() });
+    this.histogram = new Histogram((from, to) => this.narrow(from, to));
     this.results = new Results((key) => this.searchKey(key));
     this.status = h("div", { class: "status" });
     this.extra = h("div");
@@ -31,7 +34,7 @@ export class SearchView {
     this.element = h(
       "section",
       { class: "view search-view", "aria-label": "Search" },
-      this.form.element, this.extra, this.status, this.covered, this.saving, this.results.element, this.more,
+      this.form.element, this.extra, this.histogram.element, this.status, this.covered, this.saving, this.results.element, this.more,
     );
     /** @type {Question | null} */
     this.question = null;
@@ -41,6 +44,8 @@ export class SearchView {
     this.running = null;
     /** @type {any} */
     this.coverage = null;
+    /** @type {{time: "store" | "born", detail: string} | null} */
+    this.hint = null;
     onZone(() => {
       this.results.redraw();
       this.showCoverage();
@@ -65,21 +70,33 @@ export class SearchView {
   }
 
   /**
-   * Take a search from the address; without a topic there is nothing to ask yet.
-   * @param {Search} search
+   * Ask the same of a part of the range.
+   * @param {number} from
+   * @param {number} to
    */
-  async open(search) {
+  narrow(from, to) {
+    const search = this.question?.search;
+    if (search) this.around.go({ ...search, range: "custom", from: rfc3339(from), to: rfc3339(to) });
+  }
+
+  /**
+   * Take a search from the address; without a topic there is nothing to ask yet.
+   * @param {import("../address.js").Place} place
+   */
+  async open({ search }) {
     this.form.write(search);
     this.form.complain("");
     this.stop();
     this.extra.replaceChildren();
     this.question = null;
     this.coverage = null;
+    this.hint = null;
     this.results.begin(search);
     this.covered.replaceChildren();
     this.saving.hidden = true;
     this.more.hidden = true;
     this.around.found(null, [], null);
+    this.histogram.begin(null);
     if (!search.topic) {
       refill(this.status, empty("Find a message", "Choose a topic; with a key only messages that carry it are found, wherever they are."));
       return;
@@ -92,6 +109,7 @@ export class SearchView {
       this.status.replaceChildren();
       return;
     }
+    this.histogram.begin(this.question);
     await this.page(null);
   }
 
@@ -140,24 +158,42 @@ export class SearchView {
     this.cursor = page.next_cursor;
     this.coverage = page.coverage;
     const all = this.results.messages.length;
-    refill(this.status, all === 0 && empty(
-      page.coverage.complete ? "No message found" : "No message found so far",
-      page.coverage.complete
-        ? `Nothing in topic ${question.topic} matches, in either tier.`
-        : "But not everything was searched: see below what could not be.",
-    ));
+    this.hint = (all === 0 && page.hint) || null;
+    refill(this.status, all === 0 && this.nothing(question, page));
     this.more.hidden = !this.cursor;
-    this.more.textContent = question.search.order === "newest" ? "Older messages" : "Newer messages";
+    this.more.textContent = isCut(page.coverage, Boolean(this.cursor)) ? "Go on searching" : question.search.order === "newest" ? "Older messages" : "Newer messages";
     this.showCoverage();
     this.offerDownload();
     this.around.found(question, this.results.messages, page.coverage);
+    this.histogram.loaded(this.results.messages);
     if (before) /** @type {HTMLElement | null} */ (this.results.list.children[before]?.querySelector(".line"))?.focus();
     say(`${counted(all, "message")} shown. ${verdict(page.coverage, Boolean(this.cursor))}.`);
   }
 
+  /**
+   * What is said where no message is.
+   * @param {Question} question
+   * @param {any} page
+   */
+  nothing(question, page) {
+    const hint = this.hint;
+    if (hint) {
+      const again = () => this.around.go({ ...question.search, time: hint.time });
+      return empty(`No message found by ${timeWords(question.search.time)}`, hint.detail,
+        h("button", { type: "button", class: "primary", onclick: again }, `Search by ${timeWords(hint.time)}`));
+    }
+    if (page.coverage.complete) {
+      return empty(this.cursor ? "No message found so far" : "No message found",
+        this.cursor ? "There is more to search." : `Nothing in topic ${question.topic} matches, in either tier.`);
+    }
+    return empty("No message found so far", isCut(page.coverage, Boolean(this.cursor))
+      ? "Not everything was searched yet. Going on continues where this stopped."
+      : "But not everything was searched: see below what could not be.");
+  }
+
   showCoverage() {
     if (!this.question || !this.coverage) return;
-    refill(this.covered, coveragePanel(this.coverage, this.question, Boolean(this.cursor)));
+    refill(this.covered, coveragePanel(this.coverage, this.question, Boolean(this.cursor), this.hint !== null));
   }
 
   offerDownload() {
@@ -207,10 +243,16 @@ export class SearchView {
   }
 }
 
+/** @param {"store" | "born"} axis */
+function timeWords(axis) {
+  return axis === "born" ? "born time" : "store time";
+}
+
 /**
  * @param {string} title
  * @param {string} text
+ * @param {HTMLElement | null} [action]
  */
-function empty(title, text) {
-  return h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text));
+function empty(title, text, action = null) {
+  return h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), action);
 }

@@ -5,9 +5,9 @@ import { h, refill, say } from "../dom.js";
 import { Poll } from "../poll.js";
 import { onZone } from "../prefs.js";
 import { zoneName } from "../times.js";
-import { count } from "../units.js";
+import { count, counted } from "../units.js";
 import { Picture } from "./picture.js";
-import { STATES, census, describe, identity, rowOf } from "./rows.js";
+import { STATES, census, describe, identity, rowOf, timesOf } from "./rows.js";
 import { Scale, moved, zoomed } from "./scale.js";
 
 /** @typedef {import("./rows.js").Block} Block */
@@ -17,10 +17,17 @@ const EVERY_MS = 2000;
 const PADDING = 16;
 const FOREVER = 253_402_300_000_000;
 
+/** @type {["store" | "born" | "log", string, string][]} */
+const AXES = [
+  ["store", "Stored", "Along the time when messages were stored"],
+  ["born", "Born", "Along the time that senders say"],
+  ["log", "Log", "Along the bytes of the log"],
+];
+
 export class Glance {
   /**
    * @param {HTMLElement} element
-   * @param {(from: number, to: number) => void} choose  a range of store times for the search
+   * @param {(from: number, to: number, time: import("./rows.js").Time) => void} choose  a range of times for the search
    */
   constructor(element, choose) {
     this.choose = choose;
@@ -31,8 +38,7 @@ export class Glance {
     this.legend = h("ul", { class: "legend states" });
     this.trouble = h("p", { class: "bad", role: "status" });
     this.axisSwitch = h("div", { class: "segmented", role: "group", "aria-label": "Along" },
-      ...[["time", "Time"], ["log", "Log"]].map(([name, label]) =>
-        h("button", { type: "button", class: "small", "data-axis": name, onclick: () => this.along(/** @type {any} */ (name)) }, label)));
+      ...AXES.map(([name, label, title]) => h("button", { type: "button", class: "small", "data-axis": name, title, onclick: () => this.along(name) }, label)));
     this.zone = h("span", { class: "muted zone-note" });
     refill(
       element,
@@ -46,6 +52,8 @@ export class Glance {
     );
     /** @type {"time" | "log"} */
     this.axis = "time";
+    /** @type {import("./rows.js").Time} */
+    this.time = "store";
     /** @type {Range | null} */
     this.window = null;
     /** @type {any} */
@@ -53,8 +61,8 @@ export class Glance {
     this.asked = "";
     /** @type {Block | null} */
     this.pointed = null;
-    /** @type {Pick<import("./picture.js").Scene, "selected" | "covered" | "hits"> & {stored: boolean, found: any[]}} */
-    this.search = { selected: null, covered: null, hits: [], stored: true, found: [] };
+    /** @type {Pick<import("./picture.js").Scene, "selected" | "covered" | "hits"> & {time: import("./rows.js").Time, found: any[]}} */
+    this.search = { selected: null, covered: null, hits: [], time: "store", found: [] };
     this.poll = new Poll(EVERY_MS, () => this.ask());
     new ResizeObserver(() => this.draw(false)).observe(this.frame);
     onZone(() => this.draw(false));
@@ -81,6 +89,7 @@ export class Glance {
 
   query() {
     const asked = new URLSearchParams({ blocks: String(Math.max(50, Math.round(this.frame.clientWidth / 3))) });
+    if (this.axis === "time" && this.time === "born") asked.set("time", "born");
     if (this.window) {
       const ends = this.axis === "time" ? ["from", "to"] : ["from_offset", "to_offset"];
       asked.set(ends[0], String(Math.max(0, Math.floor(this.window.from))));
@@ -94,7 +103,7 @@ export class Glance {
     const data = this.data;
     if (!data) return null;
     if (this.axis === "log") return { from: Math.min(data.cold_min ?? data.log_begin, data.log_begin), to: Math.max(data.log_end, data.log_begin + 1) };
-    if (data.from_ms === null) return null;
+    if (data.from_ms === null || data.time !== this.time) return null;
     const width = Math.max(1000, data.to_ms - data.from_ms);
     return { from: data.from_ms, to: data.from_ms + width * 1.01 };
   }
@@ -111,19 +120,22 @@ export class Glance {
   draw(settled) {
     const scale = this.scale();
     this.frame.classList.toggle("waiting", !this.data);
-    this.frame.classList.toggle("nothing", Boolean(this.data) && !scale);
-    this.zone.textContent = this.axis === "time" ? `store time, ${zoneName()}` : "offsets in the log";
-    for (const button of this.axisSwitch.children) button.setAttribute("aria-pressed", String(/** @type {HTMLElement} */ (button).dataset.axis === this.axis));
+    const answered = Boolean(this.data) && (this.axis === "log" || this.data.time === this.time);
+    this.frame.classList.toggle("nothing", answered && !scale);
+    this.frame.classList.toggle("unborn", answered && !scale && this.time === "born");
+    const along = this.axis === "time" ? this.time : this.axis;
+    this.zone.textContent = along === "log" ? "offsets in the log" : `${along} time, ${zoneName()}`;
+    for (const button of this.axisSwitch.children) button.setAttribute("aria-pressed", String(/** @type {HTMLElement} */ (button).dataset.axis === along));
     if (!this.data) return;
     const blocks = this.blocks();
     this.count(blocks);
     if (!scale) return;
-    const { selected, covered, stored, found } = this.search;
-    const time = this.axis === "time";
-    const hits = found.map((message) => ({ at: time ? message.store_ms : message.physical_offset, tier: message.tier }));
+    const { selected, covered, time, found } = this.search;
+    const place = { store: "store_ms", born: "born_ms", log: "physical_offset" }[along];
+    const hits = found.map((message) => ({ at: message[place], tier: message.tier }));
     this.picture.draw({
-      blocks, marks: this.data, scale, settled, hits,
-      selected: time && stored ? selected : null, covered: time && stored ? covered : null,
+      blocks, marks: this.data, scale, settled, hits, time: this.time,
+      selected: along === time ? selected : null, covered: along === time ? covered : null,
     });
     const pointed = this.pointed && identity(this.pointed);
     this.point(blocks.find((block) => identity(block) === pointed) ?? null);
@@ -145,7 +157,18 @@ export class Glance {
         h("span", { class: `key ${name}`, "aria-hidden": "true" }), h("b", {}, count(n)), ` ${words}`));
     }
     refill(this.legend, ...[...groups].map(([group, items]) => h("li", {}, h("span", { class: "muted" }, group), ...items)),
-      this.window && h("li", { class: "muted" }, "in this part of the store"));
+      this.window && h("li", { class: "muted" }, "in this part of the store"),
+      this.unknown(blocks));
+  }
+
+  /**
+   * How many files are not drawn, because nobody knows when their messages were born.
+   * @param {Block[]} blocks
+   */
+  unknown(blocks) {
+    if (this.axis !== "time" || this.time !== "born") return null;
+    const n = blocks.filter((block) => timesOf(block, "born") === null).reduce((sum, block) => sum + block.count, 0);
+    return n > 0 && h("li", { class: "muted unknown" }, `Not drawn: ${counted(n, "file")} whose born times are not known, as of segments before they are archived`);
   }
 
   /**
@@ -163,16 +186,17 @@ export class Glance {
     this.search = {
       selected: bounded ? { from: question.from_ms ?? 0, to: question.to_ms ?? FOREVER } : null,
       covered: coverage ? { hot: claims("hot"), cold: claims("cold") } : null,
-      stored: question?.search.time !== "born",
+      time: question?.search.time === "born" ? "born" : "store",
       hits: [],
       found: messages,
     };
     this.draw(true);
   }
 
-  /** @param {"time" | "log"} axis */
-  along(axis) {
-    this.axis = axis;
+  /** @param {"store" | "born" | "log"} along */
+  along(along) {
+    this.axis = along === "log" ? "log" : "time";
+    if (along !== "log") this.time = along;
     this.show(null);
   }
 
@@ -209,7 +233,7 @@ export class Glance {
     const lines = describe(block, this.data.log_begin);
     refill(this.tip, h("strong", {}, `${lines[0][0]}, ${lines[0][1]}`),
       h("dl", {}, ...lines.slice(1).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-      block.min_store_ms !== null && h("p", { class: "muted" }, "Click or Enter: search this time"));
+      timesOf(block, this.time) && h("p", { class: "muted" }, "Click or Enter: search this time"));
     const room = this.frame.clientWidth - this.tip.offsetWidth;
     this.tip.style.left = `${Math.max(0, Math.min(room, place.x - this.tip.offsetWidth / 2))}px`;
     this.tip.style.top = `${place.y + 8}px`;
@@ -217,8 +241,8 @@ export class Glance {
 
   /** @param {Block | null} block */
   take(block) {
-    if (!block || block.min_store_ms === null || block.max_store_ms === null) return;
-    this.choose(block.min_store_ms, block.max_store_ms + 1);
+    const times = block && timesOf(block, this.time);
+    if (times) this.choose(times[0], times[1] + 1, this.time);
   }
 
   listen() {
@@ -287,7 +311,8 @@ export class Glance {
     const block = this.pointed;
     if (!block) return undefined;
     if (this.axis === "log") return (block.first_offset + block.next_offset) / 2;
-    return block.min_store_ms === null || block.max_store_ms === null ? undefined : (block.min_store_ms + block.max_store_ms) / 2;
+    const times = timesOf(block, this.time);
+    return times ? (times[0] + times[1]) / 2 : undefined;
   }
 
   /**
@@ -297,7 +322,7 @@ export class Glance {
   pointNext(along, across) {
     if (!this.data) return;
     const rows = [...this.picture.rows.keys()];
-    const blocks = this.blocks().sort((one, other) => one.first_offset - other.first_offset);
+    const blocks = this.blocks().filter((block) => this.picture.drawn.has(identity(block))).sort((one, other) => one.first_offset - other.first_offset);
     const now = this.pointed ?? blocks.filter((block) => rowOf(block) === "hot-log").at(-1) ?? blocks[0];
     if (!now) return;
     let next = now;

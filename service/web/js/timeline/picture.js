@@ -1,7 +1,7 @@
 /** Draws the timeline, and moves what has changed since it was drawn last. */
 
 import { s } from "../dom.js";
-import { classOf, identity, rowOf, rowsOf } from "./rows.js";
+import { classOf, identity, rowOf, rowsOf, timesOf } from "./rows.js";
 
 /** @typedef {import("./rows.js").Block} Block */
 /** @typedef {import("./scale.js").Scale} Scale */
@@ -17,6 +17,7 @@ const LEAST = 2;
  * @property {Block[]} blocks
  * @property {any} marks  border, archived_to and others of the answer
  * @property {Scale} scale
+ * @property {import("./rows.js").Time} time  along the axis of times
  * @property {import("./scale.js").Range | null} selected  the search's range
  * @property {{hot: import("./scale.js").Range | null, cold: import("./scale.js").Range | null} | null} covered
  * @property {{at: number, tier: "hot" | "cold"}[]} hits
@@ -102,21 +103,24 @@ export class Picture {
    */
   reach(scene, tier) {
     const { left, width } = scene.scale;
-    const spans = scene.blocks.filter((block) => block.tier === tier).map((block) => this.span(block, scene));
+    const spans = scene.blocks.filter((block) => block.tier === tier).map((block) => this.span(block, scene)).filter((span) => span !== null);
     const clip = (/** @type {number} */ x) => Math.max(left, Math.min(left + width, x));
     if (!spans.length) return [left, left];
     return [clip(Math.min(...spans.map(([from]) => from)) - 3), clip(Math.max(...spans.map(([, to]) => to)) + 3)];
   }
 
   /**
+   * From where to where a block is drawn; null for one whose times are not known.
    * @param {Block} block
    * @param {Scene} scene
+   * @returns {[number, number] | null}
    */
   span(block, scene) {
     const { scale, marks } = scene;
     if (scale.axis === "log") return [scale.x(block.first_offset), scale.x(block.next_offset)];
-    const from = block.min_store_ms ?? marks.to_ms;
-    const to = block.max_store_ms ?? from;
+    const times = timesOf(block, scene.time);
+    if (!times && scene.time === "born") return null;
+    const [from, to] = times ?? [block.min_store_ms ?? marks.to_ms, block.min_store_ms ?? marks.to_ms];
     return [scale.x(from), scale.x(Math.max(to, from))];
   }
 
@@ -128,9 +132,10 @@ export class Picture {
     for (const block of scene.blocks) {
       const id = identity(block);
       const row = this.rows.get(rowOf(block));
-      if (!row || seen.has(id)) continue;
+      const span = this.span(block, scene);
+      if (!row || !span || seen.has(id)) continue;
       seen.add(id);
-      const [from, to] = this.span(block, scene);
+      const [from, to] = span;
       const share = stored(block);
       const height = row.height * share;
       const name = `block ${classOf(block, border)}`;

@@ -16,6 +16,8 @@ import { bytes, count, counted } from "../units.js";
  * @property {number | null} bytes
  * @property {number | null} min_store_ms
  * @property {number | null} max_store_ms
+ * @property {number | null} min_born_ms
+ * @property {number | null} max_born_ms
  * @property {number | null} records
  */
 
@@ -37,6 +39,19 @@ export const STATES = /** @type {[string, string, string][]} */ ([
 ]);
 
 const LEVELS = ["index", "index, days", "index, months", "index, years"];
+
+/** @typedef {"store" | "born"} Time */
+
+/**
+ * From when to when a block is, if that is known.
+ * @param {Block} block
+ * @param {Time} time
+ * @returns {[number, number] | null}
+ */
+export function timesOf(block, time) {
+  const [least, most] = time === "born" ? [block.min_born_ms, block.max_born_ms] : [block.min_store_ms, block.max_store_ms];
+  return least === null || most === null ? null : [least, most];
+}
 
 /**
  * The class that says what a block is; cold segments that are still hot are drawn as such in both rows.
@@ -119,6 +134,7 @@ export function describe(block, border) {
     [block.count > 1 ? counted(block.count, kind) : kind, `${block.tier}: ${state}${block.level ? `, level ${block.level}` : ""}`],
     ["stored from", moment(block.min_store_ms)],
     ["to", moment(block.max_store_ms)],
+    ...(timesOf(block, "born") ? /** @type {[string, string][]} */ ([["born from", moment(block.min_born_ms)], ["to", moment(block.max_born_ms)]]) : []),
     ["log", `${count(block.first_offset)} to ${count(block.next_offset)}`],
   ]);
   const span = block.next_offset - block.first_offset;

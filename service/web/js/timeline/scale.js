@@ -11,6 +11,11 @@ const TIME_STEPS = [
   12 * 3_600_000, 86_400_000, 7 * 86_400_000, 30 * 86_400_000, 91 * 86_400_000, 365 * 86_400_000,
 ];
 
+/** The shortest step of time that people count in and that is no shorter than `ms`. @param {number} ms */
+export function niceStep(ms) {
+  return TIME_STEPS.find((one) => one >= ms) ?? ms;
+}
+
 export class Scale {
   /**
    * @param {Axis} axis
@@ -40,7 +45,7 @@ export class Scale {
   marks() {
     const wanted = Math.max(2, this.width / 120);
     const rough = (this.range.to - this.range.from) / wanted;
-    const step = this.axis === "time" ? TIME_STEPS.find((one) => one >= rough) ?? rough : 2 ** Math.ceil(Math.log2(Math.max(1, rough)));
+    const step = this.axis === "time" ? niceStep(rough) : 2 ** Math.ceil(Math.log2(Math.max(1, rough)));
     const found = [];
     for (let at = Math.ceil(this.range.from / step) * step; at <= this.range.to; at += step) {
       found.push({ x: this.x(at), text: this.axis === "time" ? mark(at, step) : bytes(at) });

@@ -4,6 +4,7 @@ import { askJson, words } from "../api.js";
 import { h, refill } from "../dom.js";
 import { Poll } from "../poll.js";
 import { count, counted, duration } from "../units.js";
+import { askToDelete, askToReset } from "./group_dialogs.js";
 
 export class GroupsView {
   constructor() {
@@ -32,18 +33,25 @@ export class GroupsView {
       refill(this.note, groups.length === 0
         ? "No consumer group yet: the first member that joins a group makes it."
         : groups.length > shown.length && `The first ${count(shown.length)} of ${counted(groups.length, "group")}`);
-      refill(this.list, ...told.map((group) => this.card(group)));
+      if (!document.querySelector("dialog[open]")) this.draw(told); // a question goes back to the button that asked it
     } catch (error) {
       refill(this.note, h("span", { class: "bad" }, words(error)));
       throw error;
     }
   }
 
+  /** @param {any[]} groups */
+  draw(groups) {
+    const focused = this.list.contains(document.activeElement) ? document.activeElement?.getAttribute("data-part") : null;
+    refill(this.list, ...groups.map((group) => this.card(group)));
+    if (focused) /** @type {HTMLElement | null} */ (this.list.querySelector(`[data-part="${CSS.escape(focused)}"]`))?.focus();
+  }
+
   /** @param {any} group */
   card(group) {
     const details = /** @type {HTMLDetailsElement} */ (
       h("details", { open: this.opened.has(group.group) },
-        h("summary", {}, counted(group.queues.length, "queue")), queues(group))
+        h("summary", { "data-part": `queues ${group.group}` }, counted(group.queues.length, "queue")), queues(group))
     );
     details.addEventListener("toggle", () => {
       if (details.open) this.opened.add(group.group);
@@ -60,7 +68,10 @@ export class GroupsView {
       h("ul", { class: "plain members" }, ...group.members.map((/** @type {any} */ member) =>
         h("li", {}, h("code", {}, member.member_id), " ", h("span", { class: "muted" },
           `${counted(member.assignment.length, "queue")} of ${member.topics.join(", ")}; heard ${duration(member.idle_ms)} ago`)))),
-      details);
+      details,
+      h("div", { class: "card-buttons" },
+        h("button", { type: "button", class: "small", "data-part": `move ${group.group}`, "aria-label": `Move the group ${group.group}`, onclick: () => askToReset(group, () => this.poll.now()) }, "Move…"),
+        h("button", { type: "button", class: "small quiet", "data-part": `delete ${group.group}`, "aria-label": `Delete the group ${group.group}`, onclick: () => askToDelete(group, () => this.poll.now()) }, "Delete…")));
   }
 }
 

@@ -1,7 +1,7 @@
 /** Topics: how much is in each, what comes in, and what keeps it. */
 
 import { askJson, words } from "../api.js";
-import { searchFragment, emptySearch } from "../address.js";
+import { emptySearch, searchFragment, tailFragment } from "../address.js";
 import { h, refill } from "../dom.js";
 import { Poll } from "../poll.js";
 import { count, counted, duration, rate } from "../units.js";
@@ -70,7 +70,8 @@ export class TopicsView {
       this.draw();
     });
     const row = h("tr", {},
-      h("th", { scope: "row" }, h("a", { href: searchFragment({ ...emptySearch(), topic: topic.topic }) }, topic.topic)),
+      h("th", { scope: "row" }, h("a", { href: searchFragment({ ...emptySearch(), topic: topic.topic }) }, topic.topic), " ",
+        h("a", { class: "aside", href: tailFragment({ topic: topic.topic }), "aria-label": `Follow ${topic.topic} live` }, "live")),
       h("td", { class: "number" }, count(held(topic))),
       h("td", { class: "number" }, rate(this.rates.of(topic.topic))),
       h("td", { class: "number" }, button),
