@@ -42,6 +42,7 @@ What their methods return, and what a reader may be declared as:
 :class:`Tier`               hot or cold
 :class:`StoreCoverage`      the coverage of one store, with a :class:`TierCoverage` for each tier
 :class:`Failure`            one thing that a query could not read
+:class:`AxisHint`           a hint that a range has messages by the other time
 :class:`CostEstimate`       the result of a dry run, its requests as a :class:`CostRange`
 :class:`HotPage`            the hot part of a query's page
 :class:`HotKeys`            look-ups of many keys in the hot tier: :class:`HotRecords`, or one :class:`HotRecord`
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from tierlog.index.search.hot_search import HotPage
     from tierlog.index.search.query import (
         Answer,
+        AxisHint,
         CostEstimate,
         CostRange,
         Coverage,
@@ -105,6 +107,7 @@ __all__ = [
     "Archive",
     "ArchiveReport",
     "AsyncProducer",
+    "AxisHint",
     "Block",
     "Boundary",
     "CostEstimate",
@@ -158,6 +161,7 @@ _HOMES = {
     "Archive": "tierlog.service.archive.archive",
     "ArchiveReport": "tierlog.service.engine.archive_mover",
     "AsyncProducer": "tierlog.service.engine.producers",
+    "AxisHint": "tierlog.index.search.query",
     "Block": "tierlog.service.engine.timeline",
     "Boundary": "tierlog.tiering.base.types",
     "CostEstimate": "tierlog.index.search.query",

@@ -17,8 +17,13 @@ _HEAD = """# The command line
 
 `tierlog COMMAND …` works on a store's directory (`--root DIR`, opened in this process; with `--read-only` without a
 lock, also while it is in use), on a running service (`--url URL`), or on an archive alone (`--cold URL`), and
-answers the same wherever it is asked. Times are ms since the epoch or RFC 3339, UTC unless they say a zone. Ranges
-hold their first ms and not their last.
+answers the same wherever it is asked. Ranges hold their first ms and not their last.
+
+A time is relative to the clock of this machine, `2h` (two hours ago), `now`, `now-2h`, `now+5m`, `today`, `yesterday`,
+`today+8h`, `14:30` (today); or RFC 3339, of which the zone or the time of day may be left out; or ms since the epoch.
+Units are `ms`, `s`, `m`, `h`, `d` and `w`. What says no zone is UTC, and days begin at midnight UTC; with
+`--local-time` both are those of this machine, as the times of a table then are. A number of ten digits is ms as any
+other, and gets a note, because it looks like seconds.
 
 Results go to standard output: a table on a terminal, NDJSON in a pipe, else what `--format` says. Everything else
 goes to standard error: progress (on a terminal only), notes, and one error. In a table bodies are cut to the width

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -112,7 +113,7 @@ class ChainedIndexFile:
         fs.create(path, size, prewrite=False, first_bytes=at + layout.chained_bytes)
         fs.allocate(path, trailer_at, size)
         data = fs.map_write(path)
-        populate(data, 0, at)  # the first keys reach most of the slots' pages
+        _submit(partial(populate, data, 0, at))  # the first keys reach most of the slots' pages
         data[:HEADER_BYTES] = np.frombuffer(FileHeader(BEGIN_MAGIC, begin_ms).encode(), np.uint8)
         data[at : at + 8] = np.frombuffer(generation.to_bytes(8), np.uint8)
         return cls(fs, path, data, layout=layout, slots=slots, items=items, first=first_physical, generation=generation)
@@ -406,6 +407,14 @@ def _is_named_by(state: WritingFile, item_0: bytes, *, is_full: bool) -> bool:
     return item_0[:8] == state.generation.to_bytes(8) or (is_full and item_0 == cover.encode())
 
 
+def _submit(work: Callable[[], None]) -> Future[None] | None:
+    """Makes pages ready beside the writer; None if no thread is to be had: each is found when it is written."""
+    try:
+        return _BESIDE.submit(work)
+    except RuntimeError:
+        return None
+
+
 class PagesAhead:
     """Gives a writable map its disk blocks and makes its pages ready, for the one thread that writes there.
 
@@ -436,14 +445,10 @@ class PagesAhead:
             populate(self._data, self._there, there)
             self._there = self._asked = there
         ahead = self._window_behind(self._there)
-        try:
+        with contextlib.suppress(StoreError):  # it is asked for again by who needs it
             self._fs.allocate(self._path, self._there, ahead)
             self._asked = ahead
-            self._coming = _BESIDE.submit(partial(populate, self._data, self._there, ahead))
-        except StoreError:  # it is asked for again by who needs it
-            pass
-        except RuntimeError:  # no thread is to be had: the kernel finds each page when it is written
-            pass
+            self._coming = _submit(partial(populate, self._data, self._there, ahead))
 
     def _window_behind(self, end: int) -> int:
         window = min(max(end - self._start, FIRST_WINDOW_BYTES), WINDOW_BYTES)

@@ -325,6 +325,24 @@ class CostEstimate:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class AxisHint:
+    """A hint that the range has messages by the other of the two times, where it has none by the one asked for."""
+
+    axis: TimeAxis
+
+    @property
+    def detail(self) -> str:
+        """The hint in words."""
+        if self.axis is TimeAxis.BORN:
+            return "nothing was stored in this range of time, but messages were born in it"
+        return "nothing was born in this range of time, but messages were stored in it"
+
+    def to_json(self) -> dict[str, str]:
+        """Returns the ``hint`` object of an answer."""
+        return {"time": self.axis.value, "detail": self.detail}
+
+
 @dataclass(slots=True)
 class Answer:
     """A page of results in the order asked for."""
@@ -334,3 +352,5 @@ class Answer:
     coverage: Coverage
     estimate: CostEstimate | None = None
     """Of a dry run."""
+    hint: AxisHint | None = None
+    """Of a first page without a message, if a short look found some by the other time."""

@@ -14,7 +14,6 @@ from itertools import chain
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tierlog.service.wire.arrow import messages_stream, taken
 from tierlog.service.wire.documents import ARROW_STREAM, NDJSON, PARQUET, Json, message_json, ndjson_line
@@ -126,6 +125,8 @@ class _ParquetForm:
     """Parquet, row groups of some pages each; zstd inside."""
 
     def __init__(self) -> None:
+        import pyarrow.parquet as pq  # 9 MB of memory, which a service that is never asked for Parquet does not take
+
         self._sink = _Outlet()
         self._writer = pq.ParquetWriter(self._sink, MESSAGE_SCHEMA, compression="zstd")
         self._waiting: list[pa.RecordBatch] = []

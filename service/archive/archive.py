@@ -9,14 +9,13 @@ from typing import Self
 from tierlog.index.maintenance.repair import ArchiveRepair, RepairReport
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.results import PAGE_BYTES
-from tierlog.index.search.searcher import Searcher
 from tierlog.index.search.store_search import ArchiveSearch
 from tierlog.service.access.caller import every_topic
 from tierlog.service.archive.archived_stores import ArchiveRoot
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.catalogue import FileInfo, TopicInfo
 from tierlog.service.engine.checks import check_archive
-from tierlog.service.engine.read_path import answer, make_searcher
+from tierlog.service.engine.read_path import answer, make_searcher, with_hint
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, TopicNotFoundError
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
@@ -40,17 +39,17 @@ class Archive:
         self,
         archive: ArchiveRoot,
         store_ids: Sequence[str],
-        searcher: Searcher,
         settings: Settings,
         *,
+        clock: Clock,
         fs: FileSystem,
         randomness: Randomness,
     ) -> None:
         """Use :meth:`open`."""
         self._fs, self._randomness = fs, randomness
         self._archive = archive
-        self._searcher = searcher
-        self._settings = settings
+        self._searcher = make_searcher(settings, clock)
+        self._settings, self._clock = settings, clock
         self._stores = {store_id: archive.store(store_id) for store_id in sorted(store_ids)}
         self._manifests = {store_id: store.manifest for store_id, store in self._stores.items()}
         self.cold_url = archive.url
@@ -85,8 +84,8 @@ class Archive:
                     raise NotFoundError(f"no archive of store {found!r} here", path=archive.url) from error
                 raise  # the store is there, and its head is lost
         return cls(
-            archive, store_ids, make_searcher(settings, clock), settings,
-            fs=fs or LocalFileSystem(), randomness=randomness or SystemRandomness(),
+            archive, store_ids, settings,
+            clock=clock, fs=fs or LocalFileSystem(), randomness=randomness or SystemRandomness(),
         )  # fmt: skip
 
     @property
@@ -96,8 +95,12 @@ class Archive:
 
     def query(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
         """Searches every store's archive; what is still hot is not searched and not claimed."""
-        stores = [ArchiveSearch(store.store_id, store.index) for store in self._stores.values()]
-        return answer(self._searcher, stores, query, self._settings, page_bytes)
+
+        def ask(query: Query) -> Answer:
+            stores = [ArchiveSearch(store.store_id, store.index) for store in self._stores.values()]
+            return answer(self._searcher, stores, query, self._settings, page_bytes)
+
+        return with_hint(ask, query, self._settings, self._clock)
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Reads a queue of the one store that has it; several need a store id at :meth:`open`."""

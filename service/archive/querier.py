@@ -29,7 +29,7 @@ from tierlog.service.config.cluster import ClusterSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
 from tierlog.service.engine.opening import open_archive
-from tierlog.service.engine.read_path import answer, make_searcher
+from tierlog.service.engine.read_path import answer, make_searcher, with_hint
 from tierlog.service.engine.stats import ReadinessProblem
 from tierlog.service.observing.counts import StoreCounts, facts_of
 from tierlog.service.wire.documents import Json
@@ -308,17 +308,22 @@ class Querier:
         begun_s = self._clock.monotonic_s()
         if query.timeout_ms is None and self._settings.query.timeout_ms and not query.dry_run:
             query = replace(query, timeout_ms=self._settings.query.timeout_ms)
+        ask = partial(self._answer, page_bytes=page_bytes, store_id=store_id)
         with self.tracer.span("query", by="time" if query.key is None else "key", limit=query.limit) as span:
-            if store_id is None:
-                stores = self._searches(self.fan_out.hot_pages(self._services(), query, page_bytes))
-            else:
-                stores = [self._search_archive(self.only_archived(store_id))]
-            if not stores:
-                raise UnavailableError("no store is known yet", hint="is there an archive of any store, or a service?")
-            found = answer(self._searcher, stores, self._for_rest(query, begun_s), self._settings, page_bytes)
+            found = with_hint(ask, query, self._settings, self._clock)
             span.annotate(**facts_of(found))
         self.counted.answered(query, found, self._clock.monotonic_s() - begun_s)
         return found
+
+    def _answer(self, query: Query, *, page_bytes: int, store_id: str | None) -> Answer:
+        begun_s = self._clock.monotonic_s()
+        if store_id is None:
+            stores = self._searches(self.fan_out.hot_pages(self._services(), query, page_bytes))
+        else:
+            stores = [self._search_archive(self.only_archived(store_id))]
+        if not stores:
+            raise UnavailableError("no store is known yet", hint="is there an archive of any store, or a service?")
+        return answer(self._searcher, stores, self._for_rest(query, begun_s), self._settings, page_bytes)
 
     def _for_rest(self, query: Query, begun_s: float) -> Query:
         if query.timeout_ms is None:

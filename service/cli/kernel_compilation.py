@@ -1,10 +1,15 @@
-"""Compilation of kernels before a service serves for the first time."""
+"""Compilation of kernels before a service serves for the first time.
+
+In a process of its own, ``python -m tierlog.service.cli.kernel_compilation``: what a compiler leaves behind in memory,
+250 MB, would stay with the service.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,16 +21,25 @@ _MARK = "compiled-"
 _KERNELS = tuple(Path(__file__).parents[2] / package / "kernels" for package in ("index", "tiering"))
 
 
-def _compile_all(progress: Callable[[int, int], None]) -> int:
-    from tierlog.index.kernels.precompile import compile_all  # which imports every kernel
-
-    return compile_all(progress)
+def _compile_beside(progress: Callable[[int, int], None]) -> bool:
+    """Compiles in a process that ends with it, which says how far it is line by line; whether it did all of it."""
+    command = [sys.executable, "-m", __name__]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as compiler:
+        try:
+            assert compiler.stdout is not None
+            for line in compiler.stdout:
+                done, of = map(int, line.split())
+                progress(done, of)
+        except BaseException:
+            compiler.kill()
+            raise
+    return compiler.returncode == 0
 
 
 def compile_at_first_start(
     chosen: cache.CacheChoice | None,
     say: Callable[[str], None],
-    compile_all: Callable[[Callable[[int, int], None]], int] = _compile_all,
+    compile_all: Callable[[Callable[[int, int], None]], bool] = _compile_beside,
 ) -> None:
     """Compiles every kernel, with a line of progress, where that was never done for these sources and this processor.
 
@@ -46,7 +60,8 @@ def compile_at_first_start(
         if done == of or is_terminal or done % 5 == 0:
             say(f"compiled {done} of {of} kernels for this processor, which is kept for later starts")
 
-    compile_all(progress)
+    if not compile_all(progress):
+        return  # each is compiled when it is first called
     with contextlib.suppress(OSError):  # if it cannot be kept, the next start checks again
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
@@ -62,3 +77,15 @@ def _fingerprint() -> str:
         for source in sorted(folder.glob("*.py")):
             known.update(os.fsencode(source) + source.read_bytes())
     return known.hexdigest()[:16]
+
+
+def main() -> int:
+    """Compiles all kernels into numba's folder, with a line ``DONE OF`` after each that had to be."""
+    from tierlog.index.kernels.precompile import compile_all  # which imports every kernel
+
+    compile_all(lambda done, of: print(done, of, flush=True))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

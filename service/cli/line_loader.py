@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tierlog.service.cli.line_sources import PIECE_BYTES, blocks_of, place_of, too_long, whole_lines
-from tierlog.tiering.base.errors import InvalidRequestError
+from tierlog.tiering.base.errors import InvalidRequestError, StoreError
 from tierlog.tiering.base.times import parse_time, to_ms
 from tierlog.tiering.message.arrow_input import ArrowMessages
 from tierlog.tiering.message.batch import Message, MessageBatch, validate_born_ms, validate_topic
@@ -681,7 +681,7 @@ def _readable(texts: Sequence[str], what: str, bounds: NDArray[np.integer[Any]])
 def _naming_the_line(batch: Batch) -> Iterator[None]:
     try:
         yield
-    except InvalidRequestError as error:
+    except StoreError as error:
         if error.position is None or error.path is not None or not 0 <= error.position < batch.counts.messages:
             raise
         text = error.message.removeprefix(f"message {error.position}: ")

@@ -5,8 +5,8 @@ once (``docs/producing.md``). The record says how many were acknowledged, and wh
 is replaced about once a second, and at the end::
 
     {"format": 1, "producer": "load-…", "load": {"files": ["app.log"], "topic": "app", …}, "store_id": "…",
-     "begun_ms": 0, "is_settled": false, "messages": 20000, "stored_ms": 0, "born_ms": 0,
-     "files": [[lines, digest], …], "report": {…}, "crc32": 0}
+     "begun_ms": 0, "is_settled": false, "stored_ms": 0, "born_ms": 0, "files": [[lines, digest], …],
+     "report": {"messages": 20000, …}, "crc32": 0}
 
 What was sent after it was written is in doubt unless ``is_settled``: it is read and sent again under the same numbers,
 which the store remembers for ``produce.window_ms``. If the store's memory does not reach back to what the record says
@@ -40,7 +40,6 @@ class _Record:
     born_ms: int
     store_id: str | None = None
     is_settled: bool = True
-    messages: int = 0
     stored_ms: int | None = None
     files: Sequence[FilePosition] = ()
     report: LoadReport = field(default_factory=LoadReport)
@@ -89,11 +88,6 @@ class LoadProgress:
         return self._record.report
 
     @property
-    def messages(self) -> int:
-        """Number of the messages that were acknowledged."""
-        return self._record.messages
-
-    @property
     def store_id(self) -> str | None:
         """The store that has what was acknowledged, None before anything was sent."""
         return self._record.store_id
@@ -106,7 +100,7 @@ class LoadProgress:
     @property
     def key(self) -> str:
         """The ``Idempotency-Key`` of the next batch."""
-        return f"{self._record.producer}:{self._record.messages}"
+        return f"{self._record.producer}:{self._record.report.messages}"
 
     def begin(self, store_id: str, *, window_from_ms: int | None, window_ms: int) -> None:
         """Notes, durably, that from now on messages may have been appended which the record does not know.
@@ -127,7 +121,7 @@ class LoadProgress:
                 is_known = window_from_ms is not None and window_from_ms <= record.stored_ms
             if not is_known:
                 raise ConflictError(
-                    f"the store has forgotten what it was sent after the {record.messages} messages that are recorded",
+                    f"the store has forgotten what it was sent behind the {record.report.messages} recorded messages",
                     path=str(self._path),
                     hint="look at the topic's newest messages, and load the lines behind them into it without --resume",
                 )
@@ -136,9 +130,8 @@ class LoadProgress:
         self.save()
 
     def acknowledged(self, batch: Batch, stored_ms: int | None) -> None:
-        """Goes on behind a batch, whose last message was stored at a time; None for one without messages."""
+        """Goes on behind a batch that the report has; ``stored_ms`` is the store time of what was stored last."""
         record = self._record
-        record.messages += batch.counts.messages
         record.stored_ms = record.stored_ms if stored_ms is None else stored_ms
         record.files = batch.files
         record.born_ms = record.born_ms if batch.born_ms is None else batch.born_ms

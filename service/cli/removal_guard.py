@@ -39,16 +39,26 @@ def refuse_whole_topic(target: Writer, topic: str, *, would: str, hint: str) -> 
 
 def is_agreed(target: Writer, query: Query, arguments: argparse.Namespace, *, will: str) -> bool:
     """Whether to go on: asks on a terminal, unless ``--yes`` was said, and takes anything but a yes for a no."""
-    if arguments.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not is_asked(arguments):
         return True
     with spinner("counting"):
         found = extent(target, query)
     print(printable(f"{will}: {found}."), file=sys.stderr)
-    sys.stderr.write("It cannot be undone. Go on? [y/N] ")
+    return says_yes("It cannot be undone. Go on?", or_else="nothing was removed")
+
+
+def is_asked(arguments: argparse.Namespace) -> bool:
+    """Whether somebody is to be asked: on a terminal, unless ``--yes`` was said."""
+    return not arguments.yes and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def says_yes(question: str, *, or_else: str) -> bool:
+    """Asks on the terminal; anything but a yes is a no, and ``or_else`` is said."""
+    sys.stderr.write(f"{printable(question)} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
-    say("nothing was removed")
+    say(or_else)
     return False
 
 

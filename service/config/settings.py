@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
-from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -291,19 +290,19 @@ def _is_of_a_service(name: str, value: str) -> bool:
 
 
 def _unknown(variables: Mapping[str, str | None]) -> list[str]:
-    """Returns the names below the prefix that neither are those of settings nor stand below a group."""
+    """Returns the names below the prefix that neither are those of settings nor of a group, or below one."""
     read = _variable_names()
-    groups = tuple(f"{ENV_PREFIX}{name}_".lower() for name, field in Settings.model_fields.items() if _is_group(field))
+    groups = tuple(f"{ENV_PREFIX}{name}_".lower() for name in _groups())
     return sorted(
         name
         for name in variables
-        if name.startswith(ENV_PREFIX.lower()) and name.upper() not in read and not name.startswith(groups)
+        if name.startswith(ENV_PREFIX.lower()) and name.upper() not in read and not f"{name}_".startswith(groups)
     )
 
 
 def _variable_names() -> set[str]:
-    """Returns the names of all variables that anybody reads, groups among them."""
-    settings = {ENV_PREFIX + name.replace(".", "_").upper() for name in _names(Settings)}
+    """Returns the names of all variables that anybody reads."""
+    settings = {ENV_PREFIX + name.replace(".", "_").upper() for name in {*_names(Settings)} - {*_groups()}}
     return settings | _OTHER_VARIABLES | set(ENV_ALIASES.values())
 
 
@@ -326,8 +325,9 @@ def _merge(into: dict[str, object], values: Mapping[str, object]) -> None:
             into[name] = dict(value) if isinstance(value, Mapping) else value
 
 
-def _is_group(field: FieldInfo) -> bool:
-    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+def _groups() -> list[str]:
+    kinds = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return [name for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
 def _names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -127,6 +127,7 @@ def _open_once(
             directory,
             plan=partial(_plan_identity, directory, components, cold_url=cold_url, store_id=store_id),
             connect=partial(_connect, directory=directory, components=components, meter=meter, resources=resources),
+            is_named=store_id is not None,
             resources=resources,
         )
         identity, manifest = volume.identity, volume.manifest

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
 
 from tierlog.index.objects.resident_filters import ResidentFilters
 from tierlog.index.search.dry_run import dry_run
-from tierlog.index.search.query import Answer, Query
+from tierlog.index.search.query import Answer, AxisHint, Query
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.index.search.searcher import Searcher, StoreSearch
 from tierlog.service.config.settings import ColdSettings, Settings
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import StoreError
 from tierlog.tiering.base.fs import FileSystem
+from tierlog.tiering.base.types import EVER, TimeAxis
 from tierlog.tiering.base.worker_pool import WorkerPool
 from tierlog.tiering.cold.reading.archive_reader import ArchiveCache
 from tierlog.tiering.cold.reading.disk_cache import DiskCache
@@ -24,6 +25,8 @@ from tierlog.tiering.objects.object_store import ObjectStore
 
 _LOG = logging.getLogger("tierlog")
 _FILTERS = "filters"
+#: What a look at the other time may take.
+_LOOK_REQUESTS, _LOOK_MS = 16, 2_000
 
 
 def open_caches(
@@ -87,3 +90,35 @@ def answer(
     if query.timeout_ms is None and settings.query.timeout_ms:
         query = replace(query, timeout_ms=settings.query.timeout_ms)
     return searcher.search(stores, query, page_bytes=page_bytes)
+
+
+def with_hint(ask: Callable[[Query], Answer], query: Query, settings: Settings, clock: Clock) -> Answer:
+    """Asks; where a bounded range certainly has nothing, looks once whether it has something by the other time.
+
+    The look asks for one message, with few requests and little time of those that the query has left; its requests are
+    in the bill of the answer. If it fails, the answer is as it would be without it.
+    """
+    begun_s = clock.monotonic_s()
+    found = ask(query)
+    is_bounded = query.time_range != EVER
+    if found.messages or not found.coverage.complete or not is_bounded or query.cursor is not None or query.dry_run:
+        return found
+    requests, time_ms = _LOOK_REQUESTS, _LOOK_MS
+    if query.max_requests is not None:
+        requests = min(requests, query.max_requests - found.coverage.requests)
+    whole_ms = query.timeout_ms or settings.query.timeout_ms
+    if whole_ms:
+        time_ms = min(time_ms, whole_ms - round((clock.monotonic_s() - begun_s) * 1000))
+    if requests < 0 or time_ms <= 0:
+        return found
+    other = TimeAxis.BORN if query.axis is TimeAxis.STORE else TimeAxis.STORE
+    try:
+        look = ask(replace(query, axis=other, limit=1, max_requests=requests, timeout_ms=time_ms))
+    except StoreError:
+        return found
+    coverage, spent = found.coverage, look.coverage
+    coverage.requests, coverage.bytes = coverage.requests + spent.requests, coverage.bytes + spent.bytes
+    coverage.manifest_requests += spent.manifest_requests
+    coverage.cost_usd += spent.cost_usd
+    coverage.round_trips, coverage.waves = coverage.round_trips + spent.round_trips, coverage.waves + spent.waves
+    return replace(found, hint=AxisHint(other)) if look.messages else found

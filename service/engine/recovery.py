@@ -2,7 +2,8 @@
 
 :func:`take_volume` settles who may use the directory:
 
-1. For a new store, steps 3 and 4 come first: one that is refused leaves no trace.
+1. For a new store, steps 3 and 4 come first: one that is refused leaves no trace. It is refused where the archive has
+   a store that it may be meant to go on with, and while the archive cannot tell.
 2. The lock, which goes with the process.
 3. The identity of this open is planned, with a fresh open id.
 4. The archive is asked whose it is and what its tails hold, for seconds at most.
@@ -38,7 +39,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.local.recovery import RecoveringIndex
@@ -53,6 +55,7 @@ from tierlog.tiering.base.errors import (
     StoreMismatchError,
     UnavailableError,
 )
+from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.format.tail import TailHead
@@ -61,8 +64,11 @@ from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topic_deletion import leave_hidden
 from tierlog.tiering.lifecycle.tail_recovery import TailRestorer
 from tierlog.tiering.lifecycle.tail_store import TailMark, TailObjects
+from tierlog.tiering.objects.urls import stores_below
 
 _FIRST_LOOK_S = 3.0
+#: Stores of an archive that a refusal names.
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +101,18 @@ def take_volume(
     *,
     plan: Callable[[], StoreIdentity],
     connect: Callable[[StoreIdentity], ArchiveConnection | None],
+    is_named: bool,
     resources: contextlib.ExitStack,
 ) -> Volume:
     """Locks the directory and records durably who opens it; ``resources`` gets the lock.
 
-    Raises what :func:`plan_identity` and :func:`look_at_archive` do, :class:`StoreLockedError` if another process has
-    the directory; ``store.json`` is as it was then.
+    ``is_named``: somebody chose the store's id. Raises what :func:`plan_identity`, :func:`look_at_archive` and
+    :func:`look_beside` do, :class:`StoreLockedError` if another process has the directory; ``store.json`` is as it was
+    then.
     """
     fs, paths = directory.fs, directory.paths
     # A new store that is refused leaves no trace. Killed here: nothing is in the directory.
-    volume = None if fs.exists(paths.store_json) else _look(directory, plan, connect)
+    volume = None if fs.exists(paths.store_json) else _look(directory, plan, connect, is_named=is_named)
     # From the lock on, nobody else writes here. Killed here: folders without files, as before a new store.
     fs.make_dirs(paths.root)
     resources.enter_context(fs.lock(paths.lock))
@@ -112,7 +120,7 @@ def take_volume(
         fs.make_dirs(folder)
     # A directory that was new may have become somebody's meanwhile. Killed here: an open id that nobody has seen.
     if volume is None or fs.exists(paths.store_json):
-        volume = _look(directory, plan, connect)
+        volume = _look(directory, plan, connect, is_named=is_named)
     # This open may write. Killed here: the old identity or the new one, which names all that the head may hold.
     volume.identity.save(fs, paths)
     # What the bucket's check has found is kept. Killed here: the bucket is asked again.
@@ -125,23 +133,68 @@ def _look(
     directory: StoreDirectory,
     plan: Callable[[], StoreIdentity],
     connect: Callable[[StoreIdentity], ArchiveConnection | None],
+    *,
+    is_named: bool,
 ) -> Volume:
     """Plans the identity and looks at its archive; writes nothing into the directory."""
+    is_new = not directory.fs.exists(directory.paths.store_json)
     identity = plan()
     lost = TailRestorer(TailMark(directory.fs, directory.paths), identity.volume_id)
     archive = connect(identity)
     if archive is None:
         return Volume(identity, lost)
-    first_contact = look_at_archive(archive.manifest, identity, lost, refuse=not directory.read_only)
+    first_contact = None
+    if is_new:
+        look_beside(archive.manifest, identity, directory.paths, is_named=is_named)
+    else:
+        first_contact = look_at_archive(archive.manifest, identity, lost, refuse=not directory.read_only)
     if archive.guard is not None and first_contact is None:
         archive.guard.ask()
     return Volume(identity, lost, archive, first_contact)
 
 
+def look_beside(manifest: ManifestStore, identity: StoreIdentity, paths: StorePaths, *, is_named: bool) -> None:
+    """Refuses to make a new store where the archive has one that it may be meant to go on with; writes nothing.
+
+    That is a store of the same id and, where nobody chose an id, any store: an empty directory with the arguments of
+    a service that was there before is how a lost disk looks. A store beside others gets a name from whoever wants it.
+    Raises :class:`StoreMismatchError`, which names both ways on, and the object store's error if it cannot tell: what
+    could not be read counts as there.
+    """
+    try:
+        if is_named:
+            manifest.check_owner(owner_of(identity))
+            return
+        found = list(islice(stores_below(manifest.objects), _MOST_NAMED))
+    except StoreMismatchError as error:
+        raise StoreMismatchError(error.message, path=error.path, hint=_ways_on(identity, paths)) from error
+    except UnavailableError as error:
+        raise type(error)(
+            f"a new store is made once its archive says that it is not there: {error.message}",
+            path=error.path,
+            hint="try again when it answers",
+        ) from error
+    if found:
+        more = " and more" if len(found) == _MOST_NAMED else ""
+        raise StoreMismatchError(
+            f"there is no store in this directory, but {', '.join(found)}{more} in the archive, and no id was given",
+            path=identity.cold_url,
+            hint=_ways_on(replace(identity, store_id=found[0] if len(found) == 1 else "ID"), paths),
+        )
+
+
+def _ways_on(identity: StoreIdentity, paths: StorePaths) -> str:
+    command = f"tierlog serve --root {paths.root} --cold {identity.cold_url}"
+    return (
+        f"to go on with it after its disk was lost: `{command} --store-id {identity.store_id} --restore` (whoever "
+        f"wrote there is fenced); to make a new store beside it: `{command} --store-id ANOTHER-ID`"
+    )
+
+
 def look_at_archive(
     manifest: ManifestStore, identity: StoreIdentity, lost: TailRestorer, *, refuse: bool
 ) -> str | None:
-    """Refuses an archive of another volume before anything is written; returns why it could not be reached.
+    """Refuses an archive of another volume before a store is opened; returns why it could not be reached.
 
     Without ``refuse``, for reading, the reason is returned too.
 

@@ -25,7 +25,7 @@ from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, cla
 from tierlog.service.engine.checks import check_archive, check_classic, check_index, check_store
 from tierlog.service.engine.opening import StoreParts, open_parts
 from tierlog.service.engine.parts import Components
-from tierlog.service.engine.read_path import answer
+from tierlog.service.engine.read_path import answer, with_hint
 from tierlog.service.engine.removal import remove_due
 from tierlog.service.engine.restore import restore_volume
 from tierlog.service.engine.stats import FileState, ReadinessProblem, count_files, group_lags, stats_of
@@ -230,10 +230,14 @@ class Store:
 
     def query(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
         """Finds messages by key or time over both tiers; a page is about ``page_bytes`` at most."""
-        store = TieredStoreSearch(self.store_id, self._hot, self._index, self._cold_index, self._known)
+
+        def ask(query: Query) -> Answer:
+            store = TieredStoreSearch(self.store_id, self._hot, self._index, self._cold_index, self._known)
+            return answer(self._searcher, [store], query, self._settings, page_bytes)
+
         begun_s = self._clock.monotonic_s()
         with self.tracer.span("query", by="time" if query.key is None else "key", limit=query.limit) as span:
-            found = answer(self._searcher, [store], query, self._settings, page_bytes)
+            found = with_hint(ask, query, self._settings, self._clock)
             span.annotate(**facts_of(found))
         self.counted.answered(query, found, self._clock.monotonic_s() - begun_s)
         return found

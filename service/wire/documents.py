@@ -68,7 +68,7 @@ def body_bytes(message: Json) -> bytes:
 
 
 def answer_json(answer: Answer) -> Json:
-    """Returns a page of a query; ``estimate`` is there only for a dry run."""
+    """Returns a page of a query; ``estimate`` is there only for a dry run, ``hint`` only if there is one."""
     return {"messages": [message_json(message) for message in answer.messages], **answer_metadata(answer)}
 
 
@@ -77,6 +77,8 @@ def answer_metadata(answer: Answer) -> Json:
     found: Json = {"next_cursor": answer.next_cursor, "coverage": answer.coverage.to_json()}
     if answer.estimate is not None:
         found["estimate"] = answer.estimate.to_json()
+    if answer.hint is not None:
+        found["hint"] = answer.hint.to_json()
     return found
 
 

@@ -68,6 +68,7 @@ def post(url: str, bodies: list[str], durability: str) -> None:
 def test_stop_flushes_and_ends_in_time_although_the_bucket_never_answers(
     signal_number: signal.Signals, tmp_path: Path
 ) -> None:
+    Store.open(tmp_path / "store", settings=tiny_settings()).close()  # a new one would wait for its archive
     with black_hole() as endpoint, served(tmp_path, "s3://bucket/prefix", endpoint) as (process, url):
         post(url, ["flushed"], "flushed")
         post(url, ["not flushed yet"], "async")
@@ -110,6 +111,7 @@ def test_open_and_append_work_although_the_bucket_never_answers(tmp_path: Path) 
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
         patch.setenv("NO_PROXY", "127.0.0.1")
         settings = tiny_settings(cold__s3_endpoint=endpoint)
+        Store.open(tmp_path / "store", settings=settings).close()  # a new one would wait for its archive
         engine = Store.open(tmp_path / "store", settings=settings, cold_url="s3://bucket/prefix")
         try:
             engine.append([Message("orders", b"one", ["k"])])

@@ -20,12 +20,13 @@ from tests.conftest import ROOT
 from tierlog.tiering.base import errors as base_errors
 
 NAMES = {
-    "Answer", "Appended", "AppendedColumns", "Archive", "ArchiveReport", "AsyncProducer", "Block", "Boundary",
-    "CostEstimate", "CostRange", "Coverage", "Durability", "Failure", "FileInfo", "Finding", "Findings", "HotKeys",
-    "HotPage", "HotRecord", "HotRecords", "IdempotencyKey", "Message", "MessageReader", "Order", "PendingMessages",
-    "Producer", "PullResult", "PullStatus", "PulledBatch", "Querier", "Query", "QueueInfo", "ReadinessProblem",
-    "Record", "RepairReport", "Settings", "Store", "StoreCoverage", "StoreReader", "StoredMessage", "Tier",
-    "TierCoverage", "TimeAxis", "TimeRange", "Timeline", "TimelineView", "TopicInfo", "errors",
+    "Answer", "Appended", "AppendedColumns", "Archive", "ArchiveReport", "AsyncProducer", "AxisHint", "Block",
+    "Boundary", "CostEstimate", "CostRange", "Coverage", "Durability", "Failure", "FileInfo", "Finding", "Findings",
+    "HotKeys", "HotPage", "HotRecord", "HotRecords", "IdempotencyKey", "Message", "MessageReader", "Order",
+    "PendingMessages", "Producer", "PullResult", "PullStatus", "PulledBatch", "Querier", "Query", "QueueInfo",
+    "ReadinessProblem", "Record", "RepairReport", "Settings", "Store", "StoreCoverage", "StoreReader",
+    "StoredMessage", "Tier", "TierCoverage", "TimeAxis", "TimeRange", "Timeline", "TimelineView", "TopicInfo",
+    "errors",
 }  # fmt: skip
 
 #: Names in public signatures that are not public themselves, and why.
@@ -40,6 +41,7 @@ INNER = {
     ),
     **dict.fromkeys(("AppendResult", "MessageBatch", "LoneMessage"), "between an append and its store"),
     **dict.fromkeys(("HotSnapshot", "IndexSnapshot", "Erasures"), "HotKeys is made by Store.hot_keys"),
+    "MessageFilters": "what the filters of a query say, made by it",
     "RecordVersion": "the version of a record's bytes",
 }
 

@@ -63,7 +63,7 @@ if _FALLOCATE is not None:
     _FALLOCATE.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _M_ARENA_MAX = -8
 _MS_SYNC = 4
-_MADV_POPULATE_WRITE = 23
+_MADV_DONTNEED, _MADV_POPULATE_WRITE = 4, 23
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 
@@ -545,6 +545,21 @@ def populate(mapped: NDArray[np.uint8], start: int, end: int) -> None:
     first = mapped.ctypes.data + start
     page = first - first % mmap.PAGESIZE
     _LIBC.madvise(page, mapped.ctypes.data + end - page, _MADV_POPULATE_WRITE)
+
+
+def forget_code(library: str) -> None:
+    """Lets go of the pages of a library's code in this process; each comes back from the page cache when it is run.
+
+    For one that has done its work, such as a compiler: what was run once would count as memory of the process for good.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:  # not every system has it
+        for line in maps:
+            addresses, rights, *_, path = line.split(maxsplit=5)
+            if rights == "r-xp" and os.path.basename(path.strip()).startswith(
+                library
+            ):  # code alone: data may be private
+                start, end = (int(each, 16) for each in addresses.split("-"))
+                _LIBC.madvise(start, end - start, _MADV_DONTNEED)
 
 
 def punch_hole(fd: int, start: int, end: int) -> bool:

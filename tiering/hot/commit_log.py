@@ -3,9 +3,11 @@
 Segments are created at their full length under a temporary name, made durable and renamed, so a segment that exists
 has its size; bytes after the log's end are zero. Files are named for their first byte's physical offset.
 
-Zeros are written ahead of the log's end, as the first write to a block costs the disk more: as much as the segment
-holds already, between the two bounds of :data:`ZEROS_AHEAD`. Behind them a segment is a hole, so a log takes about
-twice what is in it while it is small. Where the end catches up with the zeros, appends go on into the hole.
+The first write to a block costs the disk more, so zeros are written ahead of the log's end. A log that has filled half
+of a segment gets the whole next one, beside appends and in a file that nobody flushes yet. Below that, and where a log
+outruns its next segment, they are written into the active one, as many as it holds already, between the two bounds of
+:data:`ZEROS_AHEAD`; behind them it is a hole. So a log takes about twice what is in it while it is small. Where the end
+catches up with the zeros, appends go on into the hole.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 from sortedcontainers import SortedDict
 
@@ -33,11 +36,10 @@ _PAGE_BYTES = 4096
 _DISCARD_WAIT_S = 1.0
 #: Written while appends wait, which takes about a millisecond.
 _ZEROS = bytes(1 << 20)
-#: MiB: a gigabyte of dirty pages at once would hold up everybody's flush.
-_UNFLUSHED_ZEROS = 16
-#: Least and most bytes of zeros ahead of the log's end. The most is what a disk writes in the time that it takes to
-#: wake whoever writes them, many times over; a segment is prepared when there is room for no more of them in this one.
-ZEROS_AHEAD = (16 << 20, 256 << 20)
+#: MiB: a gigabyte of dirty pages at once would hold up everybody's flush; in the active file, they share each flush.
+_UNFLUSHED_ZEROS, _UNFLUSHED_ZEROS_OF_ACTIVE = 16, 4
+#: Least and most bytes of zeros ahead of the end, in the active segment.
+ZEROS_AHEAD = (16 << 20, 64 << 20)
 
 
 class GroupCommit:
@@ -118,6 +120,8 @@ class CommitLog:
         self._group_commit = GroupCommit()
         self._flush_guard = FlushGuard()
         self._prepare_lock = threading.Lock()
+        #: Whether somebody waits for the segment that is being prepared, and takes it with the zeros that it has.
+        self._is_awaited = False
         self._prepared: int | None = None
         #: Segments that exist and come next, each with its open file.
         self._reserved: deque[tuple[Segment, File]] = deque()
@@ -231,14 +235,14 @@ class CommitLog:
         if self._fs.free_bytes(self._paths.commitlog) < 2 * _zeros_ahead(self.end - self._last_base):
             return False
         pieces = 0
-        while pieces < _UNFLUSHED_ZEROS and self._write_piece_of_zeros(no_appends):
+        while pieces < _UNFLUSHED_ZEROS_OF_ACTIVE and self._write_piece_of_zeros(no_appends):
             pieces += 1
         if pieces:
             with self._group_commit.taken():  # nobody rolls meanwhile
                 end = self.end
                 self._flush_file()
                 self.flushed = end
-        return pieces == _UNFLUSHED_ZEROS
+        return pieces == _UNFLUSHED_ZEROS_OF_ACTIVE
 
     def _write_piece_of_zeros(self, no_appends: Callable[[], AbstractContextManager[object]]) -> bool:
         with no_appends():
@@ -267,8 +271,12 @@ class CommitLog:
         """Killed before the rename: a temporary file, which is garbage. After it: an empty last segment, which a
         RocketMQ store may have as well."""
         path = self._paths.segment(base_offset)
+        self._is_awaited = True
         with self._prepare_lock:
-            self._prepare(base_offset)
+            try:
+                self._prepare(base_offset)
+            finally:
+                self._is_awaited = False
             self._fs.rename(self._paths.tmp / path.name, path)
             self._prepared = None
             self._fs.flush_dir(self._paths.commitlog)
@@ -276,20 +284,16 @@ class CommitLog:
 
     @property
     def wants_next(self) -> bool:
-        """Whether zeros are to be written beyond the active segment, a quarter of it used, and no next one is prepared.
-
-        A log whose segments are large enough writes as many zeros as records then, whatever the position.
-        """
-        position = self.end - self._last_base
-        if self.segment_bytes - position >= _zeros_ahead(position) or position < self.segment_bytes // 4:
-            return False
-        return not self._reserved and self._prepared != self._last_base + self.segment_bytes
+        """Whether the active segment is half full and the next one is not prepared yet."""
+        base = self._last_base
+        is_there = self._reserved or self._prepared == base + self.segment_bytes
+        return self.end - base >= self.segment_bytes // 2 and not is_there
 
     def prepare_next(self) -> None:
-        """Writes the next segment's first zeros under a temporary name, beside appends, unless that is done.
+        """Writes the next segment's zeros under a temporary name, beside appends, unless it is done or the log closed.
 
-        As many as are written ahead in this one, so that a log which is rolled while it is small stays so. Nothing is
-        done once the log is closed. Killed in here or later: a temporary file, which is garbage.
+        Where the log is rolled though it is small, it gets as many as are written ahead in this one. Killed in here or
+        later: a temporary file, which is garbage.
         """
         with self._prepare_lock:
             if not self._is_closed and not self._reserved:  # another process may hold the store after it is closed
@@ -299,15 +303,32 @@ class CommitLog:
         if self._prepared == base_offset:
             return
         temporary = self._paths.tmp / base_offset_name(base_offset)
-        zeros = _zeros_ahead(self.end - self._last_base)
+        position = self.end - self._last_base
+        zeros = self.segment_bytes if position >= self.segment_bytes // 2 else _zeros_ahead(position)
         try:
-            self._fs.create(temporary, self.segment_bytes, prewrite=prewrite, first_bytes=zeros)
+            self._fs.create(temporary, self.segment_bytes, prewrite=prewrite, first_bytes=min(zeros, ZEROS_AHEAD[0]))
+            if zeros > ZEROS_AHEAD[0]:
+                self._prewrite(temporary, ZEROS_AHEAD[0], min(zeros, self.segment_bytes))
         except StoreError:
             if not self._is_closed:
                 with contextlib.suppress(StoreError):
                     self._fs.unlink(temporary)  # a full disk gets its room back
             raise
         self._prepared = base_offset
+
+    def _prewrite(self, path: Path, start: int, end: int) -> None:
+        """Writes zeros into a file that nobody uses yet, until somebody waits for it."""
+        file = self._fs.open(path)
+        try:
+            for number, position in enumerate(range(start, end, len(_ZEROS)), 1):
+                if self._is_awaited or self._is_closed:
+                    break
+                file.write_at(position, memoryview(_ZEROS)[: end - position])
+                if number % _UNFLUSHED_ZEROS == 0:
+                    file.flush()
+            file.flush()
+        finally:
+            file.close()
 
     def discard_prepared(self) -> None:
         """Gives back the room of a segment that was prepared and not needed.

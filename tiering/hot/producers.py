@@ -137,7 +137,7 @@ class ProducerWindow:
             if (
                 last is not None
                 and last[0] == key
-                and (last[1].end, last[1].physical_end) == (sequence, physical)
+                and (last[1].end, last[1].physical_end, last[1].store_ms) == (sequence, physical, store_ms)
                 and last[1].end - last[1].first < _LONGEST_RUN
             ):
                 self._order.pop()

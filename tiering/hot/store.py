@@ -227,8 +227,7 @@ class HotStore:
             self.flush(seen)
 
     def prepare_segment(self) -> bool:
-        """Writes zeros ahead of the log's end, and prepares the next segment once they reach it; returns whether it
-        did the latter.
+        """Writes zeros ahead of the log's end, and the next segment if this is half full; returns whether the latter.
 
         Called beside appends, so that they find both there. A failure leaves the store as it is: whoever rolls tries
         again.

@@ -39,7 +39,7 @@ from tierlog.service.server.http_server import HttpServer, http_config
 from tierlog.service.server.tls import ServerTls
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import DiskFailedError, InvalidRequestError
-from tierlog.tiering.base.fs import LocalFileSystem
+from tierlog.tiering.base.fs import LocalFileSystem, forget_code
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import Tracer
@@ -352,6 +352,11 @@ def _answer(
         log_level="warning",
         access_log=False,
     )
+
+    def started() -> None:
+        ready(_url(listener, is_tls=tls is not None))
+        threading.Thread(target=_warm_up, name="tierlog-warm-up", daemon=True).start()
+
     # the event loop is one thread among those that work: at 5 ms for each of them, it would hardly get its turn, and at
     # 0.1 ms they would change all the time; a request took a fifth more of either (docs/decisions/0025)
     sys.setswitchinterval(_SWITCH_S)
@@ -360,13 +365,21 @@ def _answer(
         connections=connections,
         settings=settings.serve,
         stopping=stopping,
-        started=lambda: ready(_url(listener, is_tls=tls is not None)),
+        started=started,
         tls=tls,
     )
     # the server hands on the signal that ended it, once the handlers before its own are back: those do nothing
     for number in _SIGNALS:
         signal.signal(number, _ignore)
     server.run(sockets=[listener])
+
+
+def _warm_up() -> None:
+    """Loads every kernel, so that no request waits for it; what loads them has done its work then, and goes."""
+    from tierlog.index.kernels.precompile import compile_all  # which imports every kernel
+
+    compile_all()
+    forget_code("libllvmlite")
 
 
 def _url(listener: socket.socket, *, is_tls: bool) -> str:

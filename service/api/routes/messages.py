@@ -251,6 +251,7 @@ class PagedQuery:
         self._query = query
         self._coverage: Json = {}
         self._cursor: str | None = query.cursor
+        self._hint: Json = {}
 
     def pages(self) -> Iterator[list[StoredMessage]]:
         """The messages of each page, until one has no next."""
@@ -259,6 +260,8 @@ class PagedQuery:
             answer = self._ask(query)
             self._coverage = merged_coverage(self._coverage, answer.coverage.to_json())
             self._cursor = answer.next_cursor
+            if answer.hint is not None:
+                self._hint = {"hint": answer.hint.to_json()}
             yield answer.messages
             is_spent = answer.coverage.examined_to_ms is not None and answer.coverage.cut_by == "budget"
             if answer.next_cursor is None or is_spent:
@@ -270,7 +273,7 @@ class PagedQuery:
 
     def metadata(self) -> Json:
         """Returns what stands beside the messages of all pages so far."""
-        return {"next_cursor": self._cursor, "coverage": self._coverage}
+        return {"next_cursor": self._cursor, "coverage": self._coverage, **self._hint}
 
 
 async def download(request: Request, query: PagedQuery, media_type: str, name: str) -> Response:

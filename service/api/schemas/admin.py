@@ -13,16 +13,17 @@ _COUNT = Field(ge=0)
 
 
 def _some_or_all(schema: dict[str, Any]) -> None:
-    schema["anyOf"] = [
-        {"required": [name], "properties": {name: which}}
-        for name, which in (
-            ("key", {"type": "string"}),
-            ("from", {"not": {"const": 0}}),
-            ("to", {"not": {"const": END_OF_TIME_MS}}),
-            ("all", {"const": True}),
-            ("dry_run", {"const": True}),
-        )
+    def given(name: str, which: dict[str, Any]) -> dict[str, Any]:
+        return {"required": [name], "properties": {name: which}}
+
+    is_true = {"const": True}
+    some = [
+        given("key", {"type": "string"}),
+        given("from", {"not": {"const": 0}}),
+        given("to", {"not": {"const": END_OF_TIME_MS}}),
     ]
+    schema["anyOf"] = [*some, given("all", is_true), given("dry_run", is_true)]
+    schema["not"] = {**given("all", is_true), "anyOf": some}
 
 
 class EraseIn(StrictModel):

@@ -428,6 +428,13 @@ class MessageOut(BaseModel):
     body_compressed: Literal[True] = absent("there only if a compressed body could not be inflated: it is as stored")
 
 
+class HintOut(BaseModel):
+    """The other of the two times by which the range has messages."""
+
+    time: TimeAxis = Field(description="ask with this `time`")
+    detail: str
+
+
 class QueryOut(BaseModel):
     """A page; ``coverage`` says what was searched for it. A dry run has no messages but an ``estimate``."""
 
@@ -435,6 +442,7 @@ class QueryOut(BaseModel):
     next_cursor: str | None = Field(description="null: there is nothing behind this page")
     coverage: CoverageOut
     estimate: EstimateOut = absent("of a dry run only")
+    hint: HintOut = absent("where a range has nothing by the time asked for, but something by the other one")
 
 
 class PullOut(BaseModel):

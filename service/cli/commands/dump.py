@@ -29,11 +29,11 @@ HELP = "show any file or object, of tierlog or of RocketMQ, in readable form"
 EXAMPLES = (
     (
         "a commit log's records",
-        "tierlog dump ./store/commitlog/00000000000000000000 --records --limit 10",
+        "tierlog dump ./store/commitlog/00000000000000000000 --limit 10",
     ),
     (
-        "an object of the archive",
-        "tierlog dump s3://bucket/prefix/store/manifest.json --format json",
+        "what the archive of a store holds",
+        "tierlog dump s3://bucket/prefix/store/head --format json",
     ),
 )
 _PAGE_ROWS = 500

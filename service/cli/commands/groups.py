@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from tierlog.service.cli.arguments import add_format, add_target, asked_times
 from tierlog.service.cli.errors import say
 from tierlog.service.cli.output import print_done, rows_out
 from tierlog.service.cli.output_style import OutputStyle
+from tierlog.service.cli.removal_guard import is_asked, says_yes
 from tierlog.service.cli.signals import interruptible
 from tierlog.service.cli.targets import Groups, open_groups
 from tierlog.service.exit_codes import DONE, NOTHING
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", metavar="T", help="with --reset-to: only queues of this topic")
     parser.add_argument("--queue", type=int, metavar="Q", help="with --reset-to: only queues with this id")
     parser.add_argument("--dry-run", action="store_true", help="with --reset-to: only show what would change")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask on a terminal")
     add_format(parser, times=True)
     add_target(parser, writes=True)
 
@@ -152,14 +152,14 @@ def _reset(target: Groups, arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _show_changes(_planned(target, arguments.group, to, queues), arguments)
         return DONE
-    _check_can_ask(arguments)
     plan = _planned(target, arguments.group, to, queues)
-    if not arguments.yes:
+    is_shown = is_asked(arguments)
+    if is_shown:
         _show_changes(plan, arguments)
-        if not _is_agreed(f"reset {len(plan)} queues of group {arguments.group!r}?"):
+        if not says_yes(f"Reset {len(plan)} queues of group {arguments.group!r}?", or_else="nothing was changed"):
             return NOTHING
     done = target.reset_group(arguments.group, to, queues, dry_run=False)
-    if arguments.yes:
+    if not is_shown:
         _show_changes(done, arguments)
     say(f"group {arguments.group!r} goes on there in {len(done)} queues")
     return DONE
@@ -244,31 +244,17 @@ def _change_cells(row: Json) -> Json:
 
 def _delete(target: Groups, arguments: argparse.Namespace) -> int:
     name: str = arguments.group
-    _check_can_ask(arguments)
     group = target.group(name)
     if group["members"]:
         raise ConflictError(f"group {name!r} has {len(group['members'])} live members", hint="stop its consumers first")
     committed = sum(queue["offset"] is not None for queue in group["queues"])
-    if not arguments.yes and not _is_agreed(f"forget group {name!r} with its offsets in {committed} queues?"):
+    question = f"Forget group {name!r} with its offsets in {committed} queues?"
+    if is_asked(arguments) and not says_yes(question, or_else="nothing was changed"):
         return NOTHING
     target.remove_group(name)
     print_done({"group": name, "removed": True}, arguments)
     say(f"group {name!r} is forgotten")
     return DONE
-
-
-def _check_can_ask(arguments: argparse.Namespace) -> None:
-    if not arguments.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidRequestError("nobody can be asked here", hint="--yes does it without asking")
-
-
-def _is_agreed(question: str) -> bool:
-    """Asks on the terminal; anything but yes is no."""
-    print(f"tierlog: {question} [y/N] ", end="", file=sys.stderr, flush=True)
-    is_yes = sys.stdin.readline().strip().lower() in ("y", "yes")
-    if not is_yes:
-        say("nothing was changed")
-    return is_yes
 
 
 def _number(value: int | None) -> str | None:

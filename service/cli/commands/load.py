@@ -18,7 +18,13 @@ from tierlog.service.cli.signals import Stopped, stop_flag
 from tierlog.service.cli.targets import Writer, open_writer, settings_of
 from tierlog.service.exit_codes import DONE, NOTHING, exit_code
 from tierlog.tiering.base.clock import SystemClock
-from tierlog.tiering.base.errors import ForbiddenError, InvalidRequestError, StoreError, TopicNotFoundError
+from tierlog.tiering.base.errors import (
+    ForbiddenError,
+    InvalidRequestError,
+    KeyReusedError,
+    StoreError,
+    TopicNotFoundError,
+)
 from tierlog.tiering.base.progress_bar import bar
 from tierlog.tiering.base.types import Durability
 
@@ -272,7 +278,14 @@ class _Loading:
 
     def _append(self, messages: Sequence[Message]) -> None:
         key = None if self.progress is None else self.progress.key
-        self.stored_ms = self.target.append(messages, Durability(self.arguments.durability), key)
+        try:
+            self.stored_ms = self.target.append(messages, Durability(self.arguments.durability), key)
+        except KeyReusedError as error:
+            raise InvalidRequestError(
+                "an earlier run of this load has sent another line in this place",
+                position=error.position,
+                hint="a load goes on only where its files are what they were, or have only grown",
+            ) from error
 
     def _acknowledged(self, batch: Batch) -> None:
         if self.progress is not None:

@@ -41,13 +41,15 @@ EXAMPLES = (
 _MOST = 10_000
 
 
-def cost_line(coverage: Json) -> str:
-    """Writes the cost and depth of an answer for a terminal."""
-    files = coverage["index_files"]
+def coverage_line(coverage: Json) -> str:
+    """Writes for a terminal whether an answer is complete, what it cost and what was examined for it."""
+    files, messages = coverage["index_files"], coverage.get("messages", {})
+    state = "complete" if coverage["complete"] else f"incomplete: {_why_incomplete(coverage)}"
     asked = f"{coverage['requests']:,} requests, {coverage['manifest_requests']:,} of them for the manifest"
     paid = f"{coverage['bytes']:,} bytes, {coverage['cost_usd']:.7f} USD, {coverage['round_trips']} round trips"
     parts = [f"{count:,} {what}" for what, count in files.items() if count or what == "considered"]
-    return f"{asked}; {paid}; index files: {', '.join(parts)}"
+    examined = f"; {messages['read']:,} messages examined" if messages.get("read") != messages.get("matched") else ""
+    return f"{state}; {asked}; {paid}; index files: {', '.join(parts)}{examined}"
 
 
 def estimate_lines(estimate: Json, coverage: Json) -> str:
@@ -87,7 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=_seconds, metavar="S", help="answer after S seconds, or 2m, with what is known"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what it may cost, and read only the manifest")
-    parser.add_argument("--coverage", action="store_true", help="show what was searched and what it cost")
+    parser.add_argument(
+        "--coverage", action="store_true", help="show what was searched and what it cost: in a table one line"
+    )
     parser.add_argument("--all", action="store_true", help="follow the cursor to the end")
     parser.add_argument("--cursor", metavar="C", help="go on behind an earlier page")
     parser.add_argument("-v", "--full", action="store_true", help="in a table every field, and bodies whole")
@@ -124,19 +128,22 @@ def _show(target: Reader, arguments: argparse.Namespace) -> int:
         if not arguments.all or cursor is None or _is_spent(page["coverage"], arguments):
             break
     beside = {"next_cursor": cursor, "coverage": coverage}
+    hint = page.get("hint")
+    if hint is not None:
+        beside["hint"] = hint
     form = look.form
     out.end(**beside)
     if arguments.coverage and form != "json":
         # where rows have one shape, the coverage would be a row of another: it goes beside them
         stream = sys.stdout if form in ("ndjson", "table") else sys.stderr
-        if form == "table":
-            print(cost_line(coverage))
-        print(json.dumps(beside, indent=2 if form == "table" else None), file=stream, flush=True)
+        print(coverage_line(coverage) if form == "table" else json.dumps(beside), file=stream, flush=True)
     if not coverage["complete"]:
-        say(_incomplete(coverage))
+        reason = _why_incomplete(coverage)
+        goes_on = f"; go on with --cursor {cursor}" if coverage.get("examined_to_ms") is not None else ""
+        say(f"the answer is incomplete: {reason}{goes_on}")
         return INCOMPLETE
     if not found:
-        say("nothing found")
+        say("nothing found" if hint is None else f"nothing found; {hint['detail']}: add --time {hint['time']}")
         return NOTHING
     if cursor is not None:
         say(f"cut by the limit; more with --all, or with --cursor {cursor}")
@@ -206,8 +213,8 @@ def _question(arguments: argparse.Namespace, cursor: str | None, within: tuple[i
     )
 
 
-def _incomplete(coverage: Json) -> str:
+def _why_incomplete(coverage: Json) -> str:
     reasons = [f"cut by {coverage['cut_by']}"] if coverage["cut_by"] else []
     reasons += [f"{store['store_id']}: {store['error']}" for store in coverage["stores"] if store["error"]]
     reasons += [f"{failure['object']}: {failure['error']}" for failure in coverage["failures"][:3]]
-    return "the answer is incomplete: " + ("; ".join(reasons) or "not all of the range was searched")
+    return "; ".join(reasons) or "not all of the range was searched"

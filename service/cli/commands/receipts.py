@@ -21,7 +21,7 @@ EXAMPLES = (
     ),
     (
         "one of them whole",
-        "tierlog receipts 01JD2Q8Z --root ./store --format json",
+        "tierlog receipts 5a697c4b00f1e2d3 --root ./store --format json",
     ),
 )
 

@@ -41,7 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument("--cold", metavar="URL", help="its archive (remembered): file:///dir or s3://bucket/prefix")
     group.add_argument(
-        "--store-id", metavar="ID", help="a new store's id; with --restore: which one, if several lie there"
+        "--store-id",
+        metavar="ID",
+        help="a new store's id, needed beside others; with --restore: which one, if several lie there",
     )
     group.add_argument(
         "--restore",

@@ -71,7 +71,7 @@ class TailedQueues:
 
         With a tag these go as far back as it takes.
         """
-        page = min(max(1, count // max(1, len(self.offsets)) + 1), _QUEUE_PAGE)
+        page = min(count // max(1, len(self.offsets)) + 1, _QUEUE_PAGE)
         streams = [self._backward(queue_id, page) for queue_id in sorted(self.offsets)]
         newest_first = heapq.merge(*streams, key=_place, reverse=True)
         return list(islice(newest_first, count))[::-1]
@@ -133,8 +133,8 @@ class TailedQueues:
         """Yields the messages of a queue from its end; each page is read forward, the next one is twice as long."""
         end, least = self.offsets[queue_id], 0
         while end > least:
-            begin, found = max(least, end - page), list[Json]()
-            offset = begin
+            found: list[Json] = []
+            begin = offset = max(least, end - page)
             while offset < end:
                 pulled = self._target.pull(self._topic, queue_id, offset, end - offset, tag=self._tag)
                 found += [message for message in pulled["messages"] if message["queue_offset"] < end]

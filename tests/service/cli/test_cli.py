@@ -270,15 +270,61 @@ def test_a_dry_run_shows_the_estimate_and_is_0_though_nothing_was_searched(
         assert shown["coverage"]["cut_by"] == "dry_run"
 
 
-def test_a_table_with_coverage_says_cost_and_depth_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_with_coverage_says_whether_it_is_complete_and_what_it_cost_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     arguments = build_parser().parse_args(["query", "t", "--coverage", "--format", "table"])
     found = page(1, None, manifest_requests=1, cost_usd=1.2e-6, round_trips=2, bytes=70_000)
     query._show(Pages(found), arguments)  # type: ignore[arg-type]
-    line = next(line for line in capsys.readouterr().out.splitlines() if "round trips" in line)
+    *_, line = capsys.readouterr().out.splitlines()
     assert line == (
-        "3 requests, 1 of them for the manifest; 70,000 bytes, 0.0000012 USD, 2 round trips; "
+        "complete; 3 requests, 1 of them for the manifest; 70,000 bytes, 0.0000012 USD, 2 round trips; "
         "index files: 1 considered, 1 searched"
     )
+
+
+def test_a_line_of_coverage_says_what_is_missing_and_how_much_was_examined(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = build_parser().parse_args(["query", "t", "--coverage", "--format", "table", "--where", "a=b"])
+    found = page(1, CURSOR, complete=False, cut_by="timeout", manifest_requests=1, cost_usd=0.0, round_trips=2)
+    found["coverage"] |= {"examined_to_ms": 5, "messages": {"read": 70_000, "matched": 1}}
+    assert query._show(Pages(found), arguments) == INCOMPLETE  # type: ignore[arg-type]
+    out, err = capsys.readouterr()
+    *_, line = out.splitlines()
+    assert line.startswith("incomplete: cut by timeout; 3 requests")
+    assert line.endswith("70,000 messages examined")
+    assert f"go on with --cursor {CURSOR}" in err
+
+
+def test_all_goes_on_after_a_time_out_that_left_a_cursor_but_not_after_one_that_was_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def cut(by: str) -> Json:
+        found = page(1, CURSOR, complete=False, cut_by=by)
+        found["coverage"] |= {"examined_to_ms": 5}
+        return found
+
+    for flags, by, code, count in (
+        ([], "timeout", DONE, 3),
+        (["--timeout", "9"], "timeout", INCOMPLETE, 1),
+        ([], "budget", INCOMPLETE, 1),
+    ):
+        arguments = build_parser().parse_args(["query", "t", "--all", "--format", "json", "--tag", "x", *flags])
+        assert query._show(Pages(cut(by), page(2, None)), arguments) == code  # type: ignore[arg-type]
+        answer = json.loads(capsys.readouterr().out)
+        assert len(answer["messages"]) == count
+        assert answer["coverage"]["complete"] == (code == DONE)
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_hint_to_the_other_time_is_a_sentence_with_the_flag_and_the_code_stays_1(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = build_parser().parse_args(["query", "t", "--from", "1", "--format", form])
+    found = page(0, None) | {"hint": {"time": "born", "detail": "nothing was stored, but something was born"}}
+    assert query._show(Pages(found), arguments) == NOTHING  # type: ignore[arg-type]
+    out, err = capsys.readouterr()
+    assert "nothing was stored, but something was born: add --time born" in err
+    assert form == "table" or json.loads(out)["hint"] == found["hint"]
 
 
 @pytest.mark.parametrize(("text", "ms"), [("2", 2000), ("0.25", 250), ("500ms", 500), ("2m", 120_000)])

@@ -50,6 +50,19 @@ def test_each_value_says_where_it_comes_from(
     }  # fmt: skip
 
 
+def test_variables_that_nothing_reads_are_told_when_a_service_starts_and_with_the_settings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIERLOG_FLAVOUR", "mild")
+    assert main(["config", "--changed"]) == DONE
+    assert capsys.readouterr().err == "tierlog: TIERLOG_FLAVOUR is in the environment, and nothing reads it\n"
+    assert main(["serve", "--role", "querier"]) == WRONG_USE
+    assert "TIERLOG_FLAVOUR is in the environment" in capsys.readouterr().err
+    monkeypatch.setenv("TIERLOG_SERV_PORT", "9000")
+    assert main(["config"]) == WRONG_USE
+    assert "did you mean TIERLOG_SERVE_PORT?" in capsys.readouterr().err
+
+
 def test_every_setting_of_the_reference_page_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     text = page()
     found = asked(capsys)

@@ -167,14 +167,14 @@ def test_append_finds_the_next_segment_made(world: HotWorld) -> None:
     names = created(world.fs)
     fill(hot, "a", 4)
     assert not hot.prepare_segment(), "too early"
-    fill(hot, "a", 4)
+    fill(hot, "a", 8)
     assert hot.prepare_segment()
     assert not hot.prepare_segment(), "made already"
     assert names == ["0" * 16 + "4096"]
     fill(hot, "a", 20)
     assert hot.log.last_base == 4096
     assert names == ["0" * 16 + "4096"], "appending made a segment although one was ready"
-    assert queue_offsets(hot, "a") == list(range(28))
+    assert queue_offsets(hot, "a") == list(range(32))
     assert check_store(hot) == []
 
 
@@ -194,7 +194,7 @@ def test_a_segment_that_was_made_and_not_needed_leaves_nothing(world: HotWorld) 
 def test_no_room_to_make_the_next_segment_ahead_stops_nobody(world: HotWorld) -> None:
     fs = FaultyFileSystem(world.fs)
     hot = world.open(fs=fs)
-    fill(hot, "a", 8)
+    fill(hot, "a", 12)
     fs.refuse("create", "*/tmp/*", error=DiskFullError("no space left"))
     with pytest.raises(DiskFullError):
         hot.prepare_segment()
@@ -202,7 +202,7 @@ def test_no_room_to_make_the_next_segment_ahead_stops_nobody(world: HotWorld) ->
     assert hot.guard.read_only_reason is None
     fs.heal()
     fill(hot, "a", 20)
-    assert queue_offsets(hot, "a") == list(range(29))
+    assert queue_offsets(hot, "a") == list(range(33))
 
 
 def test_a_roll_by_age_makes_the_segment_before_it_stops_appends(world: HotWorld) -> None:
@@ -223,7 +223,7 @@ def test_a_roll_by_age_makes_the_segment_before_it_stops_appends(world: HotWorld
 def test_background_makes_the_next_segment(tmp_path: Path) -> None:
     engine = Store.open(tmp_path, settings=tiny_settings())
     engine.start()
-    engine.append([Message("orders", b"x" * 30_000)])
+    engine.append([Message("orders", b"x" * 40_000)])
     wait_until(lambda: bool(list((tmp_path / "tmp").glob("0*65536"))), "no segment was prepared")
     engine.close()
     assert not list((tmp_path / "tmp").iterdir())

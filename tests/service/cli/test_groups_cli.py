@@ -123,14 +123,18 @@ def test_a_group_of_a_store_that_is_not_served_is_moved_and_deleted(world: World
         ("billing", "--reset-to", "11", "--queue", "0", "--yes"),
         ("billing", "--reset-to", "1772344800345", "--yes"),
         ("billing", "--reset-to", "soon", "--yes"),
-        ("billing", "--reset-to", "first"),
-        ("billing", "--delete"),
     ],
 )
 def test_what_makes_no_sense_is_refused(world: World, url: str, run: Run, argv: tuple[str, ...]) -> None:
-    """The last two ask, and nobody is there."""
     run(*argv, "--url", url, code=WRONG_USE)
     assert world.offsets() == [4]
+
+
+def test_a_script_is_asked_nothing(world: World, url: str, run: Run) -> None:
+    run("billing", "--reset-to", "latest", "--url", url)
+    assert world.offsets() == [10, 10]
+    run("billing", "--delete", "--url", url)
+    run("--url", url, code=NOTHING)
 
 
 def test_a_group_with_members_is_neither_moved_nor_deleted(world: World, url: str, run: Run) -> None:
@@ -147,7 +151,7 @@ def test_on_a_terminal_one_is_asked_first(world: World, url: str) -> None:
     assert asked.code == NOTHING
     assert asked.lines[1].split() == ["topic", "store", "queue", "committed", "new", "by"]
     assert asked.lines[2].split() == ["orders", "store-a", "0", "4", "10", "+6"]
-    assert "reset 2 queues of group 'billing'? [y/N]" in asked.text
+    assert "Reset 2 queues of group 'billing'? [y/N]" in asked.text
     assert "nothing was changed" in asked.text
     assert world.offsets() == [4]
     assert in_terminal(*reset, typed="y\n").code == DONE

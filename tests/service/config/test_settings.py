@@ -92,9 +92,11 @@ def test_a_mistyped_variable_is_refused_with_what_was_meant(
 
 
 def test_a_variable_that_is_like_no_other_is_told_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIERLOG_FLAVOUR", "mild")
+    for name in ("TIERLOG_FLAVOUR", "TIERLOG_HOST", "TIERLOG_PORT"):
+        monkeypatch.setenv(name, "8080")
+    monkeypatch.setenv("TIERLOG_HOT", "{}")
     assert Settings.load() == Settings()
-    assert unknown_variables() == ["TIERLOG_FLAVOUR"]
+    assert unknown_variables() == ["TIERLOG_FLAVOUR", "TIERLOG_HOST", "TIERLOG_PORT"]
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def test_a_dead_bucket_opens_and_is_asked_before_the_first_commit(tmp_path: Path
     clock = ManualClock()
     inner = broken_cas.IgnoresIfMatch(clock)
     store = FaultyObjectStore(inner)
+    Store.open(tmp_path / "store", settings=tiny_settings(), clock=clock).close()  # one without an archive, till now
     store.die()
     engine = opened(tmp_path / "store", store, clock)
     try:

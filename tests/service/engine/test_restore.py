@@ -302,6 +302,49 @@ def test_dead_bucket_never_makes_a_new_store(world: World) -> None:
     assert not world.fs.exists(world.place("b"))
 
 
+def test_a_dead_bucket_makes_no_new_store_without_a_restore_either(world: World) -> None:
+    """Who cannot ask does not know that the store is not there."""
+    filled(world).close()
+    faulty = FaultyObjectStore(world.objects)
+    faulty.die()
+    for store_id in (STORE_ID, "other", None):
+        with pytest.raises(ObjectStoreUnavailableError, match="once its archive says"):
+            world.open("b", objects=faulty, store_id=store_id)
+    assert not world.fs.exists(world.place("b"))
+
+
+@pytest.mark.parametrize("store_id", [STORE_ID, None], ids=["its id", "no id"])
+def test_an_empty_directory_without_restore_makes_no_second_store(world: World, store_id: str | None) -> None:
+    """The disk is lost, and the command that served it is typed again."""
+    filled(world).close()
+    before = [info.key for info in world.objects.list("")]
+    with pytest.raises(StoreMismatchError) as caught:
+        world.open("b", store_id=store_id)
+    command = f"`tierlog serve --root {world.place('b')} --cold {URL} --store-id"
+    assert f"{command} {STORE_ID} --restore`" in (caught.value.hint or "")
+    assert f"{command} ANOTHER-ID`" in (caught.value.hint or "")
+    assert not world.fs.exists(world.place("b"))
+    assert [info.key for info in world.objects.list("")] == before
+    assert numbers_of(read_all(world.open("b", restore=True), "orders", 0)) == list(range(60))
+
+
+def test_of_several_stores_the_refusal_names_some_and_leaves_the_choice(world: World) -> None:
+    for number in range(7):
+        world.open(f"v{number}", store_id=f"store-{number}").archive(everything=True)
+    with pytest.raises(StoreMismatchError, match="store-0, store-1, .* and more in the archive") as caught:
+        world.open("b", store_id=None)
+    assert "--store-id ID --restore" in (caught.value.hint or "")
+
+
+def test_a_first_store_needs_no_id_and_one_beside_it_needs_one(world: World) -> None:
+    first = world.open("a", store_id=None)
+    first.archive(everything=True)
+    first.close()
+    assert world.open("a", store_id=None).store_id == first.store_id, "it is opened again as ever"
+    world.open("b", store_id="beside").archive(everything=True)
+    assert {info.key.partition("/")[0] for info in world.objects.list("")} >= {first.store_id, "beside"}
+
+
 def test_several_stores_below_the_prefix_need_a_name(world: World) -> None:
     filled(world).close()
     other = world.open("x", store_id="other")

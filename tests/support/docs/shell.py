@@ -68,12 +68,13 @@ class Shell:
                 raise AssertionError(f"{command}\nended: {text}")
         raise AssertionError(f"{command}\nnever said {until}: {text}")
 
-    def stop(self, pid: int, number: signal.Signals = signal.SIGINT) -> None:
-        """End what was left running, and wait for it."""
+    def stop(self, pid: int, number: signal.Signals = signal.SIGINT) -> int:
+        """End what was left running, and wait for it; returns its exit code."""
         self._left.remove(pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        self._tell(f"wait {pid} 2>/dev/null; printf '0\\n' >&{self._ended}")
+        code, _ = self._tell(f"wait {pid} 2>/dev/null; printf '%d\\n' $? >&{self._ended}")
+        return int(code)
 
     def close(self) -> None:
         """End everything."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -241,8 +243,8 @@ def test_a_log_takes_no_more_than_it_holds_again_and_keeps_zeros_ahead_of_its_en
             prepared_at = position
         fill(hot, "a", 10)
     assert prepared_at is not None
-    assert 0 < (512 << 10) - prepared_at <= most, "the next segment is made when the log nears it"
-    assert 0 < hole(world, 512 << 10) <= most + 4096, "and has the zeros that are ahead of the end there"
+    assert 256 << 10 <= prepared_at < 260 << 10, "the next segment is made when this one is half full"
+    assert hole(world, 512 << 10) == 512 << 10, "and has all its zeros"
     assert check_store(world.open_again(hot)) == []
 
 
@@ -252,6 +254,30 @@ def test_a_segment_that_is_rolled_while_it_is_small_is_followed_by_a_small_one(s
     fill(hot, "a", 3)
     hot.roll()
     assert hole(world, 512 << 10) == small_zeros[0]
+
+
+def test_who_needs_the_next_segment_does_not_wait_for_all_its_zeros(small_zeros: tuple[int, int]) -> None:
+    world = HotWorld(segment_bytes=512 << 10)
+    fs = FaultyFileSystem(world.fs)
+    hot = world.open(fs=fs)
+    while not hot.log.wants_next:
+        fill(hot, "a", 100)
+    hold = fs.hold("write_at", "*/tmp/*")
+    preparing = threading.Thread(target=hot.prepare_segment)
+    preparing.start()
+    hold.wait_until_reached()
+    waiting = threading.Thread(target=hot.log.reserve, args=(1,))
+    waiting.start()
+    while not hot.log._is_awaited:
+        time.sleep(0.001)
+    hold.release()
+    waiting.join(10)
+    preparing.join(10)
+    assert hole(world, 512 << 10) == small_zeros[0] + 4096, "the piece that was under way, and no other"
+    hot.roll()
+    hot.prepare_segment()
+    fill(hot, "a", 10)
+    assert check_store(hot) == []
 
 
 @pytest.mark.usefixtures("small_zeros")

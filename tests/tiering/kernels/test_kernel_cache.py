@@ -6,9 +6,12 @@ import json
 import platform
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numba
 import pytest
@@ -81,10 +84,10 @@ def test_a_processor_that_lacks_what_they_need_compiles_its_own_and_says_so(
     assert not list(chosen.folder.iterdir())
     said: list[str] = []
 
-    def compile_all(progress: Callable[[int, int], None]) -> int:
+    def compile_all(progress: Callable[[int, int], None]) -> bool:
         for number in range(1, 26):
             progress(number, 25)
-        return 25
+        return True
 
     compile_at_first_start(chosen, said.append, compile_all)
     assert said[0].startswith("this processor lacks tensor-9")
@@ -97,11 +100,11 @@ def test_the_first_start_of_all_shows_how_far_it_is_and_no_later_one_compiles(pr
     said: list[str] = []
     calls: list[int] = []
 
-    def compile_all(progress: Callable[[int, int], None]) -> int:
+    def compile_all(progress: Callable[[int, int], None]) -> bool:
         calls.append(1)
         for number in range(1, 13):
             progress(number, 12)
-        return 12
+        return True
 
     compile_at_first_start(chosen, said.append, compile_all)
     assert [line.split(" kernels")[0] for line in said] == [
@@ -113,8 +116,37 @@ def test_the_first_start_of_all_shows_how_far_it_is_and_no_later_one_compiles(pr
     assert len(calls) == 1
 
 
+def test_a_compilation_that_was_cut_off_is_taken_up_by_the_next_start(prefix: Path, tmp_path: Path) -> None:
+    shutil.rmtree(prefix)
+    chosen = _choose(prefix, tmp_path / "home")
+    outcomes = [False, True]
+    for _ in range(3):
+        compile_at_first_start(chosen, print, lambda progress: outcomes.pop(0))
+    assert outcomes == []
+
+
+def test_kernels_are_compiled_by_a_process_that_ends_and_leaves_no_compiler_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The compiler leaves 250 MB behind, which an idle service kept."""
+    begun: list[list[str]] = []
+    line = "import sys; print(1, 2, flush=True); print(2, 2, flush=True); sys.exit(int(sys.argv[1]))"
+    real = subprocess.Popen
+
+    def popen(command: list[str], **named: Any) -> Any:
+        begun.append(command)
+        return real([sys.executable, "-c", line, str(len(begun) - 1)], **named)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    told: list[tuple[int, int]] = []
+    assert kernel_compilation._compile_beside(lambda done, of: told.append((done, of)))
+    assert told == [(1, 2), (2, 2)]
+    assert begun == [[sys.executable, "-m", kernel_compilation.__name__]]
+    assert not kernel_compilation._compile_beside(lambda done, of: None), "it failed"
+
+
 def test_kernels_that_are_shipped_need_no_first_start(prefix: Path, tmp_path: Path) -> None:
-    def compile_all(progress: Callable[[int, int], None]) -> int:
+    def compile_all(progress: Callable[[int, int], None]) -> bool:
         raise AssertionError("there was nothing to compile")
 
     compile_at_first_start(_choose(prefix, tmp_path / "home"), print, compile_all)
@@ -130,9 +162,9 @@ def test_the_same_sources_at_another_place_are_compiled_again(
     shutil.copytree(tmp_path / "tiering", tmp_path / "elsewhere")
     for place in ("tiering", "tiering", "elsewhere"):
 
-        def compile_all(progress: Callable[[int, int], None], place: str = place) -> int:
+        def compile_all(progress: Callable[[int, int], None], place: str = place) -> bool:
             compiled.append(place)
-            return 1
+            return True
 
         monkeypatch.setattr(kernel_compilation, "_KERNELS", (tmp_path / place,))
         compile_at_first_start(_choose(tmp_path, tmp_path / "home"), print, compile_all)

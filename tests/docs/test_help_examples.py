@@ -1,0 +1,166 @@
+"""Every example of every ``tierlog COMMAND --help`` is run as it stands there, and ends well.
+
+Only what no help text can know is put in its place: addresses, paths, and ids that a store gives. A new command's
+examples are run as soon as the command is among ``COMMANDS``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.docs.shell import Shell
+from tests.support.objects.real_s3 import free_port
+from tests.support.rocketmq.golden import unpack
+from tests.support.stores.engines import tiny_settings
+from tierlog.index.search.query import Query
+from tierlog.service import main
+from tierlog.service.engine.store import Store
+from tierlog.tiering.base.clock import ManualClock, SystemClock
+from tierlog.tiering.base.times import parse_time
+from tierlog.tiering.message.batch import Message
+
+EXAMPLES = {"tierlog": main.EXAMPLES} | {
+    module.__name__.rpartition(".")[2]: module.EXAMPLES for module in main.COMMANDS
+}
+#: Sizes as those of the broker's store, for which the same variables count.
+_SEGMENT_BYTES, _QUEUE_FILE_UNITS = 262_144, 100
+_QUEUES, _MESSAGES = 4, 5_200
+_BEGIN_MS = parse_time("2026-03-01T10:00:00Z")
+#: What goes on until it is stopped: what it says when it is ready, and how people end it.
+_LASTING = {
+    r"\btierlog serve\b": (("serving http", "querying at http"), signal.SIGTERM),
+    r"--follow\b": (("message_id",), signal.SIGINT),
+}
+#: Commands about a cluster; all others see the archive of one store.
+_OF_CLUSTERS = ("cluster", "route")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A folder in which the examples make sense, as it was made first; ids of what is in it."""
+
+    folder: Path
+    kept: Path
+    message_id: str
+    tombstone_id: str
+
+    def renew(self) -> None:
+        """Undo what examples have done."""
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.kept, self.folder)
+
+    def placed(self, name: str, example: str, url: str) -> str:
+        """The example with this world's addresses, paths and ids."""
+        archive = "cluster" if name in _OF_CLUSTERS else "cold"
+        for there, here in (
+            ("http://127.0.0.1:8080", url),
+            ("s3://bucket/prefix", f"file://{self.folder}/{archive}"),
+            ("--host 0.0.0.0", "--host 127.0.0.1"),
+            ("/var/lib/rocketmq/store", f"{self.folder}/broker"),
+            ("1073741824", str(_SEGMENT_BYTES)),
+            ("source ~/.tierlog.tcsh", "test -s ~/.tierlog.tcsh"),
+        ):
+            example = example.replace(there, here)
+        example = re.sub(r"\b[0-9A-F]{32}\b", self.message_id, example)
+        return re.sub(r"\b[0-9a-f]{16}\b", self.tombstone_id, example)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Made once: stores with months behind them, a broker's store, files to load, a home with a shell's folders."""
+    folder = tmp_path_factory.mktemp("examples") / "world"
+    message_id, tombstone_id = _store(folder / "store", folder / "cold", "store")
+    _store(folder / "old-store", folder / "cluster", "store-1")
+    unpack("clean", folder / "broker")
+    lines = "".join(f"2026-03-01T12:00:{second:02} id=4711 line {second}\n" for second in range(60))
+    (folder / "app.log").write_text(lines)
+    (folder / "tierlog.toml").write_text("[hot]\nretention_ms = 86_400_000\n")
+    for made in (".local/share/bash-completion/completions", ".zfunc"):
+        (folder / "home" / made).mkdir(parents=True)
+    _program(folder / "bin" / "journalctl", "echo a line of a unit; echo another")
+    if shutil.which("jq") is None:
+        _program(folder / "bin" / "jq", "grep -q .")
+    kept = folder.with_name("kept")
+    shutil.copytree(folder, kept)
+    return World(folder, kept, message_id, tombstone_id)
+
+
+def _store(root: Path, cold: Path, store_id: str) -> tuple[str, str]:
+    """A store most of whose messages are archived, with an erasure; ids of a message and of the erasure."""
+    clock = ManualClock(_BEGIN_MS)
+    settings = tiny_settings(hot__segment_bytes=_SEGMENT_BYTES, hot__queue_file_units=_QUEUE_FILE_UNITS)
+    engine = Store.open(root, cold_url=f"file://{cold}", store_id=store_id, settings=settings, clock=clock)
+    for first in range(0, _MESSAGES, 400):
+        if first == _MESSAGES - 400:  # what was archived and erased is not older than anything in the bucket may be
+            clock.advance(SystemClock().now_ms() - clock.now_ms())
+            engine.archive(everything=True)
+        engine.append(
+            [
+                Message("orders", b"order %d" % number, ("4711" if number % 40 else "gone",), queue_id=number % _QUEUES)
+                for number in range(first, first + 400)
+            ]
+        )
+        clock.advance(600_000)
+    receipt = engine.removal.erase(Query("orders", "gone"), wait=True)
+    (found,) = engine.query(Query("orders", "4711", limit=1)).messages
+    engine.close()
+    return found.record.message_id, receipt["tombstone_id"]
+
+
+def _program(path: Path, script: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def shell(world: World, forked: dict[str, str], tmp_path: Path) -> Iterator[Shell]:
+    """A shell in a world that no example has changed."""
+    world.renew()
+    environment = {
+        **forked, "HOME": f"{world.folder}/home", "PATH": f"{forked['PATH']}:{world.folder}/bin", "TERM": "dumb",
+        "LC_ALL": "C.UTF-8", "TIERLOG_HOT_SEGMENT_BYTES": str(_SEGMENT_BYTES),
+        "TIERLOG_HOT_QUEUE_FILE_UNITS": str(_QUEUE_FILE_UNITS), "TIERLOG_INDEX_SLOTS": "100",
+        "TIERLOG_INDEX_ITEMS": "400", "TIERLOG_SERVE_PORT": "0",
+        "TIERLOG_HOT_DISK_MAX_USED_PERCENT": "100", "TIERLOG_HOT_DISK_FULL_PERCENT": "100",
+    }  # fmt: skip
+    opened = Shell(world.folder, tmp_path, environment)
+    opened.run("set -o pipefail")
+    yield opened
+    opened.close()
+
+
+def _cluster(shell: Shell, world: World) -> str:
+    """Serve two stores, of which the first took over from ``./old-store``; its address."""
+    ports = free_port(), free_port()
+    for number, (port, more) in enumerate(zip(ports, ("--restore", ""), strict=True), 1):
+        shell.start(
+            f"TIERLOG_CLUSTER_ADDRESS=http://127.0.0.1:{port} tierlog serve --root node-{number} --port {port} "
+            f"--cold {world.folder}/cluster --store-id store-{number} {more}",
+            ("serving http",),
+        )
+    return f"http://127.0.0.1:{ports[0]}"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_of_a_help_text_ends_well(name: str, world: World, shell: Shell) -> None:
+    examples: Sequence[tuple[str, str]] = EXAMPLES[name]
+    url = _cluster(shell, world) if any("127.0.0.1:8080" in example for _, example in examples) else ""
+    for _, example in examples:
+        command = world.placed(name, example, url)
+        for form, (said, ending) in _LASTING.items():
+            if re.search(form, command):
+                pid, _ = shell.start(command, said)
+                assert shell.stop(pid, ending) == 0, command
+                break
+        else:
+            code, out, errors = shell.run(command)
+            assert code == 0, f"{command}\nended with {code}:\n{out}{errors}"
