@@ -105,23 +105,23 @@ def test_a_page_that_was_cut_goes_on_where_it_stopped(browser: Browsing, shop: P
 def test_where_nothing_is_found_a_hint_asks_again_by_the_other_time_and_no_tick_says_that_all_is_well(
     browser: Browsing, shop: PageWorld
 ) -> None:
-    def hint(asked: Asked, answer: dict[str, Any]) -> None:
-        if asked["time"] == ["store"]:
-            answer["hint"] = {"time": "born", "detail": "12 messages were born in this range"}
-
-    long_ago = f"/#/search?topic=orders&from={END_MS + _HOUR}&to={END_MS + 2 * _HOUR}"
-    with browser.at(shop.url) as watched:
+    before_the_store = "from=2026-03-01T06:00:00Z&to=2026-03-01T12:00:00Z"
+    with browser.at(shop.url, f"/#/search?topic=shop&{before_the_store}") as watched:
         page = watched.page
-        asked = _answered(page, hint)
-        page.goto(shop.url + long_ago)
-        expect(page.locator(".empty")).to_contain_text("12 messages were born in this range")
+        expect(page.locator(".empty")).to_contain_text("No message found by store time")
+        expect(page.locator(".empty p")).to_contain_text("born")
+        expect(page.locator(".coverage")).to_contain_text("by store time")
         expect(page.locator(".coverage")).not_to_contain_text("✓")
         expect(page.locator(".coverage.good")).to_have_count(0)
         page.get_by_role("button", name="Search by born time").click()
-        expect(page.locator(".empty")).to_contain_text("Nothing in topic orders matches, in either tier.")
-        assert asked[-1]["time"] == ["born"]
-        assert asked[-1]["from"] == asked[0]["from"]
+        expect(page.locator(_LINES)).to_have_count(32)
+        expect(page.locator(".coverage.good")).to_contain_text("✓")
         expect(page.get_by_label("By time")).to_have_value("born")
+        assert "time=born" in page.url
+        nothing_at_all = "from=2026-01-01T06:00:00Z&to=2026-01-01T12:00:00Z"
+        page.goto(f"{shop.url}/#/search?topic=shop&{nothing_at_all}")
+        expect(page.locator(".empty")).to_contain_text("Nothing in topic shop matches, in either tier.")
+        expect(page.locator(".coverage.good")).to_contain_text("✓")
 
 
 @pytest.mark.parametrize(
