@@ -38,11 +38,17 @@ def refuse_whole_topic(target: Writer, topic: str, *, would: str, hint: str) -> 
 
 
 def is_agreed(target: Writer, query: Query, arguments: argparse.Namespace, *, will: str) -> bool:
-    """Whether to go on: asks on a terminal, unless ``--yes`` was said, and takes anything but a yes for a no."""
+    """Whether to go on: asks on a terminal, unless ``--yes`` was said, and takes anything but a yes for a no.
+
+    Of a topic that is not there nothing is asked: the removal itself says so, or tells the archive what it owes it.
+    """
     if not is_asked(arguments):
         return True
-    with spinner("counting"):
-        found = extent(target, query)
+    try:
+        with spinner("counting"):
+            found = extent(target, query)
+    except TopicNotFoundError:
+        return True
     print(printable(f"{will}: {found}."), file=sys.stderr)
     return says_yes("It cannot be undone. Go on?", or_else="nothing was removed")
 
@@ -81,18 +87,24 @@ def _count(target: Writer, query: Query) -> str:
         matched = target.erase(query, dry_run=True, wait=False, progress=None)["matched"]
     except TopicNotFoundError:
         raise
-    except InvalidRequestError:  # no cold tier, so there are no erasures that can be tried
-        return _between_ends(target, query.topic)
+    except InvalidRequestError as error:  # no cold tier, so there are no erasures that can be tried
+        return _between_ends(target, query.topic) or _untold(error)
     except StoreError as error:
-        return f"how many messages cannot be told ({error.message})"
+        return _untold(error)
     found: int = matched["hot"] + matched["cold"]
     return _messages(found) if matched["complete"] else f"at least {_messages(found)}"
 
 
-def _between_ends(target: Writer, topic: str) -> str:
-    queues = [queue for one in target.topics() if one["topic"] == topic for queue in one["offsets"]]
-    found = sum(queue["max_offset"] - queue["min_offset"] for queue in queues)
-    return f"at most {_messages(found)}" if found else _messages(found)
+def _between_ends(target: Writer, topic: str) -> str | None:
+    with suppress(StoreError):
+        queues = [queue for one in target.topics() if one["topic"] == topic for queue in one["offsets"]]
+        found = sum(queue["max_offset"] - queue["min_offset"] for queue in queues)
+        return f"at most {_messages(found)}" if found else _messages(found)
+    return None
+
+
+def _untold(error: StoreError) -> str:
+    return f"how many messages cannot be told ({error.message})"
 
 
 def _messages(count: int) -> str:

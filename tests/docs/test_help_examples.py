@@ -32,12 +32,14 @@ EXAMPLES = {"tierlog": main.EXAMPLES} | {
 }
 #: Sizes as those of the broker's store, for which the same variables count.
 _SEGMENT_BYTES, _QUEUE_FILE_UNITS = 262_144, 100
-_QUEUES, _MESSAGES = 4, 5_200
+_QUEUES, _BATCH = 4, 400
+#: Spread over all queues, and more for the first alone, which examples speak of offsets of.
+_SPREAD, _MESSAGES = 5_200, 8_800
 _BEGIN_MS = parse_time("2026-03-01T10:00:00Z")
 #: What goes on until it is stopped: what it says when it is ready, and how people end it.
 _LASTING = {
     r"\btierlog serve\b": (("serving http", "querying at http"), signal.SIGTERM),
-    r"--follow\b": (("message_id",), signal.SIGINT),
+    r" (-f|--follow)\b": (("message_id",), signal.SIGINT),
 }
 #: Commands about a cluster; all others see the archive of one store.
 _OF_CLUSTERS = ("cluster", "route")
@@ -82,6 +84,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     unpack("clean", folder / "broker")
     lines = "".join(f"2026-03-01T12:00:{second:02} id=4711 line {second}\n" for second in range(60))
     (folder / "app.log").write_text(lines)
+    order = '{"order": {"id": "4711"}, "customer": "ann", "time": "2026-03-01T12:00:00Z"}\n'
+    (folder / "orders.jsonl").write_text(order * 3)
     (folder / "tierlog.toml").write_text("[hot]\nretention_ms = 86_400_000\n")
     for made in (".local/share/bash-completion/completions", ".zfunc"):
         (folder / "home" / made).mkdir(parents=True)
@@ -98,21 +102,22 @@ def _store(root: Path, cold: Path, store_id: str) -> tuple[str, str]:
     clock = ManualClock(_BEGIN_MS)
     settings = tiny_settings(hot__segment_bytes=_SEGMENT_BYTES, hot__queue_file_units=_QUEUE_FILE_UNITS)
     engine = Store.open(root, cold_url=f"file://{cold}", store_id=store_id, settings=settings, clock=clock)
-    for first in range(0, _MESSAGES, 400):
-        if first == _MESSAGES - 400:  # what was archived and erased is not older than anything in the bucket may be
+    for first in range(0, _MESSAGES, _BATCH):
+        if first == _MESSAGES - _BATCH:  # what was archived and erased is not older than anything in the bucket may be
             clock.advance(SystemClock().now_ms() - clock.now_ms())
             engine.archive(everything=True)
-        engine.append(
-            [
-                Message("orders", b"order %d" % number, ("4711" if number % 40 else "gone",), queue_id=number % _QUEUES)
-                for number in range(first, first + 400)
-            ]
-        )
+        engine.append([_message(number) for number in range(first, first + _BATCH)])
         clock.advance(600_000)
+    engine.groups.commit("billing", {("orders", store_id, queue_id): 100 for queue_id in range(_QUEUES)})
     receipt = engine.removal.erase(Query("orders", "gone"), wait=True)
     (found,) = engine.query(Query("orders", "4711", limit=1)).messages
     engine.close()
     return found.record.message_id, receipt["tombstone_id"]
+
+
+def _message(number: int) -> Message:
+    queue_id = number % _QUEUES if number < _SPREAD else 0
+    return Message("orders", b"order %d" % number, ("4711" if number % 40 else "gone",), queue_id=queue_id)
 
 
 def _program(path: Path, script: str) -> None:

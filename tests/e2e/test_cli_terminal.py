@@ -57,7 +57,7 @@ def test_what_goes_for_ever_is_shown_and_asked_about(tmp_path: Path) -> None:
         assert seen.lines[-1].endswith("tierlog: nothing was removed")
     seen = in_terminal("delete", "orders", "--all", "--root", root, typed="no\n")
     assert seen.code == NOTHING
-    assert "this deletes topic 'orders' with: 600 messages" in seen.text
+    assert "this deletes topic 'orders': 600 messages" in seen.text
     assert in_terminal("erase", "orders", "--root", root, typed="y\n").code == WRONG_USE
     assert main(["query", "orders", "--key", "k3", "--root", root]) == DONE
     assert in_terminal("erase", "orders", "--key", "k3", "--root", root, typed="y\n").code == DONE

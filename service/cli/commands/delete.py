@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             if not arguments.whole_topic:
                 hint = "say --all if that is meant; --dry-run tells where its queues would end"
                 refuse_whole_topic(target, topic, would="deletes", hint=hint)
-            if not is_agreed(target, Query(topic), arguments, will=f"this deletes topic {topic!r} with"):
+            if not is_agreed(target, Query(topic), arguments, will=f"this deletes topic {topic!r}"):
                 return NOTHING
         with stop_flag() as stop, bar("bytes", "rewriting") as move:
             progress = stopping_at(move, stop)
