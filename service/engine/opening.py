@@ -23,7 +23,7 @@ from tierlog.service.engine.groups import ConsumerGroups
 from tierlog.service.engine.maintenance import IndexMaintenance, LocalChanges
 from tierlog.service.engine.parts import ArchiveParts, Components, HotTier, StoreDirectory
 from tierlog.service.engine.read_path import make_searcher, open_caches
-from tierlog.service.engine.recovery import ArchiveConnection, Volume, recover_hot_tier, take_volume
+from tierlog.service.engine.recovery import ArchiveConnection, Volume, check_room, recover_hot_tier, take_volume
 from tierlog.service.engine.removal import Removal, make_removal
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError
@@ -36,7 +36,7 @@ from tierlog.tiering.cold.manifest.catalogue import ArchiveTotals
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.record import encode_host
 from tierlog.tiering.hot.consumer_groups import GroupOffsets
-from tierlog.tiering.hot.identity import StoreIdentity, plan_identity
+from tierlog.tiering.hot.identity import StoreIdentity, is_made, plan_identity
 from tierlog.tiering.hot.store import HotStore, mark_in_use
 from tierlog.tiering.hot.topic_deletion import DeletedTopics
 from tierlog.tiering.lifecycle.last_head import LastHead, read_last_head
@@ -185,11 +185,14 @@ def _plan_identity(
     directory: StoreDirectory, components: Components, *, cold_url: str | None, store_id: str | None
 ) -> StoreIdentity:
     sizes = components.settings.hot
-    return plan_identity(
+    identity = plan_identity(
         directory.fs, directory.paths, components.randomness, store_id=store_id,
         cold_url=cold_url and canonical_url(cold_url),
         segment_bytes=sizes.segment_bytes, queue_file_units=sizes.queue_file_units,
     )  # fmt: skip
+    if not directory.read_only and not is_made(directory.fs, directory.paths):
+        check_room(directory.fs, directory.paths.root, components.settings, identity.segment_bytes)
+    return identity
 
 
 def _connect(

@@ -2,12 +2,13 @@
 
 :func:`take_volume` settles who may use the directory:
 
-1. For a new store, steps 3 and 4 come first: one that is refused leaves no trace. It is refused where the archive has
-   a store that it may be meant to go on with, and while the archive cannot tell.
+1. For a new store, steps 3 and 4 come first, and its volume must hold it: one that is refused leaves no trace. It is
+   refused where the archive has a store that it may be meant to go on with, and while the archive cannot tell.
 2. The lock, which goes with the process.
 3. The identity of this open is planned, with a fresh open id.
 4. The archive is asked whose it is and what its tails hold, for seconds at most.
-5. ``store.json`` is replaced: from now on this open is the one that may write.
+5. ``store.json`` is replaced: from now on this open is the one that may write. A new store is made once all steps are
+   done, which leaves ``checkpoint``; where one fails before that, what it has written goes.
 
 From here on only tails are read from the bucket, and nobody waits for it:
 
@@ -40,26 +41,35 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from pathlib import Path
 
+from tierlog.index.format.header import chained_bytes
+from tierlog.index.format.layout import TIERLOG
+from tierlog.index.format.trailer import TRAILER_BYTES
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.local.recovery import RecoveringIndex
 from tierlog.index.rocketmq.classic_index import ClassicIndex
+from tierlog.service.config.settings import Settings
 from tierlog.service.engine.archive_mover import owner_of
 from tierlog.service.engine.bucket_guard import BucketGuard
 from tierlog.service.engine.parts import StoreDirectory
 from tierlog.tiering.base.errors import (
     CorruptionError,
+    DiskFullError,
     FencedError,
     ObjectNotFoundError,
+    StoreError,
     StoreMismatchError,
     UnavailableError,
 )
+from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.paths import StorePaths
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Head, Tombstone
 from tierlog.tiering.format.tail import TailHead
-from tierlog.tiering.hot.identity import StoreIdentity
+from tierlog.tiering.hot.identity import StoreIdentity, clear_traces, is_made
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.hot.topic_deletion import leave_hidden
 from tierlog.tiering.lifecycle.tail_recovery import TailRestorer
@@ -69,6 +79,9 @@ from tierlog.tiering.objects.urls import stores_below
 _FIRST_LOOK_S = 3.0
 #: Stores of an archive that a refusal names.
 _MOST_NAMED = 5
+_LEAST_SEGMENT_BYTES = 4096
+#: Of an index file with four items a slot.
+_INDEX_BYTES_AN_ITEM = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +125,20 @@ def take_volume(
     """
     fs, paths = directory.fs, directory.paths
     # A new store that is refused leaves no trace. Killed here: nothing is in the directory.
-    volume = None if fs.exists(paths.store_json) else _look(directory, plan, connect, is_named=is_named)
+    volume = None if is_made(fs, paths) else _look(directory, plan, connect, is_named=is_named)
     # From the lock on, nobody else writes here. Killed here: folders without files, as before a new store.
     fs.make_dirs(paths.root)
     resources.enter_context(fs.lock(paths.lock))
+    # A first start that was killed is begun anew, and this one takes along what it made if it fails. Killed here: the
+    # next start does the same.
+    is_new = not is_made(fs, paths)
+    if is_new and not directory.read_only:
+        clear_traces(fs, paths)
+        resources.push(partial(_clear_unless_opened, fs, paths))
     for folder in (paths.tmp, paths.tierlog):
         fs.make_dirs(folder)
     # A directory that was new may have become somebody's meanwhile. Killed here: an open id that nobody has seen.
-    if volume is None or fs.exists(paths.store_json):
+    if volume is None or not is_new:
         volume = _look(directory, plan, connect, is_named=is_named)
     # This open may write. Killed here: the old identity or the new one, which names all that the head may hold.
     volume.identity.save(fs, paths)
@@ -127,6 +146,49 @@ def take_volume(
     if volume.archive is not None and volume.archive.guard is not None:
         volume.archive.guard.remember()
     return volume
+
+
+def _clear_unless_opened(
+    fs: FileSystem, paths: StorePaths, kind: type[BaseException] | None, error: object, trace: object
+) -> None:
+    """Called with the failure of a new store's opening, under its lock, or when an open store is closed."""
+    if kind is not None:
+        with contextlib.suppress(StoreError):  # the next start does it
+            clear_traces(fs, paths)
+
+
+def check_room(fs: FileSystem, root: Path, settings: Settings, segment_bytes: int) -> None:
+    """Raises :class:`DiskFullError` for a new store that its volume cannot hold, with settings that it could.
+
+    It holds two segments, the one being archived and the one being written, and an index file, below the share at which
+    appends are refused.
+    """
+    volume = root
+    while not fs.exists(volume):
+        volume = volume.parent
+    slots, items = settings.index.slots, settings.index.items
+    index_bytes = chained_bytes(TIERLOG, slots, items) + TRAILER_BYTES
+    needed = 2 * segment_bytes + index_bytes
+    full_percent = settings.hot.disk_full_percent
+    total = fs.total_bytes(volume)
+    room = fs.free_bytes(volume) - total * (100 - full_percent) // 100
+    if needed <= room:
+        return
+    quarter = room // 4
+    smaller = {}
+    if quarter >= _LEAST_SEGMENT_BYTES:
+        if segment_bytes > quarter:
+            smaller["hot.segment_bytes"] = 1 << (quarter.bit_length() - 1)
+        if index_bytes > quarter:
+            smaller["index.items"] = quarter // _INDEX_BYTES_AN_ITEM
+            smaller["index.slots"] = smaller["index.items"] // 4
+    fitting = "set " + " and ".join(f"{name}={value}" for name, value in smaller.items())
+    raise DiskFullError(
+        f"the volume is too small for a new store: two segments and an index file take {needed} bytes, and "
+        f"{max(room, 0)} of {total} are left below {full_percent} % (hot.disk_full_percent)",
+        path=str(root),
+        hint=f"{fitting}, or use a larger volume" if smaller else "free space, or use a larger volume",
+    )
 
 
 def _look(
@@ -137,7 +199,7 @@ def _look(
     is_named: bool,
 ) -> Volume:
     """Plans the identity and looks at its archive; writes nothing into the directory."""
-    is_new = not directory.fs.exists(directory.paths.store_json)
+    is_new = not is_made(directory.fs, directory.paths)
     identity = plan()
     lost = TailRestorer(TailMark(directory.fs, directory.paths), identity.volume_id)
     archive = connect(identity)

@@ -20,6 +20,7 @@ from pathlib import Path
 from tierlog.index.objects.derivation import IndexSizes, index_from_archive
 from tierlog.service.engine.opening import guard_bucket, open_archive, open_manifest
 from tierlog.service.engine.parts import Components
+from tierlog.service.engine.recovery import check_room
 from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, StoreMismatchError
 from tierlog.tiering.base.fs import FileSystem, replace_file
 from tierlog.tiering.base.paths import StorePaths
@@ -171,6 +172,7 @@ def _begin(
                 "the archive has segments of %d bytes, which holds; leave the setting of %d out from now on",
                 segment_bytes, asked.segment_bytes,
             )  # fmt: skip
+        check_room(fs, paths.root, components.settings, segment_bytes)
         identity = StoreIdentity(
             store_id=manifest.keys.store_id, volume_id=components.randomness.token_hex(8), open_id=open_id,
             head_open_ids=(open_id,), cold_url=url, segment_bytes=segment_bytes,

@@ -48,6 +48,15 @@ class StorePaths:
         self.cache = root / "cache"
         self.quarantine = root / "quarantine"
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that a store has once, its identity last."""
+        return (
+            self.checkpoint, self.abort, self.topics_json, self.groups_json, self.head_json, self.bucket_json,
+            self.expiry_json, self.classic_index_json, self.index_json, self.producers_json, self.tails_json,
+            self.store_json,
+        )  # fmt: skip
+
     def segment(self, base_offset: int) -> Path:
         return self.commitlog / base_offset_name(base_offset)
 

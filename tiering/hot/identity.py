@@ -6,6 +6,8 @@
      "cold_url": "file:///…" | null, "segment_bytes": 1073741824, "queue_file_units": 300000,
      "restoring_from": "…" | null}
 
+A store is made once it was opened to the end, which leaves ``checkpoint``: see :func:`is_made`.
+
 ``open_id`` is fresh at every open. ``head_open_ids`` are the open ids that the archive's head may hold: the last one
 known to be there and every later one, because an open that was cut off may have published its id or not. A copy of
 the volume has an open id the head never saw, so of two copies only the first to write continues.
@@ -21,7 +23,7 @@ from typing import Any
 from tierlog.tiering.base.errors import InvalidRequestError, StoreMismatchError
 from tierlog.tiering.base.fs import FileSystem
 from tierlog.tiering.base.json_file import JsonFile
-from tierlog.tiering.base.paths import CLUSTER_FOLDER, StorePaths
+from tierlog.tiering.base.paths import CLUSTER_FOLDER, StorePaths, parse_base_offset
 from tierlog.tiering.base.randomness import Randomness
 
 _FORMAT = 1
@@ -58,6 +60,45 @@ class StoreIdentity:
     def published(self) -> StoreIdentity:
         """This open's id is known to be in the head."""
         return replace(self, head_open_ids=(self.open_id,))
+
+
+def is_made(fs: FileSystem, paths: StorePaths) -> bool:
+    """Whether a store was ever opened here to the end, or anything else says that the directory holds more than traces.
+
+    A first start that was refused or killed leaves an identity, and at most a first segment without a byte in it. Who
+    has only that may begin anew, with other sizes.
+    """
+    written = (
+        paths.checkpoint, paths.abort, paths.topics_json, paths.groups_json, paths.head_json, paths.producers_json
+    )  # fmt: skip
+    if any(fs.exists(path) for path in written):
+        return True
+    identity = StoreIdentity.read(fs, paths)
+    if identity is not None and identity.restoring_from is not None:
+        return True
+    bases = [base for base in map(parse_base_offset, fs.list_dir(paths.commitlog)) if base is not None]
+    return any(base > 0 or bool(fs.map_read(paths.segment(base)).any()) for base in bases)
+
+
+def clear_traces(fs: FileSystem, paths: StorePaths) -> None:
+    """Removes what a first start leaves that did not come to its end, and folders that are empty then; durably.
+
+    Killed in here: less is left of a directory that is not :func:`is_made`. Never called for another one.
+    """
+    known = {path.name for path in paths.files}
+    begun = (
+        paths.tmp / name for name in fs.list_dir(paths.tmp) if name in known or parse_base_offset(name) is not None
+    )
+    for path in (paths.segment(0), *begun, *paths.files):
+        fs.unlink(path)
+    folders = [paths.index / name for name in fs.list_dir(paths.index)]
+    folders += [paths.index, paths.quarantine, paths.cache, paths.consumequeue, paths.tmp]
+    for folder in (*folders, paths.commitlog, paths.tierlog):
+        if fs.is_dir(folder):
+            fs.flush_dir(folder)
+            if not fs.list_dir(folder):
+                fs.remove_dir(folder)
+    fs.flush_dir(paths.root)
 
 
 def _decode(document: Any) -> StoreIdentity:
@@ -104,9 +145,9 @@ def plan_identity(
     """Returns the identity of this open, with a fresh open id; nothing is durable before :meth:`StoreIdentity.save`.
 
     None leaves a value as the store was made (or at its default). Raises :class:`StoreMismatchError` for a value
-    that contradicts the store.
+    that contradicts the store. A first start that did not come to its end binds nobody.
     """
-    found = StoreIdentity.read(fs, paths)
+    found = StoreIdentity.read(fs, paths) if is_made(fs, paths) else None
     open_id = randomness.token_hex(8)
     # a new store: what is not given is drawn, or a default
     if found is None:

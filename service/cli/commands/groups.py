@@ -25,7 +25,7 @@ EXAMPLES = (
     ("who is behind", "tierlog groups --url http://127.0.0.1:8080"),
     ("every queue of one", "tierlog groups billing --url http://127.0.0.1:8080"),
     ("what was stored in the last two hours once more", "tierlog groups billing --reset-to 2h --url http://127.0.0.1:8080"),
-    ("one queue from an offset on", "tierlog groups billing --reset-to 4711 --topic orders --queue 0 --root ./store"),
+    ("one queue from an offset on", "tierlog groups billing --reset-to 1200 --topic orders --queue 0 --root ./store"),
 )  # fmt: skip
 _LISTED = {
     "group": "text", "topics": "json", "members": "int", "queues": "int", "lag": "int", "store_id": "text",
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns exit code 1 if nothing was done, because there is nothing or the answer was no."""
+    """Returns exit code 1 for a group that is not there, and if the answer was no."""
     changes = arguments.reset_to is not None or arguments.delete
     if changes and arguments.group is None:
         raise InvalidRequestError("no group", hint="give GROUP; `tierlog groups` lists them")
@@ -91,7 +91,6 @@ def _list(target: Groups, arguments: argparse.Namespace) -> int:
     out.end()
     if not groups:
         say("no consumer groups there")
-        return NOTHING
     return DONE
 
 

@@ -6,7 +6,7 @@ import argparse
 import heapq
 import queue as handover
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HELP = "read a topic, or one of its queues, in order, from its first message unless told otherwise"
 EXAMPLES = (
-    ("the last 20 messages of all queues, then what comes in", "tierlog tail orders -n 20 -f --url http://127.0.0.1:8080"),
+    ("the last 20 messages of all queues, then what comes in", "tierlog tail orders -n 20 --follow --url http://127.0.0.1:8080"),
     ("the last hour", "tierlog tail orders --from 1h --root ./store --read-only"),
     ("ten messages of one queue", "tierlog tail orders --queue 3 --offset 1200 --limit 10 --root ./store --read-only"),
 )  # fmt: skip
@@ -72,7 +72,8 @@ class TailedQueues:
         With a tag these go as far back as it takes.
         """
         page = min(count // max(1, len(self.offsets)) + 1, _QUEUE_PAGE)
-        streams = [self._backward(queue_id, page) for queue_id in sorted(self.offsets)]
+        gaps = {queue["queue_id"]: queue.get("gaps") or () for queue in self._target.topic(self._topic)["offsets"]}
+        streams = [self._backward(queue_id, page, gaps.get(queue_id, ())) for queue_id in sorted(self.offsets)]
         newest_first = heapq.merge(*streams, key=_place, reverse=True)
         return list(islice(newest_first, count))[::-1]
 
@@ -129,12 +130,19 @@ class TailedQueues:
                 self.offsets[queue_id] = offset
                 return
 
-    def _backward(self, queue_id: int, page: int) -> Iterator[Json]:
-        """Yields the messages of a queue from its end; each page is read forward, the next one is twice as long."""
+    def _backward(self, queue_id: int, page: int, gaps: Sequence[Sequence[int]]) -> Iterator[Json]:
+        """Yields the messages of a queue from its end; each page is read forward, the next one is twice as long.
+
+        Ranges of offsets that no message has are stepped over: those of a restore are longer than a queue.
+        """
         end, least = self.offsets[queue_id], 0
         while end > least:
+            around = next((first for first, behind in gaps if first < end <= behind), None)
+            if around is not None:
+                end = around
+                continue
             found: list[Json] = []
-            begin = offset = max(least, end - page)
+            begin = offset = max([least, end - page, *(behind for _, behind in gaps if behind < end)])
             while offset < end:
                 pulled = self._target.pull(self._topic, queue_id, offset, end - offset, tag=self._tag)
                 found += [message for message in pulled["messages"] if message["queue_offset"] < end]

@@ -114,6 +114,21 @@ def test_the_archive_is_not_asked_for_the_last_messages_while_they_are_hot(world
     assert world.engine.stats()["archive_requests"] != before, "the others are archived"
 
 
+def test_the_last_messages_behind_and_before_the_gap_of_a_restore(world: World, tmp_path: Path) -> None:
+    """What was not archived is gone, and the offsets go on far behind what it may have had."""
+    world.engine.close()
+    world.engine = Store.open(
+        tmp_path / "new", cold_url=world.cold, restore=True, settings=tiny_settings(), clock=world.clock
+    )
+    gaps = [queue["gaps"] for queue in LocalReader(world.engine).topic("t")["offsets"]]
+    assert max(behind - first for of_queue in gaps for first, behind in of_queue) > 100_000, "too long to be read"
+    assert newest(world, 7) == list(range(23, 30))
+    world.put(range(60, 70))
+    assert newest(world, 13) == [27, 28, 29, *range(60, 70)]
+    assert newest(world, 100) == [*range(30), *range(60, 70)]
+    assert newest(world, 5, "even") == [60, 62, 64, 66, 68]
+
+
 def test_the_last_messages_on_every_target(world: World, run: Run) -> None:
     with served(world.engine, tiny_settings()) as address:
         assert bodies(run("-n", "5", "--url", address)) == [55, 56, 57, 58, 59]

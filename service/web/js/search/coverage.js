@@ -3,6 +3,7 @@
 import { h, s } from "../dom.js";
 import { moment } from "../times.js";
 import { bytes, cost, count, counted } from "../units.js";
+import { hasFilters } from "./question.js";
 
 /** Times beyond this are "no bound" (the year 9999). */
 const FOREVER = 253_402_300_000_000;
@@ -45,24 +46,27 @@ export function coveragePanel(coverage, question, more, doubtful) {
       "summary",
       {},
       h("span", { class: "verdict" }, h("span", { "aria-hidden": "true" }, sign), words),
-      h("span", { class: "sum" }, summary(coverage)),
+      h("span", { class: "sum" }, summary(coverage, question)),
     ),
     h(
       "div",
       { class: "coverage-body" },
       ...coverage.stores.map((/** @type {any} */ store) => intervals(store, question)),
       indexFiles(coverage),
-      numbers(coverage),
+      numbers(coverage, question),
       failures(coverage),
     ),
   );
 }
 
-/** @param {any} coverage */
-function summary(coverage) {
+/**
+ * @param {any} coverage
+ * @param {import("./question.js").Question} question
+ */
+function summary(coverage, question) {
   const asked = counted(coverage.requests, "request");
   const took = coverage.requests === 0 ? "no request to the archive" : `${asked} to the archive, ${bytes(coverage.bytes)}, ${cost(coverage.cost_usd)}`;
-  return coverage.messages ? `${counted(coverage.messages.read, "message")} read, ${count(coverage.messages.matched)} matched; ${took}` : took;
+  return hasFilters(question.search) ? `${counted(coverage.messages.read, "message")} read, ${count(coverage.messages.matched)} matched; ${took}` : took;
 }
 
 /** @param {number} ms @param {"from" | "to"} end */
@@ -156,8 +160,11 @@ function shares(pieces) {
   });
 }
 
-/** @param {any} coverage */
-function numbers(coverage) {
+/**
+ * @param {any} coverage
+ * @param {import("./question.js").Question} question
+ */
+function numbers(coverage, question) {
   const segments = coverage.segments;
   const tiles = /** @type {[string, string][]} */ ([
     [count(coverage.requests), coverage.requests === 1 ? "request" : "requests"],
@@ -166,7 +173,7 @@ function numbers(coverage) {
     [cost(coverage.cost_usd), "cost"],
     [count(segments.read), segments.read === 1 ? "segment read" : "segments read"],
   ]);
-  if (coverage.messages) tiles.push([count(coverage.messages.read), "messages read"], [count(coverage.messages.matched), "matched"]);
+  if (hasFilters(question.search)) tiles.push([count(coverage.messages.read), "messages read"], [count(coverage.messages.matched), "matched"]);
   for (const name of ["expired", "erased", "unreachable"]) {
     if (segments[name]) tiles.push([count(segments[name]), `segments ${name}`]);
   }
@@ -175,6 +182,7 @@ function numbers(coverage) {
     {},
     h("h3", {}, "What it took of the archive"),
     h("div", { class: "tiles" }, ...tiles.map(([value, label]) => h("div", { class: "tile" }, h("b", {}, value), label))),
+    coverage.examined_to_ms !== null && h("p", { class: "muted" }, `Messages were examined as far as ${moment(coverage.examined_to_ms)}; what follows goes on there.`),
   );
 }
 

@@ -122,7 +122,8 @@ export class TimeField {
   tell() {
     const text = this.input.value.trim();
     const ms = parse(text);
-    refill(this.means, ms !== null && !Number.isNaN(ms) && text !== rfc3339(ms) && `= ${moment(ms)}`);
+    const saysItself = /^\d{4}-\d\d-\d\dT/.test(text) && ms !== null && text.endsWith(rfc3339(ms).slice("2026-03-01T06:00:00.000".length));
+    refill(this.means, ms !== null && !Number.isNaN(ms) && !saysItself && `= ${moment(ms)}`);
   }
 
   /** Times that stand in the field are moments: they stay, and their text follows the zone. */

@@ -6,6 +6,7 @@ import { onZone } from "../prefs.js";
 import { Scale, niceStep } from "../timeline/scale.js";
 import { moment } from "../times.js";
 import { count, counted, duration } from "../units.js";
+import { hasFilters } from "./question.js";
 
 /** @typedef {import("./question.js").Question} Question */
 /** @typedef {{from: number, to: number, messages: number}} Bar */
@@ -239,5 +240,5 @@ export class Histogram {
 
 /** Whether a question is about some messages of its topic and range only. @param {Question} question */
 function isFiltered({ search }) {
-  return Boolean(search.key || search.tag || search.contains.length || search.where.length);
+  return Boolean(search.key) || hasFilters(search);
 }

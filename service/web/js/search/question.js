@@ -67,6 +67,14 @@ function bound(field, text, now) {
 }
 
 /**
+ * Whether a search is about some of the messages that its topic, key and range have.
+ * @param {import("../address.js").Search} search
+ */
+export function hasFilters(search) {
+  return Boolean(search.tag || search.contains.length || search.where.length);
+}
+
+/**
  * Texts that a message of the answer is likely to show, to be marked there.
  * @param {import("../address.js").Search} search
  */

@@ -179,7 +179,7 @@ export class SearchView {
     const hint = this.hint;
     if (hint) {
       const again = () => this.around.go({ ...question.search, time: hint.time });
-      return empty(`No message found by ${timeWords(question.search.time)}`, hint.detail,
+      return empty(`No message found by ${timeWords(question.search.time)}`, sentence(hint.detail),
         h("button", { type: "button", class: "primary", onclick: again }, `Search by ${timeWords(hint.time)}`));
     }
     if (page.coverage.complete) {
@@ -241,6 +241,11 @@ export class SearchView {
       this.form.complain(words(error), error instanceof WrongSearch ? error.field : "");
     }
   }
+}
+
+/** @param {string} text  as the service words it */
+function sentence(text) {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 
 /** @param {"store" | "born"} axis */
