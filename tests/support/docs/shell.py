@@ -43,6 +43,7 @@ class Shell:
         self._ended = ended
         os.close(ended)
         self._left: list[int] = []
+        self._started = 0
 
     def run(self, command: str) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""
@@ -54,7 +55,8 @@ class Shell:
 
     def start(self, command: str, until: tuple[str, ...]) -> tuple[int, str]:
         """Leave a command running once it has said one of the words; its process, and what it said by then."""
-        said = self._scratch / f"background-{len(self._left)}"
+        said = self._scratch / f"background-{self._started}"  # of its own: the shell empties it in its own time
+        self._started += 1
         script = self._scratch / "command"
         command = command.rstrip().removesuffix("&")
         script.write_text(f"{command} >{said} 2>&1 </dev/null &\n")
