@@ -359,5 +359,5 @@ def _groups(
 ) -> ConsumerGroups:
     return ConsumerGroups(
         identity.store_id, offsets=offsets, topics=hot.topics, offset_range=fetcher.offsets, clock=components.clock,
-        randomness=components.randomness, missing=partial(fetcher.gaps.missing, hot.topics), flush=hot.flush_seen,
+        randomness=components.randomness, lag=fetcher.lag, flush=hot.flush_seen,
     )  # fmt: skip

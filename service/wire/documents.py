@@ -99,6 +99,7 @@ def topic_json(topic: TopicInfo) -> Json:
         "topic": topic.name,
         "topic_id": topic.topic_id,
         "queues": len(topic.queues),
+        "messages": topic.messages,
         "archive": topic.archive,
         "cold_retention_ms": topic.cold_retention_ms,
         "hold": topic.hold,

@@ -28,7 +28,14 @@ from tierlog.service.api.schemas.parameters import (
     Whole,
 )
 from tierlog.service.cluster.routing import GROUP, NEW_GROUP, ONE_STORE
-from tierlog.service.engine.groups import DEFAULT_SESSION_MS, MAX_SESSION_MS, MAX_TOPICS, MIN_SESSION_MS, Membership
+from tierlog.service.engine.groups import (
+    DEFAULT_SESSION_MS,
+    MAX_SESSION_MS,
+    MAX_TOPICS,
+    MIN_SESSION_MS,
+    Membership,
+    QueueProgress,
+)
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from tierlog.tiering.hot.consumer_groups import GroupState, Queue
@@ -115,7 +122,8 @@ class MemberOut(BaseModel):
 class ProgressOut(BaseModel):
     """One queue; ``lag`` counts messages still to consume.
 
-    Null: nothing committed, no such queue any more, or its store does not answer.
+    Null: nothing committed, no such queue any more, or its store does not answer; ``lag`` alone: the archive does not
+    tell which offsets a restore left out.
     """
 
     topic: str
@@ -134,7 +142,7 @@ class GroupOut(BaseModel):
     generation: int
     members: list[MemberOut]
     queues: list[ProgressOut]
-    lag: int | None = Field(description="of all queues; null: a store that has some of them does not answer")
+    lag: int | None = Field(description="of all queues; null: that of one is not known")
     stores_down: list[str] = Field(description="stores with queues of the group that do not answer")
 
 
@@ -204,7 +212,7 @@ def group(group: GroupName, caller: TheCaller, engine: TheEngine) -> JSONRespons
             "generation": info.generation,
             "members": members,
             "queues": [asdict(queue) for queue in queues],
-            "lag": None if down else sum(queue.lag or 0 for queue in queues),
+            "lag": None if down or any(map(_is_unknown, queues)) else sum(queue.lag or 0 for queue in queues),
             "stores_down": down,
         }
     )
@@ -322,6 +330,11 @@ def _check_all(caller: Caller, topics: Collection[str]) -> None:
     """Checks the right to all topics, and names none that the caller may not know."""
     if not all(caller.may(Scope.READ, topic) for topic in topics):
         raise ForbiddenError(f"{caller.name!r} has no right to read every topic of this", hint=ASK)
+
+
+def _is_unknown(queue: QueueProgress) -> bool:
+    """Whether nobody can say how many messages a queue still has; of one that is gone it is none."""
+    return queue.lag is None and queue.max_offset is not None
 
 
 def _queues(queues: list[Queue], caller: Caller = ANYBODY) -> list[dict[str, Any]]:
