@@ -37,7 +37,7 @@ from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
-from tierlog.tiering.base.types import Boundary, Durability
+from tierlog.tiering.base.types import Boundary, Durability, count_present
 from tierlog.tiering.checks.findings import Findings
 from tierlog.tiering.cold.manifest.catalogue import Total
 from tierlog.tiering.hot.topics import Topic
@@ -45,6 +45,7 @@ from tierlog.tiering.message.batch import MAX_QUEUES, Message
 from tierlog.tiering.message.pending import PendingMessages
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.read.fetcher import QueueRange
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
 from tierlog.tiering.read.pull_result import PullResult
 
@@ -307,18 +308,22 @@ class Store:
         return self._hot.topics.queues_of(topic)
 
     def _described(self, topics: Sequence[Topic]) -> list[TopicInfo]:
-        gaps = self._fetcher.declared_gaps
         return [
             TopicInfo(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                queues=[QueueInfo(queue_id, *both, gaps(topic.name, queue_id)) for queue_id, both in enumerate(ranges)],
+                queues=[self._queue(topic.name, queue_id, found) for queue_id, found in enumerate(ranges)],
                 archive=topic.archive,
                 cold_retention_ms=topic.cold_retention_ms,
                 hold=topic.hold,
             )
             for topic, ranges in zip(topics, self._fetcher.ranges(topics), strict=True)
         ]
+
+    def _queue(self, topic: str, queue_id: int, found: QueueRange) -> QueueInfo:
+        gaps = self._fetcher.declared_gaps(topic, queue_id)
+        messages = count_present(found.first, found.next, gaps) if found.is_first_known else None
+        return QueueInfo(queue_id, found.first, found.next, gaps, messages)
 
     def files(self) -> list[FileInfo]:
         """Returns every segment and index file of both tiers; the cold ones only if the archive can be read."""

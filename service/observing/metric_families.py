@@ -252,7 +252,8 @@ _QUERIES = (
     _gauge("tierlog_groups", "Consumer groups."),
     _labelled(
         "tierlog_group_lag_messages", "Messages that a consumer group has not committed, of hot and archived ones.",
-        "Growing: consumers are too slow, or gone. Absent: a store with queues of the group does not answer.", "group",
+        "Growing: consumers are too slow, or gone. Absent: a store with queues of the group does not answer, or the "
+        "archive does not tell which offsets a restore left out.", "group",
     ),
 )  # fmt: skip
 
