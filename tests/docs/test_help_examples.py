@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.docs.shell import Shell
 from tests.support.objects.real_s3 import free_port
+from tests.support.processes.nodes import ask
 from tests.support.rocketmq.golden import unpack
 from tests.support.stores.engines import tiny_settings
 from tierlog.index.search.query import Query
@@ -105,10 +106,10 @@ def _store(root: Path, cold: Path, store_id: str) -> tuple[str, str]:
     for first in range(0, _MESSAGES, _BATCH):
         if first == _MESSAGES - _BATCH:  # what was archived and erased is not older than anything in the bucket may be
             clock.advance(SystemClock().now_ms() - clock.now_ms())
+            engine.groups.commit("billing", {("orders", store_id, queue_id): 100 for queue_id in range(_QUEUES)})
             engine.archive(everything=True)
         engine.append([_message(number) for number in range(first, first + _BATCH)])
         clock.advance(600_000)
-    engine.groups.commit("billing", {("orders", store_id, queue_id): 100 for queue_id in range(_QUEUES)})
     receipt = engine.removal.erase(Query("orders", "gone"), wait=True)
     (found,) = engine.query(Query("orders", "4711", limit=1)).messages
     engine.close()
@@ -144,7 +145,7 @@ def shell(world: World, forked: dict[str, str], tmp_path: Path) -> Iterator[Shel
 
 
 def _cluster(shell: Shell, world: World) -> str:
-    """Serve two stores, of which the first took over from ``./old-store``; its address."""
+    """Serve two stores, of which the first took over from ``./old-store`` and has new messages; its address."""
     ports = free_port(), free_port()
     for number, (port, more) in enumerate(zip(ports, ("--restore", ""), strict=True), 1):
         shell.start(
@@ -152,7 +153,11 @@ def _cluster(shell: Shell, world: World) -> str:
             f"--cold {world.folder}/cluster --store-id store-{number} {more}",
             ("serving http",),
         )
-    return f"http://127.0.0.1:{ports[0]}"
+    url = f"http://127.0.0.1:{ports[0]}"
+    shell.run(f"until tierlog cluster --url {url} --format json | grep -q store-2; do sleep 0.1; done")
+    messages = [{"body": f"new order {number}", "keys": ["4711"]} for number in range(40)]
+    ask(url, "/v1/topics/orders/messages", {"messages": messages})
+    return url
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
