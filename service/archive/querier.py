@@ -491,6 +491,7 @@ class Querier:
 
     #: A querier has no index that could lag behind a log, and no store.
     index_error: None = None
+    damage: None = None
     own_store: None = None
 
     @property

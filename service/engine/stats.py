@@ -87,6 +87,8 @@ def stats_of(parts: StoreParts, clock: Clock) -> dict[str, object]:
         "flushed_to": hot.log.flushed,
         "dispatched_to": hot.dispatched_to,
         "mended_queue_units": hot.mended_units,
+        "damaged_ranges": len(hot.damage.found),
+        "damaged_bytes": sum(each.next - each.first for each in hot.damage.found),
         "dispatch_lag_bytes": max(0, hot.log.visible - hot.dispatched_to),
         "dispatch_lag_ms": lag_ms(hot, hot.dispatched_to, clock),
         "recover_from": hot.recover_from,

@@ -94,6 +94,11 @@ _STORE = (
     ),
     _gauge("tierlog_recover_from_bytes", "Physical offset at which recovery would begin.", stat="recover_from"),
     _gauge(
+        "tierlog_log_damaged_ranges", "Ranges of the log that cannot be read.",
+        "Not 0: messages cannot be read. `/readyz` names them; `tierlog repair` says what can be done.",
+        stat="damaged_ranges",
+    ),
+    _gauge(
         "tierlog_dispatch_lag_bytes", "Bytes of visible log that queues and index lack.",
         "Consumers and queries wait for it. Is the processor busy, or the disk full?", stat="dispatch_lag_bytes",
     ),
