@@ -62,6 +62,18 @@ def test_an_idle_service_stays_small_also_after_the_start_that_compiles(tmp_path
         assert "libarrow" in maps, "it is that process"
 
 
+def test_no_first_request_waits_for_a_kernel() -> None:
+    """The first query by key after a start took 786 ms: it loaded its kernels one by one, and made an index file."""
+    code = (
+        "from tierlog.service.api.application.process import _warm_up\n"
+        "from tierlog.index.kernels.precompile import kernels\n"
+        "_warm_up()\n"
+        "print([each.py_func.__name__ for each in kernels() if not each.overloads])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_one_message_takes_some_tens_of_megabytes_of_disk(tmp_path: Path) -> None:
     """It took 1.8 GB: a segment and an index file, both with all their blocks."""
     with serving(tmp_path) as (_, url):
