@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ from tierlog.service.config.settings import Settings
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.types import Durability, Visibility
+from tierlog.tiering.hot import commit_log
 from tierlog.tiering.message.arrow_input import ArrowMessages
 from tierlog.tiering.message.batch import MessageBatch, encode_batch
 
@@ -91,9 +93,10 @@ def opened(folder: Path, *, prewritten: bool = True, start: bool = True, **hot: 
     engine = Store.open(folder, settings=settings)
     if prewritten:
         log = engine._hot.log
-        while log.write_zeros(engine._hot.between_appends):
-            pass
-        log.prepare_next()
+        with patch.object(commit_log, "ZEROS_AHEAD", (log.segment_bytes, log.segment_bytes)):
+            while log.write_zeros(engine._hot.between_appends):
+                pass
+            log.prepare_next()
     if start:
         engine.start()
     return engine

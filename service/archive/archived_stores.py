@@ -18,6 +18,7 @@ from tierlog.tiering.base.errors import ObjectNotFoundError
 from tierlog.tiering.base.fs import LocalFileSystem
 from tierlog.tiering.base.paths import ColdKeys
 from tierlog.tiering.base.randomness import SystemRandomness
+from tierlog.tiering.base.types import count_present
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.reading.archive_reader import ArchiveCache
 from tierlog.tiering.format.manifest import Head
@@ -55,13 +56,11 @@ class ArchivedStore:
         for state in self.manifest.state(self.manifest.reader(), head).listed:
             if not shows(state.name):
                 continue
-            queues = [
-                QueueInfo(
-                    queue, *fetcher.offsets(state.name, queue), fetcher.declared_gaps(state.name, queue),
-                    store_id,
-                )
-                for queue in range(state.queues)
-            ]  # fmt: skip
+            queues = []
+            for queue in range(state.queues):
+                first, end = fetcher.offsets(state.name, queue)
+                gaps = fetcher.declared_gaps(state.name, queue)
+                queues.append(QueueInfo(queue, first, end, gaps, count_present(first, end, gaps), store_id))
             found.append(
                 TopicInfo(
                     name=state.name,

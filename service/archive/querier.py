@@ -70,7 +70,8 @@ def topic_of(document: Json, store_id: str) -> TopicInfo:
         queues = [
             QueueInfo(
                 one["queue_id"], one["min_offset"], one["max_offset"],
-                None if one["gaps"] is None else [(first, following) for first, following in one["gaps"]], store_id,
+                None if one["gaps"] is None else [(first, following) for first, following in one["gaps"]],
+                one["messages"], store_id,
             )
             for one in document["offsets"]
         ]  # fmt: skip
@@ -490,6 +491,7 @@ class Querier:
 
     #: A querier has no index that could lag behind a log, and no store.
     index_error: None = None
+    damage: None = None
     own_store: None = None
 
     @property

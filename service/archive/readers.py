@@ -116,6 +116,11 @@ class Served(MessageReader, Protocol):
         ...
 
     @property
+    def damage(self) -> str | None:
+        """What of the log is known to be damaged; None if nothing is."""
+        ...
+
+    @property
     def readiness_problem(self) -> ReadinessProblem | None:
         """The reason why the process cannot do its work at the moment; None if it can."""
         ...

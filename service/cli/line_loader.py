@@ -58,7 +58,8 @@ class TimestampParser:
         Without a ``pattern`` the text of a time is given. Raises :class:`InvalidRequestError` for a format that leaves
         the day or the year open.
         """
-        self._pattern = pattern
+        #: Where in a line its time is, None if the text of a time is given.
+        self.pattern = pattern
         self._format = born_format
         self._prefix = ""
         self._last_text: str | None = None
@@ -88,9 +89,9 @@ class TimestampParser:
 
     def find(self, line: str) -> int | None:
         """Returns the line's time, None if it has none; raises as :meth:`of_line` does."""
-        assert self._pattern is not None
-        match = self._pattern.search(line)
-        text = None if match is None else match[1] if self._pattern.groups else match[0]
+        assert self.pattern is not None
+        match = self.pattern.search(line)
+        text = None if match is None else match[1] if self.pattern.groups else match[0]
         return None if text is None else self.of_text(text)
 
     def of_text(self, text: str) -> int:
@@ -179,6 +180,9 @@ class JsonField:
         #: As it was asked for.
         self.path = path
 
+    def __str__(self) -> str:
+        return self.path
+
     def texts(self, document: object) -> list[str]:
         """Returns the strings that are not empty, and the numbers as they are written; nothing else is a text."""
         found: list[str] = []
@@ -242,14 +246,16 @@ class LineRules:
         return bool(self.json_keys or self.json_tag or self.json_born)
 
     @property
-    def asked(self) -> list[str]:
-        """The patterns and fields that some line is to have, as :attr:`LoadReport.matched` names them."""
-        return [
-            *(f"--key {key.pattern}" for key in self.keys),
-            *(f"--json-key {key.path}" for key in self.json_keys),
-            *(["tag"] if self.tag or self.json_tag else []),
-            *(["time"] if self.born else []),
-        ]
+    def asked(self) -> dict[str, str]:
+        """The flags that some line is to have something for, by the names that :attr:`LoadReport.matched` has."""
+        found = {f"key {key.pattern}": f"--key {key.pattern}" for key in self.keys}
+        found |= {f"field {key.path}": f"--json-key {key.path}" for key in self.json_keys}
+        if self.tag or self.json_tag:
+            found["tag"] = f"--tag {self.tag.pattern}" if self.tag else f"--json-tag {self.json_tag}"
+        if self.born:
+            pattern = self.born.pattern
+            found["time"] = f"--born {pattern.pattern}" if pattern else f"--json-born {self.json_born}"
+        return found
 
 
 @dataclass(slots=True)
@@ -588,7 +594,7 @@ def _keys(
     if "" in found:  # not made yet, or a group may have taken no part
         found, ends = _keys_one_by_one(texts, documents, rules, counts)
     elif found:
-        counts.matched.add(f"--key {rules.keys[0].pattern}")
+        counts.matched.add(f"key {rules.keys[0].pattern}")
     bounds = np.array(ends, np.int32)
     counts.without_key += int((bounds[1:] == bounds[:-1]).sum())
     return pa.ListArray.from_arrays(pa.array(bounds), _readable(found, "key", bounds))
@@ -604,11 +610,11 @@ def _keys_one_by_one(
         for pattern in rules.keys:
             if matches := list(_found(pattern, text)):
                 keys |= dict.fromkeys(matches)
-                counts.matched.add(f"--key {pattern.pattern}")
+                counts.matched.add(f"key {pattern.pattern}")
         for json_field in rules.json_keys:
             if values := json_field.texts(documents[place]):
                 keys |= dict.fromkeys(values)
-                counts.matched.add(f"--json-key {json_field.path}")
+                counts.matched.add(f"field {json_field.path}")
         found += keys
         ends.append(len(found))
     return found, ends

@@ -231,14 +231,10 @@ def open_archives(arguments: argparse.Namespace) -> Iterator[Archive]:
 
 
 @contextmanager
-def open_repairable(arguments: argparse.Namespace, *, read_only: bool) -> Iterator[StoreReader]:
-    """Opens what ``repair`` works on: a store opened here, or an archive alone."""
-    if arguments.root is not None:
-        with _engine(arguments, make=False, read_only=read_only) as engine:
-            yield engine
-    else:
-        with open_archives(arguments) as archives:
-            yield archives
+def open_store(arguments: argparse.Namespace, *, read_only: bool) -> Iterator[Store]:
+    """Opens the store itself, which must be there."""
+    with _engine(arguments, make=False, read_only=read_only) as engine:
+        yield engine
 
 
 @contextmanager

@@ -252,7 +252,7 @@ class QueueCounts:
                 QueueEnds(
                     int(queue["min_offset"]),
                     int(queue["max_offset"]),
-                    tuple((int(first), int(end)) for first, end in queue["gaps"] or ()),
+                    None if queue["gaps"] is None else tuple((int(first), int(end)) for first, end in queue["gaps"]),
                 )
                 for queue in sorted(found["offsets"], key=lambda queue: int(queue["queue_id"]))
             )

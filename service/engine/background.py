@@ -9,6 +9,7 @@ readiness. :func:`make_background` decides which tasks a store repeats, and with
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -157,7 +158,7 @@ class Background:
         """Starts the threads."""
         loops = {
             "flush": self._flush_loop, "derive": self._derive_loop, "segments": self._segments_loop,
-            "index": self._index_loop, "tiers": self._tiers_loop,
+            "index": self._index_loop, "tiers": self._tiers_loop, "damage": self._damage_loop,
         }  # fmt: skip
         if self._beside:
             loops["sweep"] = self._sweep_loop
@@ -176,6 +177,7 @@ class Background:
         self._dirty.set()
         self._behind.set()
         self._near_end.set()
+        self._hot.damage.news.set()
         self.pull_waiters.stop()
         deadline_s = self._clock.monotonic_s() + _JOIN_S
         for thread in self._threads:
@@ -233,6 +235,14 @@ class Background:
                 return  # the next turn tries again
             except (StoreError, OSError):
                 _LOG.exception("the disk failed")
+
+    def _damage_loop(self) -> None:
+        """Verifies what somebody could not read in the log, which may take a second a segment."""
+        while not self._stopping.is_set():
+            self._clock.wait(self._hot.damage.news, _PAUSE_S)
+            if not self._stopping.is_set():
+                with contextlib.suppress(StoreError, OSError):  # it is suspected again by who meets it next
+                    self._hot.verify_damage()
 
     def _segments_loop(self) -> None:
         failure = None

@@ -25,6 +25,8 @@ class QueueInfo:
     max_offset: int
     gaps: list[tuple[int, int]] | None
     """Half-open ranges that a restore left out; None while the archive, which knows them, does not answer."""
+    messages: int | None
+    """The messages that are there in both tiers; None while the archive does not tell where it begins, or the gaps."""
     store_id: str | None = None
     """The queue's store, in an answer about several stores."""
 
@@ -39,6 +41,12 @@ class TopicInfo:
     archive: bool = True
     cold_retention_ms: int | None = None
     hold: bool = False
+
+    @property
+    def messages(self) -> int | None:
+        """The messages of all queues; None if that of one is not known."""
+        known = [queue.messages for queue in self.queues if queue.messages is not None]
+        return sum(known) if len(known) == len(self.queues) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 :func:`repair_local` rebuilds what a store derives from its log on the local disk: a damaged kind of files is removed as
 a whole, and the next open derives it from the log, as it does with files that are missing. Killed anywhere: fewer
-files, and the next open derives them.
+files, and the next open derives them. :func:`repair_log` puts segments of the log itself back from the archive.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,34 @@ from tierlog.index.local.key_batch import KeyBatch
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.local.snapshot import IndexReader, IndexSnapshot
 from tierlog.index.maintenance.check import check_archive_deep
+from tierlog.index.maintenance.repair import RepairReport
 from tierlog.index.objects.derivation import remove_tree
 from tierlog.index.rocketmq.classic_index import ClassicIndex
-from tierlog.tiering.base.errors import CorruptionError, UnavailableError
+from tierlog.service.engine.opening import open_archive, open_manifest
+from tierlog.service.engine.parts import Components
+from tierlog.tiering.base.errors import (
+    CorruptionError,
+    FencedError,
+    InvalidRequestError,
+    ObjectNotFoundError,
+    StoreError,
+    UnavailableError,
+)
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
-from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.base.paths import StorePaths, base_offset_name
+from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.checks import invariants as store_checks
 from tierlog.tiering.checks.findings import Finding, Findings
 from tierlog.tiering.checks.invariants import check_store, segment_rows
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.hot.commit_log import Segment
+from tierlog.tiering.hot.damage import DAMAGE_FILE, LogDamage
+from tierlog.tiering.hot.identity import StoreIdentity
+from tierlog.tiering.hot.log_files import LogFiles
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.store import HotStore
 from tierlog.tiering.kernels.scan import ScanRows
+from tierlog.tiering.lifecycle.log_repair import LogRepair
 from tierlog.tiering.rocketmq.adoption import is_broker_store
 from tierlog.tiering.rocketmq.check import check_broker
 
@@ -48,6 +64,7 @@ _Offsets = NDArray[np.int64]
 #: Beginnings of the lines of ``check`` about derived files.
 _QUEUE_FINDINGS = ("I2 queue", "I3 queue")
 _INDEX_FINDINGS = ("I3 index",)
+_PROCEDURE = "all else can be read: docs/disaster.md says how to go on (Part of the log is damaged)"
 
 
 def broker_findings(root: Path) -> list[str] | None:
@@ -231,6 +248,77 @@ def repair_local(fs: FileSystem, root: Path, lines: Sequence[str], *, dry_run: b
             if not dry_run:
                 _remove(fs, paths, places)
     return done
+
+
+def repair_log(root: Path, components: Components, *, dry_run: bool, progress: Progress) -> RepairReport:
+    """Puts damaged segments of a store's log back from its archive; see :class:`LogRepair` for a kill on the way.
+
+    It takes the files as they lie, so that a log which opening refuses is repaired as well. Raises
+    :class:`StoreLockedError` while the store is in use, :class:`FencedError` where another volume took it over,
+    the object store's error if it does not answer.
+    """
+    fs, paths, report = components.fs, StorePaths(root.absolute()), RepairReport()
+    identity = StoreIdentity.read(fs, paths)
+    if identity is None or identity.cold_url is None or identity.restoring_from is not None:
+        raise InvalidRequestError("no store with an archive is in this directory", path=str(root))
+    with fs.lock(paths.lock), contextlib.ExitStack() as resources:
+        objects = components.objects
+        if objects is None:
+            objects = open_archive(identity.cold_url, components.settings, components.clock, make=False)
+            resources.callback(objects.close)
+        manifest = open_manifest(objects, identity.store_id, components)
+        head = manifest.refresh()
+        if head.volume_id != identity.volume_id:
+            raise FencedError(
+                f"volume {head.volume_id} has taken the archive of store {identity.store_id} over",
+                path=manifest.keys.head,
+                hint="what only this volume holds is appended there by `tierlog salvage`, which reads beyond damage",
+            )
+        files = LogFiles(fs, paths, identity.segment_bytes)
+        repair = LogRepair(files, manifest, head, fs=fs, paths=paths, randomness=components.randomness)
+        for done in repair.run(dry_run=dry_run, progress=progress):
+            segment = f"segment {base_offset_name(done.base_offset)} of the log"
+            if done.left != done.damaged:
+                ranges = ", ".join(f"[{first}, {following})" for first, following in done.damaged)
+                text = f"{segment}, damaged in {ranges}, {'would be' if dry_run else 'was'} put back from the archive"
+                report.done.append(Finding(None, text))
+            if done.problem is not None:
+                report.left.append(Finding(None, f"{segment}: {done.problem}"))
+    return report
+
+
+def remember_damage(fs: FileSystem, root: Path, found: Sequence[LogDamage]) -> None:
+    """Makes what a check of a log found known to the next open.
+
+    Not while the store is in use, nor on a disk that takes nothing: whoever meets the damage finds it again.
+    """
+    paths = StorePaths(root.absolute())
+    with contextlib.suppress(StoreError, OSError), fs.lock(paths.lock):
+        if found or fs.exists(paths.damage_json):
+            DAMAGE_FILE.replace(fs, paths.damage_json, found, paths.tmp)
+
+
+def damage_left(damaged: Sequence[LogDamage], manifest: ManifestStore | None, *, tried: bool) -> list[Finding]:
+    """Says for each damaged range of the log what is lost and what to do; ``tried``: the archive was used already."""
+    return [Finding(None, f"{each}; {_next_step(each, manifest, tried=tried)}") for each in damaged]
+
+
+def _next_step(damage: LogDamage, manifest: ManifestStore | None, *, tried: bool) -> str:
+    if manifest is None:
+        return f"there is no archive to put it back from; {_PROCEDURE}"
+    try:
+        entry = manifest.segment_of(manifest.reader(), manifest.refresh(), damage.first)
+    except ObjectNotFoundError:
+        if manifest.had_head:
+            return "whether the archive has it is not known: its head is lost"
+        entry = None
+    except StoreError as error:
+        return f"whether the archive has it is not known: {error}"
+    if entry is None:
+        return f"the archive does not have it; {_PROCEDURE}"
+    if tried:
+        return f"the archive could not give it back; {_PROCEDURE}"
+    return "the archive has it: `tierlog repair --root DIR --from-archive` puts it back"
 
 
 def _remove(fs: FileSystem, paths: StorePaths, places: Iterable[Path]) -> None:

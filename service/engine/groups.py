@@ -33,6 +33,7 @@ from tierlog.tiering.base.errors import (
     UnavailableError,
 )
 from tierlog.tiering.base.randomness import Randomness
+from tierlog.tiering.base.types import count_present
 from tierlog.tiering.hot.consumer_groups import GroupOffsets, GroupState, Queue, named, validate_group
 from tierlog.tiering.hot.topics import TopicRegistry
 from tierlog.tiering.message.batch import validate_topic
@@ -50,17 +51,18 @@ _LOOK_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class QueueEnds:
-    """The ends of a queue of another store. ``gaps`` are ranges ``[first, next)`` that no message will ever have."""
+    """The ends of a queue of another store. ``gaps`` are ranges ``[first, next)`` that no message will ever have.
+
+    None while the archive, which knows them, does not answer that store.
+    """
 
     min_offset: int
     max_offset: int
-    gaps: tuple[tuple[int, int], ...] = ()
+    gaps: tuple[tuple[int, int], ...] | None = ()
 
-    def lag(self, offset: int | None) -> int:
-        """Counts the messages still to consume from ``offset`` on; from the beginning for None."""
-        start = max(self.min_offset, offset or 0)
-        missing = sum(max(0, min(self.max_offset, end) - max(start, first)) for first, end in self.gaps)
-        return max(0, self.max_offset - start - missing)
+    def lag(self, offset: int | None) -> int | None:
+        """Counts the messages still to consume from ``offset`` on; from the beginning for None. None: not known."""
+        return count_present(max(self.min_offset, offset or 0), self.max_offset, self.gaps)
 
 
 class RemoteQueues(Protocol):
@@ -161,7 +163,8 @@ class MemberInfo:
 class QueueProgress:
     """One queue of a group: ``offset`` None before the first commit; ``lag`` counts messages still to consume.
 
-    The last three are None if the store has no such queue any more, or does not answer.
+    The last three are None if the store has no such queue any more, or does not answer. ``lag`` alone is None while
+    the archive does not tell which offsets a restore left out.
     """
 
     topic: str
@@ -280,11 +283,6 @@ class _Members:
         self.assignment: dict[str, list[Queue]] = {}
 
 
-def none_missing(topic: str, queue_id: int, start: int, end: int) -> int:
-    """Returns 0: every offset of a store that was never restored has its message."""
-    return 0
-
-
 class ConsumerGroups:
     """The groups of one store. Thread safe; a session ends at the first call that comes after its time."""
 
@@ -298,13 +296,14 @@ class ConsumerGroups:
         clock: Clock,
         randomness: Randomness,
         offset_since: Callable[[str, int, int], int],
-        missing: Callable[[str, int, int, int], int] = none_missing,
+        lag: Callable[[str, int, int], int | None] | None = None,
         flush: Callable[[], object] = lambda: None,
     ) -> None:
         """``offset_range`` is (least, next) offset of an own queue, or :class:`TopicNotFoundError`.
 
         ``offset_since`` is the offset of an own queue's first message stored at or after a time in ms, or its end.
-        ``missing`` counts the offsets of a range ``[start, end)`` of a queue that no message will ever have.
+        ``lag`` counts the messages of an own queue from an offset on; None if that is not known. Unless given, every
+        offset of the range has its message.
         ``flush`` makes durable what a member may have read.
         """
         self._store_id = store_id
@@ -316,7 +315,7 @@ class ConsumerGroups:
         self._topics = topics
         self._offset_range = offset_range
         self._offset_since = offset_since
-        self._missing = missing
+        self._lag = lag or self._plain_lag
         self._flush = flush
         self._clock = clock
         self._randomness = randomness
@@ -589,9 +588,12 @@ class ConsumerGroups:
         except NotFoundError:
             pass
         else:
-            start = max(first, offset or 0)
-            return QueueProgress(*queue, offset, first, end, end - start - self._missing(topic, queue_id, start, end))
+            return QueueProgress(*queue, offset, first, end, self._lag(topic, queue_id, offset or 0))
         return QueueProgress(*queue, offset, None, None, None)
+
+    def _plain_lag(self, topic: str, queue_id: int, offset: int) -> int:
+        first, end = self._offset_range(topic, queue_id)
+        return max(0, end - max(first, offset))
 
     def _read_by(self, name: str) -> set[str]:
         with self._lock:

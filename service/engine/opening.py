@@ -364,5 +364,5 @@ def _groups(
     return ConsumerGroups(
         identity.store_id, offsets=offsets, topics=hot.topics, offset_range=fetcher.offsets,
         offset_since=partial(fetcher.offset_by_time, boundary=Boundary.LOWER), clock=components.clock,
-        randomness=components.randomness, missing=partial(fetcher.gaps.missing, hot.topics), flush=hot.flush_seen,
+        randomness=components.randomness, lag=fetcher.lag, flush=hot.flush_seen,
     )  # fmt: skip

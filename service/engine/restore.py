@@ -37,6 +37,7 @@ from tierlog.tiering.hot.identity import (
     validate_known_store_id,
 )
 from tierlog.tiering.hot.topics import TOPICS_FILE, KnownTopics, Topic, TopicDeletion
+from tierlog.tiering.lifecycle.last_head import save_last_head
 from tierlog.tiering.lifecycle.tail_recovery import recover_tails
 from tierlog.tiering.lifecycle.tail_store import TailObjects
 from tierlog.tiering.lifecycle.takeover import begin_log, begins_log, take_over
@@ -221,7 +222,7 @@ def _restore(
         )
     state = begins_log(manifest, head, identity.volume_id)
     assert state is not None
-    _make_local(fs, paths, identity, state, head.newest_ms)
+    _make_local(fs, paths, identity, state, head)
     fenced = state.takeovers[-1]
     _LOG.warning(
         "store %s is restored: volume %s, fenced, had archived everything below %d; the log goes on at %d, "
@@ -245,11 +246,11 @@ def _group_state(group: GroupRecord, store_id: str) -> GroupState:
 
 
 def _make_local(
-    fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, newest_ms: int
+    fs: FileSystem, paths: StorePaths, identity: StoreIdentity, state: StoreState, head: Head
 ) -> None:  # fmt: skip
-    """Writes what the state says into the directory, the identity last.
+    """Writes what head and state say into the directory, the identity last.
 
-    Store times go on from ``newest_ms``, that of the newest archived message: the new machine's clock may be behind.
+    Store times go on from those of the newest archived message: the new machine's clock may be behind.
     """
     topics = [
         Topic(
@@ -264,7 +265,8 @@ def _make_local(
     TOPICS_FILE.replace(fs, paths.topics_json, known, paths.tmp)
     groups = {group.name: _group_state(group, identity.store_id) for group in state.groups}
     groups_file(identity.store_id).replace(fs, paths.groups_json, groups, paths.tmp)
-    replace_file(fs, paths.checkpoint, Checkpoint(physic_ms=max(0, newest_ms)).encode(), paths.tmp)
+    save_last_head(fs, paths, head, head.tombstones)
+    replace_file(fs, paths.checkpoint, Checkpoint(physic_ms=max(0, head.newest_ms)).encode(), paths.tmp)
     fs.make_dirs(paths.commitlog)
     log = CommitLog(fs, paths, identity.segment_bytes)
     try:

@@ -1,9 +1,13 @@
-"""Sizes, lags and counts of one open store, in bytes, ms and numbers since it was opened; the archive is not asked."""
+"""Sizes, lags and counts of one open store, in bytes, ms and numbers since it was opened.
+
+Nobody waits for the archive; only the lag of groups asks it anything.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tierlog.index.local.local_index import LocalIndex
@@ -18,6 +22,9 @@ from tierlog.tiering.cold.manifest.catalogue import Total, Totals
 from tierlog.tiering.format.manifest import Head
 from tierlog.tiering.hot.consumer_groups import Queue
 from tierlog.tiering.hot.store import HotStore, lag_ms
+
+#: Queues about which the archive may be asked for one look at the lags of all groups.
+_MOST_QUESTIONS = 4
 
 
 class FileState(NamedTuple):
@@ -80,6 +87,8 @@ def stats_of(parts: StoreParts, clock: Clock) -> dict[str, object]:
         "flushed_to": hot.log.flushed,
         "dispatched_to": hot.dispatched_to,
         "mended_queue_units": hot.mended_units,
+        "damaged_ranges": len(hot.damage.found),
+        "damaged_bytes": sum(each.next - each.first for each in hot.damage.found),
         "dispatch_lag_bytes": max(0, hot.log.visible - hot.dispatched_to),
         "dispatch_lag_ms": lag_ms(hot, hot.dispatched_to, clock),
         "recover_from": hot.recover_from,
@@ -132,25 +141,29 @@ def _archive_lag(parts: StoreParts, clock: Clock) -> tuple[int | None, int | Non
 def group_lags(parts: StoreParts, most: int) -> dict[str, int]:
     """Counts the messages that each of ``most`` groups has not committed in the queues that it has committed in.
 
-    What expired or was never given out counts too. Of queues of other stores, what those told last; they are asked
-    beside this, and a group with a queue in one that does not answer is left out.
+    Offsets that a restore left out are no messages, nor is what has expired, once the archive has told where a queue
+    begins; that is asked about a few queues a call, and only where a group is so far behind. Of queues of other stores
+    counts what those told last; they are asked beside this. A group is left out while a store does not answer, or the
+    archive does not tell which offsets were left out.
     """
+    questions = iter(range(_MOST_QUESTIONS))
     groups = sorted(parts.groups.all_committed().items())[:most]
     own, elsewhere = parts.identity.store_id, parts.groups.elsewhere
     elsewhere.refresh({topic for _, state in groups for topic, store, _ in state.offsets if store != own}, wait=False)
     found = {}
     for name, state in groups:
         with contextlib.suppress(UnavailableError):
-            found[name] = sum(_lag(parts, queue, offset) for queue, offset in state.offsets.items())
+            lags = [_lag(parts, queue, offset, questions) for queue, offset in state.offsets.items()]
+            known = [lag for lag in lags if lag is not None]
+            if len(known) == len(lags):
+                found[name] = sum(known)
     return found
 
 
-def _lag(parts: StoreParts, queue: Queue, offset: int) -> int:
+def _lag(parts: StoreParts, queue: Queue, offset: int, questions: Iterator[int]) -> int | None:
     topic, store_id, queue_id = queue
     with contextlib.suppress(NotFoundError):
         if store_id != parts.identity.store_id:
             return parts.groups.elsewhere.last_known(queue).lag(offset)
-        hot = parts.hot.store
-        there = hot.topics.get(topic)
-        return max(0, hot.next_offset(there, queue_id) - max(offset, there.begin(queue_id)))
+        return parts.fetcher.lag(topic, queue_id, offset, lambda: next(questions, None) is not None)
     return 0

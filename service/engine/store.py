@@ -22,7 +22,7 @@ from tierlog.service.engine.appends import Appends, IdempotencyKey
 from tierlog.service.engine.archive_mover import ArchiveReport
 from tierlog.service.engine.background import make_background
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, classic_files, cold_files, local_files
-from tierlog.service.engine.checks import check_archive, check_classic, check_index, check_store
+from tierlog.service.engine.checks import check_archive, check_classic, check_index, check_store, damage_left
 from tierlog.service.engine.opening import StoreParts, open_parts
 from tierlog.service.engine.parts import Components
 from tierlog.service.engine.read_path import answer, with_hint
@@ -34,17 +34,20 @@ from tierlog.service.observing.counts import StoreCounts, facts_of
 from tierlog.tiering.base.clock import Clock, SystemClock
 from tierlog.tiering.base.errors import ConflictError, InvalidRequestError, MessageNotFoundError, ReadOnlyError
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
+from tierlog.tiering.base.paths import base_offset_name
 from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
 from tierlog.tiering.base.telemetry import NO_TRACER, Tracer
-from tierlog.tiering.base.types import Boundary, Durability
-from tierlog.tiering.checks.findings import Findings
+from tierlog.tiering.base.types import Boundary, Durability, count_present
+from tierlog.tiering.checks.findings import Finding, Findings
 from tierlog.tiering.cold.manifest.catalogue import Total
+from tierlog.tiering.hot.damage import LogDamage
 from tierlog.tiering.hot.topics import Topic
 from tierlog.tiering.message.batch import MAX_QUEUES, Message
 from tierlog.tiering.message.pending import PendingMessages
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
+from tierlog.tiering.read.fetcher import QueueRange
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
 from tierlog.tiering.read.pull_result import PullResult
 
@@ -210,6 +213,7 @@ class Store:
     def run_tiers(self) -> None:
         """Runs one round of archiving and removal as :meth:`start` does, for a caller with a loop of its own."""
         self._check_writable()
+        self._hot.verify_damage()
         if self._archive_mover is None:
             self._remove_due()
             self._index_maintenance.run_once()
@@ -307,18 +311,22 @@ class Store:
         return self._hot.topics.queues_of(topic)
 
     def _described(self, topics: Sequence[Topic]) -> list[TopicInfo]:
-        gaps = self._fetcher.declared_gaps
         return [
             TopicInfo(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                queues=[QueueInfo(queue_id, *both, gaps(topic.name, queue_id)) for queue_id, both in enumerate(ranges)],
+                queues=[self._queue(topic.name, queue_id, found) for queue_id, found in enumerate(ranges)],
                 archive=topic.archive,
                 cold_retention_ms=topic.cold_retention_ms,
                 hold=topic.hold,
             )
             for topic, ranges in zip(topics, self._fetcher.ranges(topics), strict=True)
         ]
+
+    def _queue(self, topic: str, queue_id: int, found: QueueRange) -> QueueInfo:
+        gaps = self._fetcher.declared_gaps(topic, queue_id)
+        messages = count_present(found.first, found.next, gaps) if found.is_first_known else None
+        return QueueInfo(queue_id, found.first, found.next, gaps, messages)
 
     def files(self) -> list[FileInfo]:
         """Returns every segment and index file of both tiers; the cold ones only if the archive can be read."""
@@ -342,7 +350,7 @@ class Store:
     def stats(self) -> dict[str, object]:
         """Returns sizes and lags in bytes, times in ms, and requests to the archive since the store was opened."""
         found = stats_of(self._parts, self._clock)
-        found |= {name: getattr(self, name) for name in ("read_only_reason", "cold_error", "index_error")}
+        found |= {name: getattr(self, name) for name in ("read_only_reason", "cold_error", "index_error", "damage")}
         if self._broker is not None:
             found["consumer_offsets"] = self._broker.consumer_offsets()
         return found
@@ -368,6 +376,9 @@ class Store:
         if self._broker is not None:
             return findings.extend(self._broker.check())
         findings.extend(check_store(self._hot) + check_index(self._hot, self._index))
+        self._hot.verify_damage()
+        for damage in self._hot.damage.found:
+            findings.note(base_offset_name(damage.first - damage.first % self._hot.log.segment_bytes), str(damage))
         if self._classic is not None:
             findings.extend(check_classic(self._hot, self._classic))
         if self._manifest is not None:
@@ -453,6 +464,20 @@ class Store:
     def index_error(self) -> str | None:
         """The reason why index or queues do not follow the log, or index files cannot be maintained; else None."""
         return self._hot.dispatch_error or self._background.index_error
+
+    @property
+    def damage(self) -> str | None:
+        """What of the log is known to be damaged, and what to do; all else is served. None if nothing is."""
+        return self._hot.damage.reason
+
+    @property
+    def damaged_ranges(self) -> tuple[LogDamage, ...]:
+        """The ranges of the log that are known to be damaged."""
+        return self._hot.damage.found
+
+    def damage_left(self, *, tried: bool) -> list[Finding]:
+        """Says of each damaged range of the log what is lost and what to do next; ``tried``: the archive was used."""
+        return damage_left(self._hot.damage.found, self._manifest, tried=tried)
 
     def __enter__(self) -> Self:
         return self

@@ -94,6 +94,11 @@ _STORE = (
     ),
     _gauge("tierlog_recover_from_bytes", "Physical offset at which recovery would begin.", stat="recover_from"),
     _gauge(
+        "tierlog_log_damaged_ranges", "Ranges of the log that cannot be read.",
+        "Not 0: messages cannot be read. `/readyz` names them; `tierlog repair` says what can be done.",
+        stat="damaged_ranges",
+    ),
+    _gauge(
         "tierlog_dispatch_lag_bytes", "Bytes of visible log that queues and index lack.",
         "Consumers and queries wait for it. Is the processor busy, or the disk full?", stat="dispatch_lag_bytes",
     ),
@@ -252,7 +257,8 @@ _QUERIES = (
     _gauge("tierlog_groups", "Consumer groups."),
     _labelled(
         "tierlog_group_lag_messages", "Messages that a consumer group has not committed, of hot and archived ones.",
-        "Growing: consumers are too slow, or gone. Absent: a store with queues of the group does not answer.", "group",
+        "Growing: consumers are too slow, or gone. Absent: a store with queues of the group does not answer, or the "
+        "archive does not tell which offsets a restore left out.", "group",
     ),
 )  # fmt: skip
 

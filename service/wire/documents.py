@@ -110,6 +110,7 @@ def topic_json(topic: TopicInfo) -> Json:
         "topic": topic.name,
         "topic_id": topic.topic_id,
         "queues": len(topic.queues),
+        "messages": topic.messages,
         "archive": topic.archive,
         "cold_retention_ms": topic.cold_retention_ms,
         "hold": topic.hold,
@@ -125,7 +126,8 @@ def _queue_json(queue: QueueInfo) -> Json:
 
 
 def group_json(group: GroupInfo) -> Json:
-    """Returns a consumer group; its lag is null while a store with queues of it does not answer."""
+    """Returns a consumer group; its lag is null while nobody can say how many messages one of its queues still has."""
+    unknown = any(queue.lag is None and queue.max_offset is not None for queue in group.queues)
     return {
         "group": group.name,
         "generation": group.generation,
@@ -134,7 +136,7 @@ def group_json(group: GroupInfo) -> Json:
             for member in group.members
         ],
         "queues": [asdict(queue) for queue in group.queues],
-        "lag": None if group.stores_down else sum(queue.lag or 0 for queue in group.queues),
+        "lag": None if group.stores_down or unknown else sum(queue.lag or 0 for queue in group.queues),
         "stores_down": group.stores_down,
     }
 

@@ -367,7 +367,10 @@ def test_a_request_sent_again_with_its_key_appends_nothing_twice(service: Servic
 def test_health_files_and_stats_answer(service: Service) -> None:
     service.produce("t", {"body": "first", "keys": ["k"]})
     assert service.json("GET", "/livez")[0] == 200
-    assert service.json("GET", "/readyz") == (200, {"status": "ready", "cold_error": None, "index_error": None})
+    assert service.json("GET", "/readyz") == (
+        200,
+        {"status": "ready", "cold_error": None, "index_error": None, "damage": None},
+    )
     assert service.json("POST", "/v1/admin/flush") == (200, {"flushed": True})
     nothing: dict[str, list[str]] = {"findings": [], "details": [], "notes": [], "unasked": []}
     assert service.json("POST", "/v1/admin/check", {"deep": True}) == (200, nothing)

@@ -334,6 +334,8 @@ def test_a_service_ends_by_itself_although_its_object_store_is_dead(
         endpoint = f"http://127.0.0.1:{dead.getsockname()[1]}"
         config.write_text(f'[cold]\ns3_endpoint = "{endpoint}"\nread_timeout_s = 1.0\nretry_interval_ms = 10\n')
         root = str(tmp_path / "store")
+        (tmp_path / "first.log").write_text("k0\n")  # a store that was not there would wait for its archive
+        assert main(["load", str(tmp_path / "first.log"), "--topic", "first", "--root", root, *TINY]) == DONE
         with served("--root", root, "--cold", "s3://bucket/prefix", "--config", str(config), *TINY, quiet=False) as url:
             file = tmp_path / "some.log"
             file.write_text("k1\nk2\n")

@@ -58,6 +58,11 @@ def test_a_full_disk_loses_nothing_and_takes_writes_again_once_there_is_room(pla
         assert "no space left" in found["reason"]
 
 
+def test_a_full_disk_ends_no_process_that_gives_a_mapped_file_its_blocks(play: Callable[[str, int], Any]) -> None:
+    for number in range(2):
+        assert play("full_disk_while_growing", number)["acknowledged"] > 0
+
+
 def test_a_disk_remounted_read_only_is_refused_unchanged_and_can_be_read(play: Callable[[str, int], Any]) -> None:
     assert play("read_only", 0)["acknowledged"] > 0
 

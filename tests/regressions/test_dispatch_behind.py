@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.stores.engines import tiny_settings
+from tests.support.stores.small_steps import small_steps
 from tierlog.index.search.query import Query
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.clock import ManualClock
@@ -17,23 +19,34 @@ from tierlog.tiering.message.batch import Message
 
 
 class IndexDiskFull(LocalFileSystem):
-    """No new index file finds room once ``is_full`` is set."""
+    """No new index file finds room once ``is_full`` is set, or none grows."""
 
     is_full = False
 
+    def __init__(self, refused: str) -> None:
+        self._refused = refused
+
     def create(self, path: Path, size_bytes: int, *, prewrite: bool, first_bytes: int | None = None) -> None:
-        if self.is_full and "index" in path.parts:
-            raise DiskFullError("no space", path=str(path))
+        self._check("create", path)
         super().create(path, size_bytes, prewrite=prewrite, first_bytes=first_bytes)
+
+    def allocate(self, path: Path, start: int, end: int) -> None:
+        self._check("allocate", path)
+        super().allocate(path, start, end)
+
+    def _check(self, call: str, path: Path) -> None:
+        if self.is_full and call == self._refused and "index" in path.parts:
+            raise DiskFullError("no space", path=str(path))
 
 
 def append(engine: Store, count: int) -> None:
     engine.append([Message("t", bytes(300), ["k"], queue_id=0) for _ in range(count)])
 
 
-@pytest.fixture
-def fs() -> IndexDiskFull:
-    return IndexDiskFull()
+@pytest.fixture(params=["create", "allocate"])
+def fs(request: pytest.FixtureRequest) -> Iterator[IndexDiskFull]:
+    with small_steps(4096):
+        yield IndexDiskFull(request.param)
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ class StorePaths:
         self.producers_json = self.tierlog / "producers.json"
         self.audit = self.tierlog / "audit"
         self.tails_json = self.tierlog / "tails.json"
+        self.damage_json = self.tierlog / "damage.json"
         self.index = root / "index"
         self.cache = root / "cache"
         self.quarantine = root / "quarantine"

@@ -129,3 +129,14 @@ def uncovered(covered: Iterable[tuple[int, int]], first: int, end: int) -> list[
     if first < end:
         missing.append((first, end))
     return missing
+
+
+def count_present(start: int, end: int, gaps: Iterable[tuple[int, int]] | None) -> int | None:
+    """Counts the offsets in ``[start, end)`` that lie in none of the ``gaps``, half-open ranges that do not overlap.
+
+    None if it is not known which gaps there are: then nobody knows the count either.
+    """
+    if gaps is None:
+        return None
+    missing = sum(max(0, min(end, following) - max(start, first)) for first, following in gaps)
+    return max(0, end - start) - missing

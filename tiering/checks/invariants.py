@@ -51,6 +51,7 @@ def _check_store(hot: HotStore) -> Iterator[str]:
             try:
                 rows = segment_rows(hot, segment, snapshot.end)
             except CorruptionError as error:
+                hot.damage.suspect(base if error.position is None else error.position)
                 yield f"I1 log: {error}"
                 continue
             if len(rows) and (int(rows["store_ms"][0]) < last_ms or (np.diff(rows["store_ms"]) < 0).any()):

@@ -36,6 +36,7 @@ _PAGE_BYTES = 4096
 _DISCARD_WAIT_S = 1.0
 #: Written while appends wait, which takes about a millisecond.
 _ZEROS = bytes(1 << 20)
+_PUT_BACK = "`tierlog repair --root DIR --from-archive` puts back what the archive has, and says what it has not"
 #: MiB: a gigabyte of dirty pages at once would hold up everybody's flush; in the active file, they share each flush.
 _UNFLUSHED_ZEROS, _UNFLUSHED_ZEROS_OF_ACTIVE = 16, 4
 #: Least and most bytes of zeros ahead of the end, in the active segment.
@@ -389,9 +390,13 @@ class CommitLog:
         :class:`CorruptionError`, or :class:`StoreMismatchError` for an end below what was archived.
         """
         if end < durable:
-            raise CorruptionError("the log is damaged below its checkpoint", path="commitlog", position=end)
+            raise CorruptionError(
+                "the log is damaged below its checkpoint", path="commitlog", position=end, hint=_PUT_BACK
+            )
         if any(segment.data[:8].any() for segment in self.segments() if segment.base_offset > end):
-            raise CorruptionError("the log is damaged, and goes on behind the damage", path="commitlog", position=end)
+            raise CorruptionError(
+                "the log is damaged, and goes on behind the damage", path="commitlog", position=end, hint=_PUT_BACK
+            )
         if end < published_below:
             raise StoreMismatchError(
                 f"the log ends at {end}, below {published_below}, up to which it was archived",

@@ -96,30 +96,7 @@ class LogFiles:
 
     def read(self, segment: Segment) -> ReadableSegment:
         """Returns all records with every checksum; damage ends at the next record that says where it lies."""
-        limit, base = len(segment.data), segment.base_offset
-        pieces: list[ScanRows] = []
-        damaged: list[tuple[int, int]] = []
-        position = 0
-        while True:
-            found = scan(segment.data, position, limit, base, self._table, check_crc=True)
-            # the last row of a scan that met an unknown topic tells that topic and nothing else
-            pieces.append(found.rows[:-1] if found.stop is ScanStop.UNKNOWN_TOPIC else found.rows)
-            position = found.position
-            if found.stop is ScanStop.ROWS_FULL:
-                continue
-            rest = self.segment_bytes - position
-            if found.stop is ScanStop.BLANK and bytes(segment.data[position : position + 4]) == rest.to_bytes(4, "big"):
-                return ReadableSegment(np.concatenate(pieces), damaged)
-            following = _next_record(segment.data, position, limit, base)
-            is_last = following == limit
-            if rest:
-                is_same = damaged and damaged[-1][1] == position
-                first = damaged.pop()[0] if is_same else position
-                damaged.append((first, self.segment_bytes if is_last else following))
-            if not is_last:
-                position = following
-                continue
-            return ReadableSegment(np.concatenate(pieces), damaged)
+        return read_segment(segment, self.segment_bytes, self._table)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """Returns the offset behind a queue's last readable record; reads the whole log once."""
@@ -139,6 +116,39 @@ class LogFiles:
             if end:
                 return segment.base_offset + end
         return self.begin
+
+
+def read_segment(
+    segment: Segment, segment_bytes: int, table: TopicTable, *, limit: int | None = None
+) -> ReadableSegment:
+    """Returns the records below position ``limit``, or all that are there, with every checksum.
+
+    Damage ends at the next record that says where it lies.
+    """
+    limit, base = len(segment.data) if limit is None else limit, segment.base_offset
+    pieces: list[ScanRows] = []
+    damaged: list[tuple[int, int]] = []
+    position = 0
+    while True:
+        found = scan(segment.data, position, limit, base, table, check_crc=True)
+        # the last row of a scan that met an unknown topic tells that topic and nothing else
+        pieces.append(found.rows[:-1] if found.stop is ScanStop.UNKNOWN_TOPIC else found.rows)
+        position = found.position
+        if found.stop is ScanStop.ROWS_FULL:
+            continue
+        rest = segment_bytes - position
+        if found.stop is ScanStop.BLANK and bytes(segment.data[position : position + 4]) == rest.to_bytes(4, "big"):
+            return ReadableSegment(np.concatenate(pieces), damaged)
+        following = _next_record(segment.data, position, limit, base)
+        is_last = following == limit
+        if rest:
+            is_same = damaged and damaged[-1][1] == position
+            first = damaged.pop()[0] if is_same else position
+            damaged.append((first, segment_bytes if is_last else following))
+        if not is_last:
+            position = following
+            continue
+        return ReadableSegment(np.concatenate(pieces), damaged)
 
 
 def _next_record(data: ByteArray, position: int, limit: int, base_offset: int) -> int:

@@ -33,6 +33,8 @@ class HotSnapshot:
     times_rise: bool = True
     dispatch_error: str | None = None
     """The error of dispatching, if it is tried again."""
+    suspect: Callable[[int], object] = lambda offset: None
+    """Is told where a record cannot be read that has to be there."""
 
     @property
     def undispatched(self) -> int:
@@ -52,6 +54,14 @@ class HotSnapshot:
 
     def record(self, physical_offset: int) -> Record:
         """Decodes and checks one record; :class:`CorruptionError` where there is none."""
+        try:
+            return self.guessed_record(physical_offset)
+        except CorruptionError:
+            self.suspect(physical_offset)
+            raise
+
+    def guessed_record(self, physical_offset: int) -> Record:
+        """Does the same for an offset that anybody may have made up: nothing is suspected if there is no record."""
         segment = self.segments.get(physical_offset - physical_offset % self.segment_bytes)
         if segment is None:
             raise CorruptionError("no segment holds this offset", path="commitlog", position=physical_offset)

@@ -28,6 +28,7 @@ from tierlog.tiering.format.record import BLANK_BYTES, MAGIC_BLANK, decode_recor
 from tierlog.tiering.hot.batch_writer import AppendResult, BatchWriter
 from tierlog.tiering.hot.commit_log import CommitLog, PutBack, Segment
 from tierlog.tiering.hot.consume_queue import ConsumeQueues, QueueView, UnitArray
+from tierlog.tiering.hot.damage import KnownDamage, LostMessages
 from tierlog.tiering.hot.dispatch import ClassicFiles, Dispatcher, DispatchRetry, LogSubscriber
 from tierlog.tiering.hot.producers import ProducerSequences, ProducerWindow, marks
 from tierlog.tiering.hot.recovery import load_queues, recover_log
@@ -84,6 +85,8 @@ class HotStore:
         checkpoint = Checkpoint.decode(fs.read(paths.checkpoint)) if fs.exists(paths.checkpoint) else Checkpoint()
         self.log = CommitLog(fs, paths, options.segment_bytes, clock, options.visibility)
         self.log.load(published_below)
+        #: What of the log is known to be damaged.
+        self.damage = KnownDamage(fs, paths, clock, self.log.begin)
         if self.log.is_empty:
             self.log.add_first_segment()
         self._writer = BatchWriter(self.log, self.topics, clock, store_host, record_checksum=options.record_checksum)
@@ -130,8 +133,18 @@ class HotStore:
         The dispatcher goes on beside it; what is hot is pinned as for a reader.
         """
         if start < end:
-            with self._pinned():
+            with self._pinned(), self._suspecting():
                 Dispatcher(self.log, self.topics, [subscriber], topics_are_known=True).run(end)
+
+    @contextlib.contextmanager
+    def _suspecting(self) -> Iterator[None]:
+        """Suspects the place that an error inside names."""
+        try:
+            yield
+        except CorruptionError as error:
+            if error.position is not None:
+                self.damage.suspect(error.position)
+            raise
 
     def close(self) -> None:
         """Flushes, dispatches, writes the checkpoint and notes the clean stop. Idempotent."""
@@ -279,7 +292,8 @@ class HotStore:
         """
         with self._dispatch_lock:
             try:
-                self._dispatch_retry.run_once(lambda: self._dispatcher.run(self.log.visible))
+                with self._suspecting():
+                    self._dispatch_retry.run_once(lambda: self._dispatcher.run(self.log.visible))
             except (CorruptionError, ReadOnlyError) as error:
                 self.guard.turn_read_only(f"dispatch failed: {error}")
             return self._dispatcher.position()
@@ -323,8 +337,24 @@ class HotStore:
         with self._pinned() as (border, segments):
             yield HotSnapshot(
                 border=border, end=end, visible=visible, segments=segments, segment_bytes=self.log.segment_bytes,
-                times_rise=self.queues.times_rise, dispatch_error=self.dispatch_error,
+                times_rise=self.queues.times_rise, dispatch_error=self.dispatch_error, suspect=self.damage.suspect,
             )  # fmt: skip
+
+    def verify_damage(self) -> None:
+        """Scans what is suspected to be damaged in the log; afterwards :attr:`damage` says what is."""
+        if self.damage.news.is_set():
+            with self.snapshot() as snapshot:
+                self.damage.verify(snapshot, [topic.name for topic in self.topics.all()], self._messages_in)
+
+    def _messages_in(self, first: int, end: int) -> tuple[LostMessages, ...]:
+        """Names the messages whose records begin in a range of the log, as the queues have them."""
+        found = []
+        for topic in self.topics.all():
+            for queue_id, view in sorted(self.queue_views(topic).items()):
+                low, high = view.first_at_or_above(first), view.first_at_or_above(end)
+                if low < high:
+                    found.append(LostMessages(topic.name, queue_id, low, high))
+        return tuple(found)
 
     @contextlib.contextmanager
     def _pinned(self) -> Iterator[tuple[int, dict[int, Segment]]]:
@@ -363,7 +393,11 @@ class HotStore:
         magic = int.from_bytes(bytes(segment.data[4:BLANK_BYTES]), "big", signed=True)
         if segment.base_offset >= self.log.end or magic == MAGIC_BLANK:
             return None
-        return decode_record(segment.data.data, 0, physical_offset=segment.base_offset).store_ms
+        try:
+            return decode_record(segment.data.data, 0, physical_offset=segment.base_offset).store_ms
+        except CorruptionError:
+            self.damage.suspect(segment.base_offset)
+            raise
 
     @property
     def last_store_ms(self) -> int:
@@ -422,6 +456,7 @@ class HotStore:
             if self._classic is not None:
                 self._classic.remove_below(border)
             self.removed_to = border
+            self.damage.forget_below(border)
 
 
 def lag_ms(hot: HotStore, position: int, clock: Clock) -> int:

@@ -15,7 +15,7 @@ from itertools import islice, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tierlog.tiering.base.errors import StoreError, UnavailableError
+from tierlog.tiering.base.errors import CorruptionError, StoreError, UnavailableError
 from tierlog.tiering.base.fs import ByteArray
 from tierlog.tiering.base.options import RetentionOptions
 from tierlog.tiering.base.randomness import Randomness
@@ -80,14 +80,18 @@ class Archiver:
             topics = self._hot.topics.all()
             tombstones = (*head.tombstones, *self._deleted())
             left_out = {tombstone.topic for tombstone in tombstones} - {topic.name for topic in topics if topic.hold}
-            entry = upload_segment(
-                self._manifest,
-                self._randomness,
-                topics=topics,
-                segment=segment,
-                epoch=head.epoch,
-                tombstones=tombstones,
-            )
+            try:
+                entry = upload_segment(
+                    self._manifest,
+                    self._randomness,
+                    topics=topics,
+                    segment=segment,
+                    epoch=head.epoch,
+                    tombstones=tombstones,
+                )
+            except CorruptionError:
+                self._hot.damage.suspect(segment.base_offset)
+                raise
             with self._state.publishing:
                 if any(topic.hold and topic.name in left_out for topic in self._hot.topics.all()):
                     continue

@@ -14,7 +14,7 @@ import itertools
 import threading
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
 
@@ -29,7 +29,6 @@ from tierlog.tiering.cold.reading.bill import BudgetSpentError
 from tierlog.tiering.cold.segment.reader import SegmentReader
 from tierlog.tiering.format.manifest import Head, LogEntry, PageNode, QueueGap
 from tierlog.tiering.format.queue_rows import QueueRows
-from tierlog.tiering.hot.topics import TopicRegistry
 
 _PATIENCE_S = 0.2
 _PAUSE_S = 0.5
@@ -37,6 +36,34 @@ _LONGEST_PAUSE_S = 60.0
 #: What an answer depends on: ``cold_min`` and the topic's expiry.
 _Expired = tuple[int, int | None]
 _ByQueue = dict[tuple[int, int], list[QueueGap]]
+
+
+class _Asker:
+    """Asks the archive beside a caller, who waits a moment only. Thread safe.
+
+    One question at a time, and less and less often while it fails: a bucket that does not answer delays nobody and is
+    not stormed by those who read what is hot.
+    """
+
+    def __init__(self, manifest: ManifestStore) -> None:
+        self._asking = threading.Lock()
+        self._pause = manifest.backoff(first_s=_PAUSE_S, most_s=_LONGEST_PAUSE_S)
+
+    def ask(self, question: Callable[[], object]) -> None:
+        """Returns when ``question`` has ended, or after a moment; at once while another one is asked or failed."""
+        if self._pause.is_over and self._asking.acquire(blocking=False):
+            thread = threading.Thread(target=self._run, args=(question,), name="tierlog-offsets", daemon=True)
+            thread.start()
+            thread.join(_PATIENCE_S)
+
+    def _run(self, question: Callable[[], object]) -> None:
+        try:
+            question()
+            self._pause.succeeded()
+        except StoreError:
+            self._pause.failed()
+        finally:
+            self._asking.release()
 
 
 class FirstOffsets:
@@ -48,8 +75,7 @@ class FirstOffsets:
     def __init__(self, manifest: ManifestStore) -> None:
         self._manifest = manifest
         self._known: dict[tuple[int, int], tuple[_Expired, int]] = {}
-        self._asking = threading.Lock()
-        self._pause = manifest.backoff(first_s=_PAUSE_S, most_s=_LONGEST_PAUSE_S)
+        self._asker = _Asker(manifest)
 
     def find(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> int:
         """Returns the least offset of a queue whose first offset at or above ``border`` is ``hot_first``.
@@ -74,30 +100,22 @@ class FirstOffsets:
     def find_without_waiting(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> int:
         """Returns the offset of :meth:`find`; what was known before, or ``hot_first``, until the archive has answered.
 
-        It is asked beside the caller, who waits a moment only, by one caller at a time, and less and less often while
-        it fails: a bucket that does not answer delays nobody and is not stormed by those who read what is hot. An
-        archive that was not even there when the store was opened is not asked.
+        It is asked beside the caller; an archive that was not even there when the store was opened is not asked.
         """
-        key, head = (topic_id, queue_id), self._manifest.head
-        found = self._known.get(key)
-        is_known = found is not None and head is not None and found[0] == _expired(head, topic_id)
-        if not is_known and head is not None and self._pause.is_over and self._asking.acquire(blocking=False):
-            thread = threading.Thread(
-                target=self._ask, args=(topic, *key, border, hot_first), name="tierlog-first-offset", daemon=True
-            )
-            thread.start()
-            thread.join(_PATIENCE_S)
-            found = self._known.get(key)
-        return hot_first if found is None else found[1]
+        if self._manifest.head is not None and not self.is_known(topic_id, queue_id):
+            self._asker.ask(lambda: self.find(topic, topic_id, queue_id, border, hot_first))
+        found = self.last_known(topic_id, queue_id)
+        return hot_first if found is None else found
 
-    def _ask(self, topic: str, topic_id: int, queue_id: int, border: int, hot_first: int) -> None:
-        try:
-            self.find(topic, topic_id, queue_id, border, hot_first)
-            self._pause.succeeded()
-        except StoreError:
-            self._pause.failed()
-        finally:
-            self._asking.release()
+    def is_known(self, topic_id: int, queue_id: int) -> bool:
+        """Whether nothing has expired since the archive was asked about a queue."""
+        found, head = self._known.get((topic_id, queue_id)), self._manifest.head
+        return found is not None and head is not None and found[0] == _expired(head, topic_id)
+
+    def last_known(self, topic_id: int, queue_id: int) -> int | None:
+        """Returns the offset as it was when the archive was asked last, None if it never answered."""
+        found = self._known.get((topic_id, queue_id))
+        return None if found is None else found[1]
 
 
 def first_archived(
@@ -130,7 +148,16 @@ class DeclaredGaps:
 
     def __init__(self, manifest: ManifestStore | None) -> None:
         self._manifest = manifest
+        self._asker = _Asker(manifest) if manifest else None
         self._known: tuple[str | None, _ByQueue] = (None, {})
+
+    def of_without_waiting(self, head: Head, topic_id: int, queue_id: int) -> list[QueueGap] | None:
+        """Returns the gaps of :meth:`of`, None until the archive has told them, which is asked beside the caller."""
+        key = head.gaps.key if head.gaps else None
+        if self._known[0] != key and self._asker is not None:
+            self._asker.ask(lambda: self.of(head, topic_id, queue_id))
+        known, by_queue = self._known
+        return by_queue.get((topic_id, queue_id), []) if known == key else None
 
     def of(self, head: Head, topic_id: int, queue_id: int) -> list[QueueGap]:
         """Returns the gaps of one queue, ascending; the object store's error if they have to be read and cannot be."""
@@ -150,18 +177,6 @@ class DeclaredGaps:
             if gap.first_missing <= offset < gap.next_present:
                 return gap.next_present
         return None
-
-    def missing(self, topics: TopicRegistry, topic: str, queue_id: int, start: int, end: int) -> int:
-        """Returns how many of the offsets ``[start, end)`` lie in gaps; 0 while the archive cannot say."""
-        found, head = topics.find(topic), self._manifest.head if self._manifest else None
-        if found is None or head is None:
-            return 0
-        try:
-            gaps = self.of(head, found.topic_id, queue_id)
-        except StoreError:
-            return 0
-        overlaps = (min(end, gap.next_present) - max(start, gap.first_missing) for gap in gaps)
-        return sum(overlap for overlap in overlaps if overlap > 0)
 
 
 def queue_rows_from(

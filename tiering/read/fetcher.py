@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tierlog.tiering.base.errors import MessageNotFoundError, ObjectNotFoundError, StoreError, TopicNotFoundError
-from tierlog.tiering.base.types import Boundary, PullStatus, Tier
+from tierlog.tiering.base.types import Boundary, PullStatus, Tier, count_present
 from tierlog.tiering.cold.manifest.store import ManifestStore, despite_deletion
 from tierlog.tiering.cold.reading.gate import entering_archive
-from tierlog.tiering.format.manifest import Head
+from tierlog.tiering.format.manifest import Head, QueueGap
 from tierlog.tiering.format.record import Record
 from tierlog.tiering.format.store_state import TopicState
 from tierlog.tiering.hot.snapshot_queue import shown_queues
@@ -30,6 +30,14 @@ from tierlog.tiering.read.queue_replay import OpenReplays
 _HEAD_AGE_S = 2.0
 _MOST_RANGES = 10_000
 T = TypeVar("T")
+
+
+class QueueRange(NamedTuple):
+    """The offsets ``[first, next)`` of a queue over both tiers; ``first`` is the hot tier's while it is not known."""
+
+    first: int
+    next: int
+    is_first_known: bool
 
 
 class Fetcher:
@@ -107,7 +115,7 @@ class Fetcher:
         with HotQueue.opened(self._hot, topic, queue_id) as queue:
             return self._first_without_waiting(queue), queue.end
 
-    def ranges(self, topics: Sequence[Topic]) -> list[list[tuple[int, int]]]:
+    def ranges(self, topics: Sequence[Topic]) -> list[list[QueueRange]]:
         """Returns what :meth:`offsets` tells of every queue of some topics of the hot tier, all in one snapshot.
 
         A queue that nothing was ever put in costs no look anywhere.
@@ -122,26 +130,53 @@ class Fetcher:
                     HotQueue.seen(topic, queue_id, snapshot, shown.get(queue_id), floor)
                     for queue_id, floor in enumerate(known)
                 )
-                found.append([(self._first_without_waiting(queue), queue.end) for queue in queues])
+                found.append([self._range(queue) for queue in queues])
         return found
 
+    def _range(self, queue: HotQueue) -> QueueRange:
+        first = self._first_without_waiting(queue)
+        return QueueRange(first, queue.end, self._is_first_known(queue))
+
     def declared_gaps(self, topic: str, queue_id: int) -> list[tuple[int, int]] | None:
-        """Ranges of a queue's offsets that a restore left out, ascending; None while the archive cannot tell."""
+        """Ranges of a queue's offsets that a restore left out, ascending; None while the archive cannot tell.
+
+        With a hot tier nobody waits for the archive, which is asked once, for all queues, after each restore.
+        """
+        gaps: list[QueueGap] | None
         if self._manifest is None:
             return []
         if self._hot is None:
             head, state = self._archived_topic(topic, queue_id)
-            topic_id = state.topic_id
+            try:
+                gaps = self.gaps.of(head, state.topic_id, queue_id)
+            except StoreError:
+                gaps = None
+        elif self._hot.topics.first_offset == 0:
+            return []  # no restore has ever made this store, so nothing was left out
+        elif self._manifest.head is None:
+            return None if self._manifest.had_head else []
         else:
             topic_id = self._hot.topics.get(topic).topic_id
-            if self._manifest.head is None:
-                return None if self._manifest.had_head else []
-            head = self._manifest.head
-        try:
-            gaps = self.gaps.of(head, topic_id, queue_id)
-        except StoreError:
-            return None
-        return [(gap.first_missing, gap.next_present) for gap in gaps]
+            gaps = self.gaps.of_without_waiting(self._manifest.head, topic_id, queue_id)
+        return None if gaps is None else [(gap.first_missing, gap.next_present) for gap in gaps]
+
+    def present(self, topic: str, queue_id: int, start: int, end: int) -> int | None:
+        """Counts the offsets of ``[start, end)`` of a queue that are in no gap; None while the archive cannot tell."""
+        return count_present(start, end, self.declared_gaps(topic, queue_id))
+
+    def lag(self, topic: str, queue_id: int, offset: int, may_ask: Callable[[], bool] = lambda: True) -> int | None:
+        """Counts the messages of a queue from ``offset`` on over both tiers; for a store with a hot tier.
+
+        None while the archive cannot tell which offsets a restore left out. Where ``offset`` lies below everything hot,
+        the archive tells where the queue begins now, and is asked once if ``may_ask``; until then, what has expired
+        counts. Nobody waits for it.
+        """
+        assert self._hot is not None
+        with HotQueue.opened(self._hot, topic, queue_id) as queue:
+            start, end = max(offset, queue.begin), queue.end
+            if start < queue.first:
+                start = max(start, self._least_known(queue, may_ask))
+        return self.present(topic, queue_id, start, end)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
         """Returns the queue offset that belongs to a store time, as if both tiers were one.
@@ -302,6 +337,23 @@ class Fetcher:
             return queue.first
         found = self._firsts.find_without_waiting(queue.topic, queue.topic_id, queue.queue_id, border, queue.first)
         return max(found, queue.begin)
+
+    def _least_known(self, queue: HotQueue, may_ask: Callable[[], bool]) -> int:
+        """Returns the least offset of both tiers; what was known before, or 0, where the archive has not told it."""
+        if self._is_first_known(queue) or may_ask():
+            first = self._first_without_waiting(queue)
+            if self._is_first_known(queue):
+                return first
+        assert self._firsts is not None
+        return self._firsts.last_known(queue.topic_id, queue.queue_id) or 0
+
+    def _is_first_known(self, queue: HotQueue) -> bool:
+        """Whether the archive has told where a queue begins, or nothing of it can lie there."""
+        if self._manifest is None or self._firsts is None or queue.snapshot.border == 0 or queue.first == queue.begin:
+            return True
+        if self._manifest.head is None and not self._manifest.had_head:
+            return True  # the border rose before this store had an archive
+        return self._firsts.is_known(queue.topic_id, queue.queue_id)
 
     # the archive alone
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tierlog.tiering.base.errors import BadMagicError, StoreError, TopicNotFoundError, TornRecordError
+from tierlog.tiering.base.errors import BadMagicError, CorruptionError, StoreError, TopicNotFoundError, TornRecordError
 from tierlog.tiering.base.types import Boundary, Tier
 from tierlog.tiering.format.queue_unit import UNIT_DTYPE
 from tierlog.tiering.format.record import Record
@@ -140,11 +140,13 @@ def hot_record(hot: HotStore, snapshot: HotSnapshot, offset: int) -> Record | No
     Raises :class:`CorruptionError` for a damaged one that a queue leads to.
     """
     try:
-        record = snapshot.record(offset)
-    except (BadMagicError, TornRecordError):
+        record = snapshot.guessed_record(offset)
+    except CorruptionError as error:
         if _is_in_a_queue(hot, offset):
-            raise
-        return None
+            snapshot.suspect(offset)
+        elif isinstance(error, BadMagicError | TornRecordError):
+            return None
+        raise
     topic = hot.topics.find(record.topic)
     queue = topic and shown_queue(hot, snapshot, topic, record.queue_id)
     at = record.queue_offset

@@ -245,6 +245,8 @@ class QueueInfo:
     """Ranges ``[first, next)`` that a restore left out; None while the archive cannot tell."""
     store_id: str | None
     """The queue's store, where a querier answers for several."""
+    messages: int | None
+    """The messages that are there; None while the archive cannot tell, or of a service that does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,7 @@ def _queue(found: Json) -> QueueInfo:
     return QueueInfo(
         found["queue_id"], found["min_offset"], found["max_offset"],
         None if gaps is None else tuple((first, end) for first, end in gaps), found.get("store_id"),
+        found.get("messages"),
     )  # fmt: skip
 
 

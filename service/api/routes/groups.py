@@ -130,7 +130,8 @@ class MemberOut(BaseModel):
 class ProgressOut(BaseModel):
     """One queue; ``lag`` counts messages still to consume.
 
-    Null: nothing committed, no such queue any more, or its store does not answer.
+    Null: nothing committed, no such queue any more, or its store does not answer; ``lag`` alone: the archive does not
+    tell which offsets a restore left out.
     """
 
     topic: str
@@ -149,7 +150,7 @@ class GroupOut(BaseModel):
     generation: int
     members: list[MemberOut]
     queues: list[ProgressOut]
-    lag: int | None = Field(description="of all queues; null: a store that has some of them does not answer")
+    lag: int | None = Field(description="of all queues; null: that of one is not known")
     stores_down: list[str] = Field(description="stores with queues of the group that do not answer")
 
 

@@ -33,18 +33,20 @@ async def readyz(request: Request, engine: TheServed) -> JSONResponse:
     """200 if messages can be appended, else 503 with the reason.
 
     An archive that cannot be reached is shown as ``cold_error``, an index that cannot be written as ``index_error``.
-    Both leave the store ready: appends and most hot reads go on without them. A querier is ready once its archives
-    have answered. Reasons name files and addresses: where tokens are needed, who sends none that may read learns only
-    which part it is.
+    Both leave the store ready: appends and most hot reads go on without them. So does ``damage``, the ranges of the log
+    in which nothing can be read: who took the store away for it would take all the rest away too. A querier is ready
+    once its archives have answered. Reasons name files and addresses: where tokens are needed, who sends none that may
+    read learns only which part it is.
     """
     shows_reasons = _shows_reasons(request)
     if (found := engine.readiness_problem) is not None:
         return problem(503, "not ready", found.reason if shows_reasons else found.part, hint=found.hint)
-    cold_error, index_error = engine.cold_error, engine.index_error
+    cold_error, index_error, damage = engine.cold_error, engine.index_error, engine.damage
     if not shows_reasons:
         cold_error = cold_error and "the archive does not answer"
         index_error = index_error and "the index cannot be written"
-    return JSONResponse({"status": "ready", "cold_error": cold_error, "index_error": index_error})
+        damage = damage and "part of the log cannot be read"
+    return JSONResponse({"status": "ready", "cold_error": cold_error, "index_error": index_error, "damage": damage})
 
 
 def _shows_reasons(request: Request) -> bool:

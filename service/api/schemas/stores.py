@@ -79,6 +79,8 @@ class StatsOut(BaseModel):
     dispatch_lag_bytes: int = Field(ge=0, description="to be seen by readers, and not by queues and index yet")
     dispatch_lag_ms: int = Field(ge=0, description="age of the oldest record of these")
     mended_queue_units: int = Field(ge=0, description="damaged units of queues that were derived again for readers")
+    damaged_ranges: int = Field(ge=0, description="of the log in which nothing can be read")
+    damaged_bytes: int = Field(ge=0, description="of these")
     recover_from: int = _COUNT
     archived_to: int | None
     archive_lag_bytes: int | None
@@ -118,6 +120,7 @@ class StatsOut(BaseModel):
     read_only_reason: str | None = _REASON
     cold_error: str | None = _REASON
     index_error: str | None = _REASON
+    damage: str | None = _REASON
     consumer_offsets: dict[str, dict[str, int]] | str = absent(
         "of a RocketMQ broker's store only: `topic@group` to the next offset of each queue, or why that cannot be told"
     )
@@ -157,8 +160,9 @@ class AliveOut(BaseModel):
 
 
 class ReadyOut(BaseModel):
-    """Messages are taken; neither error keeps the store from that."""
+    """Messages are taken; none of these errors keeps the store from that."""
 
     status: Literal["ready"]
     cold_error: str | None = Field(description="why the archive cannot be reached")
     index_error: str | None = Field(description="why the index cannot be written")
+    damage: str | None = Field(description="what of the log is damaged, and what to do; all the rest is served")

@@ -10,7 +10,7 @@ from tierlog.service.cli.arguments import DOCUMENT_FORMS, add_target
 from tierlog.service.cli.errors import say
 from tierlog.service.cli.output_style import printable
 from tierlog.service.cli.signals import interruptible
-from tierlog.service.cli.targets import open_reader
+from tierlog.service.cli.targets import open_reader, open_store
 from tierlog.service.exit_codes import DONE, INCOMPLETE, NOTHING
 from tierlog.service.wire.documents import Json
 from tierlog.tiering.base.progress_bar import Progress, bar
@@ -68,13 +68,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace, progress: Progress) -> Json:
-    if arguments.root is not None and arguments.url is None and arguments.cold is None:
-        from tierlog.service.engine.checks import broker_findings
+    if arguments.root is not None and arguments.url is None:
+        from tierlog.service.engine.checks import broker_findings, remember_damage
+        from tierlog.tiering.base.fs import LocalFileSystem
+        from tierlog.tiering.checks.findings import Findings
 
-        found = broker_findings(arguments.root)
-        if found is not None:
-            from tierlog.tiering.checks.findings import Findings
-
+        if arguments.cold is None and (found := broker_findings(arguments.root)) is not None:
             return Findings().extend(found).to_json()
+        with open_store(arguments, read_only=True) as store:
+            report, damaged = store.check_report(deep=arguments.deep, progress=progress), store.damaged_ranges
+        remember_damage(LocalFileSystem(), arguments.root, damaged)
+        return report.to_json()
     with open_reader(arguments, read_only=True) as target:
         return target.check(deep=arguments.deep, progress=progress)

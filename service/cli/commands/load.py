@@ -333,8 +333,7 @@ def _unmatched(report: LoadReport, rules: LineRules, limit: tuple[int, float] | 
     if not report.messages:
         return []
     if limit is None:
-        missing = [each for each in rules.asked if each not in report.matched]
-        return [f"no line has what {each} asks for" for each in missing]
+        return [f"no line has what {flag} asks for" for name, flag in rules.asked.items() if name not in report.matched]
     most = max(limit[0], limit[1] * report.messages)
     return [
         f"{count} of {report.messages} lines have no {name}, more than --max-unmatched allows"

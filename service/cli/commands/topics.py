@@ -23,7 +23,17 @@ EXAMPLES = (
         "tierlog topics --queues --root /var/lib/rocketmq/store --read-only",
     ),
 )
-_COLUMNS = ("topic", "topic_id", "queue_id", "min_offset", "max_offset", "archive", "cold_retention_ms", "hold")
+_COLUMNS = (
+    "topic",
+    "topic_id",
+    "queue_id",
+    "min_offset",
+    "max_offset",
+    "archive",
+    "cold_retention_ms",
+    "hold",
+    "messages",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _topic_cells(topic: Json) -> Json:
-    messages = sum(queue["max_offset"] - queue["min_offset"] for queue in topic["offsets"])
-    return {"topic": topic["topic"], "queues": topic["queues"], "messages": f"{messages:,}", **_rules(topic)}
+    return {
+        "topic": topic["topic"],
+        "queues": topic["queues"],
+        "messages": _count(topic["messages"]),
+        **_rules(topic),
+    }
 
 
 def _queue_cells(row: Json) -> Json:
@@ -74,9 +88,14 @@ def _queue_cells(row: Json) -> Json:
         "queue": row["queue_id"],
         "from offset": row["min_offset"],
         "to offset": row["max_offset"],
-        "messages": f"{row['max_offset'] - row['min_offset']:,}",
+        "messages": _count(row["messages"]),
         **_rules(row),
     }
+
+
+def _count(messages: int | None) -> str:
+    """Describes a number of messages, which is not known while the archive does not tell what a restore left out."""
+    return "?" if messages is None else f"{messages:,}"
 
 
 def _rules(row: Json) -> Json:

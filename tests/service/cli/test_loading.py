@@ -396,7 +396,7 @@ def test_what_lines_lack_is_counted_and_which_pattern_was_found(tmp_path: Path) 
     how = rules(r"id=(\d+)", r"x=(\d+)", tag="INFO", born=(r"^\d{4}-\S+", "%Y-%m-%d"))
     _, report = read(tmp_path, b"2026-03-01 INFO id=1\n\nnothing\n2026-03-02 none\n", how)
     assert (report.without_key, report.without_tag, report.without_time) == (2, 2, 1)
-    assert [each for each in how.asked if each not in report.matched] == [r"--key x=(\d+)"]
+    assert [flag for name, flag in how.asked.items() if name not in report.matched] == [r"--key x=(\d+)"]
 
 
 def test_two_groups_give_the_first_and_an_empty_group_is_a_bad_key(tmp_path: Path) -> None:

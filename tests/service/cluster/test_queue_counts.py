@@ -214,6 +214,9 @@ def test_a_commit_hears_what_is_true_now_not_what_was_asked_before_it(counted: C
 def test_lag_counts_neither_what_is_gone_nor_what_will_never_be() -> None:
     ends = QueueEnds(10, 100, ((20, 30), (90, 120)))
     assert [ends.lag(offset) for offset in (None, 0, 25, 50, 100, 130)] == [70, 70, 60, 40, 0, 0]
+    assert QueueEnds(10, 100, None).lag(20) is None, (
+        "a store that does not know its gaps does not know that there are none"
+    )
 
 
 def test_an_idle_connection_that_the_store_closed_is_opened_again(theirs: Store, clock: ManualClock) -> None:

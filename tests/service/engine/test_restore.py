@@ -125,6 +125,89 @@ def test_groups_go_on_from_their_committed_offset(world: World) -> None:
     assert queue.lag == 0
 
 
+def messages_of(engine: Store, topic: str) -> list[int | None]:
+    return [queue.messages for queue in engine.topic(topic).queues]
+
+
+def test_only_messages_are_counted_after_a_restore_and_after_another(world: World) -> None:
+    """A consumer is where it was: what it has to do is what is there, not what lies between the offsets."""
+    filled(world).close()
+    sent = 60
+    for volume in "bcd":
+        engine = world.open(volume, restore=True)
+        assert engine.group_lags(9) == {"billing": sent - 7}
+        send(engine, "orders", sent, sent + 10, queue_id=0)
+        sent += 10
+        (queue,) = engine.groups.describe("billing").queues
+        assert engine.group_lags(9) == {"billing": sent - 7} == {"billing": queue.lag}
+        assert messages_of(engine, "orders")[0] == sent
+        assert engine.topic("pays").messages == 60
+        engine.archive(everything=True)
+        engine.close()
+    cold = Archive.open(URL, settings=world.settings, store_id=STORE_ID, objects=world.objects)
+    assert {topic.name: topic.messages for topic in cold.topics()} == {"orders": sent, "pays": 60}
+
+
+def test_what_expired_before_a_restore_or_after_it_is_no_lag(world: World) -> None:
+    old = filled(world)
+    old.archive(everything=True, drop_hot=True)
+    old.close()
+    world.clock.advance(60_000)
+    engine = world.open("b", restore=True, settings=small_settings(cold__retention_ms=3_600_000))
+    send(engine, "orders", 60, 64, queue_id=0)
+    assert engine.group_lags(9) == {"billing": 53 + 4}
+    world.clock.advance(3_600_000 + 60_000)
+    while engine.removal.run_once():
+        pass
+    assert engine.pull("orders", 0, 60 + QUEUE_STEP, 1).min_offset == 60 + QUEUE_STEP, "all of the old part is gone"
+    assert engine.group_lags(9) == {"billing": 4}
+    assert messages_of(engine, "orders")[0] == 4
+
+
+def test_counts_are_not_known_until_the_archive_tells_what_a_restore_left_out(world: World) -> None:
+    """Neither 2^32 messages nor none: nobody can say, and nobody asks at every look."""
+    filled(world).close()
+    world.open("b", restore=True).close()
+    faulty = FaultyObjectStore(world.objects)
+    engine = world.open("b", objects=faulty)
+    faulty.fail_before("*", "store/manifest/gaps-*", times=None)
+    asked = len(faulty.calls)
+    for _ in range(20):
+        assert engine.group_lags(9) == {}
+        (queue,) = engine.groups.describe("billing").queues
+        assert (queue.lag, queue.max_offset) == (None, 60 + QUEUE_STEP)
+        assert messages_of(engine, "orders") == [None, None]
+    assert sum("gaps-" in call.key for call in faulty.calls[asked:]) == 1
+    faulty.heal()
+    world.clock.advance(60_000)
+    assert engine.group_lags(9) == {"billing": 53}
+    assert messages_of(engine, "orders")[0] == 60
+    engine.close()
+    faulty.die()
+    silent = world.open("b", objects=faulty)
+    assert silent.group_lags(9) == {}
+    assert silent.topic("orders").messages is None
+
+
+def test_a_look_at_the_lags_asks_the_archive_about_a_few_queues_only(world: World) -> None:
+    engine = world.open("a")
+    engine.create_topic("orders", 20)
+    for queue_id in range(20):
+        send(engine, "orders", queue_id, queue_id + 1, queue_id=queue_id)
+    engine.groups.commit("billing", {("orders", engine.store_id, queue_id): 0 for queue_id in range(20)})
+    engine.archive(everything=True, drop_hot=True)
+    engine.close()
+    faulty = FaultyObjectStore(world.objects)
+    again = world.open("a", objects=faulty)
+    looks = []
+    for _ in range(7):
+        asked = len(faulty.calls)
+        assert again.group_lags(9) == {"billing": 20}
+        looks.append(len(faulty.calls) - asked)
+    assert max(looks) <= 4 * 8, "each question reads a few pages"
+    assert looks[-2:] == [0, 0], "nothing is asked twice"
+
+
 def test_what_was_archived_but_not_indexed_is_indexed(world: World) -> None:
     faulty = FaultyObjectStore(world.objects)
     engine = world.open("a", objects=faulty)

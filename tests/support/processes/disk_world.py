@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.support.oracles.ledger import Ledger, compare
 from tests.support.processes.fault_worker import unread, work, worker_settings, write
+from tests.support.stores.small_steps import small_steps
 from tierlog.service.engine.store import Store
 from tierlog.tiering.base.errors import DiskFailedError, StoreError
 from tierlog.tiering.base.fs import LocalFileSystem
@@ -102,18 +103,25 @@ def answer(child: tuple[int, int]) -> Any:
     return json.loads(text) if text else None
 
 
-def full_disk(folder: Path, seed: int) -> dict[str, Any]:
+def full_disk(folder: Path, seed: int, index_items: int = 60) -> dict[str, Any]:
     """A disk of a megabyte and a half is written full; room is made; the store goes on where it was."""
     disk = Disk(folder)
     disk.mount("-t", "tmpfs", "-o", "size=1536k", "none")
     disk.ballast(random.Random(seed).randrange(256, 768) << 10)
-    outcome = answer(in_child(lambda: work(folder, seed, ENDLESS, WRITERS if seed % 2 else 0)))
+    outcome = answer(in_child(lambda: work(folder, seed, ENDLESS, WRITERS if seed % 2 else 0, index_items)))
+    assert outcome is not None, "the process died, as one does that writes to a page of a map without a block"
     assert outcome["stage"] == "write", outcome
     assert "no space left" in outcome["error"], outcome
     assert outcome["refused"], outcome
     assert outcome["unread"] == 0 or outcome["undispatched"], outcome
     disk.ballast(0)
     return {**disk.compare(WRITERS if seed % 2 else 1), "reason": outcome["reason"]}
+
+
+def full_disk_while_growing(folder: Path, seed: int) -> dict[str, Any]:
+    """The same while the index file, long enough for all of it, and the segments get their blocks page by page."""
+    with small_steps(4096):
+        return full_disk(folder, seed, index_items=15_000)
 
 
 def read_only(folder: Path, seed: int) -> dict[str, Any]:
@@ -174,7 +182,7 @@ def power(folder: Path, seed: int) -> dict[str, Any]:
 
 
 SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
-    "full_disk": full_disk, "read_only": read_only, "power": power,
+    "full_disk": full_disk, "full_disk_while_growing": full_disk_while_growing, "read_only": read_only, "power": power,
 }  # fmt: skip
 
 

@@ -21,18 +21,18 @@ from tierlog.tiering.base.errors import ReadOnlyError, StoreError, UnavailableEr
 from tierlog.tiering.base.types import Durability, PullStatus
 
 
-def worker_settings() -> Settings:
+def worker_settings(index_items: int = 60) -> Settings:
     """So small that every kind of file is made, filled and left in one run; the disk itself says when it is full."""
     return tiny_settings(
-        hot__segment_bytes=16_384, index__items=60, hot__flush_interval_ms=5, hot__checkpoint_interval_ms=20,
+        hot__segment_bytes=16_384, index__items=index_items, hot__flush_interval_ms=5, hot__checkpoint_interval_ms=20,
         hot__disk_max_used_percent=100, hot__disk_full_percent=100,
     )  # fmt: skip
 
 
-def work(folder: Path, seed: int, batches: int, writers: int) -> dict[str, Any]:
+def work(folder: Path, seed: int, batches: int, writers: int, index_items: int = 60) -> dict[str, Any]:
     """Append; ``stage`` says where the disk refused: at opening, while writing, at closing, or nowhere."""
     try:
-        engine = Store.open(folder / "store", settings=worker_settings())
+        engine = Store.open(folder / "store", settings=worker_settings(index_items))
     except StoreError as error:
         return {"stage": "open", "error": str(error)}
     failures: list[StoreError] = []

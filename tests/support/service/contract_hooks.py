@@ -95,11 +95,12 @@ def filter_path_parameters(context: object, path_parameters: dict[str, Any]) -> 
 
 
 def _is_empty(range_of: dict[str, Any]) -> bool:
+    now_ms = SystemClock().now_ms()  # of both: a range between two relative times is as long as they say
     try:
-        return _ms(range_of.get("from", 0)) >= _ms(range_of.get("to", END_OF_TIME_MS))
+        return _ms(range_of.get("from", 0), now_ms) >= _ms(range_of.get("to", END_OF_TIME_MS), now_ms)
     except InvalidRequestError:
         return False
 
 
-def _ms(value: object) -> int:
-    return parse_time(str(int(value) if isinstance(value, float) else value), SystemClock().now_ms())
+def _ms(value: object, now_ms: int) -> int:
+    return parse_time(str(int(value) if isinstance(value, float) else value), now_ms)

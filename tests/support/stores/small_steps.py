@@ -13,11 +13,11 @@ from tierlog.tiering.hot import commit_log
 
 
 @contextlib.contextmanager
-def small_steps() -> Iterator[None]:
-    """Inside, zeros are written ahead and blocks are given by sectors."""
+def small_steps(step_bytes: int = SECTOR_BYTES) -> Iterator[None]:
+    """Inside, zeros are written ahead and blocks are given so few bytes at a time."""
     with (
-        patch.multiple(commit_log, ZEROS_AHEAD=(SECTOR_BYTES, 2 * SECTOR_BYTES), _ZEROS=bytes(SECTOR_BYTES)),
-        patch.multiple(chained_file, FIRST_WINDOW_BYTES=SECTOR_BYTES, WINDOW_BYTES=2 * SECTOR_BYTES),
-        patch.multiple(classic_index, BLOCKS_BYTES=SECTOR_BYTES),
+        patch.multiple(commit_log, ZEROS_AHEAD=(step_bytes, 2 * step_bytes), _ZEROS=bytes(step_bytes)),
+        patch.multiple(chained_file, FIRST_WINDOW_BYTES=step_bytes, WINDOW_BYTES=2 * step_bytes),
+        patch.multiple(classic_index, BLOCKS_BYTES=step_bytes),
     ):
         yield

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.fs.crash_fs import SECTOR_BYTES, CrashFileSystem, PowerCut
 from tierlog.tiering.base.errors import DiskFailedError, DiskFullError, NotFoundError, StoreLockedError
-from tierlog.tiering.base.fs import FileSystem, LocalFileSystem, replace_file
+from tierlog.tiering.base.fs import FileSystem, LocalFileSystem, forget_code, replace_file
 
 
 @pytest.fixture(params=["local", "crash"])
@@ -312,3 +312,36 @@ def test_a_crash_leaves_the_running_machine_alone(disk: CrashFileSystem) -> None
     write(after, ROOT / "other", b"x")
     assert disk.read(ROOT / "file") == b"volatile"
     assert not disk.exists(ROOT / "other")
+
+
+def test_code_that_is_let_go_of_comes_back_when_it_is_run() -> None:
+    """Sorting is in numpy's library."""
+    numbers = np.random.default_rng(1).integers(0, 1000, 5000)
+    before = np.sort(numbers)
+    with_code = _file_pages()
+    forget_code("_multiarray_umath")
+    assert _file_pages() < with_code
+    assert (np.sort(numbers) == before).all()
+    forget_code("a library that nobody loaded")
+
+
+def _file_pages() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile:"))
+
+
+def test_a_hole_gets_its_blocks_and_what_was_written_there_stays(fs: FileSystem, root: Path) -> None:
+    fs.make_dirs(root)
+    fs.create(root / "file", 1 << 20, prewrite=True, first_bytes=8192)
+    assert fs.size(root / "file") == 1 << 20
+    file = fs.open(root / "file")
+    assert file.first_hole(0) == file.first_hole(100) == 8192
+    file.write_at(8192, b"x" * 4096)
+    assert file.first_hole(0) == 12_288
+    fs.allocate(root / "file", 0, 65_536)
+    assert file.first_hole(0) == 12_288, "reserved is not written"
+    assert file.read_at(8192, 4097) == b"x" * 4096 + b"\0"
+    assert fs.size(root / "file") == 1 << 20
+    fs.allocate(root / "file", 5, 5)
+    assert file.first_hole(1 << 20) == 1 << 20
+    file.close()

@@ -72,7 +72,7 @@ export class TopicsView {
     const row = h("tr", {},
       h("th", { scope: "row" }, h("a", { href: searchFragment({ ...emptySearch(), topic: topic.topic }) }, topic.topic), " ",
         h("a", { class: "aside", href: tailFragment({ topic: topic.topic }), "aria-label": `Follow ${topic.topic} live` }, "live")),
-      h("td", { class: "number" }, count(held(topic))),
+      h("td", { class: "number" }, held(topic.messages)),
       h("td", { class: "number" }, rate(this.rates.of(topic.topic))),
       h("td", { class: "number" }, button),
       h("td", {}, kept(topic)),
@@ -81,12 +81,9 @@ export class TopicsView {
   }
 }
 
-/** Messages between both ends of all queues, without what a restore left out. @param {any} topic */
-function held(topic) {
-  return topic.offsets.reduce((/** @type {number} */ sum, /** @type {any} */ queue) => {
-    const gaps = (queue.gaps ?? []).reduce((/** @type {number} */ all, /** @type {[number, number]} */ [first, next]) => all + Math.max(0, next - Math.max(first, queue.min_offset)), 0);
-    return sum + queue.max_offset - queue.min_offset - gaps;
-  }, 0);
+/** Messages that are there; unknown while the archive does not tell what a restore left out. @param {number | null} messages */
+function held(messages) {
+  return messages === null ? "?" : count(messages);
 }
 
 /** @param {any} topic */
@@ -105,5 +102,5 @@ function queues(topic) {
   return h("table", { class: "rows small-rows" },
     h("thead", {}, h("tr", {}, ...["Queue", "First offset", "Next offset", "Messages"].map((name) => h("th", { scope: "col", class: "number" }, name)))),
     h("tbody", {}, ...topic.offsets.map((/** @type {any} */ queue) =>
-      h("tr", {}, ...[queue.queue_id, queue.min_offset, queue.max_offset, queue.max_offset - queue.min_offset].map((value) => h("td", { class: "number" }, count(value)))))));
+      h("tr", {}, ...[count(queue.queue_id), count(queue.min_offset), count(queue.max_offset), held(queue.messages)].map((value) => h("td", { class: "number" }, value))))));
 }

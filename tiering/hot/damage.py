@@ -1,0 +1,202 @@
+"""``tierlog/damage.json``: the ranges of the log in which nothing could be read when somebody looked.
+
+::
+
+    {"format": 1, "found": [{"first": 4096, "next": 4388, "found_ms": 1795265870019,
+     "messages": [{"topic": "orders", "queue_id": 0, "first": 12, "next": 14}]}]}
+
+Opening reads the log from the recovery point on only, so it cannot find what lies below. What any reader, the archiver
+or a check meets is suspected here, then verified once, away from the reader: the whole segment is scanned with its
+checksums. What is damaged is remembered, so that the next open says so at once, and verified again after it. Gone is
+what a repair, or the removal of the segment, has put right.
+
+The file is derived: lost, it is found again by whoever meets the damage. One that cannot be read means that nobody
+knows, so all of the log is suspected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tierlog.tiering.base.clock import Clock
+from tierlog.tiering.base.errors import CorruptionError, StoreError
+from tierlog.tiering.base.fs import FileSystem
+from tierlog.tiering.base.json_file import JsonFile
+from tierlog.tiering.base.paths import StorePaths
+from tierlog.tiering.hot.commit_log import Segment
+from tierlog.tiering.hot.log_files import read_segment
+from tierlog.tiering.hot.snapshot import HotSnapshot
+from tierlog.tiering.kernels.scan import TopicTable
+
+_LOG = logging.getLogger("tierlog")
+#: A segment that was found to be sound is not scanned again for this long, whoever suspects it.
+_AGAIN_S = 60.0
+#: Queues of which a reason names what is lost.
+_MOST_NAMED = 5
+_HINT = "`tierlog repair --root DIR`, with the service stopped, says what is lost and what to do"
+
+
+@dataclass(frozen=True, slots=True)
+class LostMessages:
+    """Queue offsets ``[first, next)`` whose records lie in a damaged range."""
+
+    topic: str
+    queue_id: int
+    first: int
+    next: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.queue_id} queue offsets [{self.first}, {self.next})"
+
+
+@dataclass(frozen=True, slots=True)
+class LogDamage:
+    """Physical offsets ``[first, next)`` of one segment that hold no readable record."""
+
+    first: int
+    next: int
+    found_ms: int
+    messages: tuple[LostMessages, ...] = ()
+
+    def __str__(self) -> str:
+        where = f"the log cannot be read in [{self.first}, {self.next})"
+        if not self.messages:
+            return where
+        more = f" and of {len(self.messages) - _MOST_NAMED} queues more" if len(self.messages) > _MOST_NAMED else ""
+        return f"{where}: {', '.join(map(str, self.messages[:_MOST_NAMED]))}{more}"
+
+
+def _decode(document: Any) -> tuple[LogDamage, ...]:
+    return tuple(
+        LogDamage(
+            int(each["first"]), int(each["next"]), int(each["found_ms"]),
+            tuple(
+                LostMessages(str(lost["topic"]), int(lost["queue_id"]), int(lost["first"]), int(lost["next"]))
+                for lost in each["messages"]
+            ),
+        )
+        for each in document["found"]
+    )  # fmt: skip
+
+
+def _encode(found: Sequence[LogDamage]) -> dict[str, object]:
+    return {"found": [asdict(each) for each in found]}
+
+
+DAMAGE_FILE: JsonFile[Sequence[LogDamage]] = JsonFile(_decode, _encode)
+
+
+class KnownDamage:
+    """What is known to be damaged in a log. Thread safe."""
+
+    def __init__(self, fs: FileSystem, paths: StorePaths, clock: Clock, begin: int) -> None:
+        """Reads what was found before in the log from ``begin`` on; all of it is suspected again."""
+        self._fs, self._paths, self._clock = fs, paths, clock
+        self._lock = threading.Lock()
+        self._verifying = threading.Lock()
+        self._suspected: set[int] = set()
+        self._sound_s: dict[int, float] = {}
+        self._found: tuple[LogDamage, ...] = ()
+        self._unread: str | None = None
+        #: Set when there is something to verify.
+        self.news = threading.Event()
+        try:
+            known = DAMAGE_FILE.read(fs, paths.damage_json) or ()
+            self._found = tuple(each for each in known if each.first >= begin)
+        except CorruptionError as error:
+            self._unread = f"what was found damaged in the log is not known: {error}"
+        self._suspected.update(each.first for each in self._found)
+        if self.reason is not None:
+            self.news.set()
+            _LOG.warning("%s", self.reason)
+
+    @property
+    def found(self) -> tuple[LogDamage, ...]:
+        """What is damaged, ascending."""
+        return self._found
+
+    @property
+    def reason(self) -> str | None:
+        """Says in words what is damaged and what to do; None if nothing is known to be."""
+        if self._unread is not None:
+            return self._unread
+        if not self._found:
+            return None
+        more = f", and in {len(self._found) - 1} more ranges" if len(self._found) > 1 else ""
+        return f"{self._found[0]}{more}; {_HINT}"
+
+    def suspect(self, offset: int) -> None:
+        """Remembers that a record at a physical offset could not be read; costs next to nothing."""
+        with self._lock:
+            self._suspected.add(offset)
+        self.news.set()
+
+    def verify(
+        self, snapshot: HotSnapshot, topics: Sequence[str], lost: Callable[[int, int], tuple[LostMessages, ...]]
+    ) -> None:
+        """Scans each segment that is suspected, and makes what is found durable where that can be written.
+
+        ``topics`` are all of the log, ``lost`` names the messages of a range. One that is suspected again and again for
+        another reason, such as a damaged unit that leads there, is scanned once a minute.
+        """
+        with self._verifying:
+            self.news.clear()
+            with self._lock:
+                offsets, self._suspected = self._suspected, set()
+            size = snapshot.segment_bytes
+            bases = {offset - offset % size for offset in offsets}
+            if self._unread is not None:
+                bases = set(snapshot.segments)
+            table, now_s = TopicTable(list(topics)), self._clock.monotonic_s()
+            for base in sorted(bases):
+                segment = snapshot.segments.get(base)
+                if segment is None or base < snapshot.border:
+                    self._replace(base, base + size, ())
+                elif now_s - self._sound_s.get(base, -_AGAIN_S) >= _AGAIN_S:
+                    ranges = _damaged(segment, max(snapshot.end, snapshot.visible), size, table)
+                    self._replace(base, base + size, [self._found_now(*each, lost(*each)) for each in ranges])
+                    if not ranges:
+                        self._sound_s[base] = now_s
+            if self._unread is not None:
+                self._unread = None
+                self._save()
+
+    def forget_below(self, border: int) -> None:
+        """Forgets what was damaged in segments that are gone."""
+        if any(each.first < border for each in self._found):
+            self._replace(0, border, ())
+
+    def _found_now(self, first: int, following: int, messages: tuple[LostMessages, ...]) -> LogDamage:
+        known = [each.found_ms for each in self._found if each.first < following and first < each.next]
+        return LogDamage(first, following, min(known, default=self._clock.now_ms()), messages)
+
+    def _replace(self, start: int, end: int, found: Iterable[LogDamage]) -> None:
+        with self._lock:
+            others = [each for each in self._found if not start <= each.first < end]
+            before, self._found = self._found, tuple(sorted([*others, *found], key=lambda each: each.first))
+            if self._found == before:
+                return
+            for each in self._found:
+                if not any(each.first < old.next and old.first < each.next for old in before):
+                    _LOG.warning("%s; %s", each, _HINT)
+            if len(self._found) < len(before):
+                _LOG.info("of %d damaged ranges of the log, %d are left", len(before), len(self._found))
+        self._save()
+
+    def _save(self) -> None:
+        """Killed before it, or refused by the disk: it is found again."""
+        with self._lock, contextlib.suppress(StoreError, OSError):
+            if self._found or self._fs.exists(self._paths.damage_json):
+                DAMAGE_FILE.replace(self._fs, self._paths.damage_json, self._found, self._paths.tmp)
+
+
+def _damaged(segment: Segment, end: int, segment_bytes: int, table: TopicTable) -> list[tuple[int, int]]:
+    """Returns the physical ranges ``[first, next)`` below ``end`` of one segment that hold no readable record."""
+    base, limit = segment.base_offset, min(segment.end, end) - segment.base_offset
+    found = read_segment(segment, segment_bytes, table, limit=limit)
+    return [(base + first, base + min(following, limit)) for first, following in found.damaged if first < limit]
