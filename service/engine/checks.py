@@ -64,6 +64,7 @@ _Offsets = NDArray[np.int64]
 #: Beginnings of the lines of ``check`` about derived files.
 _QUEUE_FINDINGS = ("I2 queue", "I3 queue")
 _INDEX_FINDINGS = ("I3 index",)
+_LOG_FINDINGS = ("I1 log",)
 _PROCEDURE = "all else can be read: docs/disaster.md says how to go on (Part of the log is damaged)"
 
 
@@ -199,7 +200,7 @@ def _by_segment(
             try:
                 wanted = keys_of(hot, segment, segment_rows(hot, segment, end))
             except CorruptionError:
-                wanted = np.empty(0, _KEY)  # the log's own check names it
+                continue  # the log's own check names it, and what the index has of it may be right
             yield wanted, held.keys(base, end)
 
 
@@ -234,9 +235,12 @@ def _counted(wanted: _Keys, have: _Keys) -> tuple[_Offsets, NDArray[np.int64], N
 def repair_local(fs: FileSystem, root: Path, lines: Sequence[str], *, dry_run: bool) -> list[Finding]:
     """Removes local files that are not what the log implies, as ``lines`` of a check say; returns a line for each.
 
-    The store must not be in use: raises :class:`StoreLockedError`.
+    Nothing is removed while the log itself is damaged: it could not be derived again, and the store would not open. The
+    store must not be in use: raises :class:`StoreLockedError`.
     """
     paths, done = StorePaths(root.absolute()), list[Finding]()
+    if any(line.startswith(_LOG_FINDINGS) for line in lines):
+        return done
     for starts, what, places in (
         (_QUEUE_FINDINGS, "consume queues", (paths.consumequeue,)),
         (_INDEX_FINDINGS, "key index", (paths.index, paths.index_json)),

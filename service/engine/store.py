@@ -47,7 +47,7 @@ from tierlog.tiering.message.batch import MAX_QUEUES, Message
 from tierlog.tiering.message.pending import PendingMessages
 from tierlog.tiering.message.stored_message import StoredMessage
 from tierlog.tiering.objects.object_store import ObjectStore
-from tierlog.tiering.read.fetcher import QueueRange
+from tierlog.tiering.read.fetcher import QueueSpan
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
 from tierlog.tiering.read.pull_result import PullResult
 
@@ -323,7 +323,7 @@ class Store:
             for topic, ranges in zip(topics, self._fetcher.ranges(topics), strict=True)
         ]
 
-    def _queue(self, topic: str, queue_id: int, found: QueueRange) -> QueueInfo:
+    def _queue(self, topic: str, queue_id: int, found: QueueSpan) -> QueueInfo:
         gaps = self._fetcher.declared_gaps(topic, queue_id)
         messages = count_present(found.first, found.next, gaps) if found.is_first_known else None
         return QueueInfo(queue_id, found.first, found.next, gaps, messages)

@@ -53,6 +53,7 @@ def _check_store(hot: HotStore) -> Iterator[str]:
             except CorruptionError as error:
                 hot.damage.suspect(base if error.position is None else error.position)
                 yield f"I1 log: {error}"
+                seen.clear()  # where the queues go on behind it is not known
                 continue
             if len(rows) and (int(rows["store_ms"][0]) < last_ms or (np.diff(rows["store_ms"]) < 0).any()):
                 yield f"I1 log: store times step back in segment {base}"

@@ -32,7 +32,7 @@ _MOST_RANGES = 10_000
 T = TypeVar("T")
 
 
-class QueueRange(NamedTuple):
+class QueueSpan(NamedTuple):
     """The offsets ``[first, next)`` of a queue over both tiers; ``first`` is the hot tier's while it is not known."""
 
     first: int
@@ -115,7 +115,7 @@ class Fetcher:
         with HotQueue.opened(self._hot, topic, queue_id) as queue:
             return self._first_without_waiting(queue), queue.end
 
-    def ranges(self, topics: Sequence[Topic]) -> list[list[QueueRange]]:
+    def ranges(self, topics: Sequence[Topic]) -> list[list[QueueSpan]]:
         """Returns what :meth:`offsets` tells of every queue of some topics of the hot tier, all in one snapshot.
 
         A queue that nothing was ever put in costs no look anywhere.
@@ -133,9 +133,9 @@ class Fetcher:
                 found.append([self._range(queue) for queue in queues])
         return found
 
-    def _range(self, queue: HotQueue) -> QueueRange:
+    def _range(self, queue: HotQueue) -> QueueSpan:
         first = self._first_without_waiting(queue)
-        return QueueRange(first, queue.end, self._is_first_known(queue))
+        return QueueSpan(first, queue.end, self._is_first_known(queue))
 
     def declared_gaps(self, topic: str, queue_id: int) -> list[tuple[int, int]] | None:
         """Ranges of a queue's offsets that a restore left out, ascending; None while the archive cannot tell.
