@@ -23,6 +23,7 @@ package may change with any version::
 :class:`Query`              what is asked, with :class:`Order` and :class:`TimeAxis`
 :class:`Answer`             messages found; its :class:`Coverage` says exactly what was searched, and at what cost
 :class:`StoredMessage`      a message as it is read
+:class:`CountQuery`         asks for numbers of messages per interval of time; :class:`IntervalCounts` has them
 :class:`PullResult`         a stretch of a queue in order
 :class:`PulledBatch`        the same as an Arrow record batch
 :class:`Boundary`           the side of a time on which an offset is looked up
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from tierlog import client as client
     from tierlog import errors
     from tierlog.index.maintenance.repair import RepairReport
+    from tierlog.index.search.counts import CountQuery, IntervalCounts
     from tierlog.index.search.hot_lookup import HotKeys, HotRecord, HotRecords
     from tierlog.index.search.hot_search import HotPage
     from tierlog.index.search.query import (
@@ -112,6 +114,7 @@ __all__ = [
     "Boundary",
     "CostEstimate",
     "CostRange",
+    "CountQuery",
     "Coverage",
     "Durability",
     "Failure",
@@ -123,6 +126,7 @@ __all__ = [
     "HotRecord",
     "HotRecords",
     "IdempotencyKey",
+    "IntervalCounts",
     "Message",
     "MessageReader",
     "Order",
@@ -166,6 +170,7 @@ _HOMES = {
     "Boundary": "tierlog.tiering.base.types",
     "CostEstimate": "tierlog.index.search.query",
     "CostRange": "tierlog.index.search.query",
+    "CountQuery": "tierlog.index.search.counts",
     "Coverage": "tierlog.index.search.query",
     "Durability": "tierlog.tiering.base.types",
     "Failure": "tierlog.index.search.query",
@@ -177,6 +182,7 @@ _HOMES = {
     "HotRecord": "tierlog.index.search.hot_lookup",
     "HotRecords": "tierlog.index.search.hot_lookup",
     "IdempotencyKey": "tierlog.service.engine.appends",
+    "IntervalCounts": "tierlog.index.search.counts",
     "Message": "tierlog.tiering.message.batch",
     "MessageReader": "tierlog.service.archive.readers",
     "Order": "tierlog.tiering.base.types",

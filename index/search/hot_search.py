@@ -9,17 +9,16 @@ are copies, so nothing that moves into the archive meanwhile is missed or twice.
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tierlog.index.format.errors import CorruptIndexError
 from tierlog.index.format.layout import in_groups
 from tierlog.index.local.local_index import LocalIndex
+from tierlog.index.search.hot_times import HotTimes
 from tierlog.index.search.query import Coverage, Query, StoreCoverage, TierCoverage
 from tierlog.index.search.searcher import Searcher, StoreSearch
 from tierlog.index.search.task import IndexOutcome, SearchContext, SearchTask
@@ -28,7 +27,6 @@ from tierlog.tiering.base.errors import CorruptionError, StoreError, Unavailable
 from tierlog.tiering.base.types import ALL_TIME, Order, Tier, TimeAxis, TimeRange
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.format.manifest import Tombstone
-from tierlog.tiering.format.record import SysFlag
 from tierlog.tiering.hot.snapshot import HotSnapshot
 from tierlog.tiering.hot.snapshot_queue import SnapshotQueue, shown_queues
 from tierlog.tiering.hot.store import HotStore
@@ -36,10 +34,6 @@ from tierlog.tiering.lifecycle.tombstones import Erasures, ErasureSource
 from tierlog.tiering.message.stored_message import StoredMessage
 
 _STEP = 256
-_I32 = struct.Struct(">i")
-_I64 = struct.Struct(">q")
-_BORN_MS_AT = 40
-"""The position of the born time in a record (``tiering.format.record``)."""
 
 
 class HotSearch:
@@ -61,6 +55,7 @@ class HotSearch:
         self._hot, self._index = hot, index
         self._files, self._missing = index.searchable(snapshot.border, snapshot.end)
         self._snapshot = snapshot
+        self._times = HotTimes(snapshot)
 
     def plan(self, query: Query, within: TimeRange) -> Iterator[SearchTask]:
         """Yields tasks that find every hot message of the query ``within``, or fail if some are not dispatched."""
@@ -121,9 +116,9 @@ class HotSearch:
 
     def _of_queue(self, queue: SnapshotQueue, query: Query, within: TimeRange) -> Iterator[SearchTask]:
         first, last = queue.first, queue.next
-        if self._rises_on(query.axis):
-            first = self._by_store_time(queue, first, last, within.from_ms)
-            last = self._by_store_time(queue, first, last, within.to_ms)
+        if self._times.rise_on(query.axis):
+            first = self._times.first_at(queue, first, last, within.from_ms)
+            last = self._times.first_at(queue, first, last, within.to_ms)
         if first >= last:
             return
         if query.axis is TimeAxis.BORN:
@@ -137,9 +132,9 @@ class HotSearch:
         """Returns a task for some offsets of a queue: it yields the next messages, the rest as another task."""
         first, last = offsets.start, offsets.stop
         bounds = ALL_TIME  # where times may step back, or an end cannot be read, all have to be read anyway
-        if self._rises_on(query.axis):
+        if self._times.rise_on(query.axis):
             with contextlib.suppress(CorruptionError):
-                bounds = self._store_ms(queue, first), self._store_ms(queue, last - 1)
+                bounds = self._times.store_ms(queue, first), self._times.store_ms(queue, last - 1)
 
         tags = query.filters.tags if query.filters is not None and queue.tags_are_compared else None
         hashes = tags.hashes if tags is not None else None
@@ -173,7 +168,7 @@ class HotSearch:
         if failures:
             places = np.delete(places, [offset - first for offset in failures])
             yield self._task(ALL_TIME, "commitlog", partial(_fail, failures[min(failures)]))
-        born_ms = self._born_ms(places)
+        born_ms = self._times.of(places, TimeAxis.BORN)
         wanted = (born_ms >= within.from_ms) & (born_ms < within.to_ms)
         born_ms, places = born_ms[wanted], places[wanted]
         order = np.lexsort((places, born_ms))
@@ -183,42 +178,6 @@ class HotSearch:
                 bounds = int(born_ms[chosen[0]]), int(born_ms[chosen[-1]])
                 run = partial(self._messages, places[chosen].tolist(), query, within)
                 yield self._task(bounds, "commitlog", run)
-
-    def _born_ms(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Born times of the records at physical offsets."""
-        born_ms = np.zeros(len(offsets), np.int64)
-        bases = offsets - offsets % self._snapshot.segment_bytes
-        for base in np.unique(bases).tolist():
-            mine = np.flatnonzero(bases == base)
-            data = np.frombuffer(self._snapshot.segments[base].data, np.uint8)
-            position = (offsets[mine] - base)[:, None] + np.arange(8)
-            born_ms[mine] = data[position + _BORN_MS_AT].view(">i8")[:, 0]
-        return born_ms
-
-    def _rises_on(self, axis: TimeAxis) -> bool:
-        """Whether the times of a queue's messages never step back."""
-        return axis is TimeAxis.STORE and self._snapshot.times_rise
-
-    def _by_store_time(self, queue: SnapshotQueue, first: int, last: int, time_ms: int) -> int:
-        """Returns the first queue offset in ``[first, last)`` of a message stored at or after a time."""
-        while first < last:
-            middle = (first + last) // 2
-            if self._store_ms(queue, middle) < time_ms:
-                first = middle + 1
-            else:
-                last = middle
-        return first
-
-    def _store_ms(self, queue: SnapshotQueue, offset: int) -> int:
-        """Returns a message's store time without decoding the rest of it."""
-        units, failures = queue.checked(offset, offset + 1, with_sums=True)
-        if failures:
-            raise failures[offset]
-        physical_offset = int(units["physical_offset"][0])
-        segment = self._snapshot.segments[physical_offset - physical_offset % self._snapshot.segment_bytes]
-        head = bytes(segment.data[physical_offset - segment.base_offset :][:76])
-        wide = _I32.unpack_from(head, 36)[0] & SysFlag.BORN_HOST_V6
-        return int(_I64.unpack_from(head, 68 if wide else 56)[0])
 
     # both
 

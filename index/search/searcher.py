@@ -55,6 +55,22 @@ class Searcher:
         self._concurrency = concurrency if pool is not None else 1
         self._clock = clock or SystemClock()
 
+    @property
+    def concurrency(self) -> int:
+        """The most tasks of one query that ask the archive at once."""
+        return self._concurrency
+
+    def run(self, tasks: Iterable[SearchTask], bill: ReadBill, deadline_s: float | None) -> ScheduleResult:
+        """Runs tasks that yield no messages, within budget and time, as those of a search."""
+        query = Query("tasks", order=Order.OLDEST)
+        schedule = Schedule(
+            query.order, query.limit, Results(query), bill,
+            pool=self._pool, concurrency=self._concurrency, clock=self._clock, deadline_s=deadline_s,
+        )  # fmt: skip
+        for task in tasks:
+            schedule.push(task)
+        return schedule.run()
+
     def search(self, stores: Sequence[StoreSearch], query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
         """Answers with one page over all ``stores``: at most the query's limit, and about ``page_bytes``, of messages.
 

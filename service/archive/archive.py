@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from tierlog.index.maintenance.repair import ArchiveRepair, RepairReport
+from tierlog.index.search.counts import CountedStore, CountQuery, IntervalCounts
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.index.search.store_search import ArchiveSearch
@@ -15,9 +16,16 @@ from tierlog.service.archive.archived_stores import ArchiveRoot
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.catalogue import FileInfo, TopicInfo
 from tierlog.service.engine.checks import check_archive
-from tierlog.service.engine.read_path import answer, make_searcher, with_hint
+from tierlog.service.engine.read_path import answer, count, make_searcher, with_hint
 from tierlog.tiering.base.clock import Clock, SystemClock
-from tierlog.tiering.base.errors import InvalidRequestError, NotFoundError, ObjectNotFoundError, TopicNotFoundError
+from tierlog.tiering.base.errors import (
+    InvalidRequestError,
+    MessageNotFoundError,
+    NotFoundError,
+    ObjectNotFoundError,
+    StoreError,
+    TopicNotFoundError,
+)
 from tierlog.tiering.base.fs import FileSystem, LocalFileSystem
 from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.randomness import Randomness, SystemRandomness
@@ -26,6 +34,7 @@ from tierlog.tiering.checks.findings import Findings
 from tierlog.tiering.cold.manifest.store import ManifestStore
 from tierlog.tiering.cold.segment.reader import SegmentReader
 from tierlog.tiering.cold.segment.restoration import restore_segment
+from tierlog.tiering.message.stored_message import StoredMessage, offset_in_message_id
 from tierlog.tiering.objects.object_store import ObjectStore
 from tierlog.tiering.read.fetcher import Fetcher
 from tierlog.tiering.read.pull_batch import Columns, PulledBatch
@@ -101,6 +110,36 @@ class Archive:
             return answer(self._searcher, stores, query, self._settings, page_bytes)
 
         return with_hint(ask, query, self._settings, self._clock)
+
+    def counts(self, query: CountQuery) -> IntervalCounts:
+        """Counts archived messages of all stores per interval of time."""
+        stores = [CountedStore(store.store_id, None, store.manifest) for store in self._stores.values()]
+        return count(stores, query, self._searcher, self._settings, self._clock)
+
+    def message(self, message_id: str, store_id: str | None = None) -> StoredMessage:
+        """Returns one message by its offset id.
+
+        Raises :class:`InvalidRequestError` if several stores have one with this id, :class:`MessageNotFoundError` only
+        if every store was asked, else why one of them cannot be read.
+        """
+        offset_in_message_id(message_id)
+        found: list[StoredMessage] = []
+        failed: list[StoreError] = []
+        for store in self._stores.values():
+            if store_id not in (None, store.store_id):
+                continue
+            try:
+                found.append(store.fetcher.message(message_id))
+            except MessageNotFoundError:
+                continue
+            except StoreError as error:
+                failed.append(error)
+        if len(found) > 1:
+            names = ", ".join(message.store_id for message in found)
+            raise InvalidRequestError(f"several stores have a message of this id: {names}", hint="name one by its id")
+        if not found:
+            raise failed[0] if failed else MessageNotFoundError(f"no message has the id {message_id}")
+        return found[0]
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Reads a queue of the one store that has it; several need a store id at :meth:`open`."""

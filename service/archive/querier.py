@@ -12,8 +12,9 @@ from functools import partial, reduce
 from typing import Self, TypeVar
 from urllib.parse import quote
 
+from tierlog.index.search.counts import CountedStore, CountQuery, IntervalCounts, sum_counts, unanswered_counts
 from tierlog.index.search.hot_search import HotPage
-from tierlog.index.search.query import Answer, Query
+from tierlog.index.search.query import Answer, Coverage, Query
 from tierlog.index.search.remote_search import RemoteSearch, UnansweredSearch, UnknownTopicSearch
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.index.search.searcher import StoreSearch
@@ -29,7 +30,7 @@ from tierlog.service.config.cluster import ClusterSettings
 from tierlog.service.config.settings import Settings
 from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
 from tierlog.service.engine.opening import open_archive
-from tierlog.service.engine.read_path import answer, make_searcher, with_hint
+from tierlog.service.engine.read_path import answer, count, make_searcher, with_hint
 from tierlog.service.engine.stats import ReadinessProblem
 from tierlog.service.observing.counts import StoreCounts, facts_of
 from tierlog.service.wire.documents import Json
@@ -196,6 +197,10 @@ class ArchivedReader:
     def query(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> Answer:
         """Searches the archive; what may be hot somewhere is neither searched nor claimed."""
         return self._querier.query(query, page_bytes=page_bytes, store_id=self._store_id)
+
+    def counts(self, query: CountQuery) -> IntervalCounts:
+        """Counts what is archived."""
+        return self._querier.counts(query, store_id=self._store_id)
 
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
         """Returns archived topics, without those that ``shows`` denies."""
@@ -365,6 +370,64 @@ class Querier:
 
     def _search_archive(self, archived: ArchivedStore) -> StoreSearch:
         return ArchiveSearch(archived.store_id, archived.index, max_age_s=self._staleness_s)
+
+    # counts
+
+    def counts(self, query: CountQuery, *, store_id: str | None = None) -> IntervalCounts:
+        """Adds what all stores count, each of both its tiers; archives without a service are counted here.
+
+        Where an end of the range is open, all stores are first asked for theirs. A store that gives no answer makes the
+        answer incomplete; what it has archived is counted.
+        """
+        if query.timeout_ms is None and self._settings.query.timeout_ms:
+            query = replace(query, timeout_ms=self._settings.query.timeout_ms)
+        spent: list[Coverage] = []
+        if query.from_ms is None or query.to_ms is None:
+            whole = self._counts(replace(query, buckets=1, interval_ms=None), store_id)
+            span = query.range_of([(each.from_ms, each.to_ms - 1) for each in whole if each.from_ms < each.to_ms])
+            if span.from_ms >= span.to_ms:
+                return sum_counts(query, span, whole, ())
+            spent = [each.coverage for each in whole]
+            query = replace(query, from_ms=span.from_ms, to_ms=span.to_ms)
+        query = replace(query, interval_ms=query.width_ms(query.within))
+        return sum_counts(query, query.within, self._counts(query, store_id, spent), spent)
+
+    def _counts(self, query: CountQuery, store_id: str | None, spent: Sequence[Coverage] = ()) -> list[IntervalCounts]:
+        """Asks every store with a service, then counts the archives of the others."""
+        begun_s, found, unknown = self._clock.monotonic_s(), list[IntervalCounts](), list[TopicNotFoundError]()
+        silent: dict[str, StoreError] = {}
+        if store_id is not None:
+            archives = [self.only_archived(store_id)]
+        else:
+            archives = []
+            services, asked = self._services(), set[str]()
+            for outcome in self.fan_out.counts(services, query.with_less(spent, share_of=max(1, len(services)))):
+                name = outcome.service.store_id or outcome.service.url
+                asked.add(name)
+                if outcome.value is not None:
+                    found.append(outcome.value)
+                elif isinstance(outcome.error, TopicNotFoundError):
+                    unknown.append(outcome.error)
+                elif outcome.error is not None:
+                    silent[name] = outcome.error
+                    archived = self._archives.find(name) if outcome.service.store_id == name else None
+                    archives += [] if archived is None else [archived]
+            archives += self._archives.unserved(asked)
+            silent |= {url: error for url, error in self._archives.unknown.items() if error is not None}
+        query = query.with_less([*spent, *(each.coverage for each in found)])
+        if query.timeout_ms is not None:
+            taken_ms = round((self._clock.monotonic_s() - begun_s) * 1000)
+            query = replace(query, timeout_ms=max(1, query.timeout_ms - taken_ms))
+        stores = [CountedStore(each.store_id, None, each.manifest, self._staleness_s) for each in archives]
+        try:
+            found += [count(stores, query, self._searcher, self._settings, self._clock)] if stores else []
+        except TopicNotFoundError as error:
+            unknown.append(error)
+        if silent:
+            found.append(unanswered_counts(query, silent))
+        if not found:
+            raise unknown[0] if unknown else UnavailableError("no store is known yet")
+        return found
 
     def only_archived(self, store_id: str) -> ArchivedStore:
         """Returns the archive of a store that has no service. May wait for the object store.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tierlog.index.maintenance.repair import RepairReport
+from tierlog.index.search.counts import CountQuery, IntervalCounts
 from tierlog.index.search.query import Answer, Query
 from tierlog.index.search.results import PAGE_BYTES
 from tierlog.service.access.caller import every_topic
@@ -32,6 +33,10 @@ class MessageReader(Protocol):
         """Finds messages by key or time; a page is about ``page_bytes`` at most."""
         ...
 
+    def counts(self, query: CountQuery) -> IntervalCounts:
+        """Counts messages per interval of time, without reading them."""
+        ...
+
     def topics(self, shows: Callable[[str], bool] = every_topic) -> list[TopicInfo]:
         """Lists topics with their queues, without those that ``shows`` denies."""
         ...
@@ -51,6 +56,10 @@ class MessageReader(Protocol):
 
 class StoreReader(MessageReader, Protocol):
     """The reading part of a store, and of archives of which each call means one: queues, checks, repairs."""
+
+    def message(self, message_id: str, store_id: str | None = None) -> StoredMessage:
+        """Returns one message by its id; raises :class:`MessageNotFoundError`."""
+        ...
 
     def pull(self, topic: str, queue_id: int, offset: int, limit: int, tag: str | None = None) -> PullResult:
         """Reads a queue in order."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import tierlog.index.format.errors  # noqa: F401 - a service may answer with its classes
-from tierlog.service.wire.documents import ARROW_STREAM, Json, filter_arguments, produced_json
+from tierlog.service.wire.documents import ARROW_STREAM, Json, count_arguments, filter_arguments, produced_json
 from tierlog.tiering.base.errors import TopicNotFoundError, UnavailableError
 from tierlog.tiering.remote.endpoint import ServiceAccess, ServiceAddress
 from tierlog.tiering.remote.http_client import HttpAnswer, HttpClient
 
 if TYPE_CHECKING:
+    from tierlog.index.search.counts import CountQuery
     from tierlog.index.search.query import Query
     from tierlog.service.engine.groups import ResetQueues, ResetTo
     from tierlog.tiering.base.types import Durability
@@ -61,6 +62,15 @@ class RemoteTarget:
         asked.update({name: value for name, value in optional.items() if value is not None} | filter_arguments(query))
         path = f"/v1/topics/{quote(query.topic, safe='')}/messages?{urlencode(asked, doseq=True)}"
         return self._call("GET", path, timeout_s=_TIMEOUT_S + (query.timeout_ms or 0) / 1000)
+
+    def counts(self, query: CountQuery) -> Json:
+        """Returns messages per interval of time."""
+        path = f"/v1/topics/{quote(query.topic, safe='')}/counts?{urlencode(count_arguments(query))}"
+        return self._call("GET", path, timeout_s=_TIMEOUT_S + (query.timeout_ms or 0) / 1000)
+
+    def message(self, message_id: str) -> Json:
+        """Returns one message."""
+        return self._call("GET", f"/v1/messages/{quote(message_id, safe='')}")
 
     def pull(
         self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None

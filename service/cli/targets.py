@@ -16,12 +16,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tierlog.service.cli.arguments import overrides
-from tierlog.service.wire.documents import Json, answer_json, file_json, group_json, pull_json, report_json, topic_json
+from tierlog.service.wire.documents import (
+    Json,
+    answer_json,
+    file_json,
+    group_json,
+    message_json,
+    pull_json,
+    report_json,
+    topic_json,
+)
 from tierlog.tiering.base.errors import InvalidRequestError, StoreError, TopicNotFoundError
 from tierlog.tiering.base.progress_bar import Progress
 from tierlog.tiering.base.types import Boundary, Durability
 
 if TYPE_CHECKING:
+    from tierlog.index.search.counts import CountQuery
     from tierlog.index.search.query import Query
     from tierlog.service.archive.archive import Archive
     from tierlog.service.archive.readers import StoreReader
@@ -40,6 +50,14 @@ class Reader(Protocol):
 
     def query(self, query: Query) -> Json:
         """Returns a page of results."""
+        ...
+
+    def counts(self, query: CountQuery) -> Json:
+        """Returns messages per interval of time."""
+        ...
+
+    def message(self, message_id: str) -> Json:
+        """Returns one message; raises :class:`MessageNotFoundError`."""
         ...
 
     def pull(
@@ -353,6 +371,14 @@ class LocalReader:
     def query(self, query: Query) -> Json:
         """Returns a page of results."""
         return answer_json(self._reading.query(query))
+
+    def counts(self, query: CountQuery) -> Json:
+        """Returns messages per interval of time."""
+        return self._reading.counts(query).to_json()
+
+    def message(self, message_id: str) -> Json:
+        """Returns one message."""
+        return message_json(self._reading.message(message_id))
 
     def pull(
         self, topic: str, queue_id: int, offset: int, limit: int, *, wait_ms: int = 0, tag: str | None = None

@@ -8,16 +8,18 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Generic, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
+from tierlog.index.search.counts import CountQuery, IntervalCounts
 from tierlog.index.search.hot_search import HotPage
 from tierlog.index.search.query import Query
 from tierlog.index.search.remote_search import check_page
 from tierlog.index.search.results import range_behind_cursor
 from tierlog.service.cluster.node_client import NodeClient
 from tierlog.service.config.cluster import ClusterSettings
-from tierlog.service.wire.documents import ARROW_STREAM, Json, filter_arguments
+from tierlog.service.wire.documents import ARROW_STREAM, Json, count_arguments, filter_arguments
 from tierlog.service.wire.hot_page import read_hot_stream
+from tierlog.service.wire.interval_counts import counts_of
 from tierlog.tiering.base.clock import Clock
 from tierlog.tiering.base.errors import (
     InvalidRequestError,
@@ -103,6 +105,18 @@ class StoreFanOut:
             return page
 
         return self.each(services, hot_page, most_s)
+
+    def counts(self, services: Sequence[StoreService], query: CountQuery) -> list[StoreAnswer[IntervalCounts]]:
+        """Asks each how many messages it has per interval; an answer that cannot be one is a failure."""
+        most_s = None if query.timeout_ms is None else query.timeout_ms / 1000
+        whole_s = self._timeout_s if most_s is None else min(most_s, self._timeout_s)
+        asked = {**count_arguments(query), "timeout_ms": max(1, int(whole_s * 1000 * _SHARE_OF_TIME))}
+        path = f"/v1/topics/{quote(query.topic, safe='')}/counts?{urlencode(asked)}"
+        return self.each(
+            services,
+            lambda one: counts_of(self.client.get(one.url, path, store_id=one.store_id), query, one.store_id),
+            most_s,
+        )
 
     def documents(self, services: Sequence[StoreService], path: str) -> list[StoreAnswer[Json]]:
         """Asks each by a GET; that another store than the one meant does not have it is no answer."""

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from tierlog.index.objects.resident_filters import ResidentFilters
+from tierlog.index.search.counts import CountedStore, CountQuery, IntervalCounts, count_messages
 from tierlog.index.search.dry_run import dry_run
 from tierlog.index.search.query import Answer, AxisHint, Query
 from tierlog.index.search.results import PAGE_BYTES
@@ -90,6 +91,15 @@ def answer(
     if query.timeout_ms is None and settings.query.timeout_ms:
         query = replace(query, timeout_ms=settings.query.timeout_ms)
     return searcher.search(stores, query, page_bytes=page_bytes)
+
+
+def count(
+    stores: Sequence[CountedStore], query: CountQuery, searcher: Searcher, settings: Settings, clock: Clock
+) -> IntervalCounts:
+    """Counts messages per interval, with the time-out of the settings if the query has none."""
+    if query.timeout_ms is None and settings.query.timeout_ms:
+        query = replace(query, timeout_ms=settings.query.timeout_ms)
+    return count_messages(searcher, stores, query, clock)
 
 
 def with_hint(ask: Callable[[Query], Answer], query: Query, settings: Settings, clock: Clock) -> Answer:

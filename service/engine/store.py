@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from tierlog.index.format.layout import LAYOUTS
 from tierlog.index.maintenance.repair import ArchiveRepair, RepairReport
+from tierlog.index.search.counts import CountedStore, CountQuery, IntervalCounts
 from tierlog.index.search.hot_lookup import HotKeys, hot_keys
 from tierlog.index.search.hot_search import HotPage, HotTierSearch, hot_page
 from tierlog.index.search.query import Answer, Query
@@ -25,7 +26,7 @@ from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo, cla
 from tierlog.service.engine.checks import check_archive, check_classic, check_index, check_store, damage_left
 from tierlog.service.engine.opening import StoreParts, open_parts
 from tierlog.service.engine.parts import Components
-from tierlog.service.engine.read_path import answer, with_hint
+from tierlog.service.engine.read_path import answer, count, with_hint
 from tierlog.service.engine.removal import remove_due
 from tierlog.service.engine.restore import restore_volume
 from tierlog.service.engine.stats import FileState, ReadinessProblem, count_files, group_lags, stats_of
@@ -245,6 +246,11 @@ class Store:
             span.annotate(**facts_of(found))
         self.counted.answered(query, found, self._clock.monotonic_s() - begun_s)
         return found
+
+    def counts(self, query: CountQuery) -> IntervalCounts:
+        """Counts a topic's messages per interval of time, without reading them; see :class:`IntervalCounts`."""
+        store = CountedStore(self.store_id, self._hot, self._manifest)
+        return count([store], query, self._searcher, self._settings, self._clock)
 
     def hot_page(self, query: Query, *, page_bytes: int = PAGE_BYTES) -> HotPage:
         """Finds what is hot of a query, for a caller who reads the archive itself; see :class:`HotPage`."""

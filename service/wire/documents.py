@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tierlog.tiering.format.properties import KEYS, OWN_FIELDS, TAGS, split_keys
 
 if TYPE_CHECKING:
+    from tierlog.index.search.counts import CountQuery
     from tierlog.index.search.query import Answer, Query
     from tierlog.service.engine.archive_mover import ArchiveReport
     from tierlog.service.engine.catalogue import FileInfo, QueueInfo, TopicInfo
@@ -87,6 +88,16 @@ def filter_arguments(query: Query) -> Json:
     where = [f"{name}={value}" for name, value in query.where]
     given = {"tag": query.tag, "contains": list(query.contains), "where": where}
     return {name: value for name, value in given.items() if value}
+
+
+def count_arguments(query: CountQuery) -> Json:
+    """Returns a question for counts as arguments of a URL."""
+    given = {
+        "from": query.from_ms, "to": query.to_ms, "time": query.axis.value, "interval_ms": query.interval_ms,
+        "buckets": query.buckets if query.interval_ms is None else None, "max_requests": query.max_requests,
+        "timeout_ms": query.timeout_ms,
+    }  # fmt: skip
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def pull_json(result: PullResult) -> Json:

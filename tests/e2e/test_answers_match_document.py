@@ -116,6 +116,12 @@ def test_every_call_is_answered_as_the_document_says(engine: Store, tmp_path: Pa
     assert {one["tier"] for page in pages for one in page["messages"]} == {"hot", "cold"}
     assert {page["coverage"]["cut_by"] for page in pages} == {None, "limit"}
     assert "estimate" in asked.ask("GET", f"{_TOPIC}/messages?key=k3&dry_run=true")
+    asked.ask("GET", f"{_TOPIC}/messages?from=5&to=6")
+    filtered = asked.ask("GET", f"{_TOPIC}/messages?contains=a&where=none=x&tag=*&max_requests=2")
+    assert filtered["messages"] == []
+    for question in ("", "?time=born&buckets=7", "?from=5&to=6", "?max_requests=0"):
+        counted = asked.ask("GET", f"{_TOPIC}/counts{question}")
+        assert counted["total"] == sum(each["messages"] for each in counted["counts"])
     for message_id in (ids[0], ids[-1]):
         asked.ask("GET", f"/v1/messages/{message_id}")
     for offset, status in ((0, "FOUND"), (10**6, "OFFSET_TOO_LARGE")):

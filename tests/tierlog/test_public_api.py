@@ -21,12 +21,12 @@ from tierlog.tiering.base import errors as base_errors
 
 NAMES = {
     "Answer", "Appended", "AppendedColumns", "Archive", "ArchiveReport", "AsyncProducer", "AxisHint", "Block",
-    "Boundary", "CostEstimate", "CostRange", "Coverage", "Durability", "Failure", "FileInfo", "Finding", "Findings",
-    "HotKeys", "HotPage", "HotRecord", "HotRecords", "IdempotencyKey", "Message", "MessageReader", "Order",
-    "PendingMessages", "Producer", "PullResult", "PullStatus", "PulledBatch", "Querier", "Query", "QueueInfo",
-    "ReadinessProblem", "Record", "RepairReport", "Settings", "Store", "StoreCoverage", "StoreReader",
-    "StoredMessage", "Tier", "TierCoverage", "TimeAxis", "TimeRange", "Timeline", "TimelineView", "TopicInfo",
-    "errors",
+    "Boundary", "CostEstimate", "CostRange", "CountQuery", "Coverage", "Durability", "Failure", "FileInfo",
+    "Finding", "Findings", "HotKeys", "HotPage", "HotRecord", "HotRecords", "IdempotencyKey", "IntervalCounts",
+    "Message", "MessageReader", "Order", "PendingMessages", "Producer", "PullResult", "PullStatus", "PulledBatch",
+    "Querier", "Query", "QueueInfo", "ReadinessProblem", "Record", "RepairReport", "Settings", "Store",
+    "StoreCoverage", "StoreReader", "StoredMessage", "Tier", "TierCoverage", "TimeAxis", "TimeRange", "Timeline",
+    "TimelineView", "TopicInfo", "errors",
 }  # fmt: skip
 
 #: Names in public signatures that are not public themselves, and why.

@@ -33,6 +33,7 @@ from tierlog.service.api.route_traits import RouteTable
 from tierlog.service.api.routes import (
     admin,
     cluster,
+    counts,
     groups,
     health,
     hot,
@@ -56,7 +57,7 @@ from tierlog.tiering.base.telemetry import NO_TRACER
 #: In the order in which a request is compared with their routes.
 _ROUTERS = tuple(
     module.router
-    for module in (produce, messages, hot, topics, timeline, groups, cluster, admin, health, metrics, page)
+    for module in (produce, messages, hot, counts, topics, timeline, groups, cluster, admin, health, metrics, page)
 )
 
 

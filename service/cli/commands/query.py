@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tierlog.service.cli.arguments import TIMES, add_format, add_target, asked_times
 from tierlog.service.cli.errors import say
-from tierlog.service.cli.output import Rows, messages_out
+from tierlog.service.cli.output import Rows, messages_out, rows_out
 from tierlog.service.cli.output_style import OutputStyle
 from tierlog.service.cli.signals import interruptible
 from tierlog.service.cli.targets import Reader, open_reader
@@ -34,11 +34,16 @@ EXAMPLES = (
         "tierlog query orders --from 2026-03-01 --to 2026-03-02 --all --url http://127.0.0.1:8080 | jq .body",
     ),
     (
+        "how many there were each hour of a day",
+        "tierlog query orders --counts --interval 3600 --from 2026-03-01 --to 2026-03-02 --url http://127.0.0.1:8080",
+    ),
+    (
         "what would it cost to ask the bucket",
         "tierlog query orders --key 4711 --cold s3://bucket/prefix --dry-run",
     ),
 )
 _MOST = 10_000
+_BAR_CELLS = 40
 
 
 def coverage_line(coverage: Json) -> str:
@@ -92,6 +97,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--coverage", action="store_true", help="show what was searched and what it cost: in a table one line"
     )
+    parser.add_argument("--counts", action="store_true", help="count messages per interval of time, and show none")
+    parser.add_argument("--buckets", type=int, metavar="N", help="with --counts: so many intervals, 60 unless told")
+    parser.add_argument("--interval", type=_seconds, metavar="S", help="with --counts: intervals of S seconds instead")
     parser.add_argument("--all", action="store_true", help="follow the cursor to the end")
     parser.add_argument("--cursor", metavar="C", help="go on behind an earlier page")
     parser.add_argument("-v", "--full", action="store_true", help="in a table every field, and bodies whole")
@@ -105,8 +113,66 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidRequestError(
             f"--limit {arguments.limit} is not from 1 to {_MOST}", hint="--all shows every message, page by page"
         )
+    refused = [f"--{name}" for name in _NOT_COUNTED if getattr(arguments, name)] if arguments.counts else []
+    if refused:
+        raise InvalidRequestError(f"{refused[0]} does not go with --counts", hint="counts are by topic and time")
+    if not arguments.counts and (arguments.buckets or arguments.interval):
+        raise InvalidRequestError("--buckets and --interval go with --counts")
     with interruptible(), open_reader(arguments) as target:
-        return _show(target, arguments)
+        return show_counts(target, arguments) if arguments.counts else _show(target, arguments)
+
+
+_NOT_COUNTED = ("key", "tag", "contains", "where", "limit", "cursor", "all", "dry_run")
+
+
+def show_counts(target: Reader, arguments: argparse.Namespace) -> int:
+    """Shows how many messages each interval has: bars in a table."""
+    from tierlog.index.search.counts import DEFAULT_BUCKETS, CountQuery
+    from tierlog.service.cli.table import Column
+
+    with spinner(f"counting {arguments.topic}"):
+        found = target.counts(
+            CountQuery(
+                arguments.topic,
+                None if arguments.from_time is None else parse_time(arguments.from_time),
+                None if arguments.to_time is None else parse_time(arguments.to_time),
+                TimeAxis(arguments.time),
+                DEFAULT_BUCKETS if arguments.buckets is None else arguments.buckets,
+                interval_ms=arguments.interval,
+                max_requests=arguments.max_requests,
+                timeout_ms=arguments.timeout,
+            )
+        )
+    look = OutputStyle.of(arguments)
+    most = max((each["messages"] for each in found["counts"]), default=0)
+    name = f"{'born' if arguments.time == TimeAxis.BORN.value else 'stored'} from ({look.zone})"
+
+    def cells(row: Json) -> Json:
+        bar = "█" * -(-_BAR_CELLS * row["messages"] // max(1, most))
+        return {name: look.time(row["from_ms"]), "messages": f"{row['messages']:,}", "": bar}
+
+    shown = (Column(name, style="time"), Column("messages", is_number=True), Column("", style="key"))
+    out = rows_out(
+        look, "counts", columns=("from_ms", "messages"), shown=shown, cells=cells,
+        types={"from_ms": "int", "messages": "int"},
+    )  # fmt: skip
+    out.write(found["counts"])
+    beside = {name: value for name, value in found.items() if name != "counts"}
+    out.end(**beside)
+    coverage = found["coverage"]
+    if arguments.coverage and look.form != "json":
+        stream = sys.stdout if look.form in ("ndjson", "table") else sys.stderr
+        print(coverage_line(coverage) if look.form == "table" else json.dumps(beside), file=stream, flush=True)
+    if look.form == "table" and found["counts"]:
+        about = "" if found["exact"] else f"; {found['estimated']:,} of them spread over the times that they may have"
+        say(f"{found['total']:,} messages{about}")
+    if not coverage["complete"]:
+        say(f"the answer is incomplete: {_why_incomplete(coverage)}")
+        return INCOMPLETE
+    if not found["total"]:
+        say("nothing found")
+        return NOTHING
+    return DONE
 
 
 def _show(target: Reader, arguments: argparse.Namespace) -> int:

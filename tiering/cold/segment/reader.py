@@ -144,17 +144,18 @@ class SegmentReader:
 
     def directory_rows(self, topic: str, queue_id: int | None = None) -> list[DirectoryRow]:
         """Rows of records in queues, of one topic or one queue, in queue order."""
-        return [row for table in self._directory_tables(topic, queue_id) for row in _rows(table)]
+        return [row for table in self.directory_tables(topic, queue_id) for row in _rows(table)]
 
     def queue_runs(self, topic: str, queue_id: int) -> QueueRuns:
         """Returns what :meth:`directory_rows` gives for one queue, as columns: a big segment has thousands of them."""
-        tables = list(self._directory_tables(topic, queue_id))
+        tables = list(self.directory_tables(topic, queue_id))
         runs = np.empty(sum(map(len, tables)), QUEUE_RUN)
         for name in QUEUE_RUN.names or ():
             runs[name] = np.concatenate([table[name].to_numpy() for table in tables]) if tables else 0
         return runs
 
-    def _directory_tables(self, topic: str, queue_id: int | None) -> Iterator[pa.Table]:
+    def directory_tables(self, topic: str, queue_id: int | None = None) -> Iterator[pa.Table]:
+        """Yields the rows of :meth:`directory_rows` as columns, a page at a time."""
         head = self._head("directory", MAGIC_DIRECTORY)
         name = topic.encode()
         low = (name, -1 if queue_id is None else queue_id)

@@ -1,0 +1,86 @@
+"""Times of hot records, read off their heads without decoding the rest."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierlog.tiering.base.types import TimeAxis
+from tierlog.tiering.format.record import SysFlag
+from tierlog.tiering.hot.snapshot import HotSnapshot
+from tierlog.tiering.hot.snapshot_queue import SnapshotQueue
+
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+#: Positions in a record (``tiering.format.record``); the store time stands behind a host of either length.
+_FLAG_AT, _BORN_MS_AT, _STORE_MS_AT, _STORE_MS_AT_V6 = 36, 40, 56, 68
+_HEAD_BYTES = _STORE_MS_AT_V6 + 8
+
+
+class HotTimes:
+    """The times of one snapshot's records."""
+
+    def __init__(self, snapshot: HotSnapshot) -> None:
+        self._snapshot = snapshot
+
+    def rise_on(self, axis: TimeAxis) -> bool:
+        """Whether the times of a queue's messages never step back."""
+        return axis is TimeAxis.STORE and self._snapshot.times_rise
+
+    def store_ms(self, queue: SnapshotQueue, offset: int) -> int:
+        """Returns a message's store time; its checksums are compared."""
+        units, failures = queue.checked(offset, offset + 1, with_sums=True)
+        if failures:
+            raise failures[offset]
+        physical_offset = int(units["physical_offset"][0])
+        segment = self._snapshot.segments[physical_offset - physical_offset % self._snapshot.segment_bytes]
+        head = bytes(segment.data[physical_offset - segment.base_offset :][:_HEAD_BYTES])
+        is_wide = _I32.unpack_from(head, _FLAG_AT)[0] & SysFlag.BORN_HOST_V6
+        return int(_I64.unpack_from(head, _STORE_MS_AT_V6 if is_wide else _STORE_MS_AT)[0])
+
+    def first_at(self, queue: SnapshotQueue, first: int, last: int, time_ms: int) -> int:
+        """Returns the first queue offset in ``[first, last)`` stored at or after a time, where store times rise."""
+        while first < last:
+            middle = (first + last) // 2
+            if self.store_ms(queue, middle) < time_ms:
+                first = middle + 1
+            else:
+                last = middle
+        return first
+
+    def firsts_at(self, queue: SnapshotQueue, times_ms: Sequence[int]) -> list[int]:
+        """Returns :meth:`first_at` of the whole queue for each of ascending times, none of them looked for twice."""
+        found = [queue.next] * len(times_ms)
+        open_parts = [(0, len(times_ms), queue.first, queue.next)]
+        while open_parts:
+            low, high, first, last = open_parts.pop()
+            if low == high:
+                continue
+            if first == last:
+                found[low:high] = [first] * (high - low)
+                continue
+            middle = (low + high) // 2
+            found[middle] = at = self.first_at(queue, first, last, times_ms[middle])
+            open_parts += [(low, middle, first, at), (middle + 1, high, at, last)]
+        return found
+
+    def of(self, offsets: NDArray[np.int64], axis: TimeAxis) -> NDArray[np.int64]:
+        """Returns times of the records at physical offsets."""
+        if axis is TimeAxis.BORN:
+            return self._numbers(offsets, np.full(len(offsets), _BORN_MS_AT), 8)
+        is_wide = self._numbers(offsets, np.full(len(offsets), _FLAG_AT), 4) & int(SysFlag.BORN_HOST_V6) != 0
+        return self._numbers(offsets, np.where(is_wide, _STORE_MS_AT_V6, _STORE_MS_AT), 8)
+
+    def _numbers(self, offsets: NDArray[np.int64], places: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+        """Returns the number of ``size`` bytes at a place in each record."""
+        found = np.zeros(len(offsets), np.int64)
+        bases = offsets - offsets % self._snapshot.segment_bytes
+        for base in np.unique(bases).tolist():
+            mine = np.flatnonzero(bases == base)
+            data = np.frombuffer(self._snapshot.segments[base].data, np.uint8)
+            positions = (offsets[mine] - base + places[mine])[:, None] + np.arange(size)
+            found[mine] = data[positions].view(f">i{size}")[:, 0]
+        return found
