@@ -130,12 +130,13 @@ def show_counts(target: Reader, arguments: argparse.Namespace) -> int:
     from tierlog.index.search.counts import DEFAULT_BUCKETS, CountQuery
     from tierlog.service.cli.table import Column
 
+    from_ms, to_ms = asked_times(arguments, "from_time", "to_time")
     with spinner(f"counting {arguments.topic}"):
         found = target.counts(
             CountQuery(
                 arguments.topic,
-                None if arguments.from_time is None else parse_time(arguments.from_time),
-                None if arguments.to_time is None else parse_time(arguments.to_time),
+                from_ms,
+                to_ms,
                 TimeAxis(arguments.time),
                 DEFAULT_BUCKETS if arguments.buckets is None else arguments.buckets,
                 interval_ms=arguments.interval,
