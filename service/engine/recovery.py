@@ -41,6 +41,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from shlex import quote
 
 from tierlog.index.local.local_index import LocalIndex
 from tierlog.index.local.recovery import RecoveringIndex
@@ -184,7 +185,7 @@ def look_beside(manifest: ManifestStore, identity: StoreIdentity, paths: StorePa
 
 
 def _ways_on(identity: StoreIdentity, paths: StorePaths) -> str:
-    command = f"tierlog serve --root {paths.root} --cold {identity.cold_url}"
+    command = f"tierlog serve --root {quote(str(paths.root))} --cold {quote(identity.cold_url or '')}"
     return (
         f"to go on with it after its disk was lost: `{command} --store-id {identity.store_id} --restore` (whoever "
         f"wrote there is fenced); to make a new store beside it: `{command} --store-id ANOTHER-ID`"
